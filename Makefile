@@ -1,0 +1,51 @@
+# make demo   train a GUI agent with stock veRL on this machine, without a GPU
+# make test   the test suite
+# make setup  what both need: Debian packages and a virtual environment; a second run repeats nothing
+# Variables: PYTHON (3.10 or newer) makes the virtual environment; RUN_DIR takes the demo's output, and an interrupted
+# demo goes on when given its RUN_DIR again; RECIPE_ARGS are added to the training command.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+POLICY := .cache/policy
+RUN_DIR ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
+RECIPE_ARGS ?=
+PYTEST_ARGS ?=
+
+# desktop-env pins numpy<2 and torch 2.5, which would move veRL's own: it goes in without its dependencies, which are the
+# extra `osworld`. pyautogui's dependency python3-xlib would overwrite python-xlib.
+NO_DEPS := desktop-env==1.0.2 pyautogui==0.9.54 pymsgbox==2.0.1 pytweening==1.2.0 pyscreeze==1.0.1 mouseinfo==0.1.3 pyperclip==1.11.0
+
+.PHONY: help setup packages demo test lint clean
+
+help:
+	@sed -n '1,5s/^# //p' Makefile
+
+setup: packages $(READY)
+
+packages:
+	@$(PYTHON) arpo_verl/desktop/packages.py install
+
+$(READY): setup.py pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e ".[trainer,osworld,desktop,dev]"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps $(NO_DEPS)
+	touch $@
+
+$(POLICY): setup
+	$(BIN)/python -m arpo_verl.policy --out $(POLICY)
+
+demo: $(POLICY)
+	VERL_PLATFORM=cpu $(BIN)/python -m verl.trainer.main_ppo --config-dir recipes --config-name embedded \
+		run_dir=$(RUN_DIR) $(RECIPE_ARGS)
+
+test: setup
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+clean:
+	rm -rf $(VENV) .cache runs build dist *.egg-info

@@ -1,0 +1,63 @@
+"""Every error of arpo_verl, named by the boundary that failed.
+
+ArpoError
+├── ConfigError (ValueError)            a recipe's or a call's value is wrong
+├── TaskError (ValueError)              a task file is missing, malformed or cannot run here
+├── ActionParseError (ValueError)       a model reply is not in the grammar: becomes a stop reason
+├── ReplayError (ValueError)            a stored trajectory does not fit
+├── GenerationError (RuntimeError)      the rollout engine gave no usable reply: the session is dropped, never scored
+├── MissingDependencyError (ImportError) a package or a program is not installed
+└── DesktopError (RuntimeError)         an infrastructure fault: retried on a fresh desktop, never scored
+    ├── DesktopBootError                it did not start
+    ├── DesktopSetupError               the task's set-up did not complete
+    ├── DesktopLostError                it died or hung in use
+    └── EvaluatorError                  the evaluator broke: no verdict
+"""
+
+
+class ArpoError(Exception):
+    """Root of all errors of this package."""
+
+
+class ConfigError(ArpoError, ValueError):
+    """A value of a recipe or of a call is wrong."""
+
+
+class TaskError(ArpoError, ValueError):
+    """A task file is missing, malformed or cannot run here."""
+
+
+class ActionParseError(ArpoError, ValueError):
+    """A model reply is not in the action grammar."""
+
+
+class ReplayError(ArpoError, ValueError):
+    """A stored trajectory does not fit the run that asks for it."""
+
+
+class GenerationError(ArpoError, RuntimeError):
+    """The rollout engine gave no usable reply: veRL drops the session, and nothing is scored."""
+
+
+class MissingDependencyError(ArpoError, ImportError):
+    """A package or a program that this needs is not installed; the message says how to install it."""
+
+
+class DesktopError(ArpoError, RuntimeError):
+    """An infrastructure fault of a desktop: retried on a fresh one, then dropped and counted, never scored."""
+
+
+class DesktopBootError(DesktopError):
+    """The desktop did not start."""
+
+
+class DesktopSetupError(DesktopError):
+    """The task's set-up steps did not complete."""
+
+
+class DesktopLostError(DesktopError):
+    """The desktop died or stopped answering while in use."""
+
+
+class EvaluatorError(DesktopError):
+    """The evaluator raised instead of giving a verdict."""

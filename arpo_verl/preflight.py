@@ -1,0 +1,68 @@
+"""Every check of a recipe that needs neither Ray nor a model nor a desktop, made before any of them starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue
+
+from arpo_verl.config import build_config, require
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.errors import ConfigError
+from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
+from arpo_verl.rollout.vision import ImageGeometry
+from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
+from arpo_verl.tasks.validation import check_tasks_run_here
+from arpo_verl.versions import require_verl
+
+
+def check_recipe(config: DictConfig) -> None:
+    """Check a composed recipe.
+
+    Raises:
+        ArpoError: the first thing that is wrong, with what was expected, what came and what to do.
+    """
+    require_verl()
+    environment = build_config(EnvironmentConfig, "environment", _section(config, "environment"))
+    agent = build_config(GuiAgentConfig, "gui_agent", _section(config, "gui_agent"))
+    build_config(ReplayConfig, "replay", _section(config, "replay"))
+    if _is_local_model(config):
+        _check_lengths(config, agent, environment)
+    selection = build_config(
+        TaskSelection, "data.tasks", _section(config.data, "tasks") if "tasks" in config.data else {}
+    )
+    for name in ("train_files", "val_files"):
+        try:
+            path = config.data[name]
+        except MissingMandatoryValue as error:
+            remedy = f"add data.{name}=PATH"
+            raise ConfigError(f"data.{name} must name a task file or folder, got nothing; {remedy}") from error
+        check_tasks_run_here(load_selected_tasks(path, selection), environment)
+
+
+def _section(config: DictConfig, name: str) -> Mapping[str, Any]:
+    require(name in config, f"the recipe's section `{name}`", "there", "no such section", "compose with `- arpo`")
+    return OmegaConf.to_container(config[name], resolve=True)
+
+
+def _is_local_model(config: DictConfig) -> bool:
+    """Whether the policy lies on this machine; a name such as `org/model` is for the model hub to resolve."""
+    path = Path(str(config.actor_rollout_ref.model.path)).expanduser()
+    if path.joinpath("config.json").is_file():
+        return True
+    is_path = str(config.actor_rollout_ref.model.path).startswith((".", "/", "~"))
+    remedy = "`python -m arpo_verl.policy --out PATH` makes the embedded recipe's"
+    require(not is_path, "actor_rollout_ref.model.path", "a model folder with a config.json", str(path), remedy)
+    return False
+
+
+def _check_lengths(config: DictConfig, agent: GuiAgentConfig, environment: EnvironmentConfig) -> None:
+    from transformers import AutoProcessor
+
+    processor = AutoProcessor.from_pretrained(Path(config.actor_rollout_ref.model.path).expanduser())
+    geometry = ImageGeometry.from_processor(processor, config.data.get("mm_processor_kwargs"))
+    check_lengths(agent, config.data.max_response_length, geometry.num_tokens(environment.screen_size))

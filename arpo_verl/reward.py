@@ -1,0 +1,50 @@
+"""The reward r = r_t + w * r_f, from what the agent loop recorded.
+
+r_t is the verdict of the task's own OSWorld evaluator, in [0, 1]; r_f is -1 when the episode ended on a reply that is
+not in the action grammar, else 0. An environment fault is neither: such an episode has no reward at all.
+
+Source: ARPO (arXiv 2505.16282), section on the reward: w = 1. Its published code takes w = 0.5, and also gives r_f = -1
+for any exception while an action runs; here only for the model's own malformed text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from arpo_verl.errors import ConfigError
+
+PAPER_FORMAT_WEIGHT = 1.0
+
+
+def compute_score(
+    data_source: str | None,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Mapping[str, Any] | None,
+    format_weight: float = PAPER_FORMAT_WEIGHT,
+    **_: Any,
+) -> dict[str, float]:
+    """veRL's `reward.custom_reward_function`; `reward_kwargs: {format_weight: 0.5}` gives the reference's weight.
+
+    Args:
+        data_source, solution_str, ground_truth: veRL's; not used, since the desktop was judged, not the text.
+        extra_info: `success` in [0, 1] and `format_error` (0 or 1), as the agent loop `gui_agent` records them.
+        format_weight: w, not negative.
+
+    Returns:
+        `score`, the reward, with `success` and `format_error` beside it, which veRL logs.
+
+    Raises:
+        ConfigError: another loop ran, which records no verdict, or the weight is negative.
+    """
+    missing = [name for name in ("success", "format_error") if name not in (extra_info or {})]
+    if extra_info is None or missing:
+        raise ConfigError(
+            f"arpo_verl.reward needs {' and '.join(missing)} in extra_info; "
+            "set actor_rollout_ref.rollout.agent.default_agent_loop=gui_agent"
+        )
+    if format_weight < 0:
+        raise ConfigError(f"reward_kwargs.format_weight must not be negative, got {format_weight!r}")
+    success, format_error = float(extra_info["success"]), float(extra_info["format_error"])
+    return {"score": success - format_weight * format_error, "success": success, "format_error": format_error}

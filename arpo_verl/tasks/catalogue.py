@@ -1,0 +1,51 @@
+"""What the installed OSWorld client knows by name: set-up steps, getters, metrics. Read from its source, not imported:
+the import takes seconds and pulls in OpenCV, pandas and Playwright."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import logging
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+# Methods that the client has and that only raise NotImplementedError.
+_UNWRITTEN_STEPS = {"tidy_desktop", "act", "replay"}
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Names that a task file may use, as it writes them."""
+
+    setup_steps: frozenset[str]
+    getters: frozenset[str]
+    metrics: frozenset[str]
+
+
+@lru_cache(maxsize=1)
+def installed_catalogue() -> Catalogue | None:
+    """The names of the OSWorld client installed here; None without one (it may be on the workers' Python alone)."""
+    spec = importlib.util.find_spec("desktop_env")
+    if spec is None or spec.origin is None:
+        logger.info("desktop-env is not installed here: step, getter and metric names of tasks are not checked")
+        return None
+    root = Path(spec.origin).parent
+    methods = _names(root / "controllers" / "setup.py")
+    steps = {name[1:-6] for name in methods if name.startswith("_") and name.endswith("_setup")}
+    getters = {n.removeprefix("get_") for n in _names(root / "evaluators/getters/__init__.py") if n.startswith("get_")}
+    metrics = _names(root / "evaluators" / "metrics" / "__init__.py")
+    return Catalogue(frozenset(steps - _UNWRITTEN_STEPS), frozenset(getters), frozenset(metrics))
+
+
+def _names(path: Path) -> set[str]:
+    """Every function, method and imported name of a source file."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            names.update(alias.asname or alias.name for alias in node.names)
+    return names

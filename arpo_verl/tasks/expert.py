@@ -1,0 +1,51 @@
+"""The scripted expert of the shipped suite: the replies that solve each task of `embedded` on a 640x480 screen.
+
+`expert.json` maps a task's id to its replies in order, each a `thought` and an `action` in the UI-TARS-1.5 grammar with
+coordinates in screen pixels. Several actions of one reply are separated by a blank line, as the model writes them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from functools import lru_cache
+from pathlib import Path
+
+from arpo_verl.actions.ui_tars import Reply, parse_reply
+from arpo_verl.errors import TaskError
+from arpo_verl.types import Size
+
+EXPERT_PATH = Path(__file__).with_name("expert.json")
+
+EXPERT_SCREEN = Size(640, 480)
+"""The screen on which the coordinates of `expert.json` hold."""
+
+
+def expert_replies(task_id: str) -> list[Reply]:
+    """The expert's replies to a task, in order, with points in pixels of `EXPERT_SCREEN`.
+
+    The last reply ends the episode: `Finish`, or `Fail` where the task is infeasible.
+
+    Raises:
+        TaskError: the expert knows no such task.
+    """
+    script = _scripts().get(task_id)
+    if script is None:
+        close = difflib.get_close_matches(task_id, _scripts(), n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it knows the {len(_scripts())} tasks of the shipped suite"
+        raise TaskError(f"the expert has no script for the task {task_id!r}; {hint}")
+    return [_parse(turn["thought"], turn["action"]) for turn in script]
+
+
+def expert_task_ids() -> list[str]:
+    """The ids of the tasks that the expert solves, sorted."""
+    return sorted(_scripts())
+
+
+def _parse(thought: str, action: str) -> Reply:
+    return parse_reply(f"Thought: {thought}\nAction: {action}", EXPERT_SCREEN, EXPERT_SCREEN)
+
+
+@lru_cache(maxsize=1)
+def _scripts() -> dict[str, list[dict[str, str]]]:
+    return json.loads(EXPERT_PATH.read_text(encoding="utf-8"))

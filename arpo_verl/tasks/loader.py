@@ -1,0 +1,174 @@
+"""Reads task files: one, a folder, an index in OSWorld's layout, or the shipped suite."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.errors import TaskError
+from arpo_verl.tasks.catalogue import installed_catalogue
+from arpo_verl.tasks.schema import problems_of
+from arpo_verl.types import Task
+
+logger = logging.getLogger(__name__)
+
+EMBEDDED = "embedded"
+EMBEDDED_DIR = Path(__file__).with_name("embedded")
+
+# A message names so many bad tasks and counts the rest.
+MAX_NAMED_PROBLEMS = 20
+
+TaskPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """One task that cannot be used: where it was named and why."""
+
+    where: str
+    what: str
+    missing: bool = False
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A task file's place and, where the file itself holds several tasks, its content."""
+
+    where: str
+    path: Path | None = None
+    spec: Any = None
+
+
+def load_tasks(
+    path: TaskPath | Iterable[TaskPath], *, skip_missing: bool = False, skip_unusable: bool = False
+) -> list[Task]:
+    """Read and check tasks, in the order of the files.
+
+    Args:
+        path: one of
+            `embedded`: the suite that is shipped with the embedded desktop;
+            a task's JSON file, or a JSON list of tasks;
+            a folder: OSWorld's (`test_all.json` beside `examples/`), or any with task files in it or below it;
+            an index such as OSWorld's `test_all.json`, `{domain: [ids]}`, beside `examples/<domain>/<id>.json`;
+            several of these: a list, or a string with commas.
+        skip_missing: leave out tasks that an index names and that have no file, instead of raising.
+        skip_unusable: leave out tasks that the installed OSWorld client cannot run or that are malformed.
+
+    Raises:
+        TaskError: names every task that cannot be used and why.
+    """
+    tasks: dict[str, Task] = {}
+    problems: list[_Problem] = []
+    origin: dict[str, str] = {}
+    for found in _find_all(path):
+        loaded = _load_one(found)
+        if isinstance(loaded, _Problem):
+            problems.append(loaded)
+        elif loaded.task_id in tasks:
+            what = f"the id {loaded.task_id} is that of {origin[loaded.task_id]} too; name each task once"
+            problems.append(_Problem(found.where, what))
+        else:
+            tasks[loaded.task_id] = loaded
+            origin[loaded.task_id] = found.where
+    _settle_problems(problems, len(tasks), skip_missing, skip_unusable)
+    if not tasks:
+        raise TaskError(f"{_shown(path)} must hold at least one task, got none; name a task file, folder or index")
+    return list(tasks.values())
+
+
+def _settle_problems(problems: list[_Problem], good: int, skip_missing: bool, skip_unusable: bool) -> None:
+    fatal = [p for p in problems if not (skip_missing if p.missing else skip_unusable)]
+    if len(problems) > len(fatal):
+        logger.warning("%d tasks are left out: missing, malformed or unknown here", len(problems) - len(fatal))
+    if not fatal:
+        return
+    named = "\n".join(f"  {p.where}: {p.what}" for p in fatal[:MAX_NAMED_PROBLEMS])
+    rest = f"\n  and {len(fatal) - MAX_NAMED_PROBLEMS} more" if len(fatal) > MAX_NAMED_PROBLEMS else ""
+    missing = any(p.missing for p in fatal)
+    remedy = "; data.tasks.skip_missing=true leaves out those without a file" if missing else ""
+    raise TaskError(f"{len(fatal)} of {len(problems) + good} tasks cannot be used{remedy}:\n{named}{rest}")
+
+
+def _find_all(path: TaskPath | Iterable[TaskPath]) -> Iterator[_Found]:
+    if not isinstance(path, (str, os.PathLike)):
+        for one in path:
+            yield from _find_all(one)
+    elif isinstance(path, str) and "," in path and not Path(path).exists():
+        for one in path.split(","):
+            yield from _find_all(one.strip())
+    else:
+        yield from _find(EMBEDDED_DIR if path == EMBEDDED else Path(path).expanduser())
+
+
+def _find(path: Path) -> Iterator[_Found]:
+    if not path.exists():
+        raise TaskError(
+            f"{path} must be a task file, a folder of task files or {EMBEDDED!r}, got a path that does not exist "
+            f"(seen from {Path.cwd()})"
+        )
+    if path.is_dir():
+        index = path / "test_all.json"
+        if index.is_file() and (path / "examples").is_dir():
+            yield from _find(index)
+        else:
+            yield from (_Found(str(file), file) for file in sorted(path.rglob("*.json")))
+        return
+    content = _read_json(path)
+    if isinstance(content, _Problem):
+        raise TaskError(f"{content.where}: {content.what}")
+    if isinstance(content, Mapping) and not _is_index(content):
+        yield _Found(str(path), spec=content)
+    elif isinstance(content, list) and not all(isinstance(item, str) for item in content):
+        yield from (_Found(f"{path}[{number}]", spec=item) for number, item in enumerate(content))
+    else:
+        yield from _find_indexed(path, content)
+
+
+def _is_index(content: Mapping[str, Any]) -> bool:
+    """`{domain: [ids]}`: every value a list of strings, and none of a task's own keys."""
+    lists = all(isinstance(ids, list) and all(isinstance(i, str) for i in ids) for ids in content.values())
+    return bool(content) and lists and not {"id", "evaluator"} & set(content)
+
+
+def _find_indexed(path: Path, content: Mapping[str, list[str]] | list[str]) -> Iterator[_Found]:
+    examples = path.parent / "examples"
+    if isinstance(content, list):
+        by_id = {file.stem: file for file in examples.glob("*/*.json")}
+        yield from (_Found(f"{path.name} names {i}", by_id.get(i, examples / "*" / f"{i}.json")) for i in content)
+        return
+    for domain, ids in content.items():
+        yield from (_Found(f"{path.name} names {domain}/{i}", examples / domain / f"{i}.json") for i in ids)
+
+
+def _load_one(found: _Found) -> Task | _Problem:
+    spec = found.spec
+    if found.path is not None:
+        if not found.path.is_file():
+            return _Problem(found.where, f"there is no file {found.path}", missing=True)
+        spec = _read_json(found.path)
+        if isinstance(spec, _Problem):
+            return spec
+    problems = problems_of(spec, installed_catalogue())
+    if problems:
+        return _Problem(found.where, "; ".join(problems))
+    return Task(task_id=spec["id"], instruction=spec["instruction"], spec=spec)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        return _Problem(str(path), f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}")
+    except UnicodeDecodeError as error:
+        return _Problem(str(path), f"not UTF-8 text: {error}")
+    except OSError as error:
+        return _Problem(str(path), f"not readable: {error}")
+
+
+def _shown(path: TaskPath | Iterable[TaskPath]) -> str:
+    return str(path) if isinstance(path, (str, os.PathLike)) else ", ".join(str(one) for one in path)

@@ -1,0 +1,50 @@
+"""The recipe's section `data.tasks:`: which of the loaded tasks to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from arpo_verl.config import require
+from arpo_verl.errors import TaskError
+from arpo_verl.tasks.loader import TaskPath, load_tasks
+from arpo_verl.types import Task
+
+
+@dataclass(frozen=True)
+class TaskSelection:
+    """Which tasks of `data.train_files` and `data.val_files` are used."""
+
+    ids: Sequence[str] | None = None
+    """Only these, as in a curriculum or a filtered training set; None: all."""
+    repeat: int = 1
+    """How often an epoch draws each task: more groups of few tasks in one batch."""
+    skip_missing: bool = False
+    """Leave out tasks that an index names and that have no file."""
+    skip_unusable: bool = False
+    """Leave out tasks that are malformed or that the installed OSWorld client does not know how to judge."""
+
+    def __post_init__(self) -> None:
+        if self.ids is not None:
+            ok = not isinstance(self.ids, str) and all(isinstance(i, str) for i in self.ids) and len(self.ids) > 0
+            require(ok, "data.tasks.ids", "a list of at least one task id, or null", self.ids)
+            object.__setattr__(self, "ids", tuple(self.ids))
+        require(isinstance(self.repeat, int) and self.repeat >= 1, "data.tasks.repeat", "1 or more", self.repeat)
+        for name in ("skip_missing", "skip_unusable"):
+            require(isinstance(getattr(self, name), bool), f"data.tasks.{name}", "true or false", getattr(self, name))
+
+
+def load_selected_tasks(path: TaskPath | Iterable[TaskPath], selection: TaskSelection) -> list[Task]:
+    """`load_tasks` under a recipe's selection, in the order of the files, all of them `repeat` times.
+
+    Raises:
+        TaskError: as `load_tasks`, and for a selected id that no file has.
+    """
+    tasks = load_tasks(path, skip_missing=selection.skip_missing, skip_unusable=selection.skip_unusable)
+    if selection.ids is None:
+        return tasks * selection.repeat
+    unknown = [i for i in selection.ids if i not in {task.task_id for task in tasks}]
+    if unknown:
+        raise TaskError(f"data.tasks.ids must name tasks of {path}, which lacks {', '.join(unknown)}")
+    wanted = set(selection.ids)
+    return [task for task in tasks if task.task_id in wanted] * selection.repeat

@@ -1,0 +1,123 @@
+"""The domain on one page: what a task, an action, an observation and a trajectory are.
+
+Data flows one way: task -> rollout -> trajectory -> replay -> advantage -> update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal, NamedTuple
+
+
+class Size(NamedTuple):
+    """A screen or image size in pixels."""
+
+    width: int
+    height: int
+
+
+class Point(NamedTuple):
+    """A position in pixels of the screen, origin top left."""
+
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """One OSWorld task: `spec` is the task file's JSON as it is, handed unchanged to the OSWorld client."""
+
+    task_id: str
+    instruction: str
+    spec: Mapping[str, Any] = field(repr=False)
+
+
+# --- Actions -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Click:
+    """Press and release a mouse button `count` times at one point."""
+
+    point: Point
+    button: Literal["left", "right", "middle"] = "left"
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Drag:
+    """Press the left button at `start`, move to `end`, release."""
+
+    start: Point
+    end: Point
+
+
+@dataclass(frozen=True)
+class Hotkey:
+    """Press the keys together, in order, by pyautogui's key names."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TypeText:
+    """Type `text` on the keyboard; a newline presses Enter."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Scroll:
+    """Turn the wheel at `point`, or where the pointer is when `point` is None."""
+
+    direction: Literal["up", "down", "left", "right"]
+    point: Point | None = None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Do nothing for a while; how long is the environment's to decide."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The agent says that the task is done; the evaluator decides whether it is."""
+
+    answer: str = ""
+
+
+@dataclass(frozen=True)
+class Fail:
+    """The agent says that the task cannot be done: the right answer to an infeasible OSWorld task."""
+
+
+Action = Click | Drag | Hotkey | TypeText | Scroll | Wait | Finish | Fail
+
+
+# --- Episodes ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the agent sees: the screenshot's bytes as the desktop sent them (PNG or JPEG)."""
+
+    screenshot: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The OSWorld evaluator's verdict: `score` in [0, 1]."""
+
+    score: float
+
+
+class StopReason(str, Enum):
+    """Why an episode ended. Environment faults are exceptions, never a stop reason: they end in no reward at all."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    PARSE_ERROR = "parse_error"
+    STEP_LIMIT = "step_limit"
+    TOKEN_LIMIT = "token_limit"

@@ -1,0 +1,264 @@
+"""UI-TARS-1.5 text to typed actions and back."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arpo_verl.actions.keys import KEY_NAMES, parse_keys
+from arpo_verl.actions.ui_tars import MAX_ACTIONS, MAX_REPLY_CHARS, Reply, format_reply, parse_reply
+from arpo_verl.errors import ActionParseError
+from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Point, Scroll, Size, TypeText, Wait
+
+IMAGE, SCREEN = Size(364, 252), Size(640, 480)
+
+
+def actions_of(text, image=IMAGE, screen=SCREEN):
+    return parse_reply(text, image, screen).actions
+
+
+# 640 / 364 = 1.7582 and 480 / 252 = 1.9048: (182, 126) is the middle of both.
+@pytest.mark.parametrize(
+    "position",
+    [
+        "'<|box_start|>(182,126)<|box_end|>'",
+        "'(182,126)'",
+        '"( 182 , 126 )"',
+        "'(180,120,184,132)'",
+        "'<point>182 126</point>'",
+        "'(182.0,126.0)'",
+    ],
+)
+@pytest.mark.parametrize("name", ["start_box", "point"])
+def test_every_coordinate_form_scales_from_the_image_to_the_screen(position, name):
+    assert actions_of(f"Thought: t\nAction: click({name}={position})") == (Click(Point(320, 240)),)
+
+
+@pytest.mark.parametrize(
+    ("call", "action"),
+    [
+        ("click(start_box='(0,0)')", Click(Point(0, 0))),
+        ("left_single(start_box='(0,0)')", Click(Point(0, 0))),
+        ("left_double(start_box='(0,0)')", Click(Point(0, 0), count=2)),
+        ("right_single(start_box='(0,0)')", Click(Point(0, 0), button="right")),
+        ("drag(start_box='(0,0)', end_box='(182,126)')", Drag(Point(0, 0), Point(320, 240))),
+        (
+            "drag(start_point='<point>0 0</point>', end_point='<point>182 126</point>')",
+            Drag(Point(0, 0), Point(320, 240)),
+        ),
+        ("hotkey(key='ctrl c')", Hotkey(("ctrl", "c"))),
+        ("hotkey(hotkey='Return')", Hotkey(("enter",))),
+        ("type(content='hello')", TypeText("hello")),
+        ("scroll(start_box='(0,0)', direction='down')", Scroll("down", Point(0, 0))),
+        ("scroll(direction='up')", Scroll("up")),
+        ("wait()", Wait()),
+        ("finished()", Finish()),
+        ("finished(content='42')", Finish("42")),
+        ("call_user()", Fail()),
+        ("error_env()", Fail()),
+    ],
+)
+def test_every_action_of_the_grammar_parses(call, action):
+    assert actions_of(f"Action: {call}") == (action,)
+
+
+def test_several_actions_stand_on_lines_of_their_own():
+    text = "Thought: both\nAction: click(point='(0,0)')\n\ntype(content='a')\nAction: wait()"
+    assert parse_reply(text, IMAGE, SCREEN) == Reply("both", (Click(Point(0, 0)), TypeText("a"), Wait()))
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (r"a\nb", "a\nb"),
+        (r"it\'s", "it's"),
+        ("it's", "it's"),
+        (r"say \"hi\"", 'say "hi"'),
+        ('say "hi"', 'say "hi"'),
+        (r"back\\slash", "back\\slash"),
+        (r"C:\dir", "C:\\dir"),
+        (r"\\n", "\\n"),
+        ("print('x')", "print('x')"),
+        ("two\nlines", "two\nlines"),
+        ("a, b=1)", "a, b=1)"),
+        ("Action: click(", "Action: click("),
+        ("__import__('os').system('true')", "__import__('os').system('true')"),
+    ],
+)
+def test_typed_text_is_taken_literally_but_for_the_documented_escapes(content, text):
+    assert actions_of(f"Action: type(content='{content}')") == (TypeText(text),)
+
+
+def test_the_thought_is_what_stands_before_the_action():
+    assert parse_reply("Thought: one\ntwo\nAction: wait()", IMAGE, SCREEN).thought == "one\ntwo"
+    assert parse_reply("no label Action: wait()", IMAGE, SCREEN).thought == "no label"
+    assert parse_reply("Thought: the Action: label\nAction: wait()", IMAGE, SCREEN).thought == "the Action: label"
+
+
+def test_the_far_edge_of_the_image_is_the_last_pixel_of_the_screen():
+    assert actions_of("Action: click(point='(364,252)')") == (Click(Point(639, 479)),)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "must have 'Action:'"),
+        ("Thought: only", "must have 'Action:'"),
+        ("Action:", "got nothing"),
+        ("Action: fly()", "unknown action 'fly'; known: call_user, click"),
+        ("Action: click()", "click must have start_box or point"),
+        ("Action: click(start_box='(365,0)')", "x must be within the image, 0 to 364 pixels, got 365"),
+        ("Action: click(start_box='(0,-1)')", "y must be within the image, 0 to 252 pixels, got -1"),
+        ("Action: click(start_box='(0,0,400,0)')", "x must be within the image"),
+        ("Action: click(start_box='(a,b)')", "a position must be"),
+        ("Action: click(start_box='(1,2,3)')", "a position must be"),
+        ("Action: click(start_box='(1e3,2)')", "a position must be"),
+        ("Action: click(start_box='(1,2)', start_box='(1,2)')", "once"),
+        ("Action: click(start_box='(1,2)', colour='red')", "click has no argument 'colour'"),
+        ("Action: click(start_box=(1,2))", "a value must be quoted"),
+        ("Action: click(start_box='(1,2)'", "a string must end"),
+        ("Action: click[start_box='(1,2)']", "expected '('"),
+        ("Action: wait() wait()", "a new line must follow"),
+        ("Action: type(content='')", "must have text"),
+        ("Action: scroll(direction='sideways')", "direction must be one of"),
+        ("Action: hotkey(key='ctrl bananna')", "must name keys"),
+        ("Action: hotkey(key='entr')", "did you mean enter?"),
+        ("Action: hotkey(key=' ')", "at least one key"),
+        ("Action: hotkey(key='volumeup')", "must name keys"),
+        ("Action: " + "\n\n".join(["wait()"] * (MAX_ACTIONS + 1)), "at most 8 actions"),
+        ("a" * (MAX_REPLY_CHARS + 1), "at most 100000 characters"),
+    ],
+)
+def test_what_is_not_in_the_grammar_is_refused_with_the_reason(text, reason):
+    with pytest.raises(ActionParseError) as caught:
+        parse_reply(text, IMAGE, SCREEN)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("ctrl c", ("ctrl", "c")),
+        ("Ctrl+Shift+T", ("ctrl", "shift", "t")),
+        ("control-alt-delete", ("ctrl", "alt", "delete")),
+        ("ctrl++", ("ctrl", "+")),
+        ("ctrl +", ("ctrl", "+")),
+        ("ctrl -", ("ctrl", "-")),
+        ("cmd", ("win",)),
+        ("page_down", ("pagedown",)),
+        ("page-up", ("pageup",)),
+        ("arrowleft", ("left",)),
+        ("Escape", ("esc",)),
+        ("F12", ("f12",)),
+        ("space", ("space",)),
+        ("<", ("<",)),
+    ],
+)
+def test_key_names_are_normalised(text, keys):
+    assert parse_keys(text) == keys
+
+
+def test_a_middle_click_and_a_label_in_a_thought_cannot_be_written():
+    with pytest.raises(ActionParseError, match="no click of 1 with the middle button"):
+        format_reply(Reply("", (Click(Point(0, 0), "middle"),)), IMAGE, SCREEN)
+    with pytest.raises(ActionParseError, match="must not hold"):
+        format_reply(Reply("x\nAction: y", (Wait(),)), IMAGE, SCREEN)
+
+
+def test_the_canonical_form_is_that_of_the_prompt():
+    reply = Reply("I click.", (Click(Point(320, 240)), TypeText("a'b\n")))
+    expected = (
+        "Thought: I click.\nAction: click(start_box='<|box_start|>(182,126)<|box_end|>')\n\ntype(content='a\\'b\\n')"
+    )
+    assert format_reply(reply, IMAGE, SCREEN) == expected
+
+
+# --- Properties --------------------------------------------------------------------------------------------------
+
+SIZES = st.builds(Size, st.integers(28, 4000), st.integers(28, 4000))
+TEXTS = st.text(min_size=1, max_size=60).map(lambda text: text.replace("\r\n", "\n"))
+
+
+@st.composite
+def replies(draw):
+    """Replies whose points lie on the image's pixels, as those of every parsed reply do."""
+    image, screen = draw(SIZES), draw(SIZES)
+
+    def point():
+        x, y = draw(st.integers(0, image.width)), draw(st.integers(0, image.height))
+        return actions_of(f"Action: click(point='({x},{y})')", image, screen)[0].point
+
+    def action():
+        kind = draw(st.integers(0, 7))
+        return [
+            lambda: Click(point(), *draw(st.sampled_from([("left", 1), ("left", 2), ("right", 1)]))),
+            lambda: Drag(point(), point()),
+            lambda: Hotkey(tuple(draw(st.lists(st.sampled_from(sorted(KEY_NAMES)), min_size=1, max_size=4)))),
+            lambda: TypeText(draw(TEXTS)),
+            lambda: Scroll(
+                draw(st.sampled_from(["up", "down", "left", "right"])), draw(st.booleans()) and point() or None
+            ),
+            Wait,
+            lambda: Finish(draw(TEXTS | st.just(""))),
+            Fail,
+        ][kind]()
+
+    thought = draw(st.text(st.characters(codec="utf-8", exclude_characters=":"), max_size=40)).strip()
+    actions = tuple(action() for _ in range(draw(st.integers(1, 3))))
+    return Reply(thought.replace("\r\n", "\n"), actions), image, screen
+
+
+@given(replies())
+@settings(max_examples=200, deadline=None)
+def test_what_is_written_parses_back(case):
+    reply, image, screen = case
+    assert parse_reply(format_reply(reply, image, screen), image, screen) == reply
+
+
+@given(st.text(max_size=300) | st.text("Action: clicktype(start_box='<|>,)\n\\\"0123456789", max_size=300))
+@settings(max_examples=400, deadline=None)
+def test_hostile_text_raises_nothing_but_a_parse_error(text):
+    for candidate in (text, f"Action: {text}", f"Action: type(content='{text}')", f"Action: click(start_box='{text}')"):
+        try:
+            reply = parse_reply(candidate, IMAGE, SCREEN)
+        except ActionParseError:
+            continue
+        for action in reply.actions:
+            if isinstance(action, Click):
+                assert 0 <= action.point.x < 640 and 0 <= action.point.y < 480
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "'",
+        "\\",
+        "(",
+        "Action:",
+        "\n",
+        " ",
+        "a",
+        "' ",
+        "')",
+        "',a=",
+        "<point>",
+        "1",
+        "(1,",
+        "wait()\n",
+        "click(a='",
+        "\\'",
+    ],
+)
+@pytest.mark.parametrize(
+    "opening", ["Action: ", "Action: type(content='", "Action: click(start_box='(", "Action: hotkey(key='"]
+)
+def test_huge_input_is_refused_or_read_in_linear_time(unit, opening):
+    text = (opening + unit * MAX_REPLY_CHARS)[:MAX_REPLY_CHARS]
+    began = time.process_time()
+    try:
+        parse_reply(text, IMAGE, SCREEN)
+    except ActionParseError as error:
+        assert len(str(error)) < 500
+    # A quadratic reading of 100,000 characters takes minutes; a linear one some 50 ms on a busy core.
+    assert time.process_time() - began < 2.0

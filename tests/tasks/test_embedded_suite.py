@@ -1,0 +1,163 @@
+"""The shipped suite: its format, and on real desktops that the expert solves it and that doing nothing does not."""
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from arpo_verl.actions.ui_tars import format_reply, parse_reply
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.tasks import load_tasks
+from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
+from arpo_verl.types import Fail, Finish, Size
+
+POLICY_VIEW = Size(364, 252)
+NUM_DESKTOPS = 3
+
+TASKS = {task.task_id: task for task in load_tasks("embedded")}
+INFEASIBLE = {task_id for task_id, task in TASKS.items() if task.spec["evaluator"]["func"] == "infeasible"}
+FEASIBLE = sorted(set(TASKS) - INFEASIBLE)
+
+OSWORLD_KEYS = {"id", "snapshot", "instruction", "source", "config", "trajectory", "related_apps", "evaluator", "proxy"}
+
+
+def num_actions(task_id):
+    return sum(len(reply.actions) for reply in expert_replies(task_id)) - 1
+
+
+# --- Format ------------------------------------------------------------------------------------------------------
+
+
+def test_there_are_32_tasks_of_which_two_are_infeasible():
+    assert len(TASKS) == 32
+    assert len(INFEASIBLE) == 2
+
+
+def test_tasks_take_from_one_to_six_actions():
+    counts = Counter(min(num_actions(task_id), 4) for task_id in FEASIBLE)
+    assert counts == {1: 8, 2: 12, 3: 5, 4: 5}
+    assert max(map(num_actions, FEASIBLE)) == 6
+
+
+def test_several_tasks_need_two_programs():
+    windows = {task_id: sum(s["type"] == "launch" for s in task.spec["config"]) for task_id, task in TASKS.items()}
+    assert sum(count == 2 for count in windows.values()) >= 5
+
+
+def test_an_instruction_does_not_tell_all_and_a_screen_does_not_either():
+    instructions = Counter(task.instruction for task in TASKS.values())
+    set_ups = Counter(str(task.spec["config"]) for task in TASKS.values())
+    assert sum(count > 1 for count in instructions.values()) >= 2
+    assert sum(count > 1 for count in set_ups.values()) >= 3
+
+
+@pytest.mark.parametrize("task_id", TASKS)
+def test_a_task_file_has_osworlds_keys_and_a_short_instruction(task_id):
+    task = TASKS[task_id]
+    assert set(task.spec) >= OSWORLD_KEYS
+    assert task.instruction.endswith(".") and len(task.instruction.split()) <= 12
+    assert not any("download" in step["type"] for step in task.spec["config"])
+
+
+@pytest.mark.parametrize("task_id", TASKS)
+def test_a_set_up_fails_where_its_window_does_not_show(task_id):
+    """Else an episode would start on an empty screen and be scored."""
+    last = TASKS[task_id].spec["config"][-1]
+    assert last["type"] == "execute_with_verification"
+    assert "xwd" in last["parameters"]["verification"]["command_success"]
+    assert last["parameters"]["check_interval"] <= 0.05
+
+
+# --- On real desktops --------------------------------------------------------------------------------------------
+
+
+def expert(task):
+    """The expert's actions as the policy learns them: through the text and the coordinates of its smaller view."""
+    for reply in expert_replies(task.task_id):
+        text = format_reply(reply, POLICY_VIEW, EXPERT_SCREEN)
+        yield from parse_reply(text, POLICY_VIEW, EXPERT_SCREEN).actions
+
+
+def idle(task):
+    """Claim success at once."""
+    yield Finish()
+
+
+def give_up(task):
+    yield Fail()
+
+
+POLICIES = {"expert": expert, "idle": idle, "give_up": give_up}
+EPISODES = [
+    *((task_id, "expert") for task_id in TASKS),
+    *((task_id, "idle") for task_id in TASKS),
+    (FEASIBLE[0], "give_up"),
+]
+
+
+class Desktops:
+    """One desktop a thread, made on first use."""
+
+    def __init__(self):
+        self._local = threading.local()
+        self._all = []
+
+    def play(self, episode):
+        """The score of one episode; an exception is a result too, for the test of its task to raise."""
+        task_id, policy = episode
+        try:
+            desktop = self._mine()
+            desktop.reset(TASKS[task_id])
+            for action in POLICIES[policy](TASKS[task_id]):
+                desktop.step(action)
+            return desktop.evaluate().score
+        except Exception as error:
+            return error
+
+    def _mine(self):
+        if not hasattr(self._local, "desktop"):
+            from arpo_verl.environments.osworld import OSWorldEnvironment
+
+            self._local.desktop = OSWorldEnvironment(EnvironmentConfig(), threading.current_thread().name)
+            self._all.append(self._local.desktop)
+        return self._local.desktop
+
+    def close(self):
+        for desktop in self._all:
+            desktop.close()
+
+
+@pytest.fixture(scope="module")
+def results():
+    """The outcome of every episode: `{(task_id, policy): score or exception}`."""
+    desktops = Desktops()
+    try:
+        with ThreadPoolExecutor(NUM_DESKTOPS, thread_name_prefix="suite") as threads:
+            return dict(zip(EPISODES, threads.map(desktops.play, EPISODES), strict=True))
+    finally:
+        desktops.close()
+
+
+def score(results, task_id, policy):
+    result = results[task_id, policy]
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("task_id", TASKS)
+def test_the_expert_solves_it(results, task_id):
+    assert score(results, task_id, "expert") == 1.0
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("task_id", TASKS)
+def test_claiming_success_at_once_does_not_solve_it(results, task_id):
+    assert score(results, task_id, "idle") == 0.0
+
+
+@pytest.mark.desktop
+def test_giving_up_does_not_solve_a_feasible_task(results):
+    assert score(results, FEASIBLE[0], "give_up") == 0.0

@@ -1,0 +1,166 @@
+"""Task files: what is read, and what is refused before anything starts."""
+
+import copy
+import json
+
+import pytest
+
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.errors import ConfigError, TaskError
+from arpo_verl.tasks import load_tasks
+from arpo_verl.tasks.programs import programs_of
+from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
+from arpo_verl.tasks.validation import check_tasks_run_here
+from arpo_verl.types import Task
+
+GOOD = {
+    "id": "touch-file",
+    "instruction": "Make the file a.txt.",
+    "config": [{"type": "launch", "parameters": {"command": ["xterm"]}}],
+    "evaluator": {
+        "func": "exact_match",
+        "result": {"type": "vm_command_line", "command": "cat a.txt", "shell": True},
+        "expected": {"type": "rule", "rules": {"expected": "hello"}},
+    },
+}
+
+
+def spec(**changes):
+    return copy.deepcopy(GOOD) | changes
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def osworld(tmp_path):
+    """OSWorld's layout with two tasks, and an index that names a third."""
+    write(tmp_path / "examples/os/one.json", spec(id="one"))
+    write(tmp_path / "examples/gimp/two.json", spec(id="two"))
+    write(tmp_path / "test_all.json", {"os": ["one"], "gimp": ["two"]})
+    write(tmp_path / "more.json", {"os": ["one", "gone"], "gimp": ["two"]})
+    return tmp_path
+
+
+def ids(tasks):
+    return [task.task_id for task in tasks]
+
+
+def test_a_file_gives_its_spec_unchanged(tmp_path):
+    (task,) = load_tasks(write(tmp_path / "t.json", GOOD))
+    assert task == Task("touch-file", "Make the file a.txt.", GOOD)
+
+
+def test_folders_indexes_lists_and_commas_are_read(osworld, tmp_path):
+    assert ids(load_tasks(osworld)) == ["one", "two"]
+    assert ids(load_tasks(osworld / "test_all.json")) == ["one", "two"]
+    assert ids(load_tasks(osworld / "examples")) == ["two", "one"]
+    assert ids(load_tasks(write(osworld / "ids.json", ["two", "one"]))) == ["two", "one"]
+    one, two = osworld / "examples/os/one.json", osworld / "examples/gimp/two.json"
+    assert ids(load_tasks([two, one])) == ids(load_tasks(f"{two}, {one}")) == ["two", "one"]
+    assert ids(load_tasks(write(tmp_path / "many.json", [spec(id="a"), spec(id="b")]))) == ["a", "b"]
+
+
+def test_an_index_that_names_missing_files_lists_them_all_or_skips_them(osworld):
+    with pytest.raises(TaskError, match=r"1 of 3 tasks.*\n.*more.json names os/gone: there is no file .*gone.json"):
+        load_tasks(osworld / "more.json")
+    assert ids(load_tasks(osworld / "more.json", skip_missing=True)) == ["one", "two"]
+
+
+def test_a_path_that_does_not_exist_is_named():
+    with pytest.raises(TaskError, match="nowhere.json must be a task file"):
+        load_tasks("nowhere.json")
+
+
+def test_malformed_json_is_named_with_line_and_column(tmp_path):
+    write(tmp_path / "tasks" / "bad.json", '{\n  "id": oops\n}')
+    write(tmp_path / "tasks" / "good.json", GOOD)
+    with pytest.raises(TaskError, match=r"bad.json: not JSON: Expecting value at line 2, column 9"):
+        load_tasks(tmp_path / "tasks")
+    with pytest.raises(TaskError, match="at line 2, column 9"):
+        load_tasks(tmp_path / "tasks" / "bad.json")
+
+
+def test_the_same_id_twice_is_refused(tmp_path):
+    write(tmp_path / "tasks/a.json", GOOD)
+    write(tmp_path / "tasks/b.json", GOOD)
+    with pytest.raises(TaskError, match="b.json: the id touch-file is that of .*a.json too"):
+        load_tasks(tmp_path / "tasks")
+
+
+EVALUATOR = GOOD["evaluator"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"id": "x"}, "instruction, evaluator missing"),
+        ([1], "must be a JSON object, got int"),
+        (spec(id="../up"), "id must be letters"),
+        (spec(instruction=" "), "instruction must be text"),
+        (spec(config={}), "config must be a list of steps"),
+        (spec(config=[{"type": "launch"}]), r"config\[0\] must be an object with type and parameters"),
+        (spec(config=[{"type": "lunch", "parameters": {}}]), "set-up step 'lunch'.*did you mean launch"),
+        (spec(evaluator=EVALUATOR | {"func": "exact_mach"}), "metric 'exact_mach'.*did you mean exact_match"),
+        (spec(evaluator=EVALUATOR | {"result": {"type": "vm_fil"}}), "getter 'vm_fil'.*did you mean vm_file"),
+        (spec(evaluator={"func": "exact_match"}), "evaluator.result must say what the metric looks at"),
+        (spec(evaluator=EVALUATOR | {"func": ["exact_match"]}), "evaluator.result must be a list of 1"),
+        (spec(evaluator=EVALUATOR | {"conj": "xor"}), "evaluator.conj must be 'and' or 'or'"),
+        (spec(evaluator=EVALUATOR | {"postconfig": [{"type": "x", "parameters": {}}]}), "postconfig.*set-up step 'x'"),
+    ],
+)
+def test_a_task_that_the_client_could_not_run_is_refused(tmp_path, bad, message):
+    write(tmp_path / "bad.json", bad)
+    with pytest.raises(TaskError, match=message):
+        load_tasks(tmp_path / "bad.json")
+
+
+def test_infeasible_tasks_need_no_getter(tmp_path):
+    (task,) = load_tasks(write(tmp_path / "t.json", spec(evaluator={"func": "infeasible"})))
+    assert task.spec["evaluator"] == {"func": "infeasible"}
+
+
+def test_a_folder_without_tasks_is_refused(tmp_path):
+    with pytest.raises(TaskError, match="must hold at least one task, got none"):
+        load_tasks(tmp_path)
+
+
+def test_a_selection_keeps_the_named_tasks_and_refuses_unknown_ones(osworld):
+    assert ids(load_selected_tasks(osworld, TaskSelection(ids=["two"]))) == ["two"]
+    with pytest.raises(TaskError, match="data.tasks.ids must name tasks of .*, which lacks three"):
+        load_selected_tasks(osworld, TaskSelection(ids=["three"]))
+    with pytest.raises(ConfigError, match="data.tasks.ids must be a list"):
+        TaskSelection(ids="two")
+
+
+@pytest.mark.parametrize(
+    ("command", "shell", "programs"),
+    [
+        (["xterm", "-e", "vi"], False, ["xterm"]),
+        ("xterm -e vi", False, ["xterm"]),
+        ("cd /tmp && LANG=C gimp 'a; b' | tee x; test -f y || exit 1", True, ["gimp", "tee"]),
+        ("if which vlc; then env A=1 nohup vlc & fi", True, ["which", "vlc"]),
+        (["bash", "-c", "sleep 1; xclock"], False, ["bash", "sleep", "xclock"]),
+        (["/home/user/run.sh"], False, []),
+        ("cat > a.py <<'EOF'\nimport os; os.system('nothing')\nEOF", True, ["cat"]),
+        ("$HOME/x 'open", True, []),
+    ],
+)
+def test_programs_are_read_from_commands(command, shell, programs):
+    step = {"type": "execute", "parameters": {"command": command, "shell": shell}}
+    assert programs_of({"config": [step]}) == programs
+
+
+def test_programs_that_are_not_installed_are_listed_with_their_packages():
+    steps = [
+        {"type": "launch", "parameters": {"command": ["no-such-program-1"]}},
+        {"type": "launch", "parameters": {"command": ["python3", "x.py"]}},
+    ]
+    post = [{"type": "execute", "parameters": {"command": "sh -c 'code .'", "shell": True}}]
+    task = Task("t", "i", spec(config=steps, evaluator=EVALUATOR | {"postconfig": post}))
+    with pytest.raises(TaskError, match=r"(?s)2 are not.*no-such-program-1 \(apt-get.*code \(not in Debian\)"):
+        check_tasks_run_here([task], EnvironmentConfig())
+    check_tasks_run_here([task], EnvironmentConfig(provider="docker", screen_size=(1920, 1080)))

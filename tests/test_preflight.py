@@ -1,0 +1,93 @@
+"""Bad input is told before anything starts: what was expected, what came, what to do."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from arpo_verl import versions
+from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, TaskError
+from arpo_verl.policy.build import build_policy
+from arpo_verl.preflight import check_recipe
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+pytestmark = pytest.mark.desktop
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory) -> Path:
+    return build_policy(tmp_path_factory.mktemp("policy") / "policy")
+
+
+@pytest.fixture
+def check(policy):
+    def check_with(*overrides: str) -> None:
+        with initialize_config_dir(str(RECIPES), version_base=None):
+            fixed = ["hydra.searchpath=[pkg://verl.trainer.config]", f"actor_rollout_ref.model.path={policy}"]
+            check_recipe(compose("embedded", overrides=[*fixed, *overrides]))
+
+    return check_with
+
+
+def test_the_shipped_recipe_passes(check):
+    check()
+
+
+@pytest.mark.parametrize(
+    ("override", "error", "says"),
+    [
+        ("data.train_files=/no/such/tasks.json", TaskError, "/no/such/tasks.json"),
+        ("actor_rollout_ref.model.path=./no-such-model", ConfigError, "python -m arpo_verl.policy"),
+        ("gui_agent.max_steps=0", ConfigError, "gui_agent.max_steps"),
+        ("+gui_agent.max_step=3", ConfigError, "did you mean gui_agent.max_steps"),
+        ("replay.capacity_per_task=0", ConfigError, "replay.enable=false"),
+        ("environment.screen_size=[100000,4]", ConfigError, "screen_size"),
+        ("environment.provider=dokcer", ConfigError, "environment.provider"),
+        ("data.max_response_length=100", ConfigError, "max_response_length"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_to_do(check, override, error, says):
+    with pytest.raises(error, match=says):
+        check(override)
+
+
+def test_a_task_that_starts_an_unknown_program_is_refused(check, tmp_path):
+    task = json.loads((RECIPES.parent / "arpo_verl/tasks/embedded/dialog-confirm-yes.json").read_text())
+    task["config"] = [{"type": "launch", "parameters": {"command": ["no-such-program-here"]}}]
+    path = tmp_path / "task.json"
+    path.write_text(json.dumps(task))
+    with pytest.raises(TaskError, match="no-such-program-here"):
+        check(f"data.train_files={path}")
+
+
+def test_a_malformed_task_file_is_named_with_its_line(check, tmp_path):
+    path = tmp_path / "task.json"
+    path.write_text('{"id": "a",\n "instruction": }')
+    with pytest.raises(TaskError, match="line 2"):
+        check(f"data.train_files={path}")
+
+
+@pytest.mark.parametrize("installed", [None, "0.7.0", "1.0.0"])
+def test_a_recipe_for_another_verl_is_refused(check, monkeypatch, installed):
+    monkeypatch.setattr(versions, "installed_version", lambda package: installed)
+    with pytest.raises(MissingDependencyError, match=r"pip install verl==0\.9\.1"):
+        check()
+
+
+def test_the_trainer_command_itself_stops_with_one_line(policy, tmp_path):
+    """Through the stock trainer's own process: no Ray, no traceback, an exit status."""
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(RECIPES), "--config-name", "embedded"]
+    paths = [f"run_dir={tmp_path}", f"actor_rollout_ref.model.path={policy}"]
+    overrides = ["data.train_files=/no/such/tasks.json", *paths]
+    result = subprocess.run([*command, *overrides], capture_output=True, text=True, cwd=RECIPES.parent)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith("arpo_verl: /no/such/tasks.json")
+    assert "Traceback" not in result.stderr and "ray" not in result.stdout.lower()
+
+
+def test_every_error_of_ours_is_also_the_builtin_it_replaces():
+    assert issubclass(ConfigError, ValueError) and issubclass(TaskError, ArpoError)
