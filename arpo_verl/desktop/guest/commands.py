@@ -1,0 +1,188 @@
+"""Commands: programs, shell lines, and Python, which runs in warm interpreters."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from . import layout, windows
+from .messages import Request, Response
+from .pool import CommandTimeout, InterpreterPool
+
+PYTHON_NAMES = {"python", "python3", "/usr/bin/python", "/usr/bin/python3"}
+RUN_PYTHON_TIMEOUT_S = 30.0  # OSWorld's own
+VERIFY_TIMEOUT_S = 5.0  # OSWorld's own
+
+Command = str | list[str]
+
+
+def routes(pool: InterpreterPool, timeout_s: float) -> dict[tuple[str, str], Callable[[Request], Response]]:
+    """The endpoints of this module. `timeout_s` bounds every command but those that bring their own."""
+
+    def execute(request: Request) -> Response:
+        return _finished(lambda: _execute(pool, request.json(), timeout_s))
+
+    def execute_with_verification(request: Request) -> Response:
+        return _finished(lambda: _execute(pool, request.json(), timeout_s), request.json())
+
+    def run_python(request: Request) -> Response:
+        return _run_python(pool, request.json(), min(timeout_s, RUN_PYTHON_TIMEOUT_S))
+
+    return {
+        ("POST", "/execute"): execute,
+        ("POST", "/setup/execute"): execute,
+        ("POST", "/execute_with_verification"): execute_with_verification,
+        ("POST", "/setup/execute_with_verification"): execute_with_verification,
+        ("POST", "/run_python"): run_python,
+        ("POST", "/run_bash_script"): lambda request: _run_bash_script(request.json()),
+        ("POST", "/setup/launch"): lambda request: _launch(request.json()),
+        ("GET", "/platform"): lambda request: Response.text("Linux"),
+        # OSWorld reads GNOME's terminal through accessibility; without one it answers this. It is also the client's
+        # probe of whether the guest is there.
+        ("GET", "/terminal"): lambda request: Response.json({"output": None, "status": "success"}),
+        ("GET", "/accessibility"): lambda request: Response.error(
+            HTTPStatus.NOT_IMPLEMENTED,
+            "the embedded desktop has no accessibility tree: construct DesktopEnv with require_a11y_tree=False, "
+            "and leave out tasks whose evaluator reads the tree",
+        ),
+    }
+
+
+def _execute(pool: InterpreterPool, data: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    command, shell = _command(data)
+    if not shell and len(command) == 3 and command[0] in PYTHON_NAMES and command[1] == "-c":
+        return pool.run(command[2], timeout_s)
+    return run(command, shell, timeout_s)
+
+
+def _command(data: dict[str, Any]) -> tuple[Command, bool]:
+    """The command as OSWorld's server reads it: a line without a shell is split, a leading `~/` is the home."""
+    shell = bool(data.get("shell", False))
+    command = data.get("command", "" if shell else [])
+    if isinstance(command, str):
+        return (command, True) if shell else (shlex.split(command), False)
+    return [os.path.expanduser(word) if word.startswith("~/") else word for word in command], shell
+
+
+def run(
+    command: Command, shell: bool, timeout_s: float, cwd: str | None = None, merge_errors: bool = False
+) -> dict[str, Any]:
+    """Run a program to its end. A child that it leaves in the background does not keep us waiting.
+
+    `merge_errors` writes standard error into `output`, in the order in which it came.
+
+    Raises:
+        CommandTimeout: it did not end in time, and was killed with its children.
+        OSError: it cannot be started.
+    """
+    with os.fdopen(os.memfd_create("output"), "w+b") as output, os.fdopen(os.memfd_create("error"), "w+b") as error:
+        process = start(command, shell, cwd=cwd, stdout=output, stderr=output if merge_errors else error)
+        try:
+            returncode = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise CommandTimeout(f"timed out after {timeout_s:g} seconds: {command!r}") from None
+        return {"output": _text(output), "error": _text(error), "returncode": returncode}
+
+
+def start(command: Command, shell: bool, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a program in the user's session, as a terminal of its own would."""
+    options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": None, **options}
+    options["cwd"] = options["cwd"] or layout.HOME
+    return subprocess.Popen(command, shell=shell, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+
+
+def _text(file: Any) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def _finished(execute: Callable[[], dict[str, Any]], verify: dict[str, Any] | None = None) -> Response:
+    try:
+        answer = {"status": "success", **execute()}
+        if not verify or not verify.get("verification"):
+            return Response.json(answer)
+        return _verified(answer, verify)
+    except (CommandTimeout, OSError) as error:
+        return Response.json({"status": "error", "message": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _verified(answer: dict[str, Any], data: dict[str, Any]) -> Response:
+    """Wait until every condition of `verification` holds at once."""
+    started = time.monotonic()
+    limit, interval = float(data.get("max_wait_time", 10)), float(data.get("check_interval", 1))
+    while (waited := time.monotonic() - started) < limit:
+        if _holds(data["verification"]):
+            return Response.json({**answer, "verification": "passed", "wait_time": waited})
+        time.sleep(interval)
+    failed = {**answer, "status": "verification_failed", "verification": "failed", "wait_time": limit}
+    return Response.json(failed, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _holds(verification: dict[str, str]) -> bool:
+    title, command = verification.get("window_exists"), verification.get("command_success")
+    if title is not None and not windows.exists(title):
+        return False
+    try:
+        return command is None or run(command, True, VERIFY_TIMEOUT_S)["returncode"] == 0
+    except CommandTimeout:
+        return False
+
+
+def _run_python(pool: InterpreterPool, data: dict[str, Any], timeout_s: float) -> Response:
+    if not data.get("code"):
+        return Response.error(HTTPStatus.BAD_REQUEST, "Code not supplied!")
+    try:
+        result = pool.run(data["code"], timeout_s)
+    except CommandTimeout as error:
+        message = {"status": "error", "message": f"Execution timeout: {error}", "error": "TimeoutExpired"}
+        return Response.json({**message, "need_more": False, "output": None}, HTTPStatus.INTERNAL_SERVER_ERROR)
+    errors, status = result["error"], result["returncode"]
+    if status != 0 and not errors:
+        errors = f"Process exited with code {status}"
+    return Response.json(
+        {
+            "status": "error" if status else "success",
+            "message": "\n".join(text for text in (result["output"], errors) if text),
+            "need_more": False,
+            "output": result["output"],
+            "error": errors,
+            "return_code": status,
+        }
+    )
+
+
+def _run_bash_script(data: dict[str, Any]) -> Response:
+    """OSWorld's answer: both outputs as one, `error` always empty."""
+    timeout_s = float(data.get("timeout") or 100)
+    cwd = os.path.expanduser(data["working_dir"]) if data.get("working_dir") else None
+
+    def answer(status: str, output: str, returncode: int, code: int = HTTPStatus.OK) -> Response:
+        return Response.json({"status": status, "output": output, "error": "", "returncode": returncode}, code)
+
+    if not data.get("script"):
+        return answer("error", "Script not supplied!", -1, HTTPStatus.BAD_REQUEST)
+    if cwd is not None and not os.path.isdir(cwd):
+        return answer("error", f"Working directory does not exist: {cwd}", -1, HTTPStatus.BAD_REQUEST)
+    try:
+        result = run(["/bin/bash", "-c", data["script"]], False, timeout_s, cwd, merge_errors=True)
+    except CommandTimeout:
+        text = f"Script execution timed out after {timeout_s:g} seconds"
+        return answer("error", text, -1, HTTPStatus.INTERNAL_SERVER_ERROR)
+    return answer("error" if result["returncode"] else "success", result["output"], result["returncode"])
+
+
+def _launch(data: dict[str, Any]) -> Response:
+    command, shell = _command(data)
+    try:
+        start(command, shell)
+    except (OSError, ValueError, IndexError) as error:
+        return Response.json({"status": "error", "message": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
+    return Response.text(f"{command if shell else ' '.join(command)} launched successfully")

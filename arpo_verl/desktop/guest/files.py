@@ -1,0 +1,79 @@
+"""Files of the guest: read, written and listed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from . import layout
+from .messages import Request, Response
+
+
+def routes() -> dict[tuple[str, str], Callable[[Request], Response]]:
+    """The endpoints of this module."""
+    return {
+        ("POST", "/file"): read,
+        ("POST", "/setup/upload"): upload,
+        ("POST", "/list_directory"): list_directory,
+        ("POST", "/desktop_path"): lambda request: Response.json(
+            {"desktop_path": os.path.join(layout.HOME, "Desktop")}
+        ),
+    }
+
+
+def path_of(text: str) -> str:
+    """A path with `~` and variables expanded; relative to the home."""
+    return os.path.join(layout.HOME, os.path.expandvars(os.path.expanduser(text)))
+
+
+def read(request: Request) -> Response:
+    """The bytes of the file `file_path`."""
+    form = request.form()
+    if "file_path" not in form:
+        return Response.json({"error": "file_path is required"}, HTTPStatus.BAD_REQUEST)
+    path = path_of(form["file_path"].decode())
+    if not os.path.exists(path):
+        return Response.json({"error": f"File not found: {path}"}, HTTPStatus.NOT_FOUND)
+    try:
+        with open(path, "rb") as file:
+            return Response(HTTPStatus.OK, "application/octet-stream", file.read())
+    except OSError as error:
+        return Response.json({"error": f"Failed to serve file: {error}"}, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def upload(request: Request) -> Response:
+    """Write `file_data` to `file_path`, making its folders."""
+    form = request.form()
+    if "file_path" not in form or "file_data" not in form:
+        return Response.json({"error": "file_path and file_data are required"}, HTTPStatus.BAD_REQUEST)
+    path = path_of(form["file_path"].decode())
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(form["file_data"])
+    except OSError as error:
+        return Response.json({"error": f"Failed to upload file: {error}"}, HTTPStatus.INTERNAL_SERVER_ERROR)
+    return Response.text(f"File Uploaded: {len(form['file_data'])} bytes")
+
+
+def list_directory(request: Request) -> Response:
+    """The tree below `path`."""
+    path = path_of(request.json()["path"])
+    if not os.path.isdir(path):
+        return Response.json({"error": "The provided path is not a directory"}, HTTPStatus.BAD_REQUEST)
+    return Response.json({"directory_tree": _tree(path)})
+
+
+def _tree(directory: str) -> dict[str, Any]:
+    """As OSWorld's server shows it, but sorted, and a link to a folder is a file: it might lead back up."""
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except OSError as error:
+        return {"error": str(error)}
+    children = [
+        _tree(entry.path) if entry.is_dir(follow_symlinks=False) else {"type": "file", "name": entry.name}
+        for entry in entries
+    ]
+    return {"type": "directory", "name": os.path.basename(directory), "children": children}

@@ -1,0 +1,159 @@
+"""Process 1 of the sandbox: boots the desktop as often as the host asks, and dies with the host's connection.
+
+It is single-threaded and has the heavy modules imported, so that forks of it are warm. Its three channels:
+
+    control      the host's commands, JSON, one a packet; its end means that the owner is gone: exit, and the kernel
+                 kills everything in the namespace
+    connections  connections that the host relays, one file a packet; for the guest server
+    zygote       the guest server's wish for an interpreter, one file a packet
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import Xlib.ext.xtest  # noqa: F401  warm for the forks
+import Xlib.XK  # noqa: F401
+from PIL import Image, PngImagePlugin  # noqa: F401
+
+from . import children, clean, interpreter, layout, privileges, server, session
+
+MAX_PACKET = 65536
+
+
+class Init:
+    """The state of process 1."""
+
+    def __init__(self, control: socket.socket, connections: socket.socket):
+        self._control = control
+        self._connections = connections
+        self._zygote: socket.socket | None = None
+        self._server_pid: int | None = None
+        self._keep = clean.snapshot(layout.WRITABLE)
+        self._wakeup, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+
+    def run(self) -> None:
+        """Serve until the host is gone."""
+        self._tell({"ready": True})
+        while True:
+            for fd in self._wait():
+                if fd == self._control.fileno() and not self._obey():
+                    return
+                if self._zygote is not None and fd == self._zygote.fileno():
+                    self._fork_interpreter()
+                if fd == self._wakeup:
+                    self._collect_dead()
+                if fd == self._connections.fileno():
+                    self._refuse_connection()
+
+    def _wait(self) -> list[int]:
+        poller = select.poll()
+        fds = [self._control.fileno(), self._wakeup]
+        if self._zygote is not None:
+            fds.append(self._zygote.fileno())
+        if self._server_pid is None:  # nobody else takes them
+            fds.append(self._connections.fileno())
+        for fd in fds:
+            poller.register(fd, select.POLLIN)
+        return [fd for fd, _ in poller.poll()]
+
+    def _obey(self) -> bool:
+        packet = self._control.recv(MAX_PACKET)
+        if not packet:
+            return False
+        command = json.loads(packet)
+        try:
+            self._tell({"booted": self.boot(**command["boot"])})
+        except Exception as error:
+            traceback.print_exc()
+            self._tell({"error": f"{type(error).__name__}: {error}"})
+        return True
+
+    def boot(self, width: int, height: int, command_timeout_s: float) -> float:
+        """A fresh desktop; the seconds that it took."""
+        start = time.monotonic()
+        self._forget_server()
+        os.chdir("/")
+        clean.kill_all()
+        clean.wipe(layout.WRITABLE, self._keep)
+        session.make_home()
+        session.start(width, height)
+        self._start_server(command_timeout_s)
+        return time.monotonic() - start
+
+    def _start_server(self, command_timeout_s: float) -> None:
+        self._zygote, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ready, tell = os.pipe()
+
+        def main() -> None:
+            server.serve(self._connections, theirs, command_timeout_s, lambda: os.write(tell, b"\n"))
+
+        self._server_pid = children.fork(main, "server", (self._connections.fileno(), theirs.fileno(), tell))
+        theirs.close()
+        os.close(tell)
+        self._fork_interpreter()  # it asks for its first one before it is ready
+        session.await_line(ready, "server")
+
+    def _forget_server(self) -> None:
+        self._server_pid = None
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+
+    def _fork_interpreter(self) -> None:
+        assert self._zygote is not None
+        packet, fds, _, _ = socket.recv_fds(self._zygote, 64, 1)
+        if not packet:
+            self._forget_server()
+            return
+        for fd in fds:
+            children.fork(lambda fd=fd: interpreter.serve(Connection(fd)), "interpreter", (fd,))
+            os.close(fd)
+
+    def _collect_dead(self) -> None:
+        os.read(self._wakeup, 4096)
+        try:
+            while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+                if pid == self._server_pid:
+                    self._forget_server()
+        except ChildProcessError:
+            pass
+
+    def _refuse_connection(self) -> None:
+        """Close what the host sent: its peer sees the end at once instead of waiting for a server that is dead."""
+        packet, fds, _, _ = socket.recv_fds(self._connections, 64, 1)
+        for fd in fds:
+            os.close(fd)
+        if not packet:  # the host closed this channel; the control channel's end follows
+            time.sleep(0.01)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        self._control.send(json.dumps(message).encode())
+
+
+def main(control_fd: int, connections_fd: int, user_id: int | None) -> None:
+    """Run process 1. `user_id`: the unprivileged user to become; None where the sandbox made us one already."""
+    privileges.drop(user_id)
+    layout.adopt()
+    interpreter.warm_up()
+    control = socket.socket(fileno=control_fd)
+    connections = socket.socket(fileno=connections_fd)
+    for fd in (control_fd, connections_fd):
+        os.set_inheritable(fd, False)
+    try:
+        Init(control, connections).run()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the owner is gone
+    sys.stderr.flush()
+    os._exit(0)

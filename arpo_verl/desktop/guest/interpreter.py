@@ -1,0 +1,124 @@
+"""A warm Python for `python -c` commands: pyautogui imported, its X connection open, one process for many commands."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+from . import keyboard, layout
+
+HEAVY_OPTIONS = ("cv2", "mouseinfo", "numpy", "pymsgbox")
+"""What pyautogui imports where it finds it: OpenCV, numpy and Tk, which no command of a GUI agent needs."""
+WARM = ("pyscreeze", "pytweening", "datetime", "platform", "random", "subprocess")
+"""What pyautogui and usual commands import, imported before the fork."""
+
+
+@contextlib.contextmanager
+def _without_heavy_options() -> Iterator[None]:
+    """Their import fails meanwhile; afterwards a command may import them itself."""
+    hidden = [name for name in HEAVY_OPTIONS if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes the import raise ImportError
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+def warm_up() -> None:
+    """Import all but pyautogui itself, which connects to the X server at once."""
+    with _without_heavy_options():
+        for name in WARM:
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would write to every shared page
+
+
+def import_pyautogui() -> Any:
+    """pyautogui, ready for XTest input on this desktop."""
+    with _without_heavy_options():
+        import pyautogui
+        from pyautogui import _pyautogui_x11
+    keyboard.teach(_pyautogui_x11)
+    _pyautogui_x11._mouse_is_swapped_setting = False  # else it asks dconf at the first click
+    return pyautogui
+
+
+def serve(connection: Connection) -> None:
+    """Run commands from `connection`, one at a time, until it closes."""
+    pyautogui = import_pyautogui()
+    connection.send_bytes(b"%d" % os.getpid())
+    while True:
+        try:
+            code = connection.recv_bytes().decode()
+        except EOFError:
+            return
+        pyautogui.PAUSE = 0  # by default it sleeps 0.1 s after every call
+        pyautogui.FAILSAFE = False
+        result = run(code)
+        connection.send_bytes(json.dumps(result).encode())
+        if threading.active_count() > 1:  # threads that the code left behind end with its process
+            return
+
+
+def run(code: str) -> dict[str, Any]:
+    """Execute `code` as `python -c` would, in a name space of its own, from the home folder.
+
+    Returns:
+        `output` and `error`: what it and its children wrote; `returncode`: as the process's exit status.
+    """
+    os.chdir(layout.HOME)
+    layout.adopt()
+    sys.argv = ["-c"]
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # whatever an earlier command put there
+    with _Capture() as capture:
+        status = _execute(code)
+    return {"output": capture.read(1), "error": capture.read(2), "returncode": status}
+
+
+def _execute(code: str) -> int:
+    try:
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            return (stop.code or 0) & 0xFF
+        print(stop.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without our own frame
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+class _Capture:
+    """Standard output and error of this process and its children, in files in memory."""
+
+    def __enter__(self) -> _Capture:
+        self._saved = {fd: os.dup(fd) for fd in (1, 2)}
+        self._files = {fd: os.memfd_create("output") for fd in (1, 2)}
+        for fd, file in self._files.items():
+            os.dup2(file, fd)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        for fd, saved in self._saved.items():
+            os.dup2(saved, fd)
+            os.close(saved)
+
+    def read(self, fd: int) -> str:
+        """What was written on `fd`; once."""
+        with open(self._files[fd], "rb") as file:
+            file.seek(0)
+            return file.read().decode(errors="replace")

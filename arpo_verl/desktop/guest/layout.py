@@ -1,0 +1,60 @@
+"""Where things lie inside the sandbox, and the environment that its programs see."""
+
+from __future__ import annotations
+
+import os
+
+HOME = "/home/user"
+DISPLAY = ":0"
+FRAMEBUFFER_DIR = "/run/framebuffer"
+FRAMEBUFFER = f"{FRAMEBUFFER_DIR}/Xvfb_screen0"
+LOG_DIR = "/run/log"
+BUS_SOCKET = "/run/bus"
+RUNTIME_DIR = "/run/user"
+WRITABLE = ("/home", "/tmp", "/run", "/var/tmp", "/dev/shm")
+"""The only places that a program in the sandbox can write to: all in memory, all emptied by a boot."""
+
+SERVER_PORT = 5000
+"""The guest server's port in OSWorld; here only the name of a connection, nothing listens on it."""
+
+HOME_FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
+PATH = "/opt/arpo/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games:/usr/sbin:/sbin"
+
+
+def environment() -> dict[str, str]:
+    """What every program of the desktop gets: an ordinary user's session, the same at every boot."""
+    return {
+        "HOME": HOME,
+        "USER": "user",
+        "LOGNAME": "user",
+        "SHELL": "/bin/bash",
+        "PATH": PATH,
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "DISPLAY": DISPLAY,
+        "DBUS_SESSION_BUS_ADDRESS": f"unix:path={BUS_SOCKET}",
+        "XDG_RUNTIME_DIR": RUNTIME_DIR,
+        "XDG_CONFIG_HOME": f"{HOME}/.config",
+        "XDG_CACHE_HOME": f"{HOME}/.cache",
+        "XDG_DATA_HOME": f"{HOME}/.local/share",
+        "XDG_STATE_HOME": f"{HOME}/.local/state",
+        "XDG_CURRENT_DESKTOP": "GNOME",
+        "XDG_SESSION_TYPE": "x11",
+        # Start fast and look the same every time.
+        "GDK_BACKEND": "x11",
+        "GTK_USE_PORTAL": "0",
+        "GTK_CSD": "0",
+        "NO_AT_BRIDGE": "1",
+        "GTK_A11Y": "none",
+        "GIO_USE_VFS": "local",
+        "GVFS_DISABLE_FUSE": "1",
+        "LIBGL_ALWAYS_SOFTWARE": "1",
+        "XCURSOR_SIZE": "16",
+    }
+
+
+def adopt() -> None:
+    """Make `environment()` this process's own, and nothing else."""
+    os.environ.clear()
+    os.environ.update(environment())

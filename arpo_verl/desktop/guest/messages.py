@@ -1,0 +1,78 @@
+"""Requests and responses of the guest server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from email.message import Message
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: its body as it came."""
+
+    content_type: str
+    body: bytes = field(repr=False)
+
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object.
+
+        Raises:
+            ValueError: it is none.
+        """
+        value = json.loads(self.body or b"{}")
+        if not isinstance(value, dict):
+            raise ValueError(f"the body must be a JSON object, got {type(value).__name__}")
+        return value
+
+    def form(self) -> dict[str, bytes]:
+        """The fields of a form, url-encoded or multipart, by name."""
+        header = Message()
+        header["Content-Type"] = self.content_type
+        if header.get_content_type() == "multipart/form-data":
+            return dict(_parts(self.body, str(header.get_param("boundary")).encode()))
+        return {name: values[-1].encode() for name, values in parse_qs(self.body.decode()).items()}
+
+
+@dataclass(frozen=True)
+class Response:
+    """One answer."""
+
+    status: int
+    content_type: str
+    body: bytes = field(repr=False)
+
+    @classmethod
+    def json(cls, value: Any, status: int = HTTPStatus.OK) -> Response:
+        """An answer in JSON."""
+        return cls(status, "application/json", json.dumps(value).encode())
+
+    @classmethod
+    def text(cls, value: str, status: int = HTTPStatus.OK) -> Response:
+        """An answer in plain text."""
+        return cls(status, "text/plain; charset=utf-8", value.encode(errors="replace"))
+
+    @classmethod
+    def error(cls, status: int, message: str) -> Response:
+        """An error in the fields that OSWorld's client reads."""
+        return cls.json({"status": "error", "message": message, "error": message}, status)
+
+
+def _parts(body: bytes, boundary: bytes) -> list[tuple[str, bytes]]:
+    """Name and bytes of each part of a multipart body (RFC 2046: a delimiter belongs to the line end before it)."""
+    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary)
+    parts = []
+    for piece in pieces[1:-1]:
+        head, _, content = piece.partition(b"\r\n\r\n")
+        headers = Message()
+        for line in head.decode().strip().split("\r\n"):
+            key, _, value = line.partition(":")
+            headers[key.strip()] = value.strip()
+        name = headers.get_param("name", header="Content-Disposition")
+        if not isinstance(name, str):
+            raise ValueError("a part of the multipart form has no name")
+        parts.append((name, content))
+    return parts

@@ -1,0 +1,104 @@
+"""The guest server's side of the warm interpreters."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+START_TIMEOUT_S = 20.0
+SPARE = 2
+"""Idle interpreters that are kept; more run only while that many commands run at once."""
+
+
+class CommandTimeout(Exception):
+    """A command took longer than it may; it was killed."""
+
+
+class InterpreterPool:
+    """Runs `python -c` code in warm interpreters, which process 1 forks on demand."""
+
+    def __init__(self, process_1: socket.socket):
+        self._process_1 = process_1
+        self._idle: list[_Interpreter] = []
+        self._lock = threading.Lock()
+
+    def warm_up(self) -> None:
+        """Have one interpreter ready before the first command."""
+        self._give_back(self._start())
+
+    def run(self, code: str, timeout_s: float) -> dict[str, Any]:
+        """Run `code`; see `interpreter.run`.
+
+        Raises:
+            CommandTimeout: it did not end in time, and was killed with its children.
+        """
+        interpreter = self._take()
+        try:
+            result = interpreter.run(code, timeout_s)
+        except BaseException:
+            interpreter.kill()
+            raise
+        self._give_back(interpreter)
+        return result
+
+    def _take(self) -> _Interpreter:
+        while True:
+            with self._lock:
+                interpreter = self._idle.pop() if self._idle else None
+            if interpreter is None:
+                return self._start()
+            if interpreter.is_alive():
+                return interpreter
+
+    def _give_back(self, interpreter: _Interpreter) -> None:
+        with self._lock:
+            if len(self._idle) < SPARE:
+                self._idle.append(interpreter)
+                return
+        interpreter.kill()
+
+    def _start(self) -> _Interpreter:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process_1.sendmsg(
+                [b"interpreter"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))]
+            )
+        return _Interpreter(Connection(ours.detach()))
+
+
+class _Interpreter:
+    def __init__(self, connection: Connection):
+        self._connection = connection
+        self._pid: int | None = None
+
+    def run(self, code: str, timeout_s: float) -> dict[str, Any]:
+        if self._pid is None:
+            self._pid = int(self._receive(START_TIMEOUT_S))
+        self._connection.send_bytes(code.encode(errors="surrogatepass"))
+        try:
+            return json.loads(self._receive(timeout_s))
+        except EOFError:  # os._exit, a signal, a crash: an end like any other
+            return {"output": "", "error": "the command ended its interpreter", "returncode": -1}
+
+    def is_alive(self) -> bool:
+        """Whether it still waits for commands. It has nothing to say between them but its process id at the start."""
+        return self._pid is None or not self._connection.poll(0)
+
+    def kill(self) -> None:
+        """End it, with every child that stayed in its session."""
+        self._connection.close()
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGKILL)
+
+    def _receive(self, timeout_s: float) -> bytes:
+        if not self._connection.poll(timeout_s):
+            raise CommandTimeout(f"timed out after {timeout_s:g} seconds")
+        return self._connection.recv_bytes()

@@ -1,0 +1,126 @@
+"""What the X server shows: screenshots with the pointer, the screen's size, the wallpaper."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import struct
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from PIL import Image, ImageChops
+from Xlib.display import Display
+
+from . import files, layout
+from .messages import Request, Response
+
+COMPRESS_LEVEL = 1
+"""Of the PNG: a plain desktop shrinks 40-fold at level 1 already."""
+
+_HEADER = struct.Struct(">25I")  # XWDFileHeader of X11/XWDFile.h
+
+
+class Screen:
+    """The display's connection of the guest server, and the X server's frame buffer, mapped."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # python-xlib's connection, and a consistent look at the buffer
+        self.display = Display(layout.DISPLAY)
+        self.root = self.display.screen().root
+        self.display.xfixes_query_version()
+        self._map_framebuffer()
+        self._cursors: dict[int, tuple[Image.Image, Image.Image]] = {}
+        self.wallpaper: str | None = None
+
+    def _map_framebuffer(self) -> None:
+        with open(layout.FRAMEBUFFER, "rb") as file:
+            self._buffer = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        fields = _HEADER.unpack_from(self._buffer)
+        size, depth, width, height, bits, stride, colors = (fields[i] for i in (0, 3, 4, 5, 11, 12, 19))
+        if (depth, bits) != (24, 32):
+            raise RuntimeError(f"the frame buffer must have 24 of 32 bits a pixel, got {depth} of {bits}")
+        self.size, self._stride, self._offset = (width, height), stride, size + colors * 12
+
+    def grab(self) -> Image.Image:
+        """The screen with the pointer on it, RGB."""
+        with self.lock:
+            self.display.grab_server()
+            self.display.sync()  # every request that came before ours is drawn, none is half drawn
+            end = self._offset + self._stride * self.size[1]
+            pixels = self._buffer[self._offset : end]
+            self.display.ungrab_server()
+            cursor = self.display.xfixes_get_cursor_image(self.root)
+        image = Image.frombuffer("RGB", self.size, pixels, "raw", "BGRX", self._stride, 1)
+        return self._with_cursor(image, cursor)
+
+    def _with_cursor(self, image: Image.Image, cursor: Any) -> Image.Image:
+        """Lay the pointer over the image; its colours come multiplied by their opacity."""
+        if cursor.cursor_serial not in self._cursors:
+            self._cursors = {cursor.cursor_serial: _cursor_layers(cursor)}
+        color, transparency = self._cursors[cursor.cursor_serial]
+        left, top = cursor.x - cursor.xhot, cursor.y - cursor.yhot
+        box = (left, top, left + cursor.width, top + cursor.height)
+        under = image.crop(box)  # black beyond the screen's edge, which paste leaves away again
+        image = image.copy() if image.readonly else image
+        image.paste(ImageChops.add(color, ImageChops.multiply(under, transparency)), box[:2])
+        return image
+
+
+def _cursor_layers(cursor: Any) -> tuple[Image.Image, Image.Image]:
+    data = struct.pack(f"<{len(cursor.cursor_image)}I", *cursor.cursor_image)
+    blue, green, red, alpha = Image.frombytes("RGBA", (cursor.width, cursor.height), data).split()
+    transparency = ImageChops.invert(alpha)
+    return Image.merge("RGB", (red, green, blue)), Image.merge("RGB", (transparency,) * 3)
+
+
+def routes(screen: Screen) -> dict[tuple[str, str], Callable[[Request], Response]]:
+    """The endpoints of this module."""
+
+    def screenshot(request: Request) -> Response:
+        png = io.BytesIO()
+        screen.grab().save(png, "PNG", compress_level=COMPRESS_LEVEL)
+        return Response(HTTPStatus.OK, "image/png", png.getvalue())
+
+    def screen_size(request: Request) -> Response:
+        return Response.json({"width": screen.size[0], "height": screen.size[1]})
+
+    def cursor_position(request: Request) -> Response:
+        with screen.lock:
+            pointer = screen.root.query_pointer()
+        return Response.json([pointer.root_x, pointer.root_y])
+
+    def wallpaper(request: Request) -> Response:
+        if screen.wallpaper is None:
+            return Response.text("Wallpaper file not found", HTTPStatus.NOT_FOUND)
+        with open(screen.wallpaper, "rb") as file:
+            return Response(HTTPStatus.OK, "image/png", file.read())
+
+    def change_wallpaper(request: Request) -> Response:
+        path = files.path_of(request.json()["path"])
+        _paint_root(screen, Image.open(path))
+        screen.wallpaper = path
+        return Response.text("Wallpaper changed successfully")
+
+    return {
+        ("GET", "/screenshot"): screenshot,
+        ("POST", "/screen_size"): screen_size,
+        ("GET", "/cursor_position"): cursor_position,
+        ("POST", "/wallpaper"): wallpaper,
+        ("POST", "/setup/change_wallpaper"): change_wallpaper,
+    }
+
+
+def _paint_root(screen: Screen, image: Image.Image) -> None:
+    """Put the image, scaled to the screen, on the root window."""
+    image = image.convert("RGB").resize(screen.size)
+    with screen.lock:
+        pixmap = screen.root.create_pixmap(*screen.size, screen.display.screen().root_depth)
+        context = pixmap.create_gc(foreground=0, background=0)
+        pixmap.put_pil_image(context, 0, 0, image)
+        screen.root.change_attributes(background_pixmap=pixmap)
+        screen.root.clear_area(0, 0, 0, 0)
+        context.free()
+        pixmap.free()  # the root keeps it
+        screen.display.sync()

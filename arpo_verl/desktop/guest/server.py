@@ -1,0 +1,96 @@
+"""The guest server: OSWorld's HTTP protocol on connections that the host relays, a thread for each."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+from urllib.parse import urlsplit
+
+from . import commands, files, layout, recording, screen, tunnel, windows
+from .messages import Request, Response
+from .pool import InterpreterPool
+
+Route = Callable[[Request], Response]
+
+
+def serve(
+    connections: socket.socket, process_1: socket.socket, command_timeout_s: float, ready: Callable[[], object]
+) -> None:
+    """Answer every connection that comes as a file on `connections`, until it closes. `ready` is called once."""
+    pool = InterpreterPool(process_1)
+    pool.warm_up()
+    display = screen.Screen()
+    routes = {
+        **commands.routes(pool, command_timeout_s),
+        **files.routes(),
+        **screen.routes(display),
+        **windows.routes(display),
+        **recording.routes(),
+    }
+    ready()
+    while True:
+        packet, fds, _, _ = socket.recv_fds(connections, 64, 1)
+        if not packet:
+            return
+        for fd in fds:
+            target = _answer if int(packet) == layout.SERVER_PORT else tunnel.connect
+            detail = routes if target is _answer else int(packet)
+            threading.Thread(target=target, args=(socket.socket(fileno=fd), detail), daemon=True).start()
+
+
+def _answer(connection: socket.socket, routes: dict[tuple[str, str], Route]) -> None:
+    with connection:
+        try:
+            _Handler(connection, routes)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the client did not wait for the answer
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16
+
+    def __init__(self, connection: socket.socket, routes: dict[tuple[str, str], Route]):
+        self._routes = routes
+        super().__init__(connection, ("", 0), None)  # type: ignore[arg-type]
+
+    def do_GET(self) -> None:
+        self._reply()
+
+    def do_POST(self) -> None:
+        self._reply()
+
+    def _reply(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path = urlsplit(self.path).path
+        route = self._routes.get((self.command, path))
+        if route is None:
+            response = Response.error(HTTPStatus.NOT_FOUND, f"this guest has no {self.command} {path}")
+        else:
+            response = _call(route, Request(self.headers.get("Content-Type", ""), body))
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.content_type)
+        self.send_header("Content-Length", str(len(response.body)))
+        self.end_headers()
+        self.wfile.write(response.body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: a line for every request of a long episode would fill the memory that holds the logs."""
+
+
+def _call(route: Route, request: Request) -> Response:
+    """The route's answer; an exception is a 500 with its text, as from OSWorld's server."""
+    try:
+        return route(request)
+    except (KeyError, TypeError, ValueError, json.JSONDecodeError) as error:
+        return Response.error(HTTPStatus.BAD_REQUEST, f"{type(error).__name__}: {error}")
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        return Response.error(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")

@@ -1,0 +1,3 @@
+PS1='user@desktop:\w\$ '
+HISTFILE=
+shopt -s checkwinsize

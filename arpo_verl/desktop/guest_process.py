@@ -1,0 +1,204 @@
+"""A running sandbox as the host sees it: started, booted, talked to, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import socket
+import subprocess
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any
+
+from arpo_verl.desktop import packages, relay, sandbox
+from arpo_verl.errors import DesktopBootError, MissingDependencyError
+from arpo_verl.types import Size
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 60.0
+"""From nothing to a Python that answers: 0.3 s on an idle machine."""
+EXIT_TIMEOUT_S = 5.0
+_MAX_PACKET = 65536
+
+_USER_NAMESPACES = (
+    "this machine does not let us make the desktop's sandbox. Not as root, bubblewrap needs user namespaces: as root "
+    "set `sysctl -w kernel.unprivileged_userns_clone=1` (Debian), "
+    "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu 23.10 and newer) or "
+    "`sysctl -w user.max_user_namespaces=15000` (RHEL). In Docker, run the container with `--cap-add SYS_ADMIN "
+    "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined`, "
+    "or `--privileged`"
+)
+
+
+class GuestProcess:
+    """One sandbox. It ends when this object, or the process that holds it, does, however that happens."""
+
+    def __init__(self, extra_read_only: Sequence[str] = ()):
+        """Start it; nothing is booted yet.
+
+        Raises:
+            MissingDependencyError: a program or a Python package is not installed.
+            DesktopBootError: it does not start.
+        """
+        _require_programs()
+        self._log = tempfile.TemporaryFile()
+        self._control, control = _pair()
+        self._connections, connections = _pair()
+        self._connections.setblocking(False)
+        with control, connections:
+            self._process = _start(extra_read_only, control, connections, self._log)
+        _alive.add(self)
+        self._finalizer = weakref.finalize(self, _end, self._process, self._control, self._connections, self._log)
+        try:
+            self._receive(START_TIMEOUT_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def boot(self, size: Size, command_timeout_s: float, timeout_s: float) -> float:
+        """Make a fresh desktop in it, whatever was there before. Returns the seconds that the guest took.
+
+        Raises:
+            DesktopBootError: it did not come up; this sandbox is of no further use.
+        """
+        command = {"width": size.width, "height": size.height, "command_timeout_s": command_timeout_s}
+        try:
+            self._control.send(json.dumps({"boot": command}).encode())
+        except OSError as error:
+            raise DesktopBootError(f"the desktop's sandbox is gone ({error}){self._last_words()}") from error
+        return float(self._receive(timeout_s)["booted"])
+
+    def connect(self, port: int, fd: int) -> None:
+        """Hand the descriptor `fd` to the guest as a connection to its `port`.
+
+        Raises:
+            OSError: the guest is gone or does not keep up.
+        """
+        relay.pass_descriptor(self._connections, b"%d" % port, fd)
+
+    def is_alive(self) -> bool:
+        """Whether the sandbox still runs. Its programs may be dead all the same."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End it and wait until it is gone. Safe to call twice."""
+        self._finalizer()
+
+    def _receive(self, timeout_s: float) -> dict[str, Any]:
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        if not poller.poll(timeout_s * 1000):
+            raise DesktopBootError(f"the desktop did not come up within {timeout_s:g} s{self._last_words()}")
+        packet = self._control.recv(_MAX_PACKET)
+        if not packet:
+            raise _failure(self._last_words())
+        message = json.loads(packet)
+        if "error" in message:
+            raise DesktopBootError(f"the desktop did not boot: {message['error']}")
+        return message
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.5)
+        self._log.seek(0)
+        words = self._log.read()[-2000:].decode(errors="replace").strip()
+        return f": {words}" if words else ""
+
+
+def _failure(words: str) -> DesktopBootError:
+    refused = ("namespace", "uid map", "Operation not permitted", "Permission denied", "setresuid")
+    hint = f"; {_USER_NAMESPACES}" if "bwrap:" in words and any(sign in words for sign in refused) else ""
+    return DesktopBootError(f"the desktop's sandbox ended{words}{hint}")
+
+
+def _require_programs() -> None:
+    missing = packages.missing_packages(packages.BASE)
+    if missing:
+        raise MissingDependencyError(
+            f"the embedded desktop needs {', '.join(packages.BASE[name] for name in missing)}; "
+            f"run: {packages.install_command(missing)}"
+        )
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _start(
+    extra_read_only: Sequence[str], control: socket.socket, connections: socket.socket, log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start bubblewrap; it inherits these descriptors under the numbers that they have here."""
+    with contextlib.ExitStack() as stack:
+        inherited = [control.fileno(), connections.fileno()]
+
+        def in_memory(content: bytes) -> int:
+            fd = stack.enter_context(open(os.memfd_create("sandbox"), "w+b", buffering=0)).fileno()
+            os.write(fd, content)
+            os.lseek(fd, 0, os.SEEK_SET)
+            inherited.append(fd)
+            return fd
+
+        command = sandbox.command(control.fileno(), connections.fileno(), extra_read_only, in_memory)
+        return _in_lasting_thread(
+            lambda: subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=inherited,
+                start_new_session=True,  # a Ctrl-C in the owner's terminal is the owner's to handle
+                cwd="/",
+            )
+        )
+
+
+def _end(process: subprocess.Popen[bytes], *channels: IO[bytes] | socket.socket) -> None:
+    """The end of the control channel ends process 1, and that everything in the sandbox."""
+    for channel in channels:
+        channel.close()
+    try:
+        process.wait(EXIT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        logger.warning("the desktop's sandbox (process %d) did not end by itself; killed", process.pid)
+        process.kill()
+        process.wait(EXIT_TIMEOUT_S)
+
+
+_spawner: tuple[int, ThreadPoolExecutor] | None = None
+_spawner_lock = threading.Lock()
+
+
+def _in_lasting_thread(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Run `start` in a thread that lasts as long as this process.
+
+    bubblewrap's --die-with-parent means the thread that started it: a caller's thread may end long before the desktop.
+    """
+    global _spawner
+    with _spawner_lock:
+        if _spawner is None or _spawner[0] != os.getpid():
+            _spawner = (os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="desktop-spawner"))
+        executor = _spawner[1]
+    return executor.submit(start).result()
+
+
+_alive: weakref.WeakSet[GuestProcess] = weakref.WeakSet()
+
+
+def _forget_after_fork() -> None:
+    """A fork of the owner must not keep the desktops alive by holding the other ends of their channels."""
+    global _spawner_lock
+    _spawner_lock = threading.Lock()
+    for guest in list(_alive):
+        guest._finalizer.detach()
+        guest._control.close()
+        guest._connections.close()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

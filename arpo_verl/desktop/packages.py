@@ -1,0 +1,114 @@
+"""The Debian and Ubuntu packages of the embedded desktop, in one place. Standard library only, and a script as well:
+
+python packages.py list       every package, one a line
+python packages.py missing    those that are not installed
+python packages.py install    install the missing ones; without root or sudo, print the command and fail
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+
+# package -> a program that it brings, or a path that exists once it is installed
+BASE = {
+    "bubblewrap": "bwrap",
+    "xvfb": "Xvfb",
+    "x11-xkb-utils": "xkbcomp",
+    "openbox": "openbox",
+    "dbus": "dbus-daemon",
+    "wmctrl": "wmctrl",
+    "xdotool": "xdotool",
+    "xdg-utils": "xdg-open",
+    "desktop-file-utils": "update-desktop-database",
+    "shared-mime-info": "update-mime-database",
+    "libglib2.0-bin": "gsettings",
+    "fonts-dejavu-core": "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf",
+    "util-linux": "ipcrm",
+    "procps": "pgrep",
+}
+"""What a desktop needs to boot and to speak OSWorld's protocol."""
+
+TASKS: dict[str, str] = {
+    "xterm": "xterm",
+    "x11-apps": "xcalc",
+    "x11-utils": "xprop",
+    "zenity": "zenity",
+    "yad": "yad",
+    "l3afpad": "l3afpad",
+    "mousepad": "mousepad",
+    "pcmanfm": "pcmanfm",
+    "galculator": "galculator",
+    "dconf-gsettings-backend": "/usr/libexec/dconf-service",
+    "socat": "socat",
+}
+"""What the shipped tasks work with. A task's author appends here."""
+
+
+def missing_packages(packages: dict[str, str] | None = None) -> list[str]:
+    """Packages whose program is not installed; all of them by default, in the order above."""
+    packages = {**BASE, **TASKS} if packages is None else packages
+    return [package for package, program in packages.items() if not _installed(program)]
+
+
+def missing_programs() -> list[str]:
+    """Programs that the desktop itself needs and that are not installed."""
+    return [program for program in BASE.values() if not _installed(program)]
+
+
+def install_command(packages: Iterable[str]) -> str:
+    """The command that installs `packages` on Debian and Ubuntu."""
+    return f"apt-get install -y --no-install-recommends {' '.join(packages)}"
+
+
+def _installed(program: str) -> bool:
+    return os.path.exists(program) if os.path.isabs(program) else shutil.which(program) is not None
+
+
+def _install() -> int:
+    """Install what is missing; the exit status."""
+    missing = missing_packages()
+    if importlib.util.find_spec("ensurepip") is None:  # Debian's own Python comes without what makes environments
+        missing.append("python3-venv")
+    if not missing:
+        return 0
+    if shutil.which("apt-get") is None:
+        print(f"not a Debian or Ubuntu system: install the equivalents of {' '.join(missing)}", file=sys.stderr)
+        return 1
+    prefix = _privilege()
+    if prefix is None:
+        command = f"sudo apt-get update && sudo {install_command(missing)}"
+        print(f"the embedded desktop needs Debian packages; as root, run:\n  {command}", file=sys.stderr)
+        return 1
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run([*prefix, "apt-get", "update", "-q"], env=environment, check=False)
+    return subprocess.run([*prefix, *install_command(missing).split()], env=environment, check=False).returncode
+
+
+def _privilege() -> list[str] | None:
+    """How to become root without asking: a command prefix, or None."""
+    if os.geteuid() == 0:
+        return []
+    if shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0:
+        return ["sudo", "-n", "--preserve-env=DEBIAN_FRONTEND"]
+    return None
+
+
+def main(arguments: list[str]) -> int:
+    """Run one of the commands of this module's docstring."""
+    command = arguments[0] if arguments else ""
+    if command == "install":
+        return _install()
+    if command in ("list", "missing"):
+        print("\n".join(missing_packages() if command == "missing" else [*BASE, *TASKS]))
+        return 0
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

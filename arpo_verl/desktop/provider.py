@@ -1,0 +1,199 @@
+"""The embedded desktop behind OSWorld's provider interface, for the unmodified `desktop_env.DesktopEnv`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+from arpo_verl.config import require
+from arpo_verl.desktop.guest_process import GuestProcess
+from arpo_verl.desktop.relay import HOST, Relay
+from arpo_verl.errors import DesktopBootError
+from arpo_verl.types import Size
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_SIZE = Size(640, 480)
+SMALLEST, LARGEST = Size(160, 120), Size(4096, 4096)
+SERVER_PORT, CHROMIUM_PORT, VLC_PORT = 5000, 9222, 8080
+VNC_PORT = 0
+"""OSWorld's client keeps this number and never uses it."""
+
+
+class EmbeddedProvider:
+    """One desktop on this machine: an X server with real programs, in a sandbox.
+
+    `start_emulator` and `revert_to_snapshot` both leave a desktop that nobody has connected to since it booted; they
+    boot only where there is none, so reverting early, in the background, makes the next start free. The ports stay the
+    same over reboots. Methods may be called from any thread, one at a time.
+    """
+
+    def __init__(
+        self,
+        screen_size: Size | Sequence[int] = DEFAULT_SIZE,
+        *,
+        command_timeout_s: float = 120.0,
+        boot_timeout_s: float = 60.0,
+        extra_read_only: Sequence[str] = (),
+    ):
+        """Check the options; nothing starts yet.
+
+        Args:
+            screen_size: pixels, from 160x120 to 4096x4096.
+            command_timeout_s: a command of `/execute` that takes longer is killed. OSWorld's own server gives 120 s;
+                below the client's patience of 90 s, the client runs a command that was killed anew.
+            boot_timeout_s: a desktop that is not up by then counts as failed.
+            extra_read_only: folders of this machine that its programs may read beside the system's, such as
+                `/opt/some-program`. Everything there can be read by whatever the policy types.
+
+        Raises:
+            ConfigError: an option is out of range.
+        """
+        self.screen_size = _checked_size(screen_size)
+        for name, value in (("command_timeout_s", command_timeout_s), ("boot_timeout_s", boot_timeout_s)):
+            require(isinstance(value, (int, float)) and 0 < value < float("inf"), name, "more than 0 seconds", value)
+        self._command_timeout_s = command_timeout_s
+        self._boot_timeout_s = boot_timeout_s
+        self._extra_read_only = tuple(extra_read_only)
+        self._guest: GuestProcess | None = None
+        self._relay: Relay | None = None
+        self._connections_at_boot = 0
+        self._lock = threading.RLock()
+
+    # --- OSWorld's provider interface; the client passes `path_to_vm` and more, which mean nothing here ---------------
+
+    def start_emulator(self, path_to_vm: str = "", headless: bool = True, os_type: str = "Ubuntu") -> None:
+        """Have a clean desktop.
+
+        Raises:
+            DesktopBootError: it did not come up.
+            MissingDependencyError: a program or a Python package is not installed.
+        """
+        with self._lock:
+            if not self._is_clean():
+                self._boot()
+
+    def get_ip_address(self, path_to_vm: str = "") -> str:
+        """`address:server:chromium:vnc:vlc`, the last four as ports.
+
+        Raises:
+            DesktopBootError: no desktop was started.
+        """
+        if self._relay is None:
+            raise DesktopBootError("the desktop is not running: call start_emulator first")
+        ports = self._relay.ports
+        return f"{HOST}:{ports[SERVER_PORT]}:{ports[CHROMIUM_PORT]}:{VNC_PORT}:{ports[VLC_PORT]}"
+
+    def save_state(self, path_to_vm: str = "", snapshot_name: str = "") -> None:
+        """There is one state to go back to, the fresh desktop."""
+        raise NotImplementedError("the embedded desktop keeps no snapshots: it always reverts to a fresh desktop")
+
+    def revert_to_snapshot(self, path_to_vm: str = "", snapshot_name: str = "") -> str:
+        """Have a clean desktop. Returns `path_to_vm`: the machine stays the same one.
+
+        Raises:
+            DesktopBootError: it did not come up.
+        """
+        self.start_emulator(path_to_vm)
+        return path_to_vm
+
+    def stop_emulator(self, path_to_vm: str = "", region: object = None) -> None:
+        """Give back everything: processes, memory, ports. Safe to call twice."""
+        with self._lock:
+            relay, guest = self._relay, self._guest
+            self._relay = self._guest = None
+            if relay is not None:
+                relay.close()
+            if guest is not None:
+                guest.close()
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def is_alive(self) -> bool:
+        """Whether the desktop's sandbox runs; the X server in it may have been killed by the policy all the same."""
+        return self._guest is not None and self._guest.is_alive()
+
+    def _is_clean(self) -> bool:
+        return self._relay is not None and self.is_alive() and self._relay.connections == self._connections_at_boot
+
+    def _boot(self) -> None:
+        """Boot in the warm sandbox; where that fails, in a new one."""
+        started = time.monotonic()
+        if self._guest is not None:
+            try:
+                self._boot_guest(self._guest)
+                return
+            except DesktopBootError as error:
+                logger.warning("a desktop's sandbox was of no more use, making a new one: %s", error)
+                self._guest.close()
+                self._guest = None
+        guest = GuestProcess(self._extra_read_only)
+        try:
+            if self._relay is None:
+                self._relay = Relay((SERVER_PORT, CHROMIUM_PORT, VLC_PORT), _weak_connect(self))
+            self._boot_guest(guest)
+        except BaseException:
+            guest.close()
+            self.stop_emulator()
+            raise
+        self._guest = guest
+        logger.info("a desktop of %dx%d is up after %.2f s", *self.screen_size, time.monotonic() - started)
+
+    def _boot_guest(self, guest: GuestProcess) -> None:
+        guest.boot(self.screen_size, self._command_timeout_s, self._boot_timeout_s)
+        assert self._relay is not None
+        self._connections_at_boot = self._relay.connections
+
+    def _connect(self, port: int, fd: int) -> None:
+        guest = self._guest
+        if guest is None:
+            raise ConnectionRefusedError("the desktop is not running")
+        guest.connect(port, fd)
+
+    def __del__(self) -> None:
+        # The sandbox ends with its GuestProcess, by itself. At the interpreter's end so does everything else.
+        relay = getattr(self, "_relay", None)
+        if relay is not None and not sys.is_finalizing():
+            relay.close_soon()
+
+
+def _weak_connect(provider: EmbeddedProvider) -> Callable[[int, int], None]:
+    """`provider._connect` for the relay, whose thread would keep a forgotten provider alive for ever."""
+    reference = weakref.ref(provider)
+
+    def connect(port: int, fd: int) -> None:
+        provider = reference()
+        if provider is None:
+            raise ConnectionRefusedError("the desktop was given up")
+        provider._connect(port, fd)
+
+    return connect
+
+
+class EmbeddedManager:
+    """OSWorld's manager of machines, of which there is one that needs no keeping."""
+
+    def initialize_registry(self, **kwargs: object) -> None:
+        """Nothing is registered."""
+
+    add_vm = delete_vm = occupy_vm = check_and_clean = lambda self, *args, **kwargs: None
+
+    def list_free_vms(self, **kwargs: object) -> list[str]:
+        """Its only name."""
+        return ["embedded"]
+
+    def get_vm_path(self, *args: object, **kwargs: object) -> str:
+        """Its only name."""
+        return "embedded"
+
+
+def _checked_size(size: Size | Sequence[int]) -> Size:
+    ok = isinstance(size, (list, tuple)) and len(size) == 2 and all(type(side) is int for side in size)
+    ok = ok and SMALLEST.width <= size[0] <= LARGEST.width and SMALLEST.height <= size[1] <= LARGEST.height
+    limits = f"[width, height] in pixels from {list(SMALLEST)} to {list(LARGEST)}"
+    require(ok, "environment.screen_size", limits, size, "the embedded desktop's X server gives no other")
+    return Size(*size)

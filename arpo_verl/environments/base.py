@@ -1,0 +1,56 @@
+"""The one small interface through which a rollout meets a desktop."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from arpo_verl.types import Action, Evaluation, Observation, Task
+
+
+class DesktopEnvironment(ABC):
+    """A desktop that can be reset to a task, acted on and judged. Blocking; one user at a time.
+
+    Every method may raise a `DesktopError`: then this desktop is to be thrown away, and the episode started anew on a
+    fresh one. Nothing else escapes but `ConfigError` and `MissingDependencyError` from a first boot, which no fresh
+    desktop would mend.
+    """
+
+    def prepare(self) -> None:  # noqa: B027  optional on purpose
+        """Have a clean desktop running before a task is known, so that the next `reset` need not boot one.
+
+        Optional: whoever does not override it boots in `reset`.
+
+        Raises:
+            DesktopBootError: no desktop came up.
+        """
+
+    @abstractmethod
+    def reset(self, task: Task) -> Observation:
+        """Give a clean desktop on which the task's set-up has run.
+
+        Raises:
+            DesktopBootError: no desktop came up.
+            DesktopSetupError: the set-up steps did not complete.
+        """
+
+    @abstractmethod
+    def step(self, action: Action) -> Observation:
+        """Do `action`, wait the configured pause, and look at the screen.
+
+        `Finish` and `Fail` end the episode for the evaluator; they still return an observation.
+
+        Raises:
+            DesktopLostError: the desktop died or stopped answering.
+        """
+
+    @abstractmethod
+    def evaluate(self) -> Evaluation:
+        """Ask the task's own evaluator for its verdict.
+
+        Raises:
+            EvaluatorError: it raised instead of giving one.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back everything: processes, ports, directories. Safe to call twice."""

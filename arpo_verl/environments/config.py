@@ -1,0 +1,162 @@
+"""The recipe's section `environment:`, validated before anything starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from arpo_verl.config import require
+from arpo_verl.types import Size
+
+EMBEDDED = "embedded"
+FAKE = "fake"
+OSWORLD_PROVIDERS = ("docker", "vmware", "virtualbox", "aws", "azure", "aliyun", "volcengine")
+
+# The screen of the image that OSWorld's Docker provider downloads; the provider cannot change it.
+OSWORLD_DOCKER_SCREEN = Size(1920, 1080)
+
+
+@dataclass(frozen=True)
+class EnvironmentConfig:
+    """Which desktops an agent works on, how many, and how patient we are with them.
+
+    Times are in seconds, sizes in pixels. Time-outs bound a hang, not the usual case: a call past its time-out costs
+    the desktop, and the episode starts anew on another.
+    """
+
+    # --- Which desktop -----------------------------------------------------------------------------------------
+    provider: str = EMBEDDED
+    """`embedded` (an X server on this machine), a provider of OSWorld's client, `fake` (scripted, for tests), or
+    `package.module:factory`, called as `factory(config, desktop_name)` and returning a `DesktopEnvironment`."""
+    screen_size: Size = Size(640, 480)
+    """What the desktop shows; clicks are given in these pixels. Checked against the first screenshot."""
+    path_to_vm: str | None = None
+    """OSWorld providers: the VM's file or name; None lets the provider find or fetch one."""
+    region: str | None = None
+    """OSWorld cloud providers: where machines are allocated."""
+    snapshot: str = "init_state"
+    """OSWorld providers: the clean snapshot's name."""
+    os_type: str = "Ubuntu"
+    headless: bool = True
+    proxy: bool = False
+    """OSWorld: whether tasks that ask for a proxy get one."""
+    password: str = ""
+    """OSWorld: the guest user's password, for set-up steps that need sudo; empty takes the client's own default."""
+    provider_options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments handed to the embedded provider, or to the fake's script."""
+    cache_dir: str | None = None
+    """Where task files that were downloaded once are kept; None is `$XDG_CACHE_HOME/arpo_verl` (`~/.cache/...`)."""
+
+    # --- How many ----------------------------------------------------------------------------------------------
+    num_desktops: int = 8
+    """How many episodes run at once. A rollout waits its turn when all are busy."""
+    desktops_per_worker: int = 16
+    """Desktops that one worker process serves in threads. Importing the OSWorld client costs a process 200 to 300 MB
+    and 5 to 8 s, and an embedded desktop's worker mostly waits; a Docker worker may want 1."""
+    worker_resources: Mapping[str, float] = field(default_factory=dict)
+    """Ray resources of each worker process, such as `{desktop_host: 1}`: how workers spread over nodes. `CPU` and
+    `memory` (bytes) are Ray's own; without `CPU` a worker asks for none, since it mostly waits."""
+    py_executable: str | None = None
+    """Another Python for the workers, where `desktop-env` clashes with the trainer's packages. It needs arpo_verl,
+    the OSWorld client and the same Ray. None: the trainer's own."""
+
+    # --- Pace --------------------------------------------------------------------------------------------------
+    action_pause_s: float = 0.05
+    """Least time between an action and the look at its effect. Measured on the embedded suite, on two busy cores: at
+    0 s 33 of 71 looks missed the effect, at 0.05 s 2, at 0.2 s 4 (programs that were still starting). OSWorld's VMs
+    are slower; its client waits 2 s by default."""
+    settle_timeout_s: float = 0.0
+    """Keep looking after `action_pause_s` until two looks in a row show the same, at most this long. 0 looks once."""
+    settle_interval_s: float = 0.05
+    """Time between two of those looks."""
+    wait_s: float = 0.5
+    """What the agent's `wait` action takes. The paper's VMs need 5 s."""
+    setup_pause_s: float = 0.0
+    """Rest after a task's set-up, before the first look. OSWorld's own runner rests 60 s."""
+    evaluate_pause_s: float = 0.0
+    """Rest before the evaluator looks. OSWorld's own runner rests 20 s."""
+
+    # --- Patience ----------------------------------------------------------------------------------------------
+    max_attempts: int = 3
+    """Fresh desktops that one episode may use up before it is dropped."""
+    guest_attempts: int = 1
+    """How often the client asks the guest for a screenshot or a file. A file that is not there costs every attempt,
+    so 1 for a guest on this machine; 3 where a network may lose a request. Actions are sent once, always."""
+    guest_retry_s: float = 0.0
+    """Pause after each failed attempt; the client's own is 5 s."""
+    boot_timeout_s: float = 300.0
+    """A cold OSWorld VM takes minutes; an embedded desktop about one second."""
+    reset_timeout_s: float = 600.0
+    """A task's whole set-up, downloads and program starts included, and the boot where none was ready."""
+    step_timeout_s: float = 120.0
+    """The client itself gives an action 90 s."""
+    evaluate_timeout_s: float = 300.0
+    lease_idle_timeout_s: float = 3600.0
+    """A desktop whose holder has not used it for so long is taken back: its rollout process died."""
+    max_boot_failures: int = 8
+    """Boots that may fail in a row, with no desktop alive, before rollouts that wait are told so."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "screen_size", _size(self.screen_size))
+        for name in ("provider_options", "worker_resources"):
+            require(isinstance(getattr(self, name), Mapping), f"environment.{name}", "a mapping", getattr(self, name))
+            object.__setattr__(self, name, dict(getattr(self, name)))
+        self._check_provider()
+        self._check_numbers()
+        for name, amount in self.worker_resources.items():
+            ok = isinstance(amount, (int, float)) and amount >= 0
+            require(ok, f"environment.worker_resources.{name}", "a number that is not negative", amount)
+
+    def _check_provider(self) -> None:
+        known = (EMBEDDED, FAKE, *OSWORLD_PROVIDERS)
+        ok = isinstance(self.provider, str) and (self.provider in known or ":" in self.provider)
+        require(ok, "environment.provider", f"one of {', '.join(known)} or package.module:factory", self.provider)
+        if self.provider == "docker" and self.path_to_vm is None:
+            require(
+                self.screen_size == OSWORLD_DOCKER_SCREEN,
+                "environment.screen_size",
+                "[1920, 1080] with OSWorld's own Docker image",
+                list(self.screen_size),
+                "set it so, or give another image by environment.path_to_vm",
+            )
+
+    def _check_numbers(self) -> None:
+        for name in ("num_desktops", "desktops_per_worker", "max_attempts", "guest_attempts", "max_boot_failures"):
+            value = getattr(self, name)
+            ok = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            require(ok, f"environment.{name}", "a whole number of at least 1", value)
+        pauses = ("action_pause_s", "settle_timeout_s", "wait_s", "setup_pause_s", "evaluate_pause_s", "guest_retry_s")
+        for name in pauses:
+            require(_seconds(getattr(self, name)), f"environment.{name}", "0 or more seconds", getattr(self, name))
+        limits = ("boot", "reset", "step", "evaluate", "lease_idle")
+        for name in (*(f"{limit}_timeout_s" for limit in limits), "settle_interval_s"):
+            value = getattr(self, name)
+            require(_seconds(value) and value > 0, f"environment.{name}", "more than 0 seconds", value)
+        waits = max(self.action_pause_s + self.settle_timeout_s, self.wait_s + self.settle_timeout_s)
+        require(
+            waits < self.step_timeout_s,
+            "environment.step_timeout_s",
+            f"more than the {waits:g} s that an action may wait by action_pause_s, wait_s and settle_timeout_s",
+            self.step_timeout_s,
+        )
+
+    @property
+    def num_workers(self) -> int:
+        """Worker processes that serve `num_desktops`."""
+        return math.ceil(self.num_desktops / self.desktops_per_worker)
+
+
+def _seconds(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def _size(value: Any) -> Size:
+    """A screen size from `[width, height]`, as YAML gives it."""
+    ok = isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(v, int) for v in value)
+    require(ok, "environment.screen_size", "[width, height] in pixels", value)
+    size = Size(*value)
+    inside = 200 <= size.width <= 7680 and 150 <= size.height <= 4320
+    require(inside, "environment.screen_size", "between [200, 150] and [7680, 4320]", list(size))
+    return size

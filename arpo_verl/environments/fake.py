@@ -1,0 +1,164 @@
+"""A scripted desktop: no X server, no process; fails on command. For tests of all that stands on a desktop."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from PIL import Image, ImageDraw
+
+from arpo_verl.config import build_config, require
+from arpo_verl.environments.base import DesktopEnvironment
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.errors import DesktopBootError, DesktopError, DesktopLostError, DesktopSetupError, EvaluatorError
+from arpo_verl.types import Action, Click, Evaluation, Fail, Observation, Size, Task
+
+_ERRORS: dict[str, type[DesktopError]] = {
+    "boot": DesktopBootError,
+    "reset": DesktopSetupError,
+    "step": DesktopLostError,
+    "evaluate": EvaluatorError,
+}
+
+DEFAULT_SCREEN = Size(640, 480)
+
+
+@dataclass(frozen=True)
+class FakeScript:
+    """What fake desktops do. Calls are counted from 1 over one desktop's life, by kind: boot, reset, step, evaluate.
+
+    A value of `fail`, `hang` or `die` is a list of call numbers, or `[-1]` for every call.
+    """
+
+    fail: Mapping[str, list[int]] = field(default_factory=dict)
+    """Calls that raise the boundary's `DesktopError`."""
+    hang: Mapping[str, list[int]] = field(default_factory=dict)
+    """Calls that do not come back until the desktop is closed."""
+    die: Mapping[str, list[int]] = field(default_factory=dict)
+    """Calls that kill the whole process, as the kernel's out-of-memory killer would."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long a call of a kind takes."""
+    success_clicks: int | None = 1
+    """Score 1 once this many clicks lay inside the square that the screenshot shows; None: never."""
+    desktops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Scripts of single desktops, by name, instead of the rest of this one. In a pool `desktop-0.1` is slot 0's first
+    desktop and `desktop-0.2` the one that replaces it."""
+
+    def __post_init__(self) -> None:
+        for name in ("fail", "hang", "die", "seconds"):
+            for kind in getattr(self, name):
+                require(kind in _ERRORS, f"environment.provider_options.{name}", f"keyed by {', '.join(_ERRORS)}", kind)
+
+    def for_desktop(self, name: str) -> FakeScript:
+        """The script of the desktop `name`."""
+        if name not in self.desktops:
+            return self
+        return build_config(FakeScript, f"environment.provider_options.desktops.{name}", self.desktops[name])
+
+
+class FakeEnvironment(DesktopEnvironment):
+    """Shows a red square that moves with each success; the task is to click it `success_clicks` times.
+
+    `Fail` scores 1 where the task's evaluator is OSWorld's `infeasible`.
+    """
+
+    def __init__(self, script: FakeScript | None = None, screen_size: Size = DEFAULT_SCREEN, name: str = "fake"):
+        self.name = name
+        self.closed = False
+        self.calls: Counter[str] = Counter()
+        self.actions: list[Action] = []
+        self._script = (script or FakeScript()).for_desktop(name)
+        self._size = screen_size
+        self._task: Task | None = None
+        self._booted = False
+        self._hits = 0
+
+    @classmethod
+    def from_config(cls, config: EnvironmentConfig, name: str) -> FakeEnvironment:
+        """As the pool's workers make it; the script is `config.provider_options`."""
+        script = build_config(FakeScript, "environment.provider_options", config.provider_options)
+        return cls(script, config.screen_size, name)
+
+    def prepare(self) -> None:
+        if not self._booted:
+            self._play("boot")
+            self._booted = True
+
+    def reset(self, task: Task) -> Observation:
+        self.prepare()
+        self._play("reset")
+        self._task, self._hits = task, 0
+        self.actions.clear()
+        return self._look()
+
+    def step(self, action: Action) -> Observation:
+        self._play("step")
+        self.actions.append(action)
+        if isinstance(action, Click) and self._hit(action):
+            self._hits += 1
+        return self._look()
+
+    def evaluate(self) -> Evaluation:
+        self._play("evaluate")
+        if self._task is None:
+            raise EvaluatorError("a task must be set up before it is judged; call reset(task) first")
+        failed = bool(self.actions) and isinstance(self.actions[-1], Fail)
+        if self._task.spec.get("evaluator", {}).get("func") == "infeasible":
+            return Evaluation(float(failed))
+        wanted = self._script.success_clicks
+        return Evaluation(float(not failed and wanted is not None and self._hits >= wanted))
+
+    def close(self) -> None:
+        self.closed = True
+
+    @property
+    def target(self) -> tuple[int, int, int, int]:
+        """The square's left, top, right and bottom in screen pixels."""
+        side = min(self._size) // 4
+        left = (self._hits * side) % (self._size.width - side)
+        top = (self._hits * side // 2) % (self._size.height - side)
+        return left, top, left + side, top + side
+
+    def _hit(self, click: Click) -> bool:
+        left, top, right, bottom = self.target
+        return left <= click.point.x <= right and top <= click.point.y <= bottom
+
+    def _look(self) -> Observation:
+        image = Image.new("RGB", self._size, "white")
+        draw = ImageDraw.Draw(image)
+        draw.rectangle(self.target, fill="red")
+        title = self._task.task_id if self._task else ""
+        draw.text((4, self._size.height - 14), f"{title} {len(self.actions)}", fill="black")
+        buffer = io.BytesIO()
+        image.save(buffer, format="PNG", compress_level=1)
+        return Observation(buffer.getvalue())
+
+    def _play(self, kind: str) -> None:
+        """Count a call and do what the script says for it."""
+        if self.closed:
+            raise DesktopLostError(f"the fake desktop {self.name} is closed")
+        self.calls[kind] += 1
+        time.sleep(self._script.seconds.get(kind, 0.0))
+        if self._listed(self._script.die, kind):
+            os._exit(1)
+        if self._listed(self._script.hang, kind):
+            self._hang()
+        if self._listed(self._script.fail, kind):
+            raise _ERRORS[kind](f"scripted failure of {kind} call {self.calls[kind]} on {self.name}")
+
+    def _listed(self, calls: Mapping[str, list[int]], kind: str) -> bool:
+        listed = calls.get(kind, [])
+        return -1 in listed or self.calls[kind] in listed
+
+    def _hang(self) -> NoReturn:
+        deadline = time.monotonic() + 3600
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+            if self.closed:
+                break
+        raise DesktopLostError(f"the fake desktop {self.name} hung until it was closed")

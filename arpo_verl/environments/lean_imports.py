@@ -1,0 +1,114 @@
+"""Import the OSWorld client without the heavy packages that only few of its metrics use.
+
+The client imports all its metrics, and with them easyocr (and torch), librosa, PyMuPDF and more: 100 MB and seconds in
+every worker, and a failed import where one of them is absent. Here each stands in by name until a metric calls into it;
+then the real package is imported, or the error says which to install.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import threading
+from collections.abc import Iterator
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from arpo_verl.errors import MissingDependencyError
+
+# Module -> what to pip install for it. Each is used by a few metrics or set-up steps alone.
+DEFERRED = {
+    "acoustid": "pyacoustid",
+    "borb": "borb<3",
+    "easyocr": "easyocr",
+    "fastdtw": "fastdtw",
+    "fitz": "pymupdf<1.27",
+    "formulas": "formulas",
+    "librosa": "librosa",
+    "pydrive": "pydrive",
+}
+
+_missing = threading.local()
+
+
+def missing_packages() -> list[str]:
+    """Deferred packages that this thread asked for in vain since `forget_missing`.
+
+    Several metrics catch every exception and score 0; this tells such a 0 from a real one.
+    """
+    return list(getattr(_missing, "names", []))
+
+
+def forget_missing() -> None:
+    """Start anew with `missing_packages` in this thread."""
+    _missing.names = []
+
+
+@contextlib.contextmanager
+def deferred_imports() -> Iterator[None]:
+    """Within the block and this thread, importing a deferred package that is not loaded yet gives its stand-in."""
+    finder = _Finder(threading.get_ident())
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        # Whoever imports one of them from now on gets the real package; the client keeps the stand-ins it has.
+        for name, module in list(sys.modules.items()):
+            if isinstance(module, _DeferredModule):
+                del sys.modules[name]
+
+
+class _Finder(MetaPathFinder, Loader):
+    def __init__(self, thread: int):
+        self._thread = thread
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        ours = fullname.partition(".")[0] in DEFERRED and threading.get_ident() == self._thread
+        return ModuleSpec(fullname, self, is_package=True) if ours else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _DeferredModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run: the stand-in is complete."""
+
+
+class _DeferredModule(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Deferred(self.__name__, (name,))
+
+
+class _Deferred:
+    """Something of a deferred package, by name; the real thing is imported when it is called."""
+
+    def __init__(self, module: str, path: tuple[str, ...]):
+        self._module = module
+        self._path = path
+
+    def __getattr__(self, name: str) -> _Deferred:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Deferred(self._module, (*self._path, name))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        value: Any = _import(self._module)
+        for name in self._path:
+            value = getattr(value, name)
+        return value(*args, **kwargs)
+
+
+def _import(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        root = module.partition(".")[0]
+        _missing.names = [*missing_packages(), root]
+        raise MissingDependencyError(
+            f"this task's evaluator or set-up needs the package {root}: pip install '{DEFERRED[root]}'"
+        ) from error

@@ -1,0 +1,159 @@
+"""What an embedded desktop costs: a fresh one per reset, an action with its screenshot, memory of many at once.
+
+    python benchmarks/desktop.py [--smoke] [--json PATH] [--desktops N]
+
+Everything goes through OSWorld's unmodified client over HTTP. The comparison runs in the same desktops: an action as a
+Python interpreter of its own (`python -c "import pyautogui; ..."`), as OSWorld's own guest does it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from arpo_verl.desktop.provider import EmbeddedManager, EmbeddedProvider
+from arpo_verl.environments.lean_imports import deferred_imports
+from arpo_verl.types import Size
+
+SIZE = Size(640, 480)
+CLICK = "pyautogui.click(320, 240)"
+PREFIX = "import pyautogui; import time; pyautogui.FAILSAFE = False; "  # what OSWorld's client puts before an action
+
+
+def timed(action: Callable[[], Any]) -> float:
+    """Seconds that `action` takes."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def summary(name: str, values: list[float], scale: float = 1.0) -> dict[str, float]:
+    """Median and 95th percentile."""
+    ordered = sorted(value * scale for value in values)
+    return {
+        f"{name}_median": statistics.median(ordered),
+        f"{name}_p95": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
+    }
+
+
+def osworld_environment(provider: EmbeddedProvider) -> Any:
+    """OSWorld's `DesktopEnv` over our provider."""
+    with deferred_imports():
+        import desktop_env.desktop_env as osworld
+    osworld.create_vm_manager_and_provider = lambda *_, **__: (EmbeddedManager(), provider)
+    return osworld.DesktopEnv(
+        provider_name="docker", path_to_vm="embedded", screen_size=SIZE, require_a11y_tree=False, headless=True
+    )
+
+
+def measure_one(repeats: int) -> dict[str, float]:
+    """One desktop: start, resets, actions."""
+    provider = EmbeddedProvider(SIZE)
+    start_s = timed(provider.start_emulator)
+    env = osworld_environment(provider)
+    try:
+        env.controller.get_screenshot()
+        resets = [timed(lambda: reset(env)) for _ in range(repeats)]
+        steps = [timed(lambda: click_and_look(env)) for _ in range(3 * repeats)]
+        cold = [timed(lambda: click_in_new_interpreter_and_look(env)) for _ in range(max(3, repeats // 2))]
+    finally:
+        env.close()
+    figures = {"start_s": start_s, **summary("reset_s", resets), **summary("act_screenshot_ms", steps, 1000)}
+    figures |= summary("interpreter_per_action_ms", cold, 1000)
+    figures["ratio_vs_interpreter_per_action"] = statistics.median(cold) / statistics.median(steps)
+    return figures
+
+
+def reset(env: Any) -> None:
+    """`DesktopEnv.reset` of a used desktop, first screenshot included."""
+    env.is_environment_used = True
+    assert env.reset()["screenshot"]
+
+
+def click_and_look(env: Any) -> None:
+    env.controller.execute_python_command(CLICK)
+    assert env.controller.get_screenshot()
+
+
+def click_in_new_interpreter_and_look(env: Any) -> None:
+    # Under this name the guest does not run it in its warm interpreter; it is the same Python with the same packages.
+    command = ["/opt/arpo/bin/python", "-c", PREFIX + CLICK]
+    answer = requests.post(f"{env.controller.http_server}/execute", json={"command": command}, timeout=90).json()
+    assert answer["returncode"] == 0, answer
+    assert env.controller.get_screenshot()
+
+
+def measure_many(count: int, rounds: int) -> dict[str, float]:
+    """Many desktops at once: time to boot them all, memory, steps per second of all together."""
+    providers = [EmbeddedProvider(SIZE) for _ in range(count)]
+    try:
+        with ThreadPoolExecutor(count) as threads:
+            start_s = timed(lambda: list(threads.map(EmbeddedProvider.start_emulator, providers)))
+            steps_s = timed(lambda: list(threads.map(lambda provider: walk(provider, rounds), providers)))
+            memory = pss_mib(providers)
+            reset_s = timed(lambda: list(threads.map(EmbeddedProvider.revert_to_snapshot, providers)))
+    finally:
+        for provider in providers:
+            provider.stop_emulator()
+    return {
+        f"start_s_{count}": start_s,
+        f"reset_s_{count}": reset_s,
+        f"steps_per_s_{count}": count * rounds / steps_s,
+        f"pss_mib_{count}": memory,
+        f"pss_mib_each_of_{count}": memory / count,
+    }
+
+
+def walk(provider: EmbeddedProvider, rounds: int) -> None:
+    """Click and look, over HTTP."""
+    server = f"http://127.0.0.1:{provider.get_ip_address().split(':')[1]}"
+    for _ in range(rounds):
+        requests.post(f"{server}/execute", json={"command": ["python", "-c", PREFIX + CLICK]}).raise_for_status()
+        requests.get(f"{server}/screenshot").raise_for_status()
+
+
+def pss_mib(providers: list[EmbeddedProvider]) -> float:
+    """Memory of all processes of these desktops, shared pages counted once between those that share them."""
+    kib = 0
+    for provider in providers:
+        for pid in descendants(provider._guest._process.pid):
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            kib += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+    return kib / 1024
+
+
+def descendants(pid: int) -> list[int]:
+    """`pid` and every process below it."""
+    children = [
+        child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    return [pid, *(below for child in children for below in descendants(int(child)))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help="few repeats and four desktops: does it run at all")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--desktops", type=int, help="how many at once; 16 by default, 4 with --smoke")
+    arguments = parser.parse_args()
+    count = arguments.desktops or (4 if arguments.smoke else 16)
+    figures: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "load_before": os.getloadavg()[0]}
+    figures |= {"screen": f"{SIZE.width}x{SIZE.height}", **measure_one(4 if arguments.smoke else 30)}
+    figures |= measure_many(count, 3 if arguments.smoke else 20)
+    for name, value in figures.items():
+        print(f"{name:36} {value:.3f}" if isinstance(value, float) else f"{name:36} {value}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

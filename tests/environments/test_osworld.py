@@ -1,0 +1,347 @@
+"""The OSWorld client against a scripted guest: each of its silent failures must become the right error."""
+
+import io
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from PIL import Image
+
+pytest.importorskip("desktop_env")
+
+from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
+from arpo_verl.environments.osworld import OSWorldEnvironment  # noqa: E402
+from arpo_verl.environments.task_files import TaskFiles, download_names  # noqa: E402
+from arpo_verl.errors import (  # noqa: E402
+    DesktopBootError,
+    DesktopLostError,
+    DesktopSetupError,
+    EvaluatorError,
+)
+from arpo_verl.types import Click, Fail, Finish, Hotkey, Point, Size, Task, Wait  # noqa: E402
+
+SIZE = Size(320, 240)
+CLICK = Click(Point(10, 20))
+RESULT = {"type": "vm_command_line", "command": ["cat", "a"]}
+
+
+def task(task_id="t", config=(), **evaluator):
+    evaluator = {
+        "func": "exact_match",
+        "result": RESULT,
+        "expected": {"type": "rule", "rules": {"expected": "yes"}},
+    } | evaluator
+    return Task(
+        task_id, "do it", {"id": task_id, "instruction": "do it", "config": list(config), "evaluator": evaluator}
+    )
+
+
+INFEASIBLE = task(func="infeasible")
+LAUNCH = {"type": "launch", "parameters": {"command": ["xterm"]}}
+
+
+def png(size=SIZE, colour="white"):
+    buffer = io.BytesIO()
+    Image.new("RGB", size, colour).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def executed(output="", returncode=0, error=""):
+    return 200, json.dumps({"status": "success", "output": output, "error": error, "returncode": returncode})
+
+
+DROP = "drop"
+
+
+class Guest:
+    """OSWorld's guest protocol from a table, and a provider that starts and stops it, each time on another port."""
+
+    def __init__(self):
+        self.replies = {
+            "/screenshot": lambda: (200, png()),
+            "/terminal": lambda: (200, json.dumps({"output": "", "status": "success"})),
+            "/setup/launch": lambda: (200, "launched"),
+            "/setup/execute": executed,
+            "/setup/activate_window": lambda: (404, "no such window"),
+            "/execute": executed,
+            "/file": lambda: (404, "no such file"),
+        }
+        self.requests, self.starts, self.server = [], 0, None
+
+    def start_emulator(self, path_to_vm, headless, os_type):
+        self.starts += 1
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def get_ip_address(self, path_to_vm):
+        return f"127.0.0.1:{self.server.server_port}:9222:8006:8080"
+
+    def revert_to_snapshot(self, path_to_vm, snapshot_name):
+        self.stop_emulator(path_to_vm)
+
+    def stop_emulator(self, path_to_vm):
+        if self.server is not None:
+            self.server.shutdown()
+            self.server.server_close()
+            self.server = None
+
+    def _handler(guest):  # noqa: N805
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                guest.requests.append((self.path, body))
+                reply = guest.replies[self.path]()
+                if reply == DROP:
+                    self.close_connection = True
+                    return
+                status, content = reply
+                content = content.encode() if isinstance(content, str) else content
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_POST = do_GET
+
+            def log_message(self, *_):
+                pass
+
+        return Handler
+
+    def code(self):
+        """The Python sources of all actions so far."""
+        return [json.loads(body)["command"][2] for path, body in self.requests if path == "/execute"]
+
+
+@pytest.fixture
+def guest():
+    return Guest()
+
+
+@pytest.fixture
+def make(guest, tmp_path):
+    made = []
+
+    def build(**options):
+        options = {"screen_size": SIZE, "action_pause_s": 0, "wait_s": 0.02, "cache_dir": str(tmp_path)} | options
+
+        class Scripted(OSWorldEnvironment):
+            def _make_provider(self):
+                return guest
+
+        made.append(Scripted(EnvironmentConfig(**options)))
+        return made[-1]
+
+    yield build
+    for environment in made:
+        environment.close()
+
+
+def test_an_episode_runs_through_the_client(make, guest, capsys):
+    environment = make()
+    assert environment.reset(task(config=[LAUNCH])).screenshot == png()
+    guest.replies["/screenshot"] = lambda: (200, png(colour="red"))
+    assert environment.step(CLICK).screenshot == png(colour="red")
+    assert "pyautogui.click(x=10, y=20" in guest.code()[0]
+    environment.step(Wait())
+    environment.step(Finish())
+    guest.replies["/execute"] = lambda: executed("yes")
+    assert environment.evaluate().score == 1.0
+    guest.replies["/execute"] = lambda: executed("no")
+    assert environment.evaluate().score == 0.0
+    assert capsys.readouterr().out == ""
+
+
+def test_wait_takes_what_the_recipe_says(make):
+    environment = make(wait_s=0.3)
+    environment.reset(task())
+    started = time.monotonic()
+    environment.step(Wait())
+    assert 0.3 <= time.monotonic() - started < 0.5
+
+
+def test_the_right_answer_to_an_infeasible_task_is_fail(make):
+    environment = make()
+    environment.reset(INFEASIBLE)
+    assert environment.evaluate().score == 0.0
+    environment.step(Fail())
+    assert environment.evaluate().score == 1.0
+
+
+def test_each_episode_gets_a_fresh_guest_even_after_an_empty_set_up(make, guest):
+    environment = make()
+    environment.prepare()
+    environment.reset(INFEASIBLE)
+    assert guest.starts == 1
+    environment.reset(INFEASIBLE)
+    assert guest.starts == 2
+    environment.prepare()
+    environment.reset(task())
+    assert guest.starts == 3
+
+
+def test_a_guest_that_died_while_it_stood_ready_is_replaced_quietly(make, guest):
+    environment = make()
+    environment.prepare()
+    guest.stop_emulator("local")
+    environment.reset(task())
+    assert guest.starts == 2
+
+
+def test_a_screen_of_another_size_does_not_boot(make):
+    with pytest.raises(DesktopBootError, match=r"environment.screen_size must be .* \[320, 240\], got \[640, 480\]"):
+        make(screen_size=(640, 480)).prepare()
+
+
+def test_a_guest_that_never_answers_does_not_boot(make, guest):
+    guest.replies["/screenshot"] = lambda: DROP
+    with pytest.raises(DesktopBootError, match="shows no screen"):
+        make().prepare()
+
+
+@pytest.mark.parametrize(
+    ("path", "reply", "step"),
+    [
+        ("/setup/launch", (500, "no xterm here"), LAUNCH),
+        ("/setup/launch", DROP, LAUNCH),
+        ("/setup/execute", (500, "no xterm here"), {"type": "execute", "parameters": {"command": ["x"]}}),
+        ("/setup/activate_window", DROP, {"type": "activate_window", "parameters": {"window_name": "x"}}),
+    ],
+)
+def test_a_set_up_step_that_failed_silently_is_noticed(make, guest, path, reply, step):
+    guest.replies[path] = lambda: reply
+    with pytest.raises(DesktopSetupError):
+        make().reset(task(config=[step]))
+
+
+def test_a_window_that_is_not_there_is_no_fault(make):
+    make().reset(task(config=[{"type": "activate_window", "parameters": {"window_name": "x"}}]))
+
+
+def test_a_desktop_is_not_reused_after_half_a_set_up(make, guest):
+    environment = make()
+    guest.replies["/setup/launch"] = lambda: (500, "")
+    with pytest.raises(DesktopSetupError):
+        environment.reset(task(config=[LAUNCH]))
+    environment.reset(task())
+    assert guest.starts == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "reply", "message"),
+    [
+        ("/execute", executed("", 1, "Xlib: connection lost"), "could not do Click: Xlib: connection lost"),
+        ("/execute", (500, "broken"), "did not answer Click"),
+        ("/execute", DROP, "did not answer Click"),
+        ("/screenshot", (500, "no display"), "no screenshot"),
+    ],
+)
+def test_an_action_that_failed_silently_is_noticed(make, guest, path, reply, message):
+    environment = make()
+    environment.reset(task())
+    guest.replies[path] = lambda: reply
+    with pytest.raises(DesktopLostError, match=message):
+        environment.step(CLICK)
+
+
+def test_an_action_is_never_sent_twice(make, guest):
+    environment = make(guest_attempts=3)
+    environment.reset(task())
+    guest.replies["/execute"] = lambda: (500, "lost reply")
+    with pytest.raises(DesktopLostError):
+        environment.step(Hotkey(("ctrl", "v")))
+    assert len(guest.code()) == 1
+
+
+VM_FILE = {"type": "vm_file", "path": "/a", "dest": "a"}
+
+
+def test_a_file_that_is_not_there_scores_zero_at_once(make):
+    environment = make()
+    environment.reset(task(func="check_file_exists", result=VM_FILE, expected={}))
+    started = time.monotonic()
+    with pytest.raises(EvaluatorError):  # the client hands None to a metric that cannot take it: no verdict
+        environment.evaluate()
+    environment.reset(task(func="compare_text_file", result=VM_FILE, expected=VM_FILE))
+    assert environment.evaluate().score == 0.0
+    assert time.monotonic() - started < 2
+
+
+def test_a_zero_from_a_guest_that_died_is_no_verdict(make, guest):
+    environment = make()
+    environment.reset(task(func="compare_text_file", result=VM_FILE, expected=VM_FILE))
+    guest.replies["/file"] = lambda: DROP
+    with pytest.raises(DesktopLostError, match="did not answer /file"):
+        environment.evaluate()
+    guest.replies["/file"] = lambda: (404, "")
+    guest.replies["/screenshot"] = lambda: (500, "")
+    with pytest.raises(DesktopLostError, match="gone when its task was judged"):
+        environment.evaluate()
+
+
+def test_a_getter_that_raises_gives_no_verdict(make, guest):
+    environment = make()
+    environment.reset(task())
+    guest.replies["/execute"] = lambda: DROP
+    with pytest.raises(EvaluatorError, match="evaluator of task t failed: ConnectionError"):
+        environment.evaluate()
+
+
+def test_a_failed_postconfig_gives_no_verdict(make, guest):
+    environment = make()
+    environment.reset(task(postconfig=[LAUNCH]))
+    guest.replies["/setup/launch"] = lambda: (500, "")
+    with pytest.raises(DesktopSetupError):
+        environment.evaluate()
+
+
+@pytest.mark.skipif(__import__("importlib.util").util.find_spec("easyocr") is not None, reason="easyocr is installed")
+def test_a_metric_without_its_package_says_so_though_it_catches_everything(make, guest, tmp_path):
+    from arpo_verl.environments.lean_imports import _Deferred, forget_missing, missing_packages
+    from arpo_verl.errors import MissingDependencyError
+
+    forget_missing()
+    with pytest.raises(MissingDependencyError, match="pip install 'easyocr'"):
+        _Deferred("easyocr", ("Reader",))(["en"])
+    assert missing_packages() == ["easyocr"]
+
+
+def test_settling_waits_for_two_equal_looks(make, guest):
+    environment = make(settle_timeout_s=2, settle_interval_s=0.01)
+    environment.reset(task())
+    colours = iter(["red", "green", "blue", "blue", "black"])
+    guest.replies["/screenshot"] = lambda: (200, png(colour=next(colours)))
+    assert environment.step(CLICK).screenshot == png(colour="blue")
+
+
+def test_closing_twice_and_using_a_closed_desktop(make, guest):
+    environment = make()
+    environment.reset(task())
+    environment.close()
+    environment.close()
+    assert guest.server is None and not environment._files.folder.exists()
+    with pytest.raises(DesktopLostError, match="not running"):
+        environment.step(CLICK)
+
+
+def test_downloads_are_shared_and_results_of_an_earlier_episode_are_not(tmp_path):
+    url, path = "https://example.org/a.txt", "/home/user/a.txt"
+    download = {"type": "download", "parameters": {"files": [{"url": url, "path": path}]}}
+    gold = {"type": "cloud_file", "path": "https://example.org/gold", "dest": "gold.txt"}
+    work = task("t1", [download], func="compare_text_file", result=VM_FILE, expected=gold)
+    names = download_names(work.spec)
+    assert len(names) == 2 and names[0].endswith("_a.txt") and names[1] == "gold.txt"
+    first, second = TaskFiles(tmp_path / "store", "one"), TaskFiles(tmp_path / "store", "two")
+    first.begin(work)
+    for name in [*names, "a"]:
+        (first.folder / "t1" / name).write_text(name)
+    first.keep(work)
+    for files in (first, second):
+        files.begin(work)
+        assert sorted(f.name for f in (files.folder / "t1").iterdir()) == sorted(names)
+    first.remove()
+    second.remove()
+    assert not first.folder.exists() and (tmp_path / "store" / "t1" / "gold.txt").exists()
