@@ -1,0 +1,79 @@
+"""The recipe's section `replay`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from arpo_verl.config import require
+
+STANDARD_DEVIATIONS = ("population", "sample")
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """When a past success is put into a group, how many are kept, and how a group's advantages are normalised.
+
+    Scores are the evaluator's verdicts r_t in [0, 1]; the format reward never enters a threshold.
+    Sources: ARPO, arXiv 2505.16282, and its public code, called the reference below.
+    """
+
+    enable: bool = True
+    """False trains with exactly stock GRPO: nothing is stored or injected, and `std` and `epsilon` have no effect."""
+
+    capacity_per_task: int = 8
+    """Successes kept for each task, oldest dropped first. The paper's and the reference's buffer holds 8."""
+
+    capacity_bytes: int = 4 * 1024**3
+    """Budget in bytes over all tasks, oldest dropped first. 4 GiB hold about 650 trajectories of 15 screenshots of
+    0.4 MB (1080p PNG); the reference has no bound."""
+
+    std_threshold: float = 0.05
+    """A group is all-failed when the population standard deviation of its scores lies below this. Reference."""
+
+    mean_threshold: float = 0.2
+    """... and the mean of its scores below this, which tells all failed from all solved. Reference."""
+
+    success_threshold: float = 0.5
+    """Least score of a success worth storing. Most OSWorld evaluators give 0 or 1; the few graded ones give fractions,
+    and the reference's 0.1 stores what its own trigger (mean below 0.2) calls a failure."""
+
+    std: str = "population"
+    """Sigma of the advantage (r - mean) / sigma: `population` as in the paper's worked example, (1, 0 x 7) ->
+    +2.65, -0.38; `sample` as in stock GRPO and the reference (+2.47, -0.35)."""
+
+    epsilon: float = 1e-6
+    """Added to sigma so that a group of equal rewards gets 0 and not 0/0. Stock GRPO's value."""
+
+    seed: int = 0
+    """Seed of the choice of a replay: with step and task it fixes the choice, whatever order rollouts end in."""
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.enable, bool), "replay.enable", "true or false", self.enable)
+        off = "set replay.enable=false to train without replay"
+        require(_is_int(self.capacity_per_task, 1), "replay.capacity_per_task", "positive", self.capacity_per_task, off)
+        require(_is_int(self.capacity_bytes, 1), "replay.capacity_bytes", "positive", self.capacity_bytes, off)
+        require(_within(self.std_threshold, 0, 1), "replay.std_threshold", "in (0, 1]", self.std_threshold)
+        require(_within(self.mean_threshold, 0, 1), "replay.mean_threshold", "in (0, 1]", self.mean_threshold)
+        require(_within(self.success_threshold, 0, 1), "replay.success_threshold", "in (0, 1]", self.success_threshold)
+        require(
+            self.success_threshold >= self.mean_threshold,
+            "replay.success_threshold",
+            f"at least replay.mean_threshold ({self.mean_threshold})",
+            self.success_threshold,
+            "else a failure of one group could be replayed as a success in the next",
+        )
+        require(self.std in STANDARD_DEVIATIONS, "replay.std", " or ".join(STANDARD_DEVIATIONS), self.std)
+        require(_within(self.epsilon, 0, math.inf), "replay.epsilon", "positive", self.epsilon)
+        require(_is_int(self.seed, 0), "replay.seed", "a whole number from 0", self.seed)
+
+
+def _is_int(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _within(value: Any, above: float, most: float) -> bool:
+    """Whether `value` is a finite number in (above, most]."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return is_number and above < value <= most

@@ -1,0 +1,108 @@
+"""The advantage estimator `replay_grpo`: a group's rewards, centred and divided by the sigma that the recipe asks for.
+
+Importing this module registers it with veRL. The replay itself happened before, in the sampler; a replayed row is one
+member of its group like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register_adv_est
+
+from arpo_verl.config import build_config
+from arpo_verl.errors import ConfigError
+from arpo_verl.replay.config import ReplayConfig
+
+REPLAY_GRPO = "replay_grpo"
+
+
+def group_advantages(
+    rewards_B: torch.Tensor,
+    group_B: Sequence[Any],
+    *,
+    std: str = "population",
+    epsilon: float = 1e-6,
+    divide_by_std: bool = True,
+) -> torch.Tensor:
+    """A = (r - mean) / (sigma + epsilon) within each group.
+
+    Args:
+        rewards_B: one reward a trajectory, float.
+        group_B: which group each trajectory belongs to, any hashable label.
+        std: `population` (divide by n, the paper's worked example) or `sample` (by n - 1, stock GRPO).
+        divide_by_std: False only centres (Dr.GRPO, arXiv 2503.20783).
+
+    Returns:
+        Advantages, of the shape and dtype of `rewards_B`. A trajectory alone in its group (its siblings' desktops
+        failed) gets 0: it was compared with nothing. Stock GRPO gives it its raw reward, so that a lone success would
+        weigh less than one of eight, and a lone parse error be punished where a group of them is not.
+    """
+    members: dict[Any, list[int]] = {}
+    for row, group in enumerate(group_B):
+        members.setdefault(group, []).append(row)
+    advantages_B = torch.zeros_like(rewards_B)
+    for rows in members.values():
+        if len(rows) == 1:
+            continue
+        rewards_G = rewards_B[rows]
+        centred_G = rewards_G - torch.mean(rewards_G)
+        sigma = torch.std(rewards_G, correction=1 if std == "sample" else 0)
+        advantages_B[rows] = centred_G / (sigma + epsilon) if divide_by_std else centred_G
+    return advantages_B
+
+
+@register_adv_est(REPLAY_GRPO)
+def compute_replay_grpo_advantage(
+    token_level_rewards: torch.Tensor,
+    response_mask: torch.Tensor,
+    index: Sequence[Any],
+    config: DictConfig | Mapping[str, Any] | None = None,
+    **_unused: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """veRL's estimator interface: (B, T) rewards and mask, a group label a row, `config.algorithm` of the recipe.
+
+    With `replay.enable=false` this is stock GRPO itself, whatever `replay.std` says.
+
+    Returns:
+        Advantages and returns, (B, T), the same tensor, as in stock GRPO.
+
+    Raises:
+        ConfigError: the recipe does not hand its section `replay` to `algorithm`.
+    """
+    replay = replay_config_of(config)
+    divide_by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
+    if not replay.enable:
+        return compute_grpo_outcome_advantage(
+            token_level_rewards, response_mask, index, norm_adv_by_std_in_grpo=divide_by_std
+        )
+    with torch.no_grad():
+        advantages_B = group_advantages(
+            token_level_rewards.sum(dim=-1),
+            index,
+            std=replay.std,
+            epsilon=replay.epsilon,
+            divide_by_std=divide_by_std,
+        )
+        advantages_BT = advantages_B.unsqueeze(-1) * response_mask
+    return advantages_BT, advantages_BT
+
+
+def replay_config_of(algorithm: DictConfig | Mapping[str, Any] | None) -> ReplayConfig:
+    """The `ReplayConfig` in `config.algorithm`, the only part of the recipe that veRL gives to an estimator.
+
+    Raises:
+        ConfigError: it is missing or wrong.
+    """
+    section = None if algorithm is None else algorithm.get("replay")
+    if section is None:
+        raise ConfigError(
+            "algorithm.replay must be the recipe's section `replay`, got nothing; "
+            f"write `replay: ${{replay}}` under `algorithm:`, beside `adv_estimator: {REPLAY_GRPO}`"
+        )
+    if isinstance(section, DictConfig):
+        section = cast(dict[str, Any], OmegaConf.to_container(section, resolve=True))
+    return build_config(ReplayConfig, "replay", section)

@@ -1,0 +1,95 @@
+"""The conversation in tokens, through veRL's Continuous Token builder; each image counted, none processed.
+
+The builder's own way to tokenize a message with an image runs the image processor for the length of its placeholder
+and throws the pixels away. For Qwen-VL that length follows from the image's size (`ImageGeometry`), so messages are
+rendered with one placeholder token an image, which is then repeated. Pixels are processed where they are used: once by
+the rollout engine, once for training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arpo_verl.errors import ConfigError
+from arpo_verl.rollout.prompts import screenshot_message
+from arpo_verl.rollout.vision import ImageGeometry
+from arpo_verl.types import Size
+
+END_OF_TURN = "<|im_end|>"
+_VISION_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
+
+
+@dataclass(frozen=True)
+class ChatTokenizer:
+    """Tokens of the prompt, of each further screenshot, and the text of replies, for one policy."""
+
+    tokenizer: Any
+    builder: Any
+    """veRL's `ContinuousTokenBuilder` for the policy's family."""
+    geometry: ImageGeometry
+    image_id: int
+    end_id: int
+    vision_ids: frozenset[int]
+    """Tokens that stand for an image's place: in a reply there is no image behind them."""
+
+    @classmethod
+    def from_processor(
+        cls, tokenizer: Any, processor: Any, builder: Any, mm_processor_kwargs: Mapping[str, Any] | None = None
+    ) -> ChatTokenizer:
+        """Read what is needed from the policy's tokenizer and processor.
+
+        Raises:
+            ConfigError: they are not of the Qwen-VL family.
+        """
+        ids = {token: tokenizer.convert_tokens_to_ids(token) for token in (END_OF_TURN, *_VISION_TOKENS)}
+        unknown = [
+            token for token, id_ in ids.items() if id_ is None or id_ == tokenizer.unk_token_id != ids[END_OF_TURN]
+        ]
+        if unknown:
+            raise ConfigError(f"the policy's tokenizer must have Qwen-VL's tokens, but {', '.join(unknown)} is missing")
+        return cls(
+            tokenizer=tokenizer,
+            builder=builder,
+            geometry=ImageGeometry.from_processor(processor, mm_processor_kwargs),
+            image_id=ids["<|image_pad|>"],
+            end_id=ids[END_OF_TURN],
+            vision_ids=frozenset(ids[token] for token in _VISION_TOKENS),
+        )
+
+    def prompt(self, messages: Sequence[Mapping[str, Any]], screen: Size) -> list[int]:
+        """The opening messages and the first screenshot, up to where the model begins its reply."""
+        ids = self.builder.build_initial_tokens([*messages, screenshot_message()])
+        return self._expand(ids, screen)
+
+    def next_screenshot(self, last_id: int, screen: Size) -> list[int]:
+        """What follows a reply: the end of its turn as far as it is missing, a screenshot, the begin of the next reply.
+
+        Args:
+            last_id: the last token of the sequence so far.
+            screen: the screenshot's size in pixels.
+        """
+        # The engine may leave the end token out, or the model end by another; a turn must be closed all the same.
+        missing = [] if last_id == self.end_id else [self.end_id]
+        merged = self.builder.merge_context_tokens([], [screenshot_message()], [self.end_id])
+        return missing + self._expand(merged.token_ids[1:], screen)
+
+    def ends_turn(self, token_id: int) -> bool:
+        """Whether the model ended its reply with this token."""
+        return token_id in (self.end_id, self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """A reply's text, without special tokens: the box tokens of UI-TARS are special, and optional."""
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+    def _expand(self, token_ids: Sequence[int], screen: Size) -> list[int]:
+        """Repeat the one image placeholder to as many as the image has visual tokens."""
+        if token_ids.count(self.image_id) != 1:
+            raise ConfigError(
+                "the policy's chat template must render a screenshot as one image placeholder, got "
+                f"{token_ids.count(self.image_id)}; does an instruction hold <|image_pad|>?"
+            )
+        place = token_ids.index(self.image_id)
+        image = [self.image_id] * self.geometry.num_tokens(screen)
+        return [*token_ids[:place], *image, *token_ids[place + 1 :]]

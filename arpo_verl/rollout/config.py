@@ -1,0 +1,83 @@
+"""The recipe's section `gui_agent:`, validated before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arpo_verl.config import require
+from arpo_verl.rollout.prompts import PROMPT_KINDS
+
+
+@dataclass(frozen=True)
+class GuiAgentConfig:
+    """How long an episode may be, what the model is told, and whether episodes are recorded.
+
+    The history is one sequence, so its length is bounded by veRL's own `rollout.prompt_length` (prompt and first
+    screenshot) and `rollout.response_length` (everything after); see `check_lengths`.
+    """
+
+    max_steps: int = 15
+    """Replies of the model in one episode; the paper's limit. Several actions in one reply are one step."""
+    max_screenshots: int | None = 15
+    """Screenshots that the model is shown, the first included; the episode stops when it would need one more, since
+    the history is one sequence and no screenshot leaves it. One reply follows each, so more than `max_steps` cannot
+    be used. None: `max_steps`."""
+    max_reply_tokens: int = 512
+    """Tokens of one reply. A reply that has not ended by then is malformed. UI-TARS-1.5 writes 50 to 300."""
+    prompt: str = "ui_tars_15"
+    """`ui_tars_15`: the prompt that UI-TARS-1.5 was trained with, some 400 tokens. `compact`: one sentence and the
+    task, for a small policy that learned the action space by imitation and pays for each prompt token."""
+    language: str = "English"
+    """Of the thoughts; only `ui_tars_15` asks for one."""
+    trajectory_dir: str | None = None
+    """Where each episode is written with its screenshots; None records nothing."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "max_reply_tokens"):
+            value = getattr(self, name)
+            require(_positive(value), f"gui_agent.{name}", "a whole number of at least 1", value)
+        if self.max_screenshots is not None:
+            require(
+                _positive(self.max_screenshots) and self.max_screenshots <= self.max_steps,
+                "gui_agent.max_screenshots",
+                f"from 1 to gui_agent.max_steps ({self.max_steps}), since each is followed by one reply",
+                self.max_screenshots,
+                "set it to null to take max_steps",
+            )
+        require(self.prompt in PROMPT_KINDS, "gui_agent.prompt", f"one of {', '.join(PROMPT_KINDS)}", self.prompt)
+        require(isinstance(self.language, str) and bool(self.language), "gui_agent.language", "a name", self.language)
+        ok = self.trajectory_dir is None or (isinstance(self.trajectory_dir, str) and bool(self.trajectory_dir))
+        require(ok, "gui_agent.trajectory_dir", "a folder or null", self.trajectory_dir)
+
+    @property
+    def max_turns(self) -> int:
+        """Replies that the step and screenshot limits allow together."""
+        return self.max_steps if self.max_screenshots is None else self.max_screenshots
+
+
+def check_lengths(config: GuiAgentConfig, response_length: int, screenshot_tokens: int) -> None:
+    """Refuse token limits under which no episode could take a second step.
+
+    Args:
+        response_length: `actor_rollout_ref.rollout.response_length`: every reply, and every screenshot but the first.
+        screenshot_tokens: visual tokens of one screenshot (`ImageGeometry.num_tokens`).
+
+    Raises:
+        ConfigError: they cannot work.
+    """
+    needed = config.max_reply_tokens
+    what = f"gui_agent.max_reply_tokens ({config.max_reply_tokens})"
+    if config.max_turns > 1:
+        needed += screenshot_tokens
+        what += f" and a screenshot's {screenshot_tokens} tokens"
+    require(
+        response_length >= needed,
+        "actor_rollout_ref.rollout.response_length",
+        f"at least {needed}: {what}",
+        response_length,
+        "raise data.max_response_length, or lower gui_agent.max_reply_tokens or the processor's max_pixels",
+    )
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

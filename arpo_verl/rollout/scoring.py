@@ -1,0 +1,67 @@
+"""From a judged episode to its reward, through the recipe's reward function."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from arpo_verl.errors import ConfigError
+from arpo_verl.rollout.episode import Episode
+
+
+@dataclass(frozen=True)
+class Score:
+    """The reward, and what veRL averages beside it in training and validation."""
+
+    reward: float
+    extra_info: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+async def score_episode(function: Callable[..., Any], episode: Episode, solution: str, row: Mapping[str, Any]) -> Score:
+    """Call the reward function as veRL's reward manager would, but here, where no screenshot is processed again.
+
+    Args:
+        function: `compute_score` or alike: (data_source, solution_str, ground_truth, extra_info) -> number or dict.
+        solution: the text of the whole response.
+        row: the dataset row; its `extra_info` goes to the function, with what the episode came to.
+
+    Raises:
+        ConfigError: the function returns neither a number nor a dict with `score`.
+    """
+    arguments = {
+        "data_source": row.get("data_source"),
+        "solution_str": solution,
+        "ground_truth": (row.get("reward_model") or {}).get("ground_truth"),
+        "extra_info": {**(row.get("extra_info") or {}), **_outcome(episode)},
+    }
+    began = time.perf_counter()
+    if inspect.iscoroutinefunction(function):
+        result = await function(**arguments)
+    else:
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(None, lambda: function(**arguments))
+    seconds = time.perf_counter() - began
+    if not isinstance(result, Mapping):
+        result = {"score": result}
+    if not isinstance(result.get("score"), (int, float)):
+        raise ConfigError(
+            f"reward.custom_reward_function must return a number or a dict with a number as `score`, got {result!r}"
+        )
+    # Always the two, so that veRL's validation metrics are there with any reward function.
+    extra_info = {"success": episode.success, "format_error": float(episode.format_error)}
+    extra_info |= {name: value for name, value in result.items() if name != "score"}
+    return Score(float(result["score"]), extra_info, seconds)
+
+
+def _outcome(episode: Episode) -> dict[str, Any]:
+    return {
+        "success": episode.success,
+        "format_error": float(episode.format_error),
+        "stop_reason": episode.stop_reason.value,
+        "num_steps": len(episode.turns),
+    }

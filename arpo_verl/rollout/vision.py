@@ -1,0 +1,76 @@
+"""Screenshots and their visual tokens: how the processor will resize an image, known without processing it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image, UnidentifiedImageError
+
+from arpo_verl.errors import ConfigError, DesktopLostError
+from arpo_verl.types import Size
+
+
+@dataclass(frozen=True)
+class ImageGeometry:
+    """The resizing of a Qwen-VL image processor: sides to multiples of `factor`, area between two bounds in pixels."""
+
+    factor: int
+    """Side of the square of pixels that becomes one visual token."""
+    min_pixels: int
+    max_pixels: int
+
+    @classmethod
+    def from_processor(cls, processor: Any, mm_processor_kwargs: Mapping[str, Any] | None = None) -> ImageGeometry:
+        """Read it from a Qwen2-VL, Qwen2.5-VL or Qwen3-VL processor.
+
+        Args:
+            processor: with its image processor.
+            mm_processor_kwargs: veRL's `data.mm_processor_kwargs`, which the processor will be called with.
+
+        Raises:
+            ConfigError: the processor is of another family, so its tokens cannot be foretold.
+        """
+        image_processor = getattr(processor, "image_processor", None)
+        kwargs = dict(mm_processor_kwargs or {})
+        size = kwargs.get("size") or getattr(image_processor, "size", None) or {}
+        # As in Qwen2VLImageProcessor: the two limits count only when both are given.
+        if kwargs.get("min_pixels") is not None and kwargs.get("max_pixels") is not None:
+            size = {"shortest_edge": kwargs["min_pixels"], "longest_edge": kwargs["max_pixels"]}
+        try:
+            factor = image_processor.patch_size * image_processor.merge_size
+            return cls(int(factor), int(size["shortest_edge"]), int(size["longest_edge"]))
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"the policy's processor must be a Qwen-VL one (as UI-TARS-1.5's is), got {type(processor).__name__} "
+                f"with {type(image_processor).__name__}"
+            ) from error
+
+    def image_size(self, screen: Size) -> Size:
+        """The size to which a screenshot of size `screen` is resized: what the model's coordinates are in."""
+        from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+
+        limits = {"min_pixels": self.min_pixels, "max_pixels": self.max_pixels}
+        height, width = smart_resize(screen.height, screen.width, factor=self.factor, **limits)
+        return Size(width, height)
+
+    def num_tokens(self, screen: Size) -> int:
+        """Visual tokens of a screenshot of size `screen`."""
+        image = self.image_size(screen)
+        return (image.width // self.factor) * (image.height // self.factor)
+
+
+def decode_screenshot(screenshot: bytes) -> Image.Image:
+    """A screenshot as the processors of rollout, training and replay get it: RGB, at the screen's own size.
+
+    Raises:
+        DesktopLostError: the bytes are no image.
+    """
+    try:
+        return Image.open(io.BytesIO(screenshot)).convert("RGB")
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+        raise DesktopLostError(
+            f"the desktop must send a PNG or JPEG screenshot, got {len(screenshot)} bytes: {error}"
+        ) from error

@@ -1,0 +1,68 @@
+import pytest
+from omegaconf import OmegaConf
+
+
+@pytest.fixture(scope="session")
+def compose():
+    """Compose veRL's own recipe with the lines that select replay, resolved as the trainer's process does it."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_module
+
+    replay = [
+        "algorithm.adv_estimator=replay_grpo",
+        "+algorithm.replay=${replay}",
+        "trainer.v1.sampler.custom_sampler.path=pkg://arpo_verl.replay.sampler",
+        "trainer.v1.sampler.custom_sampler.name=ReplaySampler",
+        "+trainer.v1.sampler.sampler_kwargs.replay=${replay}",
+        "+trainer.v1.sampler.sampler_kwargs.model_path=${actor_rollout_ref.model.path}",
+        "+trainer.v1.sampler.sampler_kwargs.mm_processor_kwargs=${data.mm_processor_kwargs}",
+    ]
+
+    def composed(*overrides):
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            config = hydra_compose("ppo_trainer", overrides=["+replay.enable=true", *replay, *overrides])
+        OmegaConf.resolve(config)
+        return config
+
+    return composed
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory):
+    """A small Qwen2.5-VL with its processor, as the embedded recipe trains."""
+    from arpo_verl.policy.architecture import PolicySize
+    from arpo_verl.policy.build import build_policy
+
+    return str(build_policy(tmp_path_factory.mktemp("policy") / "qwen", size=PolicySize(num_layers=1, vision_depth=1)))
+
+
+@pytest.fixture(scope="module")
+def queue():
+    """A real TransferQueue on a Ray of its own, started as veRL's task runner does."""
+    import ray
+    import transfer_queue as tq
+
+    # Controller and storage unit ask Ray for one logical CPU each, and wait for ever where there is none.
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    backend = {"storage_backend": "SimpleStorage", "SimpleStorage": {"num_data_storage_units": 1}}
+    tq.init(OmegaConf.create({"enable": True, "backend": backend}))
+    yield tq
+    tq.close()
+    ray.shutdown()
+
+
+@pytest.fixture
+def empty_queue(queue):
+    """The queue without a row."""
+    for partition_id, keys in (queue.kv_list() or {}).items():
+        if keys:
+            queue.kv_clear(keys=list(keys), partition_id=partition_id)
+    return queue
+
+
+@pytest.fixture(scope="session")
+def rollouts(model_path):
+    from queue_rows import Rollouts
+    from verl.utils import hf_processor, hf_tokenizer
+
+    return Rollouts(hf_tokenizer(model_path), hf_processor(model_path))

@@ -1,0 +1,95 @@
+"""Rows in a real TransferQueue, put there by veRL's own post-processing of an agent loop's output."""
+
+import asyncio
+import io
+
+import numpy as np
+import transfer_queue as tq
+from PIL import Image
+from verl.experimental.agent_loop import AgentLoopOutput
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
+
+from arpo_verl.rollout.vision import decode_screenshot
+
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+
+
+def screenshot(seed, size=(640, 480)):
+    """A PNG as a desktop sends it: flat areas, some noise."""
+    rng = np.random.default_rng(seed)
+    pixels = np.full((size[1], size[0], 3), rng.integers(0, 255, 3), dtype=np.uint8)
+    pixels[20:80, 30:180] = rng.integers(0, 255, (60, 150, 3))
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+class Rollouts:
+    """Ends rollouts of prompts as a rollout worker would, in this process."""
+
+    def __init__(self, tokenizer, processor):
+        # The worker class under Ray's actor, without the worker's start: only what its post-processing reads.
+        self.worker = object.__new__(AgentLoopWorkerTQ.__ray_metadata__.modified_class)
+        self.worker.tokenizer, self.worker.processor = tokenizer, processor
+        self.worker.mm_processor_kwargs = {}
+        self.worker.reward_loop_worker_handles = None
+        self.worker.distillation_enabled = False
+
+    def _ids(self, text, images):
+        inputs = self.worker.processor(text=[text], images=images or None, return_tensors="pt")
+        return inputs["input_ids"][0].tolist()
+
+    def output(self, task_id, success, seed, step=1, turns=2, format_error=0.0, stop_reason="finished"):
+        """An episode of `turns` replies with a screenshot before each, its tokens and log-probs drawn from `seed`."""
+        rng = np.random.default_rng(seed)
+        screenshots = [screenshot(seed * 100 + turn) for turn in range(turns)]
+        images = [decode_screenshot(shot) for shot in screenshots]
+        prompt_ids = self._ids(f"<|im_start|>user\n{task_id}{IMAGE}<|im_end|>\n<|im_start|>assistant\n", images[:1])
+        response_ids, mask = [], []
+        for turn in range(turns):
+            if turn:
+                between = self._ids(f"\n<|im_start|>user\n{IMAGE}<|im_end|>\n<|im_start|>assistant\n", [images[turn]])
+                response_ids, mask = response_ids + between, mask + [0] * len(between)
+            reply = self._ids(f"Thought: {seed}.\nAction: wait()<|im_end|>", None) + [int(rng.integers(50, 90))]
+            response_ids, mask = response_ids + reply, mask + [1] * len(reply)
+        return AgentLoopOutput(
+            prompt_ids=prompt_ids,
+            response_ids=response_ids,
+            response_mask=mask,
+            response_logprobs=rng.normal(-1, 1, len(response_ids)).astype(np.float32).tolist(),
+            multi_modal_data={"images": images},
+            mm_processor_kwargs=self.worker._get_mm_processor_kwargs(),
+            reward_score=success - 0.5 * format_error,
+            num_turns=2 * turns,
+            metrics=AgentLoopMetrics(generate_sequences=float(seed)),
+            extra_fields={
+                "task_id": task_id,
+                "success": success,
+                "format_error": format_error,
+                "stop_reason": stop_reason,
+                "num_steps": turns,
+                "screenshots": screenshots,
+                "reward_extra_info": {"success": success, "format_error": format_error},
+                "min_global_steps": step - 1,
+                "max_global_steps": step - 1,
+            },
+        )
+
+    def put(self, uid, outputs, step=1, partition_id="train"):
+        """Put a finished prompt with its sessions; `outputs` by session, or None for a session that failed."""
+        for session, output in enumerate(outputs):
+            if output is None:
+                continue
+            prompt = {
+                "uid": uid,
+                "session_id": session,
+                "global_steps": step,
+                "raw_prompt": [{"role": "user", "content": output.extra_fields["task_id"]}],
+                "data_source": "osworld",
+                "reward_model": {"ground_truth": ""},
+            }
+            asyncio.run(self.worker._agent_loop_postprocess(output, partition_id == "val", **prompt))
+        status = "failure" if None in outputs else "finished"
+        tag = {"is_prompt": True, "status": status, "global_steps": step}
+        tq.kv_batch_put(keys=[uid], partition_id=partition_id, tags=[tag])

@@ -1,0 +1,44 @@
+import math
+
+import pytest
+
+from arpo_verl.config import build_config
+from arpo_verl.errors import ConfigError
+from arpo_verl.replay.config import ReplayConfig
+
+
+def test_defaults_are_the_papers():
+    config = ReplayConfig()
+    assert (config.capacity_per_task, config.std_threshold, config.mean_threshold) == (8, 0.05, 0.2)
+    assert config.std == "population"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("enable", "yes"),
+        ("capacity_per_task", 0),
+        ("capacity_per_task", 2.5),
+        ("capacity_bytes", -1),
+        ("std_threshold", 0.0),
+        ("mean_threshold", math.nan),
+        ("success_threshold", 1.5),
+        ("std", "sampled"),
+        ("epsilon", 0.0),
+        ("epsilon", math.inf),
+        ("seed", -1),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(name, value):
+    with pytest.raises(ConfigError, match=rf"replay\.{name} must be"):
+        build_config(ReplayConfig, "replay", {name: value})
+
+
+def test_what_the_trigger_calls_a_failure_cannot_count_as_a_success():
+    with pytest.raises(ConfigError, match="success_threshold must be at least replay.mean_threshold"):
+        ReplayConfig(success_threshold=0.1)
+
+
+def test_a_misspelt_option_names_the_right_one():
+    with pytest.raises(ConfigError, match="did you mean replay.capacity_per_task"):
+        build_config(ReplayConfig, "replay", {"capacity_per_tsak": 4})

@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from verl.protocol import DataProto
+from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, get_adv_estimator_fn
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+from arpo_verl.errors import ConfigError
+from arpo_verl.replay.estimator import REPLAY_GRPO, compute_replay_grpo_advantage, group_advantages
+
+WORKED_EXAMPLE = torch.tensor([1.0] + [0.0] * 7)
+
+
+def batch(rewards, tokens=5, seed=0):
+    """Rewards on each trajectory's last token, and a mask with gaps as between turns."""
+    mask = torch.from_numpy(np.random.default_rng(seed).integers(0, 2, (len(rewards), tokens)))
+    mask[:, -1] = 1
+    token_level = torch.zeros(len(rewards), tokens)
+    token_level[:, -1] = torch.as_tensor(rewards, dtype=torch.float32)
+    return token_level, mask
+
+
+def algorithm(**replay):
+    return OmegaConf.create({"adv_estimator": REPLAY_GRPO, "norm_adv_by_std_in_grpo": True, "replay": replay})
+
+
+def test_the_papers_worked_example():
+    # mean 1/8, population sigma sqrt(1/8 * 7/8) = 0.33072; 0.875 / 0.33072 = 2.6457, -0.125 / 0.33072 = -0.3780
+    advantages = group_advantages(WORKED_EXAMPLE, ["g"] * 8)
+    assert advantages.tolist() == pytest.approx([2.6457] + [-0.3780] * 7, abs=5e-5)
+    assert [round(a, 2) for a in advantages.tolist()] == [2.65] + [-0.38] * 7
+
+
+def test_sample_sigma_is_the_references():
+    # sample sigma sqrt(7/64) * sqrt(8/7) = 0.35355; 0.875 / 0.35355 = 2.4749, -0.125 / 0.35355 = -0.3536
+    advantages = group_advantages(WORKED_EXAMPLE, ["g"] * 8, std="sample")
+    assert advantages.tolist() == pytest.approx([2.4749] + [-0.3536] * 7, abs=5e-5)
+
+
+def test_groups_do_not_mix_and_rows_keep_their_places():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 0.0])
+    advantages = group_advantages(rewards, ["x", "y", "x", "y", "z", "z"])
+    assert advantages.tolist() == pytest.approx([1, -1, -1, 1, 1, -1], abs=1e-5)
+
+
+def test_equal_rewards_and_a_lone_trajectory_get_zero():
+    advantages = group_advantages(torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0]), ["x", "x", "y", "y", "alone"])
+    assert advantages.tolist() == [0.0] * 5
+
+
+def test_a_huge_epsilon_shrinks_the_advantage():
+    assert group_advantages(torch.tensor([1.0, 0.0]), "gg", epsilon=0.5).tolist() == pytest.approx([0.5, -0.5])
+
+
+def test_without_division_rewards_are_only_centred():
+    assert group_advantages(torch.tensor([1.0, 0.0]), "gg", divide_by_std=False).tolist() == [0.5, -0.5]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rewards=st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=24),
+    num_groups=st.integers(1, 6),
+    divide=st.booleans(),
+    std=st.sampled_from(["population", "sample"]),
+)
+def test_without_replay_the_advantages_are_stock_grpos_to_the_bit(rewards, num_groups, divide, std):
+    token_level, mask = batch(rewards)
+    index = np.array([f"uid-{row % num_groups}" for row in range(len(rewards))], dtype=object)
+    config = algorithm(enable=False, std=std)  # std has no say when replay is off
+    config.norm_adv_by_std_in_grpo = divide
+    ours, ours_returns = compute_replay_grpo_advantage(token_level.clone(), mask, index, config=config)
+    stock, stock_returns = compute_grpo_outcome_advantage(
+        token_level.clone(), mask, index, norm_adv_by_std_in_grpo=divide
+    )
+    assert torch.equal(ours, stock) and torch.equal(ours_returns, stock_returns)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rewards=st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=24), divide=st.booleans())
+def test_with_sample_sigma_every_group_of_two_or_more_is_stock_grpo_to_the_bit(rewards, divide):
+    token_level, mask = batch(rewards)
+    index = np.array([row % 2 for row in range(len(rewards))], dtype=object)
+    config = algorithm(std="sample")
+    config.norm_adv_by_std_in_grpo = divide
+    ours, _ = compute_replay_grpo_advantage(token_level.clone(), mask, index, config=config)
+    stock, _ = compute_grpo_outcome_advantage(token_level.clone(), mask, index, norm_adv_by_std_in_grpo=divide)
+    assert torch.equal(ours, stock)
+
+
+def test_a_recipe_that_does_not_hand_over_its_replay_section_is_refused():
+    token_level, mask = batch([1.0, 0.0])
+    with pytest.raises(ConfigError, match=r"replay: \$\{replay\}"):
+        compute_replay_grpo_advantage(token_level, mask, ["g", "g"], config=OmegaConf.create({}))
+    with pytest.raises(ConfigError, match="algorithm.replay"):
+        compute_replay_grpo_advantage(token_level, mask, ["g", "g"])
+
+
+def test_verl_finds_it_by_name_and_calls_it_with_the_recipes_algorithm_section(compose):
+    assert get_adv_estimator_fn("replay_grpo") is compute_replay_grpo_advantage
+    config = compose("+replay.std=sample")
+    token_level, mask = batch(WORKED_EXAMPLE)
+    data = DataProto.from_dict(
+        tensors={"token_level_rewards": token_level, "response_mask": mask},
+        non_tensors={"uid": np.array(["u"] * 8, dtype=object)},
+    )
+    data = compute_advantage_for_multi_trajectories(
+        data,
+        batch_keys=[f"u_{session}_0" for session in range(8)],
+        adv_estimator=config.algorithm.adv_estimator,
+        norm_adv_by_std_in_grpo=config.algorithm.norm_adv_by_std_in_grpo,
+        config=config.algorithm,
+    )
+    assert data.batch["advantages"][:, -1].tolist() == pytest.approx([2.4749] + [-0.3536] * 7, abs=5e-5)

@@ -1,0 +1,54 @@
+"""The section `gui_agent:` and the limits that go with it."""
+
+import pytest
+
+from arpo_verl.config import build_config
+from arpo_verl.errors import ConfigError
+from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
+
+
+def test_the_defaults_are_the_papers_limits():
+    config = GuiAgentConfig()
+    assert (config.max_steps, config.max_screenshots, config.prompt, config.trajectory_dir) == (
+        15,
+        15,
+        "ui_tars_15",
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"max_steps": 0}, "gui_agent.max_steps must be a whole number of at least 1, got 0"),
+        ({"max_steps": True}, "gui_agent.max_steps"),
+        ({"max_steps": 1.5}, "gui_agent.max_steps"),
+        ({"max_screenshots": 0}, "gui_agent.max_screenshots must be from 1 to gui_agent.max_steps"),
+        ({"max_steps": 3, "max_screenshots": 4}, "set it to null to take max_steps"),
+        ({"max_reply_tokens": -1}, "gui_agent.max_reply_tokens"),
+        ({"prompt": "long"}, "one of ui_tars_15, compact, got 'long'"),
+        ({"language": ""}, "gui_agent.language"),
+        ({"trajectory_dir": ""}, "gui_agent.trajectory_dir"),
+        ({"max_step": 3}, "did you mean gui_agent.max_steps?"),
+    ],
+)
+def test_a_bad_value_is_refused_with_what_to_do(values, reason):
+    with pytest.raises(ConfigError) as caught:
+        build_config(GuiAgentConfig, "gui_agent", values)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(("screenshots", "turns"), [(None, 5), (5, 5), (2, 2)])
+def test_a_turn_needs_a_step_and_a_screenshot(screenshots, turns):
+    assert GuiAgentConfig(max_steps=5, max_screenshots=screenshots).max_turns == turns
+
+
+def test_the_response_must_hold_a_reply_and_a_screenshot():
+    config = GuiAgentConfig(max_steps=5, max_screenshots=5, max_reply_tokens=100)
+    check_lengths(config, 217, 117)
+    with pytest.raises(
+        ConfigError, match="at least 217: gui_agent.max_reply_tokens .100. and a screenshot's 117 tokens"
+    ):
+        check_lengths(config, 216, 117)
+    # A single step needs no second screenshot.
+    check_lengths(GuiAgentConfig(max_steps=1, max_screenshots=1, max_reply_tokens=100), 100, 117)
