@@ -1,0 +1,38 @@
+"""The command line `arpo-verl`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from arpo_verl import __version__
+from arpo_verl.cli import doctor, summary
+from arpo_verl.errors import ArpoError
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with one subparser a command; each command's module adds its own."""
+    parser = argparse.ArgumentParser(
+        prog="arpo-verl",
+        description="Tools around ARPO training with stock veRL. Training itself is `python -m verl.trainer.main_ppo`.",
+    )
+    parser.add_argument("--version", action="version", version=f"arpo-verl {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in (doctor, summary):
+        module.add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; an `ArpoError` is told in one line, with exit status 2."""
+    args = build_parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except ArpoError as error:
+        print(f"arpo-verl: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

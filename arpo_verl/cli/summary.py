@@ -1,0 +1,21 @@
+"""`arpo-verl summary RUN_DIR`: what a run reached, from its metrics file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from arpo_verl.summary import format_summary, summarize_run
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser("summary", help="success before and after, replays injected, where everything lies")
+    parser.add_argument("run_dir", type=Path, help="the recipe's run_dir, for example runs/embedded")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the summary."""
+    print(format_summary(summarize_run(args.run_dir)))
+    return 0

@@ -1,0 +1,35 @@
+"""What lets the stock veRL trainer run on a machine without a GPU.
+
+Importing this package registers nothing: `register()` does, and `arpo_verl.plugin` calls it where `VERL_PLATFORM=cpu`.
+"""
+
+from __future__ import annotations
+
+import os
+
+_registered = False
+
+
+def register() -> None:
+    """Register platform, training engines and rollout engine, and arm the one patch. Safe to call in every process.
+
+    Only the platform is registered at once; the rest waits until veRL imports the module that holds the registry.
+    The process that starts Ray hands the environment set here on to all of Ray's.
+    """
+    global _registered
+    if _registered:
+        return
+    # OpenMP threads wait for each other by spinning. With desktops on the same cores one of them often does not run,
+    # and torch took 50 times as long as with threads that sleep; on idle cores sleeping costs some per cent.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # TransferQueue warns at each of its transfers that it asks for more threads than there are cores.
+    os.environ.setdefault("TQ_LOGGING_LEVEL", "ERROR")
+    from arpo_verl.cpu import engine, patch, platform, rollout
+    from arpo_verl.post_import import when_imported
+
+    platform.register()
+    when_imported(patch.MODULE, patch.apply)
+    when_imported(engine.MODULE, engine.register)
+    when_imported(rollout.REPLICA_MODULE, rollout.register_replica)
+    when_imported(rollout.ADAPTER_MODULE, rollout.register_adapter)
+    _registered = True

@@ -1,0 +1,214 @@
+"""The rollout server: veRL's server interface over the generator, in a Ray actor of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from PIL.Image import Image
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.tokenizer import normalize_token_ids
+from verl.workers.config import HFModelConfig
+from verl.workers.rollout.replica import TokenOutput
+
+from arpo_verl.cpu.generation.generator import Generator, GeneratorOptions
+from arpo_verl.cpu.generation.types import GenerationRequest, GenerationResult
+from arpo_verl.cpu.model import banned_token_ids, eos_token_ids, load_model, load_weights
+from arpo_verl.cpu.requests import sampling_params
+from arpo_verl.cpu.rollout import engine_options
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class TransformersServer:
+    """One replica's server. Ray runs it as an actor; its methods are what veRL's clients and managers call.
+
+    Everything that touches the model runs in one thread of its own: the event loop stays free for requests that arrive
+    meanwhile, and torch keeps one pool of threads.
+
+    Args:
+        config: veRL's rollout config.
+        model_config: veRL's model config.
+        replica_rank: of this replica, part of its seed.
+    """
+
+    def __init__(self, config: Any, model_config: Any, replica_rank: int) -> None:
+        self.config = omega_conf_to_dataclass(config)
+        self.model_config: HFModelConfig = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
+        options = engine_options(self.config.engine_kwargs)
+        self._executor = ThreadPoolExecutor(1, "generator", torch.set_num_threads, (options.num_threads,))
+        model = load_model(self.model_config, random_weights=self.config.load_format == "dummy")
+        self._generator = Generator(
+            model,
+            self.model_config.processor,
+            eos_token_ids=eos_token_ids(self.model_config),
+            banned_token_ids=banned_token_ids(self.model_config),
+            options=GeneratorOptions(
+                max_batch_size=options.max_batch_size,
+                max_batch_tokens=options.max_batch_tokens,
+                kv_cache_tokens=options.kv_cache_tokens,
+                prefix_reuse=options.prefix_reuse and self.config.enable_prefix_caching,
+                seed=self.config.seed + replica_rank,
+            ),
+        )
+        self._global_steps: int | None = None
+        self._replies: dict[str, asyncio.Future[GenerationResult]] = {}
+        self._loop_task: asyncio.Task | None = None
+        self._gate = asyncio.Event()
+        self._gate.set()
+        self._rejecting = False
+
+    async def generate(
+        self,
+        prompt_ids: list[int],
+        sampling_params: dict[str, Any],
+        request_id: str,
+        image_data: list[Image] | None = None,
+        video_data: list[Any] | None = None,
+        audio_data: list[Any] | None = None,
+        mm_processor_kwargs: dict[str, Any] | None = None,
+    ) -> TokenOutput:
+        """Answer one prompt; joins the running batch at its next token."""
+        if video_data or audio_data:
+            raise ValueError("the rollout engine `transformers` takes images only, got video or audio; use vllm")
+        request = self._request(prompt_ids, sampling_params, request_id, image_data, mm_processor_kwargs)
+        while not self._gate.is_set():
+            if self._rejecting:
+                return self._output(GenerationResult(request_id, (), (), "abort"))
+            await self._gate.wait()
+        return self._output(await self._enqueue(request))
+
+    async def update_weights(self, weights: Mapping[str, np.ndarray], global_steps: int | None) -> None:
+        """Take over the trainer's weights; whatever was computed with the former ones is dropped."""
+
+        def load() -> None:
+            load_weights(self._generator.model, weights)
+            self._generator.weights_changed()
+
+        await self._in_thread(load)
+        if global_steps is not None:
+            self._global_steps = global_steps
+
+    async def set_global_steps(self, global_steps: int) -> None:
+        self._global_steps = global_steps
+
+    async def wake_up(self, tags: list[str] | None = None) -> None:
+        """Do nothing: weights in host memory are never given away."""
+
+    async def sleep(self) -> None:
+        """Finish what is running, then drop the caches: the trainer needs the memory more."""
+        await self.wait_for_requests_to_drain()
+        await self.clear_kv_cache()
+
+    async def clear_kv_cache(self) -> None:
+        await self._in_thread(self._generator.clear_cache)
+
+    async def release_kv_cache(self) -> None:
+        await self.clear_kv_cache()
+
+    async def resume_kv_cache(self) -> None:
+        """Do nothing: caches are made when they are needed."""
+
+    async def wait_for_requests_to_drain(self) -> None:
+        if self._loop_task is not None:
+            await asyncio.shield(self._loop_task)
+
+    async def abort_all_requests(self, reset_prefix_cache: bool = True, reject_request: bool = False) -> dict[str, Any]:
+        """Cut off all requests and hold back new ones until `resume_generation`.
+
+        Args:
+            reset_prefix_cache: drop the caches too.
+            reject_request: answer new requests as aborted instead of holding them back.
+        """
+        self._gate.clear()
+        self._rejecting = reject_request
+        aborted = await self._abort(None)
+        if reset_prefix_cache:
+            await self.clear_kv_cache()
+        return {"aborted_count": len(aborted), "request_ids": aborted}
+
+    async def abort_request(self, request_id: str) -> dict[str, Any]:
+        """Cut off one request."""
+        aborted = await self._abort({request_id})
+        return {"aborted": bool(aborted), "request_id": request_id}
+
+    async def resume_generation(self) -> None:
+        self._rejecting = False
+        self._gate.set()
+
+    async def start_profile(self, **_: Any) -> None:
+        """Do nothing: the engine has no profiler."""
+
+    async def stop_profile(self) -> None:
+        """Do nothing: the engine has no profiler."""
+
+    def _request(
+        self,
+        prompt_ids: list[int],
+        params: Mapping[str, Any],
+        request_id: str,
+        image_data: list[Image] | None,
+        mm_processor_kwargs: Mapping[str, Any] | None,
+    ) -> GenerationRequest:
+        prompt_ids = normalize_token_ids(prompt_ids)
+        return GenerationRequest(
+            request_id=request_id,
+            prompt_ids=tuple(prompt_ids),
+            sampling=sampling_params(params, self.config, self.model_config, len(prompt_ids)),
+            images=tuple(image_data or ()),
+            processor_kwargs=mm_processor_kwargs or {},
+        )
+
+    async def _enqueue(self, request: GenerationRequest) -> GenerationResult:
+        if request.request_id in self._replies:
+            raise ValueError(f"request_id must be unique among running requests, got {request.request_id!r} twice")
+        reply = self._replies[request.request_id] = asyncio.get_running_loop().create_future()
+        try:
+            await self._in_thread(lambda: self._generator.add(request))
+        except Exception:
+            del self._replies[request.request_id]
+            raise
+        if self._loop_task is None or self._loop_task.done():
+            self._loop_task = asyncio.create_task(self._generate_all())
+        return await reply
+
+    async def _generate_all(self) -> None:
+        """Step until nothing is left. An error fails all requests in flight, and the server lives on."""
+        try:
+            while self._generator.num_unfinished:
+                self._deliver(await self._in_thread(self._generator.step))
+        except Exception as error:
+            logger.exception("generation failed; all running requests fail with it")
+            self._generator.abort()
+            for reply in self._replies.values():
+                reply.set_exception(RuntimeError(f"generation failed: {error!r}"))
+            self._replies.clear()
+
+    async def _abort(self, request_ids: set[str] | None) -> list[str]:
+        results = await self._in_thread(lambda: self._generator.abort(request_ids))
+        self._deliver(results)
+        return [result.request_id for result in results]
+
+    def _deliver(self, results: list[GenerationResult]) -> None:
+        for result in results:
+            reply = self._replies.pop(result.request_id)
+            if not reply.done():
+                reply.set_result(result)
+
+    def _output(self, result: GenerationResult) -> TokenOutput:
+        return TokenOutput(
+            token_ids=list(result.token_ids),
+            log_probs=list(result.log_probs),
+            stop_reason="aborted" if result.finish_reason == "abort" else "completed",
+            extra_fields={"global_steps": self._global_steps, "num_cached_tokens": result.num_cached_tokens},
+        )
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)

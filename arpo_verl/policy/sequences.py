@@ -1,0 +1,146 @@
+"""A demonstration as the one token sequence that the agent loop would have made of it, and batches of those."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import torch
+from PIL import Image
+
+from arpo_verl.policy.demonstrations import Demonstration
+from arpo_verl.rollout.chat import ChatTokenizer
+from arpo_verl.rollout.prompts import build_messages
+from arpo_verl.rollout.sequence import EpisodeSequence
+from arpo_verl.rollout.vision import decode_screenshot
+from arpo_verl.types import Size
+
+if TYPE_CHECKING:
+    from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
+
+
+@dataclass(frozen=True)
+class TokenSequence:
+    """One tokenized demonstration of T tokens and N screenshots."""
+
+    task_id: str
+    input_ids: torch.Tensor
+    """(T,) int64, screenshots expanded to their placeholder tokens."""
+    reply_mask: torch.Tensor
+    """(T,) bool, true on the tokens that the policy writes, the closing `<|im_end|>` included."""
+    position_ids: torch.Tensor
+    """(3, T) int64: time, height, width."""
+    images: tuple[str, ...]
+    """(N,) keys into an `ImageStore`, in order."""
+
+
+class ImageStore:
+    """Patches of every screenshot, processed once: demonstrations of one task begin with the same screen."""
+
+    def __init__(self, processor: Qwen2_5_VLProcessor) -> None:
+        self._processor = processor
+        self._patches: dict[str, torch.Tensor] = {}
+        self._grids: dict[str, torch.Tensor] = {}
+
+    def add(self, image: Image.Image) -> str:
+        """Keep an image's patches, unless they are kept; returns its key."""
+        key = sha256(f"{image.mode}{image.size}".encode() + image.tobytes()).hexdigest()
+        if key not in self._patches:
+            inputs = self._processor.image_processor(images=[image], return_tensors="pt")
+            self._patches[key], self._grids[key] = inputs["pixel_values"], inputs["image_grid_thw"]
+        return key
+
+    def pixel_values(self, keys: Sequence[str]) -> torch.Tensor:
+        """Patches of the images one after the other, (patches, channels x time x 14 x 14) float32."""
+        return torch.cat([self._patches[key] for key in keys])
+
+    def grids(self, keys: Sequence[str]) -> torch.Tensor:
+        """(N, 3) int64: time, height, width in patches."""
+        return torch.cat([self._grids[key] for key in keys])
+
+
+class SequenceBuilder:
+    """Tokenizes demonstrations through the very code that the agent loop uses.
+
+    So a reply that the policy is taught stands behind exactly the tokens that it will see when it acts.
+    """
+
+    def __init__(self, processor: Qwen2_5_VLProcessor, prompt: str = "compact") -> None:
+        """`processor` as loaded by `verl.utils.tokenizer.hf_processor`; `prompt` is `GuiAgentConfig.prompt`."""
+        from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+        tokenizer = processor.tokenizer
+        tokens = create_continuous_token_builder(tokenizer, processor=processor, hf_model_type="qwen2_5_vl")
+        self._processor = processor
+        self._prompt = prompt
+        self._chat = ChatTokenizer.from_processor(tokenizer, processor, tokens)
+        self.images = ImageStore(processor)
+
+    def image_size(self, screen: Size) -> Size:
+        """The size of a resized screenshot: what the coordinates in replies are in."""
+        return self._chat.geometry.image_size(screen)
+
+    def build(self, demonstration: Demonstration) -> TokenSequence:
+        """Tokenize one demonstration: prompt with the first screenshot, then reply, screenshot, reply, ..."""
+        screenshots = [decode_screenshot(data) for data in demonstration.screenshots]
+        messages = build_messages(demonstration.instruction, kind=self._prompt)
+        episode = EpisodeSequence(self._chat.prompt(messages, Size(*screenshots[0].size)))
+        for turn, reply in enumerate(demonstration.replies):
+            if turn > 0:
+                last_id, size = episode.token_ids[-1], Size(*screenshots[turn].size)
+                episode.add_context(self._chat.next_screenshot(last_id, size))
+            episode.add_reply(self._reply_ids(reply), None)
+        keys = tuple(self.images.add(screenshot) for screenshot in screenshots)
+        input_ids = torch.tensor(episode.token_ids)
+        mask = torch.tensor([0] * len(episode.prompt_ids) + episode.response_mask, dtype=torch.bool)
+        positions = self._position_ids(input_ids, self.images.grids(keys))
+        return TokenSequence(demonstration.task_id, input_ids, mask, positions, keys)
+
+    def _reply_ids(self, reply: str) -> list[int]:
+        return [*self._chat.tokenizer.encode(reply, add_special_tokens=False), self._chat.end_id]
+
+    def _position_ids(self, input_ids: torch.Tensor, grids: torch.Tensor) -> torch.Tensor:
+        is_image = (input_ids == self._chat.image_id).int()
+        positions, _ = self._processor.get_rope_index(
+            input_ids=input_ids[None], mm_token_type_ids=is_image[None], image_grid_thw=grids
+        )
+        return positions[:, 0]
+
+
+def reply_log_probs(
+    model: Qwen2_5_VLForConditionalGeneration, images: ImageStore, sequences: Sequence[TokenSequence]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of the reply tokens of a batch at temperature 1.
+
+    Screenshots that occur several times in the batch pass the vision tower once.
+
+    Returns:
+        Log-probabilities (R,) float32 of all R reply tokens, row after row, and the row (R,) int64 each belongs to.
+    """
+    # Padding on the right is behind every real token, so no causal attention sees it, whatever it is.
+    ids = _pad([s.input_ids for s in sequences], 0)
+    mask = _pad([s.reply_mask for s in sequences], False)
+    positions = _pad([s.position_ids.T for s in sequences], 0).permute(2, 0, 1)
+    attention = _pad([torch.ones_like(s.input_ids) for s in sequences], 0)
+    unique = list(dict.fromkeys(key for s in sequences for key in s.images))
+    features = dict(zip(unique, _encode(model, images, unique), strict=True))
+    embeds = model.get_input_embeddings()(ids)
+    visual = torch.cat([features[key] for s in sequences for key in s.images])
+    embeds = embeds.masked_scatter((ids == model.config.image_token_id)[..., None].expand_as(embeds), visual)
+    hidden = model.model(inputs_embeds=embeds, position_ids=positions, attention_mask=attention).last_hidden_state
+    # The token at t is predicted at t - 1; only the positions before reply tokens need logits.
+    targets, rows = ids[:, 1:][mask[:, 1:]], torch.nonzero(mask[:, 1:])[:, 0]
+    logits = model.lm_head(hidden[:, :-1][mask[:, 1:]]).float()
+    return logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0], rows
+
+
+def _encode(
+    model: Qwen2_5_VLForConditionalGeneration, images: ImageStore, keys: Sequence[str]
+) -> Sequence[torch.Tensor]:
+    return model.model.get_image_features(images.pixel_values(keys), images.grids(keys)).pooler_output
+
+
+def _pad(rows: Sequence[torch.Tensor], value: float) -> torch.Tensor:
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)

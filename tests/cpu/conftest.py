@@ -1,0 +1,87 @@
+"""A small Qwen2.5-VL and its processor as veRL loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from generation_harness import Judge
+from PIL import Image
+
+SCREEN = (480, 640, 3)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's small policy, with weights large enough that every token of the context shows in the logits."""
+    from transformers import AutoModelForImageTextToText
+
+    from arpo_verl.policy.build import build_policy
+
+    folder = build_policy(tmp_path_factory.mktemp("policy") / "model")
+    model = AutoModelForImageTextToText.from_pretrained(folder)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "layers" in name and parameter.dim() == 2:
+                parameter.mul_(3.0)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def processor(policy: Path) -> Any:
+    from verl.utils.tokenizer import hf_processor
+
+    return hf_processor(str(policy))
+
+
+@pytest.fixture(scope="session")
+def judge(policy: Path, processor: Any) -> Judge:
+    from transformers import AutoModelForImageTextToText
+
+    model = AutoModelForImageTextToText.from_pretrained(policy, attn_implementation="sdpa", dtype=torch.float32)
+    return Judge(model.eval(), processor)
+
+
+@pytest.fixture(scope="session")
+def screenshots() -> list[Image.Image]:
+    """Four pictures of coarse noise, as different to the vision tower as screenshots are."""
+    generator = np.random.default_rng(0)
+    small = generator.integers(0, 255, (4, 12, 16, 3), dtype=np.uint8)
+    return [Image.fromarray(pixels).resize((SCREEN[1], SCREEN[0]), Image.NEAREST) for pixels in small]
+
+
+@pytest.fixture
+def packed_model(policy: Path) -> Any:
+    """The model as the rollout engine loads it."""
+    from transformers import AutoModelForImageTextToText
+
+    from arpo_verl.cpu.generation.kv_cache import ATTENTION
+
+    attention = {"text_config": ATTENTION, "vision_config": "sdpa"}
+    return AutoModelForImageTextToText.from_pretrained(policy, attn_implementation=attention, dtype=torch.float32)
+
+
+@pytest.fixture
+def make_generator(packed_model: Any, processor: Any) -> Any:
+    from arpo_verl.cpu.generation.generator import Generator, GeneratorOptions
+
+    def make(banned: Sequence[int] = (), **options: Any) -> Generator:
+        return Generator(
+            packed_model,
+            processor,
+            eos_token_ids=[processor.tokenizer.eos_token_id],
+            banned_token_ids=[processor.image_token_id, processor.video_token_id, *banned],
+            options=GeneratorOptions(**options),
+        )
+
+    return make

@@ -1,0 +1,122 @@
+"""Imitation: the same tokens as in the agent loop, replies alone in the loss, stopped at the target, repeatable."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from arpo_verl.environments.fake import FakeEnvironment
+from arpo_verl.errors import ConfigError
+from arpo_verl.policy.demonstrations import play_expert
+from arpo_verl.policy.sequences import SequenceBuilder, reply_log_probs
+from arpo_verl.policy.warm_start import WarmStartConfig, estimate_success, imitate
+from arpo_verl.rollout.chat import ChatTokenizer
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.episode import Generated, TokenLimits, play_episode
+
+
+@pytest.fixture(scope="module")
+def builder(small_processor):
+    return SequenceBuilder(small_processor)
+
+
+@pytest.fixture
+def model(small_policy_dir):
+    return AutoModelForImageTextToText.from_pretrained(small_policy_dir, dtype=torch.float32)
+
+
+@pytest.fixture
+def demonstrations(tasks, expert, builder):
+    return [play_expert(task, expert(task.task_id), FakeEnvironment(), builder.image_size) for task in tasks]
+
+
+@pytest.fixture
+def sequences(demonstrations, builder):
+    return [builder.build(demonstration) for demonstration in demonstrations]
+
+
+class AsyncFake:
+    def __init__(self):
+        self._environment = FakeEnvironment()
+
+    async def reset(self, task):
+        return self._environment.reset(task)
+
+    async def step(self, action):
+        return self._environment.step(action)
+
+    async def evaluate(self):
+        return self._environment.evaluate()
+
+
+def test_tokens_are_those_of_the_agent_loops_episode(small_processor, builder, tasks, demonstrations, sequences):
+    """The same replies played through the loop's own episode give the same ids, mask and images."""
+    tokenizer, replies = small_processor.tokenizer, list(demonstrations[0].replies)
+
+    async def generate(token_ids, images, max_tokens):
+        return Generated((*tokenizer.encode(replies.pop(0), add_special_tokens=False), tokenizer.eos_token_id), None)
+
+    chat = ChatTokenizer.from_processor(tokenizer, small_processor, builder._chat.builder)
+    config = GuiAgentConfig(prompt="compact")
+    episode = asyncio.run(play_episode(tasks[0], AsyncFake(), generate, chat, config, TokenLimits(512, 2048)))
+    assert episode.success == 1
+    assert sequences[0].input_ids.tolist() == episode.sequence.token_ids
+    assert sequences[0].reply_mask.tolist() == [False] * len(episode.sequence.prompt_ids) + [
+        bool(m) for m in episode.sequence.response_mask
+    ]
+    assert episode.screenshots == demonstrations[0].screenshots
+
+
+def test_the_mask_covers_replies_and_their_end_alone(small_processor, demonstrations, sequences):
+    written = small_processor.tokenizer.decode(sequences[0].input_ids[sequences[0].reply_mask])
+    assert written == "<|im_end|>".join([*demonstrations[0].replies, ""])
+
+
+def test_log_probs_equal_the_models_own_forward_pass(model, small_processor, builder, sequences):
+    """Shared screens, padding and selected positions change nothing: compare with a plain call, one row at a time."""
+    log_probs, rows = reply_log_probs(model.eval(), builder.images, sequences)
+    for row, sequence in enumerate(sequences):
+        ids = sequence.input_ids[None]
+        outputs = model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            mm_token_type_ids=(ids == small_processor.image_token_id).int(),
+            pixel_values=builder.images.pixel_values(sequence.images),
+            image_grid_thw=builder.images.grids(sequence.images),
+        )
+        plain = outputs.logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+        torch.testing.assert_close(log_probs[rows == row], plain[sequence.reply_mask[1:]], atol=1e-4, rtol=1e-4)
+
+
+def test_imitation_reaches_its_target_and_is_repeatable(small_policy_dir, builder, sequences):
+    config = WarmStartConfig(target_success=0.3, batch_size=2, warmup_updates=5, learning_rate=5e-3, seed=1)
+    weights, results = [], []
+    for _ in range(2):
+        model = AutoModelForImageTextToText.from_pretrained(small_policy_dir, dtype=torch.float32)
+        before = estimate_success(model, builder.images, sequences)
+        results.append(imitate(model, builder.images, sequences, config))
+        weights.append(model.state_dict())
+    assert max(before.values()) < 1e-6
+    assert results[0] == results[1] and results[0].mean_success >= 0.3
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_imitation_that_ends_below_its_target_says_so(model, builder, sequences, caplog):
+    result = imitate(model, builder.images, sequences, WarmStartConfig(max_epochs=1))
+    assert result.mean_success == 0
+    assert "below target_success=0.36" in caplog.text
+
+
+def test_estimate_is_the_product_of_the_reply_tokens_probabilities(model, builder, sequences):
+    log_probs, rows = reply_log_probs(model, builder.images, sequences)
+    success = estimate_success(model, builder.images, sequences)
+    assert success["crimson"] == pytest.approx(log_probs[rows == 1].sum().exp().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("target", [0, 1, -0.1])
+def test_impossible_target_is_refused(target):
+    with pytest.raises(ConfigError, match="target_success must be between 0 and 1"):
+        WarmStartConfig(target_success=target)
