@@ -1,0 +1,179 @@
+"""Runs OSWorld's own task files on the embedded desktop: doing nothing, saying FAIL, or by a scripted solution.
+
+The task files are not part of this project: `$ARPO_OSWORLD_TASKS` names their folder (OSWorld's `evaluation_examples`
+layout: `examples/<domain>/<id>.json`); without it, `../shared/osworld-tasks` beside the checkout is looked at.
+
+A solution is a function of an `Operator`, which acts by typed actions through `environment.step` and by nothing else.
+It waits for what it needs to see (a window, a line that a command prints), never for a time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.environments.osworld import OSWorldEnvironment
+from arpo_verl.tasks.loader import load_tasks
+from arpo_verl.types import Action, Click, Fail, Finish, Hotkey, Point, Size, Task, TypeText, Wait
+
+TASKS_VARIABLE = "ARPO_OSWORLD_TASKS"
+TRACE_VARIABLE = "ARPO_OSWORLD_TRACE"
+"""A folder for the screenshot after each action of a solution, to look at while scripting one."""
+SCREEN = Size(1920, 1080)
+"""The screen of OSWorld's own machines, which its tasks click into the middle of."""
+PATIENCE_S = 120.0
+"""Bounds a hang. On an idle machine the longest wait, for a cold program, is some seconds."""
+LOOK_INTERVAL_S = 0.2
+
+
+def find_tasks_dir() -> Path | None:
+    """The folder of OSWorld's task files, or None."""
+    beside = Path(__file__).resolve().parents[2].parent / "shared" / "osworld-tasks"
+    folder = Path(os.environ.get(TASKS_VARIABLE) or beside)
+    return folder if (folder / "examples").is_dir() else None
+
+
+def load(tasks_dir: Path, domain: str, task_id: str) -> Task:
+    """One task of OSWorld's, by the full id or the start of it."""
+    (path,) = (tasks_dir / "examples" / domain).glob(f"{task_id}*.json")
+    return load_tasks(path)[0]
+
+
+def make_environment(cache_dir: str | Path | None = None, **options: Any) -> OSWorldEnvironment:
+    """An embedded desktop with OSWorld's screen."""
+    options = {"action_pause_s": 0.2, "evaluate_timeout_s": 600.0, **options}
+    config = EnvironmentConfig(screen_size=SCREEN, cache_dir=None if cache_dir is None else str(cache_dir), **options)
+    return OSWorldEnvironment(config)
+
+
+Solution = Callable[["Operator"], None]
+
+
+def run_nothing(environment: OSWorldEnvironment, task: Task) -> float:
+    """The score of an agent that says at once that it is done."""
+    return _run(environment, task, lambda operator: None, Finish())
+
+
+def run_fail(environment: OSWorldEnvironment, task: Task) -> float:
+    """The score of an agent that says at once that the task cannot be done."""
+    return _run(environment, task, lambda operator: None, Fail())
+
+
+def run_solution(environment: OSWorldEnvironment, task: Task, solution: Solution) -> float:
+    """The score of a scripted solution."""
+    return _run(environment, task, solution, Finish())
+
+
+def _run(environment: OSWorldEnvironment, task: Task, solution: Solution, last: Action) -> float:
+    observation = environment.reset(task)
+    solution(Operator(environment, observation.screenshot, task.task_id))
+    environment.step(last)
+    return environment.evaluate().score
+
+
+class Operator:
+    """Acts on a desktop as its user, and looks at what came of it."""
+
+    def __init__(self, environment: OSWorldEnvironment, screenshot: bytes, name: str):
+        self._environment = environment
+        self._name = name
+        self.screenshot = screenshot
+        """What the last action led to."""
+        self.num_actions = 0
+        self._trace()
+
+    # --- Acting: typed actions through the environment ----------------------------------------------------------
+
+    def act(self, *actions: Action) -> None:
+        """Take actions, one after the other."""
+        for action in actions:
+            self.screenshot = self._environment.step(action).screenshot
+            self.num_actions += 1
+            self._trace()
+
+    def press(self, *keys: str) -> None:
+        """Press keys together."""
+        self.act(Hotkey(keys))
+
+    def type(self, text: str) -> None:
+        """Type text; a newline presses Enter."""
+        self.act(TypeText(text))
+
+    def click(self, x: int, y: int, **options: Any) -> None:
+        """Click at pixels of the screen; options are `Click`'s."""
+        self.act(Click(Point(x, y), **options))
+
+    def look(self) -> bytes:
+        """A new screenshot."""
+        self.act(Wait())
+        return self.screenshot
+
+    # --- Looking: nothing here changes the desktop --------------------------------------------------------------
+
+    def sh(self, line: str) -> str:
+        """What a shell line in the guest prints. For looking only."""
+        client = self._environment._running()
+        reply = requests.post(
+            f"http://{client.address}/execute", json={"command": line, "shell": True}, timeout=PATIENCE_S
+        )
+        return reply.json().get("output", "")
+
+    def windows(self) -> list[str]:
+        """The titles of all windows."""
+        return [line.split(None, 3)[-1] for line in self.sh("wmctrl -l").splitlines()]
+
+    def focused(self) -> str:
+        """The title of the window that the keyboard goes to."""
+        return self.sh("xdotool getactivewindow getwindowname 2>/dev/null").strip()
+
+    def until(self, what: str, condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
+        """The condition's first true value."""
+        deadline = time.monotonic() + timeout_s
+        while not (value := condition()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what}: not within {timeout_s:g} s; windows {self.windows()}{self._evidence()}")
+            time.sleep(LOOK_INTERVAL_S)
+        return value
+
+    def await_window(self, title: str) -> None:
+        """Wait until the keyboard goes to a window whose title contains `title`."""
+        self.until(f"a focused window {title!r}", lambda: title in self.focused())
+
+    def await_no_window(self, title: str) -> None:
+        """Wait until no window's title contains `title`."""
+        self.until(f"no window {title!r}", lambda: not any(title in window for window in self.windows()))
+
+    def await_output(self, line: str, expected: str) -> None:
+        """Wait until a shell line prints something that contains `expected`."""
+        self.until(f"{line!r} prints {expected!r}", lambda: expected in self.sh(line))
+
+    def await_still(self) -> None:
+        """Wait until three looks in a row, a fifth of a second apart or more, show the same: it is drawn."""
+        seen = [b"", b"", self.look()]
+
+        def still() -> bool:
+            seen.append(self.look())
+            return seen[-1] == seen[-2] == seen[-3]
+
+        self.until("a still screen", still)
+
+    # --- Evidence -----------------------------------------------------------------------------------------------
+
+    def _trace(self) -> None:
+        if folder := os.environ.get(TRACE_VARIABLE):
+            path = Path(folder) / self._name / f"{self.num_actions:03}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self.screenshot)
+
+    def _evidence(self) -> str:
+        """The screen as it is, in the trace folder, for a message."""
+        self.look()
+        folder = os.environ.get(TRACE_VARIABLE)
+        hint = f"{folder}/{self._name}" if folder else f"set {TRACE_VARIABLE} to a folder to get the screenshots"
+        return f"; {hint}"
