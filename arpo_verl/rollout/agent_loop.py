@@ -18,7 +18,8 @@ from verl.workers.rollout.replica import TokenOutput
 
 from arpo_verl.errors import DesktopError, GenerationError
 from arpo_verl.rollout.chat import ChatTokenizer
-from arpo_verl.rollout.episode import Episode, Generated, TokenLimits, play_episode
+from arpo_verl.rollout.conversation import Generated, TokenLimits
+from arpo_verl.rollout.episode import Episode, play_episode
 from arpo_verl.rollout.recorder import EpisodeRecord, record_episode
 from arpo_verl.rollout.row import read_task
 from arpo_verl.rollout.scoring import Score, score_episode

@@ -15,7 +15,8 @@ from arpo_verl.policy.sequences import SequenceBuilder, reply_log_probs
 from arpo_verl.policy.warm_start import WarmStartConfig, estimate_success, imitate
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.episode import Generated, TokenLimits, play_episode
+from arpo_verl.rollout.conversation import Generated, TokenLimits
+from arpo_verl.rollout.episode import play_episode
 
 
 @pytest.fixture(scope="module")
