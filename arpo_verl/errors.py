@@ -7,10 +7,12 @@ ArpoError
 ├── ReplayError (ValueError)            a stored trajectory does not fit
 ├── GenerationError (RuntimeError)      the rollout engine gave no usable reply: the session is dropped, never scored
 ├── MissingDependencyError (ImportError) a package or a program is not installed
+├── TaskQuarantinedError (RuntimeError) a task breaks desktops: its sessions are dropped for a while, never scored
 └── DesktopError (RuntimeError)         an infrastructure fault: retried on a fresh desktop, never scored
     ├── DesktopBootError                it did not start
     ├── DesktopSetupError               the task's set-up did not complete
     ├── DesktopLostError                it died or hung in use
+    │   └── HostLostError               its worker process, or the node under it, died
     └── EvaluatorError                  the evaluator broke: no verdict
 """
 
@@ -43,6 +45,10 @@ class MissingDependencyError(ArpoError, ImportError):
     """A package or a program that this needs is not installed; the message says how to install it."""
 
 
+class TaskQuarantinedError(ArpoError, RuntimeError):
+    """A task has broken desktops repeatedly: its sessions are dropped for a while, counted, never scored."""
+
+
 class DesktopError(ArpoError, RuntimeError):
     """An infrastructure fault of a desktop: retried on a fresh one, then dropped and counted, never scored."""
 
@@ -57,6 +63,10 @@ class DesktopSetupError(DesktopError):
 
 class DesktopLostError(DesktopError):
     """The desktop died or stopped answering while in use."""
+
+
+class HostLostError(DesktopLostError):
+    """The process that hosts the desktop died, or the node under it: no doing of the task's."""
 
 
 class EvaluatorError(DesktopError):

@@ -24,6 +24,10 @@ class DesktopEnvironment(ABC):
             DesktopBootError: no desktop came up.
         """
 
+    def is_ready(self) -> bool:
+        """Whether a prepared desktop that waits for its next task is still alive. True where nothing can be asked."""
+        return True
+
     @abstractmethod
     def reset(self, task: Task) -> Observation:
         """Give a clean desktop on which the task's set-up has run.

@@ -17,6 +17,26 @@ OSWORLD_PROVIDERS = ("docker", "vmware", "virtualbox", "aws", "azure", "aliyun",
 # The screen of the image that OSWorld's Docker provider downloads; the provider cannot change it.
 OSWORLD_DOCKER_SCREEN = Size(1920, 1080)
 
+_COUNTS = (
+    "num_desktops",
+    "desktops_per_worker",
+    "max_boots_per_host",
+    "max_attempts",
+    "guest_attempts",
+    "max_boot_failures",
+    "quarantine_desktops",
+)
+_PAUSES = (
+    "action_pause_s",
+    "settle_timeout_s",
+    "wait_s",
+    "setup_pause_s",
+    "evaluate_pause_s",
+    "guest_retry_s",
+    "retry_backoff_s",
+    "quarantine_s",
+)
+
 
 @dataclass(frozen=True)
 class EnvironmentConfig:
@@ -55,9 +75,17 @@ class EnvironmentConfig:
     desktops_per_worker: int = 16
     """Desktops that one worker process serves in threads. Importing the OSWorld client costs a process 200 to 300 MB
     and 5 to 8 s, and an embedded desktop's worker mostly waits; a Docker worker may want 1."""
+    host_resource: str | None = None
+    """Ray resource by which nodes offer desktops: `docker:` stands for every `docker:<ip>` that a node was started
+    with (`ray start --resources='{"docker:10.0.0.1": 16}'`). Each desktop takes one unit, and nodes share the desktops
+    in proportion to what they offer. None is `docker:` for the Docker provider and no resource for any other; empty
+    is none. Without one, Ray spreads the workers over all nodes."""
     worker_resources: Mapping[str, float] = field(default_factory=dict)
-    """Ray resources of each worker process, such as `{desktop_host: 1}`: how workers spread over nodes. `CPU` and
-    `memory` (bytes) are Ray's own; without `CPU` a worker asks for none, since it mostly waits."""
+    """Ray resources that each worker process asks for besides, such as `{desktop_host: 1}`. `CPU` and `memory` (bytes)
+    are Ray's own; without `CPU` a worker asks for none, since it mostly waits."""
+    max_boots_per_host: int = 8
+    """Desktops that boot or are cleaned at once on a node. Virtual machines that all boot together starve each other
+    past their time-outs; the others wait their turn while ready ones are leased."""
     py_executable: str | None = None
     """Another Python for the workers, where `desktop-env` clashes with the trainer's packages. It needs arpo_verl,
     the OSWorld client and the same Ray. None: the trainer's own."""
@@ -81,6 +109,9 @@ class EnvironmentConfig:
     # --- Patience ----------------------------------------------------------------------------------------------
     max_attempts: int = 3
     """Fresh desktops that one episode may use up before it is dropped."""
+    retry_backoff_s: float = 1.0
+    """Rest before an episode's second attempt, twice as long before each further one: what broke the desktop, a node
+    that died or a network that broke off, takes a moment to be noticed and replaced."""
     guest_attempts: int = 1
     """How often the client asks the guest for a screenshot or a file. A file that is not there costs every attempt,
     so 1 for a guest on this machine; 3 where a network may lose a request. Actions are sent once, always."""
@@ -97,6 +128,17 @@ class EnvironmentConfig:
     """A desktop whose holder has not used it for so long is taken back: its rollout process died."""
     max_boot_failures: int = 8
     """Boots that may fail in a row, with no desktop alive, before rollouts that wait are told so."""
+    health_interval_s: float = 30.0
+    """How often a ready desktop that nobody uses is asked whether it is still alive; a dead one is replaced before
+    anybody leases it. Costs the guest one screenshot."""
+    quarantine_faults: int = 6
+    """A task whose episodes broke desktops so often, with none completed in between, is quarantined: its sessions are
+    dropped at once, so that it cannot eat up the others' desktops. Two sessions' attempts by default; 0 never does."""
+    quarantine_desktops: int = 3
+    """On how many different desktops of the pool those faults must have come (all of them in a smaller pool): a single
+    bad place is not the task's fault."""
+    quarantine_s: float = 1800.0
+    """After this long the task is tried again; one more fault sends it back, one completed episode clears it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "screen_size", _size(self.screen_size))
@@ -105,6 +147,8 @@ class EnvironmentConfig:
             object.__setattr__(self, name, dict(getattr(self, name)))
         self._check_provider()
         self._check_numbers()
+        ok = self.host_resource is None or isinstance(self.host_resource, str)
+        require(ok, "environment.host_resource", "the beginning of Ray resources' names", self.host_resource)
         for name, amount in self.worker_resources.items():
             ok = isinstance(amount, (int, float)) and amount >= 0
             require(ok, f"environment.worker_resources.{name}", "a number that is not negative", amount)
@@ -123,15 +167,14 @@ class EnvironmentConfig:
             )
 
     def _check_numbers(self) -> None:
-        for name in ("num_desktops", "desktops_per_worker", "max_attempts", "guest_attempts", "max_boot_failures"):
+        for name, least in (*((name, 1) for name in _COUNTS), ("quarantine_faults", 0)):
             value = getattr(self, name)
-            ok = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-            require(ok, f"environment.{name}", "a whole number of at least 1", value)
-        pauses = ("action_pause_s", "settle_timeout_s", "wait_s", "setup_pause_s", "evaluate_pause_s", "guest_retry_s")
-        for name in pauses:
+            ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
+            require(ok, f"environment.{name}", f"a whole number of at least {least}", value)
+        for name in _PAUSES:
             require(_seconds(getattr(self, name)), f"environment.{name}", "0 or more seconds", getattr(self, name))
         limits = ("boot", "reset", "step", "evaluate", "lease_idle")
-        for name in (*(f"{limit}_timeout_s" for limit in limits), "settle_interval_s"):
+        for name in (*(f"{limit}_timeout_s" for limit in limits), "settle_interval_s", "health_interval_s"):
             value = getattr(self, name)
             require(_seconds(value) and value > 0, f"environment.{name}", "more than 0 seconds", value)
         waits = max(self.action_pause_s + self.settle_timeout_s, self.wait_s + self.settle_timeout_s)
@@ -143,9 +186,11 @@ class EnvironmentConfig:
         )
 
     @property
-    def num_workers(self) -> int:
-        """Worker processes that serve `num_desktops`."""
-        return math.ceil(self.num_desktops / self.desktops_per_worker)
+    def host_prefix(self) -> str:
+        """How the names of the resources begin by which nodes offer desktops; empty where any node may have some."""
+        if self.host_resource is not None:
+            return self.host_resource
+        return "docker:" if self.provider == "docker" else ""
 
 
 def _seconds(value: object) -> bool:

@@ -69,6 +69,9 @@ class OSWorldEnvironment(DesktopEnvironment):
                 return
             self._boot()
 
+    def is_ready(self) -> bool:
+        return self._clean and self._alive()
+
     def reset(self, task: Task) -> Observation:
         self.prepare()
         client = self._running()
