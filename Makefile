@@ -1,6 +1,7 @@
 # make demo   train a GUI agent with stock veRL on this machine, without a GPU
 # make test   the test suite
 # make setup  what both need: Debian packages and a virtual environment; a second run repeats nothing
+# make osworld-packages  the programs that OSWorld's own tasks work with; `make test` installs them, `make demo` does not
 # Variables: PYTHON (3.10 or newer) makes the virtual environment; RUN_DIR takes the demo's output, and an interrupted
 # demo goes on when given its RUN_DIR again; RECIPE_ARGS are added to the training command.
 
@@ -17,15 +18,18 @@ PYTEST_ARGS ?=
 # extra `osworld`. pyautogui's dependency python3-xlib would overwrite python-xlib.
 NO_DEPS := desktop-env==1.0.2 pyautogui==0.9.54 pymsgbox==2.0.1 pytweening==1.2.0 pyscreeze==1.0.1 mouseinfo==0.1.3 pyperclip==1.11.0
 
-.PHONY: help setup packages demo test lint clean
+.PHONY: help setup packages osworld-packages demo test lint clean
 
 help:
-	@sed -n '1,5s/^# //p' Makefile
+	@sed -n '1,6s/^# //p' Makefile
 
 setup: packages $(READY)
 
 packages:
 	@$(PYTHON) arpo_verl/desktop/packages.py install
+
+osworld-packages:
+	@$(PYTHON) arpo_verl/desktop/packages.py install osworld
 
 $(READY): setup.py pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +46,7 @@ demo: $(POLICY)
 		run_dir=$(RUN_DIR) $(RECIPE_ARGS)
 
 test: setup
+	-@$(MAKE) --silent osworld-packages  # without them, the tests that need them are skipped
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: setup

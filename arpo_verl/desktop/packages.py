@@ -1,8 +1,10 @@
 """The Debian and Ubuntu packages of the embedded desktop, in one place. Standard library only, and a script as well:
 
-python packages.py list       every package, one a line
-python packages.py missing    those that are not installed
-python packages.py install    install the missing ones; without root or sudo, print the command and fail
+python packages.py list [osworld]       every package, one a line
+python packages.py missing [osworld]    those that are not installed
+python packages.py install [osworld]    install the missing ones; without root or sudo, print the command and fail
+
+`osworld` adds the programs that OSWorld's own tasks work with; the shipped tasks need none of them.
 """
 
 from __future__ import annotations
@@ -48,9 +50,22 @@ TASKS: dict[str, str] = {
 }
 """What the shipped tasks work with. A task's author appends here."""
 
+OSWORLD: dict[str, str] = {
+    "gimp": "gimp",
+    "vlc": "vlc",
+    "gnome-terminal": "gnome-terminal",
+    "gsettings-desktop-schemas": "/usr/share/glib-2.0/schemas/org.gnome.desktop.interface.gschema.xml",
+    "gnome-settings-daemon-common": "/usr/share/glib-2.0/schemas/org.gnome.settings-daemon.plugins.power.gschema.xml",
+    "gnome-shell-common": "/usr/share/glib-2.0/schemas/org.gnome.shell.gschema.xml",
+    "pulseaudio": "pulseaudio",
+    "pulseaudio-utils": "pactl",
+    "bc": "bc",
+}
+"""What OSWorld's own tasks work with, as far as Debian has it. About 1 GB."""
+
 
 def missing_packages(packages: dict[str, str] | None = None) -> list[str]:
-    """Packages whose program is not installed; all of them by default, in the order above."""
+    """Packages whose program is not installed; `BASE` and `TASKS` by default, in the order above."""
     packages = {**BASE, **TASKS} if packages is None else packages
     return [package for package, program in packages.items() if not _installed(program)]
 
@@ -69,9 +84,9 @@ def _installed(program: str) -> bool:
     return os.path.exists(program) if os.path.isabs(program) else shutil.which(program) is not None
 
 
-def _install() -> int:
+def _install(packages: dict[str, str]) -> int:
     """Install what is missing; the exit status."""
-    missing = missing_packages()
+    missing = missing_packages(packages)
     if importlib.util.find_spec("ensurepip") is None:  # Debian's own Python comes without what makes environments
         missing.append("python3-venv")
     if not missing:
@@ -100,14 +115,15 @@ def _privilege() -> list[str] | None:
 
 def main(arguments: list[str]) -> int:
     """Run one of the commands of this module's docstring."""
-    command = arguments[0] if arguments else ""
+    command, *groups = arguments or [""]
+    if command not in ("list", "missing", "install") or groups not in ([], ["osworld"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    packages = {**BASE, **TASKS, **(OSWORLD if groups else {})}
     if command == "install":
-        return _install()
-    if command in ("list", "missing"):
-        print("\n".join(missing_packages() if command == "missing" else [*BASE, *TASKS]))
-        return 0
-    print(__doc__, file=sys.stderr)
-    return 2
+        return _install(packages)
+    print("\n".join(missing_packages(packages) if command == "missing" else packages))
+    return 0
 
 
 if __name__ == "__main__":
