@@ -39,19 +39,26 @@ class Task:
 
 @dataclass(frozen=True)
 class Click:
-    """Press and release a mouse button `count` times at one point."""
+    """Press and release a mouse button `count` times at one point, or where the pointer is when `point` is None."""
 
-    point: Point
+    point: Point | None
     button: Literal["left", "right", "middle"] = "left"
     count: int = 1
 
 
 @dataclass(frozen=True)
 class Drag:
-    """Press the left button at `start`, move to `end`, release."""
+    """Press the left button at `start`, or where the pointer is when it is None, move to `end`, release."""
 
-    start: Point
+    start: Point | None
     end: Point
+
+
+@dataclass(frozen=True)
+class Move:
+    """Move the pointer, without a button."""
+
+    point: Point
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,8 @@ class Scroll:
 
     direction: Literal["up", "down", "left", "right"]
     point: Point | None = None
+    notches: int | None = None
+    """How far; None, where the model's grammar has no amount, is as far as the environment usually scrolls."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ class Fail:
     """The agent says that the task cannot be done: the right answer to an infeasible OSWorld task."""
 
 
-Action = Click | Drag | Hotkey | TypeText | Scroll | Wait | Finish | Fail
+Action = Click | Drag | Move | Hotkey | TypeText | Scroll | Wait | Finish | Fail
 
 
 # --- Episodes ----------------------------------------------------------------------------------------------------
@@ -107,10 +116,23 @@ class Observation:
 
 
 @dataclass(frozen=True)
+class MetricCall:
+    """One metric that the evaluator called: what it was given and what it returned, as shortened Python literals."""
+
+    metric: str
+    result: str
+    """What the task's getter found on the desktop."""
+    expected: str
+    """What the task expects, and the metric's options."""
+    returned: str
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """The OSWorld evaluator's verdict: `score` in [0, 1]."""
+    """The OSWorld evaluator's verdict: `score` in [0, 1], and the metrics behind it, for people to read."""
 
     score: float
+    metrics: tuple[MetricCall, ...] = ()
 
 
 class StopReason(str, Enum):

@@ -11,10 +11,10 @@ printable ASCII is typed, and only a line with other characters is pasted.
 
 from __future__ import annotations
 
-from arpo_verl.types import Action, Click, Drag, Hotkey, Point, Scroll, TypeText, Wait
+from arpo_verl.types import Action, Click, Drag, Hotkey, Move, Point, Scroll, TypeText, Wait
 
 SCROLL_NOTCHES = 5
-"""Wheel notches of one scroll action."""
+"""Wheel notches of a scroll action whose grammar has no amount."""
 
 DRAG_S = 1.0
 """Seconds that a drag takes: too fast a one is not taken for a drag by some toolkits."""
@@ -38,18 +38,19 @@ def to_code(action: Action, *, wait_s: float = WAIT_S) -> str:
     """
     match action:
         case Click(point=point, button=button, count=count):
-            return f"pyautogui.click({_position(point)}, clicks={count:d}, button={button!a})"
+            place = "" if point is None else f"{_position(point)}, "
+            return f"pyautogui.click({place}clicks={count:d}, button={button!a})"
         case Drag(start=start, end=end):
-            return (
-                f"pyautogui.moveTo({_position(start)})\n"
-                f"pyautogui.dragTo({_position(end)}, duration={DRAG_S}, button='left')"
-            )
+            first = "" if start is None else f"pyautogui.moveTo({_position(start)})\n"
+            return f"{first}pyautogui.dragTo({_position(end)}, duration={DRAG_S}, button='left')"
+        case Move(point=point):
+            return f"pyautogui.moveTo({_position(point)})"
         case Hotkey(keys=keys):
             return _hotkey(keys)
         case TypeText(text=text):
             return _type(text)
-        case Scroll(direction=direction, point=point):
-            return _scroll(direction, point)
+        case Scroll(direction=direction, point=point, notches=notches):
+            return _scroll(direction, point, SCROLL_NOTCHES if notches is None else notches)
         case Wait():
             return f"time.sleep({wait_s!r})"
     raise TypeError(f"{action!r} has no pyautogui code: the environment ends the episode by it")
@@ -67,10 +68,10 @@ def _hotkey(keys: tuple[str, ...]) -> str:
     return f"pyautogui.hotkey({', '.join(_literal(key) for key in pressed)})"
 
 
-def _scroll(direction: str, point: Point | None) -> str:
+def _scroll(direction: str, point: Point | None, notches: int) -> str:
     function = "scroll" if direction in ("up", "down") else "hscroll"
-    amount = SCROLL_NOTCHES if direction in ("up", "right") else -SCROLL_NOTCHES
-    return f"pyautogui.{function}({amount}{', ' + _position(point) if point is not None else ''})"
+    amount = notches if direction in ("up", "right") else -notches
+    return f"pyautogui.{function}({amount:d}{', ' + _position(point) if point is not None else ''})"
 
 
 def _type(text: str) -> str:

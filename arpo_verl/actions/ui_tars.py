@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from arpo_verl.actions.calls import excerpt, read_calls
 from arpo_verl.actions.keys import parse_keys
+from arpo_verl.actions.reply import MAX_ACTIONS, Frame, Reply, check_length
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import (
     Action,
@@ -32,12 +32,6 @@ from arpo_verl.types import (
     Wait,
 )
 
-MAX_REPLY_CHARS = 100_000
-"""Longest reply that is parsed: far beyond any reply of UI-TARS (8192 tokens); bounds the work on hostile text."""
-
-MAX_ACTIONS = 8
-"""Most actions in one reply: more would hold a desktop for minutes within one counted step."""
-
 _CLICKS = {"click": ("left", 1), "left_single": ("left", 1), "left_double": ("left", 2), "right_single": ("right", 1)}
 _START_NAMES = ("start_box", "point", "start_point")
 _END_NAMES = ("end_box", "end_point")
@@ -48,14 +42,6 @@ _ACTION_LINE = re.compile(r"^[ \t]*Action:", re.MULTILINE)
 _NUMBER = r"(-?\d{1,6}(?:\.\d{1,6})?)"
 _BOX = re.compile(rf"\(\s*{_NUMBER}\s*,\s*{_NUMBER}\s*(?:,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*)?\)", re.ASCII)
 _POINT = re.compile(rf"<point>\s*{_NUMBER}[\s,]\s*{_NUMBER}\s*</point>", re.ASCII)
-
-
-@dataclass(frozen=True)
-class Reply:
-    """One parsed model reply: its thought ("" when it has none) and one to `MAX_ACTIONS` actions in screen pixels."""
-
-    thought: str
-    actions: tuple[Action, ...]
 
 
 def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
@@ -69,11 +55,10 @@ def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
     Raises:
         ActionParseError: the text is not in the grammar, or a coordinate is outside the image; says why.
     """
-    if len(text) > MAX_REPLY_CHARS:
-        raise ActionParseError(f"a reply must have at most {MAX_REPLY_CHARS} characters, got {len(text)}")
+    check_length(text)
     text = text.replace("\r\n", "\n").strip()
     thought, position = _split_thought(text)
-    frame = _Frame(image_size, screen_size)
+    frame = Frame(image_size, screen_size)
     actions: list[Action] = []
     for name, arguments in read_calls(text, position):
         if len(actions) == MAX_ACTIONS:
@@ -89,12 +74,13 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
     image, and else points at most one image pixel off.
 
     Raises:
-        ActionParseError: the grammar has no such action (a middle click), or the thought holds its labels.
+        ActionParseError: the grammar has no such action (a middle click, a click where the pointer is), or the thought
+            holds its labels.
     """
     thought = reply.thought.strip()
     if _ACTION_LINE.search(thought) or thought.startswith("Thought:"):
         raise ActionParseError(f"a thought must not hold the grammar's own labels, got {excerpt(thought)}")
-    frame = _Frame(image_size, screen_size)
+    frame = Frame(image_size, screen_size)
     actions = "\n\n".join(_format_action(action, frame) for action in reply.actions)
     return f"Thought: {thought}\nAction: {actions}" if thought else f"Action: {actions}"
 
@@ -102,40 +88,7 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
 # --- Coordinates -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """The two coordinate systems: the resized image that the model sees, and the screen."""
-
-    image: Size
-    screen: Size
-
-    def to_screen(self, x: float, y: float) -> Point:
-        # Both edges belong to the image, since a box may end on them; the far edge is the last pixel of the screen.
-        for axis, value, limit in (("x", x, self.image.width), ("y", y, self.image.height)):
-            if not 0 <= value <= limit:
-                raise ActionParseError(f"{axis} must be within the image, 0 to {limit} pixels, got {value:g}")
-        return Point(
-            min(round(x * self.screen.width / self.image.width), self.screen.width - 1),
-            min(round(y * self.screen.height / self.image.height), self.screen.height - 1),
-        )
-
-    def to_image(self, point: Point) -> tuple[int, int]:
-        return (
-            _nearest(point.x, self.image.width, lambda x: self.to_screen(x, 0).x, self.screen.width),
-            _nearest(point.y, self.image.height, lambda y: self.to_screen(0, y).y, self.screen.height),
-        )
-
-
-def _nearest(target: int, image_length: int, to_screen: Callable[[int], int], screen_length: int) -> int:
-    """The image coordinate whose screen coordinate is nearest: the far edge maps back onto the far edge."""
-    guess = round(target * image_length / screen_length)
-    candidates = [value for value in (guess, guess + 1) if 0 <= value <= image_length]
-    if not candidates:
-        raise ActionParseError(f"a point must be on the screen, within {screen_length} pixels, got {target}")
-    return min(candidates, key=lambda value: abs(to_screen(value) - target))
-
-
-def _parse_point(value: str, frame: _Frame) -> Point:
+def _parse_point(value: str, frame: Frame) -> Point:
     """`(x,y)`, the centre of `(x1,y1,x2,y2)`, or `<point>x y</point>`, in image pixels, to a screen point."""
     value = value.replace("<|box_start|>", "").replace("<|box_end|>", "").strip()
     match = _BOX.fullmatch(value) or _POINT.fullmatch(value)
@@ -167,7 +120,7 @@ def _split_thought(text: str) -> tuple[str, int]:
 # --- Actions from calls ------------------------------------------------------------------------------------------
 
 
-def _build_action(name: str, arguments: dict[str, str], frame: _Frame) -> Action:
+def _build_action(name: str, arguments: dict[str, str], frame: Frame) -> Action:
     if name in _CLICKS:
         button, count = _CLICKS[name]
         point = _parse_point(_take(name, arguments, _START_NAMES), frame)
@@ -190,12 +143,12 @@ def _take(name: str, arguments: dict[str, str], keys: tuple[str, ...]) -> str:
     raise ActionParseError(f"{name} must have {' or '.join(keys)}, got {', '.join(arguments) or 'no argument'}")
 
 
-def _drag(name: str, arguments: dict[str, str], frame: _Frame) -> Action:
+def _drag(name: str, arguments: dict[str, str], frame: Frame) -> Action:
     start = _parse_point(_take(name, arguments, _START_NAMES), frame)
     return Drag(start, _parse_point(_take(name, arguments, _END_NAMES), frame))
 
 
-def _scroll(name: str, arguments: dict[str, str], frame: _Frame) -> Action:
+def _scroll(name: str, arguments: dict[str, str], frame: Frame) -> Action:
     direction = _take(name, arguments, ("direction",)).strip().lower()
     if direction not in _DIRECTIONS:
         raise ActionParseError(f"scroll's direction must be one of {', '.join(_DIRECTIONS)}, got {excerpt(direction)}")
@@ -204,23 +157,23 @@ def _scroll(name: str, arguments: dict[str, str], frame: _Frame) -> Action:
     return Scroll(direction, point)  # type: ignore[arg-type]
 
 
-def _type(name: str, arguments: dict[str, str], frame: _Frame) -> Action:
+def _type(name: str, arguments: dict[str, str], frame: Frame) -> Action:
     text = _take(name, arguments, ("content",))
     if not text:
         raise ActionParseError("type must have text in content, got none")
     return TypeText(text)
 
 
-def _hotkey(name: str, arguments: dict[str, str], frame: _Frame) -> Action:
+def _hotkey(name: str, arguments: dict[str, str], frame: Frame) -> Action:
     return Hotkey(parse_keys(_take(name, arguments, ("key", "hotkey"))))
 
 
-def _fail(name: str, arguments: dict[str, str], frame: _Frame) -> Action:
+def _fail(name: str, arguments: dict[str, str], frame: Frame) -> Action:
     arguments.pop("content", None)
     return Fail()
 
 
-_BUILDERS: Mapping[str, Callable[[str, dict[str, str], _Frame], Action]] = {
+_BUILDERS: Mapping[str, Callable[[str, dict[str, str], Frame], Action]] = {
     "drag": _drag,
     "hotkey": _hotkey,
     "type": _type,
@@ -235,22 +188,22 @@ _BUILDERS: Mapping[str, Callable[[str, dict[str, str], _Frame], Action]] = {
 # --- Actions to text ---------------------------------------------------------------------------------------------
 
 
-def _format_action(action: Action, frame: _Frame) -> str:
+def _format_action(action: Action, frame: Frame) -> str:
     match action:
-        case Click(point=point, button=button, count=count):
+        case Click(point=Point() as point, button=button, count=count):
             for name in ("click", "left_double", "right_single"):
                 if _CLICKS[name] == (button, count):
                     return f"{name}(start_box={_format_point(point, frame)})"
             raise ActionParseError(f"UI-TARS has no click of {count} with the {button} button")
-        case Drag(start=start, end=end):
+        case Drag(start=Point() as start, end=end):
             return f"drag(start_box={_format_point(start, frame)}, end_box={_format_point(end, frame)})"
         case Hotkey(keys=keys):
             return f"hotkey(key={_quote(' '.join(keys))})"
         case TypeText(text=text):
             return f"type(content={_quote(text)})"
-        case Scroll(direction=direction, point=None):
+        case Scroll(direction=direction, point=None, notches=None):
             return f"scroll(direction='{direction}')"
-        case Scroll(direction=direction, point=Point() as point):
+        case Scroll(direction=direction, point=Point() as point, notches=None):
             return f"scroll(start_box={_format_point(point, frame)}, direction='{direction}')"
         case Wait():
             return "wait()"
@@ -261,7 +214,7 @@ def _format_action(action: Action, frame: _Frame) -> str:
     raise ActionParseError(f"UI-TARS has no action {action!r}")
 
 
-def _format_point(point: Point, frame: _Frame) -> str:
+def _format_point(point: Point, frame: Frame) -> str:
     x, y = frame.to_image(point)
     return f"'<|box_start|>({x},{y})<|box_end|>'"
 

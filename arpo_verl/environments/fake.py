@@ -16,13 +16,14 @@ from arpo_verl.config import build_config, require
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import DesktopBootError, DesktopError, DesktopLostError, DesktopSetupError, EvaluatorError
-from arpo_verl.types import Action, Click, Evaluation, Fail, Observation, Size, Task
+from arpo_verl.types import Action, Click, Evaluation, Fail, Observation, Point, Size, Task
 
 _ERRORS: dict[str, type[DesktopError]] = {
     "boot": DesktopBootError,
     "reset": DesktopSetupError,
     "step": DesktopLostError,
     "evaluate": EvaluatorError,
+    "check": DesktopLostError,
 }
 
 DEFAULT_SCREEN = Size(640, 480)
@@ -30,7 +31,8 @@ DEFAULT_SCREEN = Size(640, 480)
 
 @dataclass(frozen=True)
 class FakeScript:
-    """What fake desktops do. Calls are counted from 1 over one desktop's life, by kind: boot, reset, step, evaluate.
+    """What fake desktops do. Calls are counted from 1 over one desktop's life, by kind: boot, reset, step, evaluate,
+    and check, a look whether it is still alive.
 
     A value of `fail`, `hang` or `die` is a list of call numbers, or `[-1]` for every call.
     """
@@ -89,6 +91,13 @@ class FakeEnvironment(DesktopEnvironment):
             self._play("boot")
             self._booted = True
 
+    def is_ready(self) -> bool:
+        try:
+            self._play("check")
+        except DesktopLostError:
+            return False
+        return True
+
     def reset(self, task: Task) -> Observation:
         self.prepare()
         self._play("reset")
@@ -99,7 +108,7 @@ class FakeEnvironment(DesktopEnvironment):
     def step(self, action: Action) -> Observation:
         self._play("step")
         self.actions.append(action)
-        if isinstance(action, Click) and self._hit(action):
+        if isinstance(action, Click) and action.point is not None and self._hit(action.point):
             self._hits += 1
         return self._look()
 
@@ -124,9 +133,9 @@ class FakeEnvironment(DesktopEnvironment):
         top = (self._hits * side // 2) % (self._size.height - side)
         return left, top, left + side, top + side
 
-    def _hit(self, click: Click) -> bool:
+    def _hit(self, point: Point) -> bool:
         left, top, right, bottom = self.target
-        return left <= click.point.x <= right and top <= click.point.y <= bottom
+        return left <= point.x <= right and top <= point.y <= bottom
 
     def _look(self) -> Observation:
         image = Image.new("RGB", self._size, "white")

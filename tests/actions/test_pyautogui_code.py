@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arpo_verl.actions.pyautogui import to_code
-from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Point, Scroll, TypeText, Wait
+from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, TypeText, Wait
 
 
 class Recorder:
@@ -57,6 +57,10 @@ def typed(calls):
         (Click(Point(3, 4)), [("click", (), {"x": 3, "y": 4, "clicks": 1, "button": "left"})]),
         (Click(Point(3, 4), "right"), [("click", (), {"x": 3, "y": 4, "clicks": 1, "button": "right"})]),
         (Click(Point(3, 4), count=2), [("click", (), {"x": 3, "y": 4, "clicks": 2, "button": "left"})]),
+        (Click(None, "middle", 3), [("click", (), {"clicks": 3, "button": "middle"})]),
+        (Move(Point(3, 4)), [("moveTo", (), {"x": 3, "y": 4})]),
+        (Drag(None, Point(3, 4)), [("dragTo", (), {"x": 3, "y": 4, "duration": 1.0, "button": "left"})]),
+        (Scroll("down", notches=12), [("scroll", (-12,), {})]),
         (
             Drag(Point(1, 2), Point(3, 4)),
             [("moveTo", (), {"x": 1, "y": 2}), ("dragTo", (), {"x": 3, "y": 4, "duration": 1.0, "button": "left"})],

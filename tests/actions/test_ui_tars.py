@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arpo_verl.actions.keys import KEY_NAMES, parse_keys
-from arpo_verl.actions.ui_tars import MAX_ACTIONS, MAX_REPLY_CHARS, Reply, format_reply, parse_reply
+from arpo_verl.actions.reply import MAX_ACTIONS, MAX_REPLY_CHARS, Reply
+from arpo_verl.actions.ui_tars import format_reply, parse_reply
 from arpo_verl.errors import ActionParseError
-from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Point, Scroll, Size, TypeText, Wait
+from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Size, TypeText, Wait
 
 IMAGE, SCREEN = Size(364, 252), Size(640, 480)
 
@@ -159,9 +160,12 @@ def test_key_names_are_normalised(text, keys):
     assert parse_keys(text) == keys
 
 
-def test_a_middle_click_and_a_label_in_a_thought_cannot_be_written():
+def test_what_the_grammar_lacks_cannot_be_written():
     with pytest.raises(ActionParseError, match="no click of 1 with the middle button"):
         format_reply(Reply("", (Click(Point(0, 0), "middle"),)), IMAGE, SCREEN)
+    for action in (Click(None), Drag(None, Point(0, 0)), Move(Point(0, 0)), Scroll("up", notches=3)):
+        with pytest.raises(ActionParseError, match="UI-TARS has no action"):
+            format_reply(Reply("", (action,)), IMAGE, SCREEN)
     with pytest.raises(ActionParseError, match="must not hold"):
         format_reply(Reply("x\nAction: y", (Wait(),)), IMAGE, SCREEN)
 

@@ -1,0 +1,79 @@
+"""What every action grammar shares: the parsed reply, its bounds, and the two coordinate systems. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from arpo_verl.errors import ActionParseError
+from arpo_verl.types import Action, Point, Size
+
+MAX_REPLY_CHARS = 100_000
+"""Longest reply that is parsed: far beyond any model's reply (8192 tokens); bounds the work on hostile text."""
+
+MAX_ACTIONS = 8
+"""Most actions in one reply: more would hold a desktop for minutes within one counted step."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One parsed model reply: its thought ("" when it has none) and one to `MAX_ACTIONS` actions in screen pixels."""
+
+    thought: str
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The two coordinate systems: the one that the model writes, and the screen's pixels."""
+
+    image: Size
+    """Where the model's axes end: the size of the resized image that it saw, or (1000, 1000) for thousandths."""
+    screen: Size
+    unit: str = "pixels"
+    """Of the model's coordinates, for messages."""
+
+    def to_screen(self, x: float, y: float) -> Point:
+        """The screen's pixel under the model's (x, y).
+
+        Raises:
+            ActionParseError: it lies outside.
+        """
+        # Both edges belong to the image, since a box may end on them; the far edge is the last pixel of the screen.
+        for axis, value, limit in (("x", x, self.image.width), ("y", y, self.image.height)):
+            if not 0 <= value <= limit:
+                raise ActionParseError(f"{axis} must be within the image, 0 to {limit} {self.unit}, got {value:g}")
+        return Point(
+            min(round(x * self.screen.width / self.image.width), self.screen.width - 1),
+            min(round(y * self.screen.height / self.image.height), self.screen.height - 1),
+        )
+
+    def to_image(self, point: Point) -> tuple[int, int]:
+        """The model's whole coordinates nearest to a pixel of the screen.
+
+        Raises:
+            ActionParseError: the point is not on the screen.
+        """
+        return (
+            _nearest(point.x, self.image.width, lambda x: self.to_screen(x, 0).x, self.screen.width),
+            _nearest(point.y, self.image.height, lambda y: self.to_screen(0, y).y, self.screen.height),
+        )
+
+
+def check_length(text: str) -> None:
+    """Refuse a reply that is too long to be one.
+
+    Raises:
+        ActionParseError: it has more than `MAX_REPLY_CHARS`.
+    """
+    if len(text) > MAX_REPLY_CHARS:
+        raise ActionParseError(f"a reply must have at most {MAX_REPLY_CHARS} characters, got {len(text)}")
+
+
+def _nearest(target: int, image_length: int, to_screen: Callable[[int], int], screen_length: int) -> int:
+    """The image coordinate whose screen coordinate is nearest: the far edge maps back onto the far edge."""
+    guess = round(target * image_length / screen_length)
+    candidates = [value for value in (guess, guess + 1) if 0 <= value <= image_length]
+    if not candidates:
+        raise ActionParseError(f"a point must be on the screen, within {screen_length} pixels, got {target}")
+    return min(candidates, key=lambda value: abs(to_screen(value) - target))

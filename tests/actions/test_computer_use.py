@@ -1,0 +1,233 @@
+"""The computer_use tool call of Qwen2.5-VL and Qwen3-VL to typed actions and back."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arpo_verl.actions.computer_use import MAX_SCROLL_NOTCHES
+from arpo_verl.actions.grammars import GRAMMARS
+from arpo_verl.actions.keys import KEY_NAMES
+from arpo_verl.actions.pyautogui import to_code
+from arpo_verl.actions.reply import MAX_ACTIONS, MAX_REPLY_CHARS, Reply
+from arpo_verl.errors import ActionParseError
+from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Size, TypeText, Wait
+
+IMAGE, SCREEN = Size(364, 252), Size(640, 480)
+PIXELS, THOUSANDTHS = GRAMMARS["qwen25_vl"], GRAMMARS["qwen3_vl"]
+
+
+def call(**arguments):
+    return f"<tool_call>\n{json.dumps({'name': 'computer_use', 'arguments': arguments})}\n</tool_call>"
+
+
+def actions_of(text, grammar=PIXELS):
+    return grammar.parse(text, IMAGE, SCREEN).actions
+
+
+@pytest.mark.parametrize(
+    ("arguments", "action"),
+    [
+        ({"action": "left_click", "coordinate": [182, 126]}, Click(Point(320, 240))),
+        ({"action": "left_click", "coordinate": [182.0, 126.0]}, Click(Point(320, 240))),
+        ({"action": "left_click"}, Click(None)),
+        ({"action": "left_click", "coordinate": None, "text": None}, Click(None)),
+        ({"action": "right_click", "coordinate": [0, 0]}, Click(Point(0, 0), "right")),
+        ({"action": "middle_click", "coordinate": [0, 0]}, Click(Point(0, 0), "middle")),
+        ({"action": "double_click", "coordinate": [0, 0]}, Click(Point(0, 0), count=2)),
+        ({"action": "triple_click", "coordinate": [0, 0]}, Click(Point(0, 0), count=3)),
+        ({"action": "mouse_move", "coordinate": [364, 252]}, Move(Point(639, 479))),
+        ({"action": "left_click_drag", "coordinate": [182, 126]}, Drag(None, Point(320, 240))),
+        ({"action": "scroll", "pixels": 5}, Scroll("up", None, 5)),
+        ({"action": "scroll", "pixels": -3.4, "coordinate": [0, 0]}, Scroll("down", Point(0, 0), 3)),
+        ({"action": "scroll", "pixels": -(10**9)}, Scroll("down", None, MAX_SCROLL_NOTCHES)),
+        ({"action": "scroll", "pixels": 0.2}, Scroll("up", None, 1)),
+        ({"action": "hscroll", "pixels": 2}, Scroll("right", None, 2)),
+        ({"action": "hscroll", "pixels": -2}, Scroll("left", None, 2)),
+        ({"action": "key", "keys": ["ctrl", "c"]}, Hotkey(("ctrl", "c"))),
+        ({"action": "key", "keys": ["Control+Shift+T"]}, Hotkey(("ctrl", "shift", "t"))),
+        ({"action": "key", "keys": ["Return"]}, Hotkey(("enter",))),
+        ({"action": "key", "keys": [" "]}, Hotkey(("space",))),
+        (
+            {"action": "type", "text": "it's </tool_call> \n\"\u00e9\u4e2d"},
+            TypeText("it's </tool_call> \n\"\u00e9\u4e2d"),
+        ),
+        ({"action": "type", "text": "'); import os; ('"}, TypeText("'); import os; ('")),
+        ({"action": "wait", "time": 3}, Wait()),
+        ({"action": "wait"}, Wait()),
+        ({"action": "terminate", "status": "success"}, Finish()),
+        ({"action": "terminate", "status": "failure"}, Fail()),
+        ({"action": "answer", "text": "42"}, Finish("42")),
+    ],
+)
+def test_every_action_of_the_tool_parses(arguments, action):
+    assert actions_of(call(**arguments)) == (action,)
+
+
+def test_qwen3_counts_in_thousandths_of_the_screen():
+    for coordinate, point in (([500, 500], (320, 240)), ([0, 0], (0, 0)), ([1000, 1000], (639, 479))):
+        assert actions_of(call(action="left_click", coordinate=coordinate), THOUSANDTHS) == (Click(Point(*point)),)
+    with pytest.raises(ActionParseError, match="x must be within the image, 0 to 1000 thousandths, got 1001"):
+        actions_of(call(action="left_click", coordinate=[1001, 0]), THOUSANDTHS)
+
+
+def test_the_thought_is_what_stands_before_the_first_call():
+    text = f"Action: I open the menu.\n{call(action='wait')}\n{call(action='left_click')}"
+    assert PIXELS.parse(text, IMAGE, SCREEN) == Reply("Action: I open the menu.", (Wait(), Click(None)))
+    assert PIXELS.parse(call(action="wait"), IMAGE, SCREEN).thought == ""
+
+
+@pytest.mark.parametrize("opening", ["<think>\n", ""])
+def test_a_tag_within_the_thinking_is_no_call(opening):
+    # The template of a thinking model writes the opening tag itself, so that the reply may lack it.
+    text = f"{opening}I might write{'' if not opening else ' <tool_call>'}.\n</think>\n\n{call(action='wait')}"
+    assert actions_of(text) == (Wait(),)
+    assert actions_of(call(action="type", text="</think>")) == (TypeText("</think>"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "must have its action within <tool_call>"),
+        ("I click it.", "must have its action within <tool_call>"),
+        ("<think> <tool_call> </think> nothing", "must have its action within <tool_call>"),
+        ("<tool_call>", "must be JSON"),
+        ("<tool_call>{}</tool_call>", "a JSON object with name and arguments"),
+        ("<tool_call>[1]</tool_call>", "a JSON object with name and arguments"),
+        ('<tool_call>{"name": "computer_use", "arguments": "{}"}</tool_call>', "a JSON object with name and arguments"),
+        ('<tool_call>{"name": "bash", "arguments": {}}</tool_call>', "the tool must be computer_use, got"),
+        ('<tool_call>{"name": "computer_use", "arguments": {}}</tool_call>', "must name its action"),
+        ('<tool_call>{"name": "computer_use", "arguments": {"action": "wait"}}', "expected </tool_call>, got the end"),
+        (call(action="wait") + " and then", "expected <tool_call>, got 'and then'"),
+        (call(action="wait") * (MAX_ACTIONS + 1), "at most 8 tool calls"),
+        (call(action="fly"), "unknown action 'fly'; known: answer, double_click"),
+        (call(action="left_click", coordinate=[365, 0]), "x must be within the image, 0 to 364 pixels, got 365"),
+        (call(action="left_click", coordinate=[0, -1]), "y must be within the image"),
+        (call(action="left_click", coordinate=[1, 2, 3]), "coordinate must be [x, y]"),
+        (call(action="left_click", coordinate="[1, 2]"), "coordinate must be [x, y]"),
+        (call(action="left_click", coordinate=[True, 2]), "coordinate must be [x, y]"),
+        (call(action="left_click", coordinate=[10**400, 2]), "coordinate must be [x, y]"),
+        (call(action="left_click", coordinate=[float("nan"), 2]), "a number must be finite, got NaN"),
+        (call(action="left_click", colour="red"), "left_click has no argument 'colour'"),
+        (call(action="mouse_move"), "coordinate must say where to"),
+        (call(action="left_click_drag"), "coordinate must say where to"),
+        (call(action="scroll"), "pixels must be a number other than 0"),
+        (call(action="scroll", pixels=0), "pixels must be a number other than 0"),
+        (call(action="type", text=""), "type must have text"),
+        (call(action="type", text=5), "text must be a string"),
+        (call(action="type", text="\ud800"), "text must be a string of characters"),
+        (call(action="key", keys="ctrl"), "keys must be a list of key names"),
+        (call(action="key", keys=[]), "keys must be a list of key names"),
+        (call(action="key", keys=["bananna"]), "must name keys"),
+        (call(action="wait", time="long"), "time must be a number of seconds"),
+        (call(action="terminate"), "status must be success or failure"),
+        ('<tool_call>{"name": "a", "name": "b"}</tool_call>', "each argument once"),
+        ("<tool_call>" + "[" * 50_000, "must be JSON of sensible size"),
+        ("<tool_call>" + "9" * 50_000, "must be JSON of sensible size"),
+        ("<tool_call>" + '{"a":' * 15_000, "must be JSON of sensible size"),
+        ("a" * (MAX_REPLY_CHARS + 1), "at most 100000 characters"),
+    ],
+)
+def test_what_is_not_in_the_grammar_is_refused_with_the_reason(text, reason):
+    with pytest.raises(ActionParseError) as caught:
+        actions_of(text)
+    assert reason in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_the_canonical_form_is_that_of_the_prompt():
+    reply = Reply("I click.", (Click(Point(320, 240)), Fail()))
+    written = ["I click."]
+    for arguments in ({"action": "left_click", "coordinate": [182, 126]}, {"action": "terminate", "status": "failure"}):
+        written.append(call(**arguments))
+    assert PIXELS.format(reply, IMAGE, SCREEN) == "\n".join(written)
+    assert '"coordinate": [500, 500]' in THOUSANDTHS.format(reply, IMAGE, SCREEN)
+
+
+@pytest.mark.parametrize(
+    "action", [Drag(Point(0, 0), Point(1, 1)), Scroll("up"), Scroll("up", notches=10**6), Click(None, "right", 2)]
+)
+def test_what_the_tool_lacks_cannot_be_written(action):
+    with pytest.raises(ActionParseError, match="computer_use has no"):
+        PIXELS.format(Reply("", (action,)), IMAGE, SCREEN)
+
+
+# --- Properties --------------------------------------------------------------------------------------------------
+
+SIZES = st.builds(Size, st.integers(28, 4000), st.integers(28, 4000))
+TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60)
+
+
+@st.composite
+def replies(draw):
+    """Replies whose points lie on the model's own coordinates, as those of every parsed reply do."""
+    grammar, image, screen = draw(st.sampled_from([PIXELS, THOUSANDTHS])), draw(SIZES), draw(SIZES)
+    most = image if grammar is PIXELS else Size(1000, 1000)
+
+    def point():
+        place = [draw(st.integers(0, most.width)), draw(st.integers(0, most.height))]
+        return grammar.parse(call(action="mouse_move", coordinate=place), image, screen).actions[0].point
+
+    def maybe():
+        return point() if draw(st.booleans()) else None
+
+    buttons = st.sampled_from([("left", 1), ("left", 2), ("left", 3), ("right", 1), ("middle", 1)])
+    kinds = [
+        lambda: Click(maybe(), *draw(buttons)),
+        lambda: Move(point()),
+        lambda: Drag(None, point()),
+        lambda: Hotkey(tuple(draw(st.lists(st.sampled_from(sorted(KEY_NAMES)), min_size=1, max_size=4)))),
+        lambda: TypeText(draw(TEXTS)),
+        lambda: Scroll(draw(st.sampled_from(["up", "down", "left", "right"])), maybe(), draw(st.integers(1, 100))),
+        Wait,
+        lambda: Finish(draw(TEXTS | st.just(""))),
+        Fail,
+    ]
+    thought = draw(st.text(st.characters(codec="utf-8", exclude_characters="<"), max_size=40)).strip()
+    actions = tuple(kinds[draw(st.integers(0, len(kinds) - 1))]() for _ in range(draw(st.integers(1, 3))))
+    return grammar, Reply(thought, actions), image, screen
+
+
+@given(replies())
+@settings(max_examples=200, deadline=None)
+def test_what_is_written_parses_back(case):
+    grammar, reply, image, screen = case
+    assert grammar.parse(grammar.format(reply, image, screen), image, screen) == reply
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(["left_click", "type", "key", "scroll", "hscroll", "wait", "terminate", "answer", "mouse_move"])
+ARGUMENTS = st.dictionaries(st.sampled_from(["coordinate", "text", "keys", "pixels", "time", "status"]), JSON)
+
+
+@given(st.text(max_size=200) | JSON.map(json.dumps) | st.builds(lambda name, rest: (name, rest), NAMES, ARGUMENTS))
+@settings(max_examples=400, deadline=None)
+def test_hostile_replies_raise_nothing_but_a_parse_error(content):
+    text = call(action=content[0], **content[1]) if isinstance(content, tuple) else f"<tool_call>{content}</tool_call>"
+    try:
+        reply = THOUSANDTHS.parse(text, IMAGE, SCREEN)
+    except ActionParseError:
+        return
+    for action in reply.actions:
+        if isinstance(action, Click) and action.point is not None:
+            assert 0 <= action.point.x < 640 and 0 <= action.point.y < 480
+        if not isinstance(action, Finish | Fail):
+            to_code(action).encode("ascii")
+
+
+@pytest.mark.parametrize("unit", ["<tool_call>", "</think>", "{", '"', "\\", " ", "[", "9", '{"a":', "\ud800", "1e9"])
+@pytest.mark.parametrize("opening", ["", "<tool_call>", '<tool_call>{"name": "computer_use", "arguments": {"text": "'])
+def test_huge_input_is_refused_in_linear_time(unit, opening):
+    text = (opening + unit * MAX_REPLY_CHARS)[:MAX_REPLY_CHARS]
+    began = time.process_time()
+    with pytest.raises(ActionParseError) as caught:
+        actions_of(text)
+    assert len(str(caught.value)) < 500
+    # A quadratic reading of 100,000 characters takes minutes; a linear one some milliseconds.
+    assert time.process_time() - began < 2.0
