@@ -1,8 +1,7 @@
 """The store of past successes: plain Python, no torch, no veRL.
 
-A trajectory is kept small: token ids, mask, log-probs, and the screenshots as the bytes that came from the desktop.
-Pixel tensors and position ids (some 50 MB a 1080p screenshot in float32, against 0.4 MB of PNG) are made anew on
-injection. See `rows.py`.
+A trajectory is kept small: its record (see `records.py`) and its screenshots, each once. Pixel tensors and position ids
+(some 50 MB a 1080p screenshot in float32, against 0.25 MB of PNG) are made anew on injection. See `rows.py`.
 """
 
 from __future__ import annotations
@@ -10,165 +9,248 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
-from arpo_verl.errors import ReplayError
+from arpo_verl.config import require
+from arpo_verl.replay.config import EVICTIONS, FULLEST_TASK, LEAST_RECENTLY_REPLAYED, ReplayConfig
+from arpo_verl.replay.images import encode_screenshots
+from arpo_verl.replay.records import decode_record, encode_record
+from arpo_verl.replay.screenshots import OVERHEAD_BYTES, ScreenshotStore, screenshot_name
+from arpo_verl.replay.spill import SpillFolder
+from arpo_verl.replay.trajectory import StoredTrajectory
+
+__all__ = ["StoredTrajectory", "SuccessStore"]
 
 logger = logging.getLogger(__name__)
 
-# What CPython takes for an entry of a tuple: the pointer, and the object unless it is one of the cached small ints.
-_BYTES_PER_TOKEN_ID = 8 + 28
-_BYTES_PER_MASK_BIT = 8
-_BYTES_PER_FLOAT = 8 + 24
+# What CPython takes to keep track of a trajectory, for each of its screenshots, and of a task. As `OVERHEAD_BYTES`.
+_BYTES_PER_TRAJECTORY = 512
+_BYTES_PER_NAME = 8
+_BYTES_PER_TASK = 448
 
 
-@dataclass(frozen=True)
-class StoredTrajectory:
-    """One successful rollout: everything from which its training row can be made again. Plain values, picklable."""
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A trajectory as the store holds it."""
 
     task_id: str
-    step: int
-    """Training step whose rollout made it."""
-    success: float
-    """The evaluator's score, in [0, 1]."""
-    reward: float
-    """What training saw: the score and the format reward."""
-    prompt_ids: tuple[int, ...] = field(repr=False)
-    response_ids: tuple[int, ...] = field(repr=False)
-    response_mask: tuple[int, ...] = field(repr=False)
-    """1 for a token that the policy wrote, 0 for the desktop's."""
-    rollout_log_probs: tuple[float, ...] | None = field(repr=False)
-    """Of the policy that made the trajectory, one per response token; None where the rollout recorded none."""
-    screenshots: tuple[bytes, ...] = field(repr=False)
-    """As the desktop sent them, in order of the sequence."""
-    num_turns: int = 0
-    extra_fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The row's other extra fields, plain values."""
-    mm_processor_kwargs: Mapping[str, Any] | None = field(default=None, repr=False)
-    """Of the processor call, where the rollout set its own."""
-
-    def __post_init__(self) -> None:
-        if not self.task_id:
-            raise ReplayError("a stored trajectory must name its task, got an empty task_id")
-        length = len(self.response_ids)
-        if not self.prompt_ids or not length:
-            raise ReplayError(
-                f"trajectory of task {self.task_id}: prompt and response must not be empty, "
-                f"got {len(self.prompt_ids)} and {length} tokens"
-            )
-        for name in ("response_mask", "rollout_log_probs"):
-            values = getattr(self, name)
-            if values is not None and len(values) != length:
-                raise ReplayError(
-                    f"trajectory of task {self.task_id}: {name} must have one entry for each of the {length} response "
-                    f"tokens, got {len(values)}"
-                )
-
-    @property
-    def num_bytes_without_screenshots(self) -> int:
-        ids = len(self.prompt_ids) + len(self.response_ids)
-        log_probs = len(self.rollout_log_probs or ())
-        return ids * _BYTES_PER_TOKEN_ID + len(self.response_mask) * _BYTES_PER_MASK_BIT + log_probs * _BYTES_PER_FLOAT
-
-
-class SuccessStore:
-    """First in, first out: at most `capacity_per_task` successes a task, at most `capacity_bytes` over all.
-
-    Identical screenshots (the first one of a task nearly always is) are held and counted once.
-    """
-
-    def __init__(self, capacity_per_task: int, capacity_bytes: int) -> None:
-        self._capacity_per_task = capacity_per_task
-        self._capacity_bytes = capacity_bytes
-        self._trajectories: dict[int, StoredTrajectory] = {}  # by serial number: oldest first
-        self._serials: dict[str, deque[int]] = {}  # by task, oldest first
-        self._screenshots: dict[bytes, _Shared] = {}
-        self._num_bytes = 0
-        self._next_serial = 0
-
-    def add(self, trajectory: StoredTrajectory) -> bool:
-        """Store `trajectory` as the newest, and drop the oldest of its task, then of all, until both bounds hold.
-
-        Returns:
-            False when it alone exceeds the byte budget and was not stored.
-        """
-        alone = trajectory.num_bytes_without_screenshots + sum(map(len, set(trajectory.screenshots)))
-        if alone > self._capacity_bytes:
-            logger.warning(
-                "a success of task %s needs %d bytes, more than replay.capacity_bytes=%d: not stored",
-                *(trajectory.task_id, alone, self._capacity_bytes),
-            )
-            return False
-        serial, self._next_serial = self._next_serial, self._next_serial + 1
-        shared = tuple(self._acquire(screenshot) for screenshot in trajectory.screenshots)
-        trajectory = dataclasses.replace(trajectory, screenshots=shared)
-        self._trajectories[serial] = trajectory
-        self._num_bytes += trajectory.num_bytes_without_screenshots
-        serials = self._serials.setdefault(trajectory.task_id, deque())
-        serials.append(serial)
-        if len(serials) > self._capacity_per_task:
-            self._drop(serials[0])
-        while self._num_bytes > self._capacity_bytes:
-            self._drop(next(iter(self._trajectories)))
-        return True
-
-    def choose(self, task_id: str, rng: random.Random) -> StoredTrajectory | None:
-        """One of the task's successes, each as likely as the other; None when there is none."""
-        stored = self.of_task(task_id)
-        return rng.choice(stored) if stored else None
-
-    def of_task(self, task_id: str) -> tuple[StoredTrajectory, ...]:
-        """The task's successes, oldest first."""
-        return tuple(self._trajectories[serial] for serial in self._serials.get(task_id, ()))
-
-    def trajectories(self) -> tuple[StoredTrajectory, ...]:
-        """All of them, oldest first: adding them in this order to an empty store gives this store again."""
-        return tuple(self._trajectories.values())
-
-    def __len__(self) -> int:
-        return len(self._trajectories)
-
-    @property
-    def num_tasks(self) -> int:
-        return len(self._serials)
+    record: bytes
+    screenshots: tuple[str, ...]
+    """Names, in order of the sequence."""
 
     @property
     def num_bytes(self) -> int:
-        """Bytes held, by CPython's cost of what is stored."""
-        return self._num_bytes
+        return len(self.record) + _BYTES_PER_NAME * len(self.screenshots) + _BYTES_PER_TRAJECTORY
+
+
+class SuccessStore:
+    """At most `capacity_per_task` successes a task, at most `capacity_bytes` over all; others leave for what enters.
+
+    Which one leaves is decided by the order of additions (and of choices, for `least_recently_replayed`) alone, never
+    by time, so that a restored store goes on as the saved one would have.
+
+    Args:
+        capacity_per_task: as `ReplayConfig.capacity_per_task`; the others likewise.
+    """
+
+    def __init__(
+        self,
+        capacity_per_task: int,
+        capacity_bytes: int,
+        *,
+        eviction: str = "fifo",
+        memory_bytes: int | None = None,
+        spill_dir: Path | str | None = None,
+        screenshot_encoding: str = "as_sent",
+    ) -> None:
+        require(eviction in EVICTIONS, "replay.eviction", f"one of {', '.join(EVICTIONS)}", eviction)
+        self.capacity_per_task = capacity_per_task
+        self.capacity_bytes = capacity_bytes
+        self.eviction = eviction
+        self.saved_in: Path | None = None
+        """Where `persistence.py` wrote it last, or read it from: the next save links its screenshots from there."""
+        self._spill = None if spill_dir is None else SpillFolder(spill_dir)
+        self._memory_limit = capacity_bytes if self._spill is None or memory_bytes is None else memory_bytes
+        self._encoding = screenshot_encoding
+        self._entries: dict[int, StoredRecord] = {}  # by serial number: in the order in which they would leave
+        self._tasks: dict[str, dict[int, None]] = {}  # the serials of each task, in the same order
+        self._screenshots = ScreenshotStore(self._spill)
+        self._entry_bytes = 0
+        self._next_serial = 0
+
+    @classmethod
+    def of_config(cls, config: ReplayConfig) -> SuccessStore:
+        """An empty store with the recipe's bounds.
+
+        Raises:
+            ReplayError: `replay.spill_dir` cannot be written to.
+        """
+        return cls(
+            config.capacity_per_task,
+            config.capacity_bytes,
+            eviction=config.eviction,
+            memory_bytes=config.memory_bytes,
+            spill_dir=config.spill_dir,
+            screenshot_encoding=config.screenshot_encoding,
+        )
+
+    def add(self, trajectory: StoredTrajectory) -> bool:
+        """Store `trajectory` as the newest, and drop others by the policy of eviction until all bounds hold.
+
+        Returns:
+            False when it alone exceeds the byte budget and was not stored.
+
+        Raises:
+            ReplayError: it holds what cannot be written to a file.
+        """
+        contents = encode_screenshots(trajectory.screenshots, self._encoding)
+        names = [screenshot_name(content) for content in contents]
+        record = StoredRecord(trajectory.task_id, encode_record(trajectory, names), tuple(names))
+        return self.add_record(record, dict(zip(names, contents, strict=True)).__getitem__)
+
+    def add_record(self, record: StoredRecord, content: Callable[[str], bytes], serial: int | None = None) -> bool:
+        """As `add`, for a trajectory that is a record already.
+
+        Args:
+            content: gives a screenshot by its name; asked only for those that this store does not hold.
+            serial: its age among the others, where they do not enter in the order of their age; see `records`.
+        """
+        new = {name: content(name) for name in set(record.screenshots) if name not in self._screenshots}
+        if not self._fits(record, new):
+            return False
+        serial = self._next_serial if serial is None else serial
+        self._next_serial = max(self._next_serial, serial + 1)
+        self._insert(serial, record, new)
+        self._make_room()
+        return True
+
+    def choose(
+        self, task_id: str, rng: random.Random, exclude: Collection[StoredTrajectory] = ()
+    ) -> StoredTrajectory | None:
+        """One of the task's successes, each as likely as the other; None when there is none.
+
+        Args:
+            exclude: successes that are not to be chosen.
+        """
+        candidates = [
+            (serial, trajectory) for serial, trajectory in self._of_task(task_id) if trajectory not in exclude
+        ]
+        if not candidates:
+            return None
+        serial, trajectory = rng.choice(candidates)
+        if self.eviction == LEAST_RECENTLY_REPLAYED:
+            for order in (self._entries, self._tasks[task_id]):
+                order[serial] = order.pop(serial)
+        return trajectory
+
+    def of_task(self, task_id: str) -> tuple[StoredTrajectory, ...]:
+        """The task's successes, oldest first."""
+        return tuple(trajectory for _, trajectory in self._of_task(task_id))
+
+    def trajectories(self) -> tuple[StoredTrajectory, ...]:
+        """All of them, oldest first, spilled screenshots read into memory; `records` walks a large store."""
+        return tuple(self._decode(self._entries[serial]) for serial in sorted(self._entries))
+
+    def records(self) -> Iterator[tuple[int, StoredRecord]]:
+        """Serial (its order is that of age) and record, in the order in which they would leave.
+
+        Adding them in this order to an empty store with the same bounds gives this store again.
+        """
+        yield from self._entries.items()
+
+    def screenshot(self, name: str) -> bytes:
+        """A held screenshot by its name."""
+        return self._screenshots.read(name)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        for serial in list(self._entries):
+            self._drop(serial)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes held in memory, by CPython's cost of what is stored, and on disk."""
+        return self.memory_bytes + self.disk_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._entry_bytes + self._screenshots.memory_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes spilled."""
+        return self._screenshots.disk_bytes
+
+    @property
+    def spill_folder(self) -> Path | None:
+        """Where spilled screenshots lie, under their names."""
+        return None if self._spill is None else self._spill.path
+
+    def _of_task(self, task_id: str) -> Iterator[tuple[int, StoredTrajectory]]:
+        for serial in sorted(self._tasks.get(task_id, ())):
+            yield serial, self._decode(self._entries[serial])
+
+    def _decode(self, record: StoredRecord) -> StoredTrajectory:
+        return decode_record(record.record, self._screenshots.read)
+
+    def _fits(self, record: StoredRecord, new: Mapping[str, bytes]) -> bool:
+        """Whether the bounds hold it when nothing else is there."""
+        names = set(record.screenshots)
+        index = record.num_bytes + _task_bytes(record.task_id) + len(names) * OVERHEAD_BYTES
+        contents = sum(len(new[name]) if name in new else self._screenshots.size(name) for name in names)
+        in_memory = index if self._spill is not None else index + contents
+        if index + contents <= self.capacity_bytes and in_memory <= self._memory_limit:
+            return True
+        logger.warning(
+            "a success of task %s needs %d bytes, %d of them in memory, more than replay.capacity_bytes=%d or "
+            "replay.memory_bytes=%d: not stored",
+            *(record.task_id, index + contents, in_memory, self.capacity_bytes, self._memory_limit),
+        )
+        return False
+
+    def _insert(self, serial: int, record: StoredRecord, new: Mapping[str, bytes]) -> None:
+        if record.task_id not in self._tasks:
+            self._tasks[record.task_id] = {}
+            self._entry_bytes += _task_bytes(record.task_id)
+        names = tuple(self._screenshots.acquire(name, new) for name in record.screenshots)
+        self._entries[serial] = dataclasses.replace(record, screenshots=names)
+        self._tasks[record.task_id][serial] = None
+        self._entry_bytes += record.num_bytes
+        if len(self._tasks[record.task_id]) > self.capacity_per_task:
+            self._drop(next(iter(self._tasks[record.task_id])))
+
+    def _make_room(self) -> None:
+        while self.memory_bytes > self._memory_limit and self._screenshots.spill_oldest():
+            pass
+        while self.num_bytes > self.capacity_bytes or self.memory_bytes > self._memory_limit:
+            self._drop(self._next_to_leave())
+
+    def _next_to_leave(self) -> int:
+        if self.eviction != FULLEST_TASK:
+            return next(iter(self._entries))
+        most = max(map(len, self._tasks.values()))
+        return min(next(iter(serials)) for serials in self._tasks.values() if len(serials) == most)
 
     def _drop(self, serial: int) -> None:
-        trajectory = self._trajectories.pop(serial)
-        serials = self._serials[trajectory.task_id]
-        serials.popleft()  # the oldest of all is the oldest of its task, too
+        record = self._entries.pop(serial)
+        self._entry_bytes -= record.num_bytes
+        serials = self._tasks[record.task_id]
+        del serials[serial]
         if not serials:
-            del self._serials[trajectory.task_id]
-        self._num_bytes -= trajectory.num_bytes_without_screenshots
-        for screenshot in trajectory.screenshots:
-            self._release(screenshot)
-
-    def _acquire(self, screenshot: bytes) -> bytes:
-        shared = self._screenshots.get(screenshot)
-        if shared is None:
-            shared = self._screenshots[screenshot] = _Shared(screenshot)
-            self._num_bytes += len(screenshot)
-        shared.references += 1
-        return shared.content
-
-    def _release(self, screenshot: bytes) -> None:
-        shared = self._screenshots[screenshot]
-        shared.references -= 1
-        if not shared.references:
-            del self._screenshots[screenshot]
-            self._num_bytes -= len(screenshot)
+            del self._tasks[record.task_id]
+            self._entry_bytes -= _task_bytes(record.task_id)
+        for name in record.screenshots:
+            self._screenshots.release(name)
 
 
-@dataclass
-class _Shared:
-    """A screenshot and how often the stored trajectories hold it."""
-
-    content: bytes
-    references: int = 0
+def _task_bytes(task_id: str) -> int:
+    return _BYTES_PER_TASK + len(task_id.encode())

@@ -9,6 +9,8 @@ from typing import Any
 from arpo_verl.config import require
 
 STANDARD_DEVIATIONS = ("population", "sample")
+FIFO, FULLEST_TASK, LEAST_RECENTLY_REPLAYED = EVICTIONS = ("fifo", "fullest_task", "least_recently_replayed")
+SCREENSHOT_ENCODINGS = ("as_sent", "webp")
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,29 @@ class ReplayConfig:
     """Successes kept for each task, oldest dropped first. The paper's and the reference's buffer holds 8."""
 
     capacity_bytes: int = 4 * 1024**3
-    """Budget in bytes over all tasks, oldest dropped first. 4 GiB hold about 650 trajectories of 15 screenshots of
-    0.4 MB (1080p PNG); the reference has no bound."""
+    """Budget in bytes over all tasks, in memory and on disk together. 4 GiB hold about 1,200 trajectories of 15
+    screenshots of 0.24 MB (1080p PNG, plain background); the reference has no bound."""
+
+    eviction: str = "fifo"
+    """Which success leaves when a bound is reached. `fifo`: the oldest, as in the paper. `fullest_task`: over the byte
+    budget, the oldest of the task with the most, so that the many successes of easy tasks do not push out the only one
+    of a hard task, which is the one that replay is for. `least_recently_replayed`: the one that was stored or replayed
+    longest ago, so that what still helps stays."""
+
+    spill_dir: str | None = None
+    """Folder for screenshots that `memory_bytes` does not hold, on a local disk; null keeps all in memory. Scratch:
+    emptied at the end, and after a kill by the next run. Checkpoints are elsewhere."""
+
+    memory_bytes: int = 1024**3
+    """With `spill_dir`, the part of `capacity_bytes` that may be in memory; without, unused. The oldest spill first."""
+
+    screenshot_encoding: str = "as_sent"
+    """`as_sent`: as the desktop sent them. `webp`: as lossless WebP where that is smaller, about a quarter of a PNG's
+    size, for half a second of one core a screenshot before the next step; the same pixels either way."""
+
+    seed_from: str | None = None
+    """Folder of a store to begin with, as `arpo-verl replay seed` or another run's checkpoint makes it; null begins
+    empty. A run that resumes takes its own checkpoint's store instead."""
 
     std_threshold: float = 0.05
     """A group is all-failed when the population standard deviation of its scores lies below this. Reference."""
@@ -54,6 +77,16 @@ class ReplayConfig:
         off = "set replay.enable=false to train without replay"
         require(_is_int(self.capacity_per_task, 1), "replay.capacity_per_task", "positive", self.capacity_per_task, off)
         require(_is_int(self.capacity_bytes, 1), "replay.capacity_bytes", "positive", self.capacity_bytes, off)
+        require(self.eviction in EVICTIONS, "replay.eviction", f"one of {', '.join(EVICTIONS)}", self.eviction)
+        require(_is_int(self.memory_bytes, 1), "replay.memory_bytes", "positive", self.memory_bytes)
+        for name in ("spill_dir", "seed_from"):
+            value = getattr(self, name)
+            require(
+                value is None or (isinstance(value, str) and bool(value)), f"replay.{name}", "a folder or null", value
+            )
+        encodings = f"one of {', '.join(SCREENSHOT_ENCODINGS)}"
+        got = self.screenshot_encoding
+        require(got in SCREENSHOT_ENCODINGS, "replay.screenshot_encoding", encodings, got)
         require(_within(self.std_threshold, 0, 1), "replay.std_threshold", "in (0, 1]", self.std_threshold)
         require(_within(self.mean_threshold, 0, 1), "replay.mean_threshold", "in (0, 1]", self.mean_threshold)
         require(_within(self.success_threshold, 0, 1), "replay.success_threshold", "in (0, 1]", self.success_threshold)

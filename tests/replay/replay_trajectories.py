@@ -1,6 +1,6 @@
 """Small stored trajectories for the tests of this folder."""
 
-from arpo_verl.replay.buffer import StoredTrajectory
+from arpo_verl.replay.buffer import StoredTrajectory, SuccessStore
 
 
 def stored(task_id="a", step=1, screenshots=(b"first",), tokens=2, **changes):
@@ -18,5 +18,8 @@ def stored(task_id="a", step=1, screenshots=(b"first",), tokens=2, **changes):
     return StoredTrajectory(**{**values, **changes})
 
 
-# Of stored(tokens=2) without screenshots: 4 ids of 36 bytes, 2 mask bits of 8, 2 log-probs of 32.
-BYTES_OF_TWO_TOKENS = 4 * 36 + 2 * 8 + 2 * 32
+def bytes_alone(trajectory):
+    """What a store takes for this trajectory and nothing else."""
+    store = SuccessStore(1, 10**9)
+    store.add(trajectory)
+    return store.num_bytes

@@ -1,0 +1,116 @@
+"""A trajectory as one line of JSON, in memory and on disk alike; its screenshots are named, not held. Pure.
+
+Columns are little-endian arrays, deflated, in base64. A 15-step trajectory at 1080p has some 40,000 token ids, nearly
+all of them the image placeholder, so the deflated columns are a tenth of a single screenshot. See docs/replay.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import zlib
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from arpo_verl.errors import ReplayError
+from arpo_verl.replay.trajectory import StoredTrajectory
+
+_TYPE_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "B", "rollout_log_probs": "f"}
+_PLAIN_FIELDS = ("task_id", "step", "success", "reward", "num_turns", "extra_fields", "mm_processor_kwargs")
+
+
+def encode_record(trajectory: StoredTrajectory, screenshots: Sequence[str]) -> bytes:
+    """The trajectory as JSON without a line break.
+
+    Args:
+        screenshots: the names under which its screenshots are kept, in order.
+
+    Raises:
+        ReplayError: an extra field is no plain value.
+    """
+    values = {name: _as_plain(trajectory, name) for name in _PLAIN_FIELDS}
+    values["screenshots"] = list(screenshots)
+    for name in _TYPE_CODES:
+        column = getattr(trajectory, name)
+        values[name] = None if column is None else _pack(column)
+    return json.dumps(values, separators=(",", ":"), sort_keys=True).encode("ascii")
+
+
+def decode_record(record: bytes, screenshot: Callable[[str], bytes]) -> StoredTrajectory:
+    """What `encode_record` was given.
+
+    Args:
+        screenshot: gives a screenshot's bytes by its name.
+
+    Raises:
+        ReplayError: the record is not one of ours.
+    """
+    values = read_record(record)
+    try:
+        for name, type_code in _TYPE_CODES.items():
+            values[name] = None if values[name] is None else _unpack(values[name], type_code)
+        values["screenshots"] = tuple(screenshot(name) for name in values["screenshots"])
+        return StoredTrajectory(**values)
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        if isinstance(error, ReplayError):
+            raise
+        raise ReplayError(f"a record must hold a trajectory's fields, got {sorted(values)}: {error!r}") from error
+
+
+def read_record(record: bytes) -> dict[str, Any]:
+    """The record's fields, columns still packed: enough to list what a store holds.
+
+    Raises:
+        ReplayError: it is no JSON object.
+    """
+    try:
+        values = json.loads(record)
+    except ValueError as error:
+        raise ReplayError(f"a record must be one line of JSON, got {record[:80]!r}: {error}") from error
+    if not isinstance(values, dict):
+        raise ReplayError(f"a record must be a JSON object, got {type(values).__name__}")
+    return values
+
+
+def _pack(column: array) -> str:
+    return base64.b64encode(zlib.compress(_little_endian(column).tobytes())).decode("ascii")
+
+
+def _unpack(text: str, type_code: str) -> array:
+    column = array(type_code, zlib.decompress(base64.b64decode(text, validate=True)))
+    return _little_endian(column)
+
+
+def _little_endian(column: array) -> array:
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column
+
+
+def _as_plain(trajectory: StoredTrajectory, name: str) -> Any:
+    """A field as JSON gives it back, so that memory and disk hold the same."""
+    value = getattr(trajectory, name)
+    parts = value if isinstance(value, Mapping) else {"": value}
+    for key, part in parts.items():
+        try:
+            json.dumps(part, default=_default)
+        except (TypeError, ValueError) as error:
+            raise ReplayError(
+                f"trajectory of task {trajectory.task_id}: {name}.{key} must be a plain value that JSON can hold, got "
+                f"{type(part).__name__}; have the agent loop give numbers, strings, lists or dicts of them"
+            ) from error
+    return json.loads(json.dumps(value, default=_default))
+
+
+def _default(value: Any) -> Any:
+    """Numpy's scalars and a recipe's containers, as plain values."""
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        return value.item()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(type(value).__name__)
