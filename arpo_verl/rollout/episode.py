@@ -17,7 +17,7 @@ from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation, Generate, TokenConversation, TokenLimits
 from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.rollout.vision import decode_screenshot
-from arpo_verl.types import Action, Evaluation, Fail, Finish, Observation, Size, StopReason, Task
+from arpo_verl.types import Action, Evaluation, Fail, Finish, MetricCall, Observation, Size, StopReason, Task
 
 
 class LeasedDesktop(Protocol):
@@ -53,6 +53,10 @@ class Episode:
     """The evaluator's score, in [0, 1]."""
     generate_s: float
     desktop_s: float
+    image_size: Size
+    """Of the images that the coordinates of the replies are in."""
+    metrics: tuple[MetricCall, ...] = ()
+    """What the evaluator looked at."""
 
     @property
     def format_error(self) -> bool:
@@ -99,6 +103,8 @@ async def play(task: Task, desktop: LeasedDesktop, conversation: Conversation, c
         success=evaluation.score,
         generate_s=player.generate_s,
         desktop_s=player.desktop_s,
+        image_size=conversation.image_size(Size(*player.images[0].size)),
+        metrics=evaluation.metrics,
     )
 
 

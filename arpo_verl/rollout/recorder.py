@@ -36,7 +36,7 @@ class EpisodeRecord:
     content: Mapping[str, Any]
 
     @classmethod
-    def of_row(cls, row: Mapping[str, Any], episode: Episode, score: Score) -> EpisodeRecord:
+    def of_row(cls, row: Mapping[str, Any], episode: Episode, score: Score, desktop: str = "") -> EpisodeRecord:
         """Put together the row's place in the training and what the episode came to."""
         step, uid, session = int(row.get("global_steps", 0)), str(row.get("uid", "")), int(row.get("session_id", 0))
         content = {
@@ -46,6 +46,7 @@ class EpisodeRecord:
             "uid": uid,
             "session": session,
             "validation": None,
+            "desktop": desktop,
             "stop_reason": episode.stop_reason.value,
             "success": episode.success,
             "format_error": episode.format_error,
@@ -56,6 +57,8 @@ class EpisodeRecord:
             "response_tokens": len(episode.sequence.response_ids),
             "generate_s": episode.generate_s,
             "desktop_s": episode.desktop_s,
+            "image_size": list(episode.image_size),
+            "evaluator": [dataclasses.asdict(call) for call in episode.metrics],
             "turns": [_turn(index, turn) for index, turn in enumerate(episode.turns)],
         }
         return cls(step, uid, session, episode.task.task_id, content)

@@ -1,0 +1,239 @@
+"""`arpo-verl try TASK`: one task by hand, on the desktops, in the grammar and with the evaluator of a training run."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import re
+import signal
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.actions.grammars import GRAMMARS
+from arpo_verl.cli.prompted import PromptedReplies
+from arpo_verl.cli.watched_desktop import WatchedDesktop
+from arpo_verl.config import build_config
+from arpo_verl.environments.config import EMBEDDED, OSWORLD_PROVIDERS, EnvironmentConfig
+from arpo_verl.environments.factory import environment_factory
+from arpo_verl.errors import ConfigError, TaskError
+from arpo_verl.reward import compute_score
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.conversation import Conversation
+from arpo_verl.rollout.episode import Episode, play
+from arpo_verl.rollout.recorder import EpisodeRecord, write_episode
+from arpo_verl.rollout.scoring import score_episode
+from arpo_verl.rollout.typed import TypedConversation, read_replies, replies_of
+from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies, expert_task_ids
+from arpo_verl.tasks.loader import EMBEDDED_DIR, load_tasks
+from arpo_verl.types import Fail, Size, StopReason, Task
+
+OSWORLD_SCREEN = Size(1920, 1080)
+OSWORLD_PACE = {"action_pause_s": 2, "wait_s": 5, "guest_attempts": 3, "guest_retry_s": 1}
+"""As in the recipe `osworld_full`: virtual machines paint slowly and may answer late."""
+
+INTERRUPTED = 130
+
+EPILOG = """replies:
+  One reply a step, in the grammar that a policy would write, such as
+
+    Thought: Open the menu.
+    Action: click(start_box='(24,40)')
+
+  A line of --- ends a reply, in a file and at the prompt; at the prompt a malformed one is asked for again, and Ctrl-D
+  ends the episode. A recorded episode.json is a file of replies too. Coordinates are in pixels of the screen, unless
+  --image-size says otherwise (the recorded episode says it itself).
+
+examples:
+  arpo-verl try calculator-to-dialog --expert
+  arpo-verl try TASK.json --replies replies.txt --option settle_timeout_s=2
+  arpo-verl try TASK.json --provider docker --option path_to_vm=/data/Ubuntu.qcow2
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "try",
+        help="play one task by hand and see the evaluator's verdict",
+        description="Runs one task step by step, prints what is done and seen, keeps the screenshots, and ends with "
+        "the evaluator's verdict. The exit status is 0 when the task ran, whatever its score.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("task", help="a task file in OSWorld's format, or the id of a shipped task")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--replies", type=Path, metavar="FILE", help="replies to play; by default they are typed")
+    source.add_argument("--expert", action="store_true", help="play the scripted solution of a shipped task")
+    parser.add_argument("--provider", default=EMBEDDED, help="as environment.provider of a recipe (default: embedded)")
+    parser.add_argument(
+        "--screen", type=_size, metavar="WxH", help="default: 640x480 for shipped tasks, else 1920x1080"
+    )
+    parser.add_argument("--image-size", type=_size, metavar="WxH", help="of the image that coordinates are in")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any other option of a recipe's environment section; VALUE as JSON or plain text; may be repeated",
+    )
+    parser.add_argument("--max-steps", type=int, default=15, metavar="N", help="replies at most (default: 15)")
+    parser.add_argument(
+        "--grammar", default="ui_tars", help=f"of the replies: {', '.join(GRAMMARS)} (default: ui_tars)"
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/try"), metavar="DIR", help="default: runs/try")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play the task; 0 when it was played and judged."""
+    task = find_task(args.task)
+    environment = environment_config(args, task)
+    agent = GuiAgentConfig(max_steps=args.max_steps, max_screenshots=None)
+    conversation = _conversation(args, task)
+    make = environment_factory(environment)
+    args.out.mkdir(parents=True, exist_ok=True)
+    _say(f"task {task.task_id}: {task.instruction}")
+    newest = args.out / f"newest-{task.task_id}.png"
+    try:
+        with _ended_by_signals(), WatchedDesktop(make(environment, "try"), newest, _say) as desktop:
+            episode = _run_until_complete(_play(task, desktop, conversation, agent, newest))
+            folder = _record(args.out, episode, newest)
+    except KeyboardInterrupt:
+        _say("\ninterrupted: the desktop is closed, and nothing was judged")
+        return INTERRUPTED
+    _say(_verdict(episode))
+    _say(f"recorded in {folder}")
+    return 0
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """A closed terminal or a `kill` ends the block as Ctrl-C does: by an exception, so that the desktop is closed."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    earlier = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def find_task(name: str) -> Task:
+    """The task of a file, or the shipped one of this id.
+
+    Raises:
+        TaskError: there is no such task, or the file holds several.
+    """
+    shipped = EMBEDDED_DIR / f"{name}.json"
+    tasks = load_tasks(shipped if name in expert_task_ids() and not Path(name).exists() else name)
+    if len(tasks) != 1:
+        raise TaskError(f"one task can be tried at a time, got {len(tasks)} in {name}; name the task's own file")
+    return tasks[0]
+
+
+def environment_config(args: argparse.Namespace, task: Task) -> EnvironmentConfig:
+    """The environment section that the command line comes to.
+
+    Raises:
+        ConfigError: an option does not exist or has a wrong value.
+    """
+    pace: Mapping[str, Any] = OSWORLD_PACE if args.provider in OSWORLD_PROVIDERS else {}
+    screen = args.screen or (EXPERT_SCREEN if task.task_id in expert_task_ids() else OSWORLD_SCREEN)
+    values = {**pace, "provider": args.provider, "screen_size": screen, **_options(args.option)}
+    return build_config(EnvironmentConfig, "environment", values)
+
+
+def _options(texts: Sequence[str]) -> dict[str, Any]:
+    options = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise ConfigError(f"--option must be KEY=VALUE, got {text!r}")
+        try:
+            options[name.strip().removeprefix("environment.")] = json.loads(value)
+        except json.JSONDecodeError:
+            options[name.strip().removeprefix("environment.")] = value
+    return options
+
+
+def _conversation(args: argparse.Namespace, task: Task) -> Conversation:
+    if args.expert:
+        grammar = GRAMMARS[args.grammar]
+        texts = [grammar.format(reply, EXPERT_SCREEN, EXPERT_SCREEN) for reply in expert_replies(task.task_id)]
+        return TypedConversation(replies_of(texts), EXPERT_SCREEN)
+    if args.replies is not None:
+        replies = read_replies(args.replies)
+        return TypedConversation(replies_of(replies.texts), args.image_size or replies.image_size)
+    return TypedConversation(PromptedReplies(GRAMMARS[args.grammar], args.image_size, _say), args.image_size)
+
+
+async def _play(
+    task: Task, desktop: WatchedDesktop, conversation: Conversation, config: GuiAgentConfig, newest: Path
+) -> Episode:
+    await desktop.boot()
+    _say(f"the newest screenshot is always in {newest}")
+    return await play(task, desktop, conversation, config)
+
+
+def _run_until_complete(coroutine: Coroutine[Any, Any, Episode]) -> Episode:
+    """As `asyncio.run`, but Ctrl-C ends it at once, also while a person is asked for a reply."""
+    loop = asyncio.new_event_loop()
+    playing = loop.create_task(coroutine)
+    try:
+        return loop.run_until_complete(playing)
+    finally:
+        if playing.cancel():
+            loop.run_until_complete(asyncio.gather(playing, return_exceptions=True))
+        loop.close()
+
+
+def _record(out: Path, episode: Episode, newest: Path) -> Path:
+    """Keep the episode as a training run does, and the last look beside it, which no reply answered."""
+    score = asyncio.run(score_episode(compute_score, episode, "", {}))
+    row = {"uid": datetime.now().strftime("%Y%m%d-%H%M%S-%f"), "global_steps": 0}
+    folder = write_episode(out, EpisodeRecord.of_row(row, episode, score), episode.screenshots)
+    newest.replace(folder / f"final{newest.suffix}")
+    return folder
+
+
+def _verdict(episode: Episode) -> str:
+    lines = [f"stopped: {episode.stop_reason.value} after {len(episode.turns)} replies"]
+    if episode.turns[-1].parse_error is not None:
+        lines.append(f"  the last reply is malformed: {episode.turns[-1].parse_error}")
+    for call in episode.metrics:
+        lines += [
+            f"  {call.metric} returned {call.returned}",
+            f"    found    {call.result}",
+            f"    expected {call.expected}",
+        ]
+    if not episode.metrics:
+        lines.append(f"  no metric was called: {_without_metric(episode)}")
+    lines.append(f"score {episode.success:g}")
+    return "\n".join(lines)
+
+
+def _without_metric(episode: Episode) -> str:
+    said_so = any(isinstance(action, Fail) for turn in episode.turns for action in turn.actions)
+    if episode.task.spec["evaluator"].get("func") == "infeasible":
+        return "the task is infeasible, and the agent " + ("said so" if said_so else "did not say so")
+    if episode.stop_reason is StopReason.FAILED:
+        return "the agent gave up on a task that can be done"
+    return "the evaluator found nothing to judge"
+
+
+def _size(text: str) -> Size:
+    match = re.fullmatch(r"(\d+)[xX](\d+)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"a size must be WIDTHxHEIGHT such as 1920x1080, got {text!r}")
+    return Size(int(match[1]), int(match[2]))
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

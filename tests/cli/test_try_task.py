@@ -1,0 +1,168 @@
+"""`arpo-verl try`: one task by hand, with replies from a file, a recorded episode, the expert or a prompt."""
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from arpo_verl.cli.main import main
+from arpo_verl.cli.try_task import OSWORLD_PACE
+
+HIT = "Thought: I click it.\nAction: click(start_box='(35,38)')"
+DONE = "Thought: Done.\nAction: finished()"
+FAKE = ["--provider", "fake", "--screen", "640x480"]
+SPEC = {
+    "id": "click-it",
+    "instruction": "Click the red square.",
+    "evaluator": {
+        "func": "exact_match",
+        "result": {"type": "vm_command_line", "command": ["true"]},
+        "expected": {"type": "rule", "rules": {"expected": ""}},
+    },
+}
+
+
+@pytest.fixture
+def play(tmp_path, capsys):
+    """Run the command on the fake desktop; gives its exit status, what it printed, and the recorded episode."""
+    (tmp_path / "task.json").write_text(json.dumps(SPEC))
+
+    def run(*args, replies=None, task="task.json"):
+        if replies is not None:
+            (tmp_path / "replies.txt").write_text(replies)
+            args = ("--replies", str(tmp_path / "replies.txt"), *args)
+        status = main(["try", str(tmp_path / task), *FAKE, "--out", str(tmp_path / "out"), *args])
+        printed = capsys.readouterr()
+        files = sorted((tmp_path / "out").rglob("episode.json"))
+        return status, printed.out + printed.err, files[-1] if files else None
+
+    return run
+
+
+def test_replies_of_a_file_are_played_judged_and_recorded_as_in_a_training_run(play):
+    # A reply holds blank lines, so these do not part replies.
+    two = "Thought: Twice.\n\nAction: hotkey(key='a')\n\nclick(start_box='(35,38)')"
+    status, printed, file = play(replies=f"{two}\n---\n{DONE}\n---\n\n")
+    episode = json.loads(file.read_text())
+    assert status == 0 and "score 1" in printed and str(file.parent) in printed
+    assert "Hotkey(keys=('a',))" in printed and "Click(point=Point(x=35, y=38)" in printed
+    assert episode["stop_reason"] == "finished" and episode["success"] == 1.0 and episode["num_steps"] == 2
+    assert [turn["text"] for turn in episode["turns"]] == [two, DONE]
+    assert len(episode["turns"][0]["actions"]) == 2
+    names = sorted(path.name for path in file.parent.iterdir())
+    assert names == ["00.png", "01.png", "episode.json", "final.png"]
+    assert [path.name for path in file.parents[2].iterdir()] == ["step_000000"]
+
+
+def test_a_malformed_reply_ends_the_episode_as_it_ends_an_agents(play):
+    status, printed, file = play(replies=f"{HIT}\n---\nAction: dance()\n---\n{DONE}")
+    episode = json.loads(file.read_text())
+    assert status == 0 and "unknown action 'dance'" in printed
+    assert episode["stop_reason"] == "parse_error" and len(episode["turns"]) == 2
+    assert "score 1" in printed, "the desktop's state is what counts"
+
+
+def test_replies_that_run_out_end_at_the_step_limit(play):
+    assert json.loads(play(replies=HIT)[2].read_text())["stop_reason"] == "step_limit"
+    _, printed, file = play("--max-steps", "1", replies=f"Action: wait()\n---\n{HIT}\n---\n{DONE}")
+    assert json.loads(file.read_text())["num_steps"] == 1 and "score 0" in printed
+
+
+def test_a_recorded_episode_can_be_played_again_in_its_own_coordinates(play):
+    _, _, file = play("--image-size", "364x252", replies=f"Action: click(start_box='(20,20)')\n---\n{DONE}")
+    recorded = json.loads(file.read_text())
+    assert recorded["image_size"] == [364, 252]
+    _, printed, again = play("--replies", str(file))
+    assert "Click(point=Point(x=35, y=38)" in printed
+    assert json.loads(again.read_text())["turns"] == recorded["turns"]
+
+
+def test_typed_replies_are_asked_for_again_when_malformed(play, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"Action: dance()\n---\n{HIT}\n---\n"))
+    status, printed, file = play()
+    episode = json.loads(file.read_text())
+    assert status == 0 and "unknown action 'dance'" in printed and "newest screenshot is always in" in printed
+    assert [turn["text"] for turn in episode["turns"]] == [HIT]
+    assert episode["stop_reason"] == "step_limit" and "score 1" in printed
+
+
+def test_an_end_of_input_before_any_reply_is_told(play, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    status, printed, file = play()
+    assert status == 2 and "at least one reply" in printed and file is None
+
+
+def test_an_infrastructure_fault_is_told_and_judged_by_nobody(play):
+    status, printed, file = play("--option", 'provider_options={"fail": {"step": [1]}}', replies=HIT)
+    assert status == 2 and "scripted failure of step" in printed and file is None and "score" not in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--option", "wait=3"], "did you mean environment.wait_s"),
+        (["--option", "wait_s"], "KEY=VALUE"),
+        (["--option", "wait_s=soon"], "environment.wait_s must be"),
+        (["--replies", "no-such-file"], "--replies must be a text file"),
+        (["--expert"], "the expert has no script"),
+        (["--max-steps", "0"], "gui_agent.max_steps"),
+    ],
+)
+def test_wrong_arguments_are_named(play, arguments, message):
+    status, printed, _ = play(*arguments)
+    assert status == 2 and message in printed
+
+
+def test_a_task_that_does_not_exist_or_is_many_is_named(play, capsys):
+    assert main(["try", "no-such-task"]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert main(["try", "embedded"]) == 2
+    assert "one task can be tried" in capsys.readouterr().err
+
+
+def test_virtual_machines_are_given_the_recipes_pace():
+    text = (Path(__file__).parents[2] / "recipes" / "osworld_full.yaml").read_text()
+    assert all(f"  {name}: {value}\n" in text for name, value in OSWORLD_PACE.items())
+
+
+@pytest.mark.desktop
+def test_the_expert_solves_a_shipped_task_and_the_verdict_says_what_was_seen(tmp_path, capsys):
+    assert main(["try", "dialog-confirm-yes", "--expert", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    (file,) = tmp_path.rglob("episode.json")
+    (call,) = json.loads(file.read_text())["evaluator"]
+    assert "score 1" in printed and f"{call['metric']} returned {call['returned']}" in printed
+    assert call["result"] in printed and call["expected"] in printed
+
+
+def x_servers(screen):
+    return subprocess.run(["pgrep", "-f", f"^Xvfb .*{screen}"], capture_output=True, text=True).stdout.split()
+
+
+@pytest.mark.desktop
+def test_ctrl_c_at_the_prompt_leaves_nothing_behind(tmp_path):
+    screen = "326x246"  # no other test's: its X servers can be told from others on this machine
+    command = [sys.executable, "-m", "arpo_verl.cli.main", "try", "dialog-confirm-yes", "--screen", screen]
+    command += ["--out", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            for line in process.stdout:
+                if line.startswith("reply 1"):
+                    break
+            running = x_servers(screen)
+            process.send_signal(signal.SIGINT)
+            rest = process.stdout.read()
+            status = process.wait(timeout=60)
+        finally:
+            process.kill()
+    assert running and status == 130 and "interrupted" in rest
+    deadline = time.monotonic() + 30
+    while x_servers(screen) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert x_servers(screen) == []
+    assert list(tmp_path.iterdir()) == []
