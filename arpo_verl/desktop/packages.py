@@ -46,6 +46,7 @@ TASKS: dict[str, str] = {
     "pcmanfm": "pcmanfm",
     "galculator": "galculator",
     "dconf-gsettings-backend": "/usr/libexec/dconf-service",
+    "xclip": "xclip",
     "socat": "socat",
 }
 """What the shipped tasks work with. A task's author appends here."""
