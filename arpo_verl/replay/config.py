@@ -9,6 +9,8 @@ from typing import Any
 from arpo_verl.config import require
 
 STANDARD_DEVIATIONS = ("population", "sample")
+ALL_FAILED, ALL_EQUAL, BELOW_FLOOR = TRIGGERS = ("all_failed", "all_equal", "below_floor")
+NONE, TRUNCATED, CLIP = CORRECTIONS = ("none", "truncated", "clip")
 FIFO, FULLEST_TASK, LEAST_RECENTLY_REPLAYED = EVICTIONS = ("fifo", "fullest_task", "least_recently_replayed")
 SCREENSHOT_ENCODINGS = ("as_sent", "webp")
 
@@ -52,11 +54,45 @@ class ReplayConfig:
     """Folder of a store to begin with, as `arpo-verl replay seed` or another run's checkpoint makes it; null begins
     empty. A run that resumes takes its own checkpoint's store instead."""
 
+    trigger: str = ALL_FAILED
+    """Which groups get a replay. `all_failed`: spread and mean of the scores lie below both thresholds; such a group
+    teaches nothing without one. The paper's experiments and the reference. `all_equal`: the spread does, whatever the
+    mean; for graded evaluators, where a group whose rollouts all got 0.6 teaches as little (the paper's wording).
+    `below_floor`: the mean does, whatever the spread; for tasks so rarely solved that one success in eight should not
+    stay alone. A replay always scores higher than the rollout that it replaces."""
+
     std_threshold: float = 0.05
-    """A group is all-failed when the population standard deviation of its scores lies below this. Reference."""
+    """The spread: population standard deviation of a group's scores. Reference."""
 
     mean_threshold: float = 0.2
-    """... and the mean of its scores below this, which tells all failed from all solved. Reference."""
+    """The floor: mean of a group's scores, which tells all failed from all solved. Reference."""
+
+    probability: float = 1.0
+    """That a group which triggers gets its replay. 1 is the paper's; less keeps some failed groups as they are, so that
+    hard tasks are not learnt from the same few successes alone."""
+
+    max_share: float = 1.0
+    """Most replayed rows in a batch, as a share of its rows; which groups go without is drawn by `seed`. The paper sets
+    no limit, and one row a group is one already; less bounds how far off-policy a batch can be."""
+
+    max_age_steps: int | None = None
+    """Training steps after which a success is no longer replayed (it stays stored); null: at any age, as in the paper.
+    The older, the further from the policy that learns from it. veRL's `max_off_policy_threshold` is about rollouts
+    that were waiting, and leaves replays alone."""
+
+    correction: str = NONE
+    """What a replayed token's gradient is multiplied with, since another policy wrote it; rho is its probability now
+    over that when it was written. `none`: 1; the paper. `truncated`: min(rho, `correction_bound`), as in veRL's TIS.
+    `clip`: rho, and 0 where rho has left [1/bound, bound] in the advantage's direction: PPO's clip around the policy
+    that wrote the token, with a wide range. Trajectories without recorded log-probs (demonstrations) get 1.
+    veRL's own `algorithm.rollout_correction.rollout_is` does the like for all rows; one of the two at a time."""
+
+    correction_bound: float = 2.0
+    """Bound of rho, above 1. 2 is veRL's own for truncated importance sampling."""
+
+    prefetch: int = 4
+    """Replays whose pixel values may be rebuilt while other groups still generate, and wait in the trainer's memory (15
+    screenshots of 1080p are 0.7 GiB); 0 rebuilds all once the batch is complete. No influence on what is replayed."""
 
     success_threshold: float = 0.5
     """Least score of a success worth storing. Most OSWorld evaluators give 0 or 1; the few graded ones give fractions,
@@ -87,6 +123,7 @@ class ReplayConfig:
         encodings = f"one of {', '.join(SCREENSHOT_ENCODINGS)}"
         got = self.screenshot_encoding
         require(got in SCREENSHOT_ENCODINGS, "replay.screenshot_encoding", encodings, got)
+        require(self.trigger in TRIGGERS, "replay.trigger", f"one of {', '.join(TRIGGERS)}", self.trigger)
         require(_within(self.std_threshold, 0, 1), "replay.std_threshold", "in (0, 1]", self.std_threshold)
         require(_within(self.mean_threshold, 0, 1), "replay.mean_threshold", "in (0, 1]", self.mean_threshold)
         require(_within(self.success_threshold, 0, 1), "replay.success_threshold", "in (0, 1]", self.success_threshold)
@@ -97,6 +134,16 @@ class ReplayConfig:
             self.success_threshold,
             "else a failure of one group could be replayed as a success in the next",
         )
+        require(_within(self.probability, 0, 1), "replay.probability", "in (0, 1]", self.probability, off)
+        require(_within(self.max_share, 0, 1), "replay.max_share", "in (0, 1]", self.max_share, off)
+        age_ok = self.max_age_steps is None or _is_int(self.max_age_steps, 1)
+        require(age_ok, "replay.max_age_steps", "a whole number from 1, or null", self.max_age_steps)
+        require(
+            self.correction in CORRECTIONS, "replay.correction", f"one of {', '.join(CORRECTIONS)}", self.correction
+        )
+        bound_ok = _within(self.correction_bound, 1, math.inf)
+        require(bound_ok, "replay.correction_bound", "a number above 1", self.correction_bound)
+        require(_is_int(self.prefetch, 0), "replay.prefetch", "a whole number from 0", self.prefetch)
         require(self.std in STANDARD_DEVIATIONS, "replay.std", " or ".join(STANDARD_DEVIATIONS), self.std)
         require(_within(self.epsilon, 0, math.inf), "replay.epsilon", "positive", self.epsilon)
         require(_is_int(self.seed, 0), "replay.seed", "a whole number from 0", self.seed)

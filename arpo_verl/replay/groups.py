@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.buffer import StoredTrajectory, SuccessStore
-from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.config import ALL_EQUAL, BELOW_FLOOR, ReplayConfig
 
 # A lone rollout has no group to be compared with: replacing it would swap data for a zero advantage.
 MIN_GROUP_SIZE = 2
@@ -63,8 +63,16 @@ class Group:
         """Population standard deviation of the scores."""
         return statistics.pstdev([outcome.success for outcome in self.outcomes])
 
+    def triggers(self, config: ReplayConfig) -> bool:
+        """Whether `config.trigger` asks for a replay, on scores without the format reward."""
+        if config.trigger == ALL_EQUAL:
+            return self.std < config.std_threshold
+        if config.trigger == BELOW_FLOOR:
+            return self.mean < config.mean_threshold
+        return self.all_failed(config)
+
     def all_failed(self, config: ReplayConfig) -> bool:
-        """The replay trigger, on scores without the format reward."""
+        """Whether nothing can be learnt from it: low spread, low mean. The paper's trigger."""
         return self.std < config.std_threshold and self.mean < config.mean_threshold
 
     def all_solved(self, config: ReplayConfig) -> bool:
@@ -98,24 +106,66 @@ def form_groups(outcomes: Iterable[Outcome]) -> tuple[Group, ...]:
 
 
 def plan_replacements(
-    groups: Sequence[Group], store: SuccessStore, config: ReplayConfig, step: int
+    groups: Sequence[Group], store: SuccessStore, config: ReplayConfig, step: int, draw: int = 0
 ) -> tuple[Replacement, ...]:
-    """For each all-failed group with a cached success of its task: one random failure, one random success.
+    """For each group that triggers and has a cached success of its task: one random failure, one random success.
 
-    The choice depends on seed, step, task and how many groups of that task came before: not on the order in which
-    rollouts finished, and on no state that a checkpoint would have to carry.
+    No success is used twice, and at most `config.max_share` of the rows are replaced. The choice depends on seed, step,
+    draw, task and how many groups of that task triggered before: not on the order in which rollouts finished, and on no
+    state that a checkpoint would have to carry. More groups only add to it, unless `max_share` is reached.
+
+    Args:
+        draw: which batch of the step this is, from 0; several only where the trainer updates several times a step.
 
     Source: the paper replaces a random failure; the reference always the first of the group.
     """
+    queues: dict[str, list[StoredTrajectory]] = {}
+    triggered: Counter[str] = Counter()
     replacements = []
-    groups_seen: Counter[str] = Counter()
     for group in groups:
-        rng = random.Random(f"{config.seed}/{step}/{group.task_id}/{groups_seen[group.task_id]}")
-        groups_seen[group.task_id] += 1
-        if len(group.outcomes) < MIN_GROUP_SIZE or not group.all_failed(config):
+        if len(group.outcomes) < MIN_GROUP_SIZE or not group.triggers(config):
             continue
-        failures = [outcome for outcome in group.outcomes if outcome.success < config.success_threshold]
-        trajectory = store.choose(group.task_id, rng)
-        if trajectory is not None:
-            replacements.append(Replacement(rng.choice(failures), trajectory))
-    return tuple(replacements)
+        name = f"{config.seed}/{step}/{draw}/{group.task_id}"
+        if group.task_id not in queues:
+            queues[group.task_id] = _candidates(store, group.task_id, config, step, random.Random(name))
+        rng = random.Random(f"{name}/{triggered[group.task_id]}")
+        triggered[group.task_id] += 1
+        if rng.random() < config.probability:
+            replacements += _replace(group, queues[group.task_id], config, rng)
+    return _limit(replacements, groups, config, random.Random(f"{config.seed}/{step}/{draw}"))
+
+
+def _candidates(
+    store: SuccessStore, task_id: str, config: ReplayConfig, step: int, rng: random.Random
+) -> list[StoredTrajectory]:
+    """The task's successes, each once and none too old, in the order in which they are to be used."""
+    candidates: list[StoredTrajectory] = []
+    for trajectory in store.of_task(task_id):
+        is_young = config.max_age_steps is None or step - trajectory.step <= config.max_age_steps
+        if is_young and trajectory not in candidates:
+            candidates.append(trajectory)
+    return rng.sample(candidates, len(candidates))
+
+
+def _replace(
+    group: Group, queue: list[StoredTrajectory], config: ReplayConfig, rng: random.Random
+) -> list[Replacement]:
+    """Take the next success from the queue that is better than a rollout of the group; none when there is no such."""
+    failures = [outcome for outcome in group.outcomes if outcome.success < config.success_threshold]
+    for trajectory in queue:
+        worse = [outcome for outcome in failures or group.outcomes if outcome.success < trajectory.success]
+        if worse:
+            queue.remove(trajectory)
+            return [Replacement(rng.choice(worse), trajectory)]
+    return []
+
+
+def _limit(
+    replacements: Sequence[Replacement], groups: Sequence[Group], config: ReplayConfig, rng: random.Random
+) -> tuple[Replacement, ...]:
+    limit = int(config.max_share * sum(len(group.outcomes) for group in groups))
+    if len(replacements) <= limit:
+        return tuple(replacements)
+    # By task, so that the draw does not depend on which group finished first.
+    by_task = sorted(range(len(replacements)), key=lambda i: replacements[i].trajectory.task_id)
+    return tuple(replacements[i] for i in sorted(rng.sample(by_task, limit)))
