@@ -1,0 +1,23 @@
+"""Debian's Chromium in the place of OSWorld's Google Chrome, for the sandbox; `guest/programs/google-chrome` starts it.
+
+Tasks and their evaluators end the browser by `pkill chrome`. A process of Chromium has the name of the file that its
+program was started from, links resolved, so the program is shown under another name, with what lies beside it on disk.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CHROMIUM = Path("/usr/lib/chromium")
+PROGRAM = "chromium"
+
+
+def mounts(folder: str) -> list[str]:
+    """bubblewrap's words for a folder with Chromium as `chrome`; none where it is not installed."""
+    if not (CHROMIUM / PROGRAM).is_file():
+        return []
+    words = ["--perms", "0755", "--dir", folder, "--ro-bind", str(CHROMIUM / PROGRAM), f"{folder}/chrome"]
+    for path in sorted(CHROMIUM.iterdir()):
+        if path.name != PROGRAM:
+            words += ["--symlink", str(path), f"{folder}/{path.name}"]
+    return words
