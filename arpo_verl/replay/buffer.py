@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import random
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +47,7 @@ class StoredRecord:
 class SuccessStore:
     """At most `capacity_per_task` successes a task, at most `capacity_bytes` over all; others leave for what enters.
 
-    Which one leaves is decided by the order of additions (and of choices, for `least_recently_replayed`) alone, never
+    Which one leaves is decided by the order of additions (and of replays, for `least_recently_replayed`) alone, never
     by time, so that a restored store goes on as the saved one would have.
 
     Args:
@@ -126,24 +125,14 @@ class SuccessStore:
         self._make_room()
         return True
 
-    def choose(
-        self, task_id: str, rng: random.Random, exclude: Collection[StoredTrajectory] = ()
-    ) -> StoredTrajectory | None:
-        """One of the task's successes, each as likely as the other; None when there is none.
-
-        Args:
-            exclude: successes that are not to be chosen.
-        """
-        candidates = [
-            (serial, trajectory) for serial, trajectory in self._of_task(task_id) if trajectory not in exclude
-        ]
-        if not candidates:
-            return None
-        serial, trajectory = rng.choice(candidates)
-        if self.eviction == LEAST_RECENTLY_REPLAYED:
-            for order in (self._entries, self._tasks[task_id]):
+    def mark_replayed(self, trajectory: StoredTrajectory) -> None:
+        """Say that a trajectory of `of_task` is being replayed; only `least_recently_replayed` asks when."""
+        if self.eviction != LEAST_RECENTLY_REPLAYED:
+            return
+        serial = next((serial for serial, held in self._of_task(trajectory.task_id) if held == trajectory), None)
+        if serial is not None:
+            for order in (self._entries, self._tasks[trajectory.task_id]):
                 order[serial] = order.pop(serial)
-        return trajectory
 
     def of_task(self, task_id: str) -> tuple[StoredTrajectory, ...]:
         """The task's successes, oldest first."""

@@ -12,7 +12,7 @@ from arpo_verl.errors import ConfigError
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
 from arpo_verl.rollout.prompts import build_messages
-from arpo_verl.rollout.sequence import EpisodeSequence
+from arpo_verl.rollout.sequence import EpisodeSequence, Generated
 from arpo_verl.types import Size, StopReason, Task
 
 
@@ -41,14 +41,6 @@ class Conversation(Protocol):
 
     def show(self, screen: Size) -> StopReason | None:
         """Show another screenshot; where no reply could follow it, leave it out and say why the episode ends."""
-
-
-@dataclass(frozen=True)
-class Generated:
-    """One reply of the policy: its tokens and, where the engine tells them, their log-probs."""
-
-    token_ids: tuple[int, ...]
-    log_probs: tuple[float, ...] | None
 
 
 Generate = Callable[[list[int], list[Image.Image], int], Awaitable[Generated]]

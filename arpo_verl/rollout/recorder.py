@@ -1,4 +1,5 @@
-"""Writes an episode to disk: `<dir>/step_000012/<task>__<uid>_<session>/` with `episode.json` and its screenshots."""
+"""Writes an episode to disk: `<dir>/step_000012/<task>__<uid>_<session>/` with `episode.json`, `tokens.json`
+and its screenshots."""
 
 from __future__ import annotations
 
@@ -17,11 +18,14 @@ from typing import Any
 
 from arpo_verl.rollout.episode import Episode, Turn
 from arpo_verl.rollout.scoring import Score
+from arpo_verl.rollout.sequence import Generated
 from arpo_verl.types import Action
 
 logger = logging.getLogger(__name__)
 
 EPISODE_FILE = "episode.json"
+TOKENS_FILE = "tokens.json"
+"""The policy's replies as token ids with their log-probs: a store of successes can be seeded from them."""
 _PNG = b"\x89PNG"
 
 
@@ -34,6 +38,7 @@ class EpisodeRecord:
     session: int
     task_id: str
     content: Mapping[str, Any]
+    replies: Sequence[Generated] = ()
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], episode: Episode, score: Score, desktop: str = "") -> EpisodeRecord:
@@ -61,7 +66,7 @@ class EpisodeRecord:
             "evaluator": [dataclasses.asdict(call) for call in episode.metrics],
             "turns": [_turn(index, turn) for index, turn in enumerate(episode.turns)],
         }
-        return cls(step, uid, session, episode.task.task_id, content)
+        return cls(step, uid, session, episode.task.task_id, content, tuple(episode.sequence.replies))
 
     @property
     def folder(self) -> Path:
@@ -97,6 +102,8 @@ def write_episode(directory: Path, record: EpisodeRecord, screenshots: Sequence[
             (scratch / name).write_bytes(screenshot)
         text = json.dumps({**record.content, "screenshots": names}, indent=1, ensure_ascii=False, default=str)
         (scratch / EPISODE_FILE).write_text(text + "\n", encoding="utf-8", errors="replace")
+        tokens = [dataclasses.asdict(reply) for reply in record.replies]
+        (scratch / TOKENS_FILE).write_text(json.dumps(tokens, separators=(",", ":")) + "\n", encoding="utf-8")
         scratch.chmod(0o755)
         if folder.exists():  # the same session anew, after a run was resumed
             shutil.rmtree(folder)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from arpo_verl.errors import GenerationError
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One reply of the policy: its tokens and, where the engine tells them, their log-probs."""
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...] | None
 
 
 class EpisodeSequence:
@@ -29,6 +39,18 @@ class EpisodeSequence:
     @property
     def response_log_probs(self) -> list[float] | None:
         return self._log_probs if self._has_log_probs else None
+
+    @property
+    def replies(self) -> list[Generated]:
+        """What the policy generated, reply by reply."""
+        written = itertools.groupby(range(len(self.response_ids)), key=self.response_mask.__getitem__)
+        return [self._reply(list(run)) for is_reply, run in written if is_reply]
+
+    def _reply(self, run: list[int]) -> Generated:
+        log_probs = self.response_log_probs
+        return Generated(
+            tuple(self.response_ids[i] for i in run), None if log_probs is None else tuple(log_probs[i] for i in run)
+        )
 
     def add_reply(self, token_ids: Sequence[int], log_probs: Sequence[float] | None) -> None:
         """Append what the policy generated.

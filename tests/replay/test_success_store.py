@@ -1,5 +1,4 @@
 import pickle
-import random
 from collections import Counter
 
 import pytest
@@ -53,19 +52,6 @@ def test_an_identical_screenshot_is_held_and_counted_once():
     assert both - 200 < store.num_bytes < both
     store.add(stored("b", screenshots=[b"z"]))
     assert store.num_bytes < both - 1000
-
-
-def test_a_task_without_a_success_has_nothing_to_choose():
-    assert SuccessStore(8, PLENTY).choose("a", random.Random(0)) is None
-
-
-def test_every_success_of_the_task_is_chosen_equally_and_the_seed_decides():
-    store = SuccessStore(4, PLENTY)
-    for step in range(4):
-        store.add(stored("a", step=step))
-    chosen = [store.choose("a", random.Random(seed)).step for seed in range(4000)]
-    assert chosen[:50] == [store.choose("a", random.Random(seed)).step for seed in range(50)]
-    assert all(abs(count - 1000) < 150 for count in Counter(chosen).values())  # 5 sigma of B(4000, 1/4) is 137
 
 
 def test_a_trajectory_survives_pickling():

@@ -10,7 +10,9 @@ def test_an_episode_is_one_folder_with_its_screenshots(policy, tokenizer, tmp_pa
     config = recipe({"trajectory_dir": str(tmp_path)})
     output = play(policy, ScriptedEngine(tokenizer, [HIT, "Action: dance()"]), FakePool(), config)
     folder = tmp_path / "step_000012" / "click-it__u-1_2"
-    assert [path.name for path in sorted(tmp_path.rglob("*")) if path.is_file()] == ["00.png", "01.png", "episode.json"]
+    assert [path.name for path in sorted(tmp_path.rglob("*")) if path.is_file()] == [
+        *("00.png", "01.png", "episode.json", "tokens.json")
+    ]
     episode = json.loads((folder / "episode.json").read_text())
     assert [(folder / name).read_bytes() for name in episode["screenshots"]] == output.extra_fields["screenshots"]
     expected = {
@@ -27,6 +29,11 @@ def test_an_episode_is_one_folder_with_its_screenshots(policy, tokenizer, tmp_pa
         "response_tokens": len(output.response_ids),
     }
     assert {name: episode[name] for name in expected} == expected
+    tokens = json.loads((folder / "tokens.json").read_text())
+    assert [id_ for reply in tokens for id_ in reply["token_ids"]] == [
+        id_ for id_, written in zip(output.response_ids, output.response_mask, strict=True) if written
+    ]
+    assert [len(reply["token_ids"]) for reply in tokens] == [len(reply["log_probs"]) for reply in tokens]
     first, second = episode["turns"]
     assert first["thought"] == "I click it." and first["parse_error"] is None
     assert first["actions"] == [{"action": "Click", "point": [35, 38], "button": "left", "count": 1}]
@@ -39,7 +46,11 @@ def test_a_resumed_run_replaces_the_folder_whole(policy, tokenizer, tmp_path):
     config = recipe({"trajectory_dir": str(tmp_path)})
     for replies in ([HIT, DONE], [DONE]):
         play(policy, ScriptedEngine(tokenizer, replies), FakePool(), config)
-    assert [path.name for path in sorted(tmp_path.rglob("*")) if path.is_file()] == ["00.png", "episode.json"]
+    assert [path.name for path in sorted(tmp_path.rglob("*")) if path.is_file()] == [
+        "00.png",
+        "episode.json",
+        "tokens.json",
+    ]
 
 
 def test_names_cannot_leave_the_directory(policy, tokenizer, tmp_path):
