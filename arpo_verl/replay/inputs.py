@@ -1,8 +1,12 @@
-"""What the model is fed beside the token ids: pixel values and position ids, made from stored screenshots."""
+"""What the model is fed beside the token ids: pixel values and position ids, made from stored screenshots; and what
+stored trajectories mean something to: the fingerprint of tokenizer, processor and prompt.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -11,6 +15,8 @@ from verl.utils import get_processor_token_id, hf_processor, hf_tokenizer
 from verl.utils.fs import copy_to_local
 
 from arpo_verl.errors import ConfigError, ReplayError
+from arpo_verl.replay.persistence import Fingerprint
+from arpo_verl.rollout.prompts import build_messages
 
 
 class ModelInputs(AgentLoopWorker):
@@ -58,3 +64,27 @@ class ModelInputs(AgentLoopWorker):
                 f"the stored screenshots must give the sequence's {expected} visual tokens, got {got}; keep the "
                 "processor's pixel limits, and let sampler_kwargs.mm_processor_kwargs be data.mm_processor_kwargs"
             )
+
+
+def model_fingerprint(
+    tokenizer: Any, processor: Any, mm_processor_kwargs: Mapping[str, Any] | None, prompt: str, language: str
+) -> Fingerprint:
+    """What stored token ids and screenshots are bound to, by content and not by path or name.
+
+    Args:
+        tokenizer: a fast tokenizer; its vocabulary, rules and chat template count, not its padding and truncation.
+        processor: its image processor's settings count, with `mm_processor_kwargs`, the rollout's own.
+        prompt: see `GuiAgentConfig.prompt`; `language` likewise. What they make of an instruction counts.
+    """
+    vocabulary = json.loads(tokenizer.backend_tokenizer.to_str())
+    for changed_by_use in ("padding", "truncation"):
+        vocabulary.pop(changed_by_use, None)
+    return Fingerprint(
+        tokenizer=_hash([vocabulary, tokenizer.chat_template]),
+        processor=_hash([processor.image_processor.to_dict(), dict(mm_processor_kwargs or {})]),
+        prompt=_hash([build_messages("INSTRUCTION", kind=prompt, language=language), processor.chat_template]),
+    )
+
+
+def _hash(value: Any) -> str:
+    return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
