@@ -15,10 +15,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from arpo_verl.desktop import chrome
 from arpo_verl.errors import MissingDependencyError
 
 GUEST = Path(__file__).with_name("guest")
 GUEST_ROOT = "/opt/arpo"
+PROGRAMS = GUEST / "programs"
+"""Programs that the desktop has in the place of the system's, or beside them."""
 # import name -> what pip calls it
 GUEST_MODULES = {
     "PIL": "pillow",
@@ -86,7 +89,7 @@ def _mounts(extra: Sequence[str]) -> list[str]:
     if any(PACKAGE.is_relative_to(path) for path in (*SYSTEM, *folders)):
         words += ["--tmpfs", str(PACKAGE)]  # the tasks' evaluators and their expert
     words += ["--ro-bind", str(GUEST), f"{GUEST_ROOT}/arpo_guest"]
-    return words
+    return words + chrome.mounts(f"{GUEST_ROOT}/chrome")
 
 
 def _parents(paths: Sequence[str]) -> list[str]:
@@ -125,7 +128,7 @@ def _free_user_id() -> int:
 
 
 def _own_files(user_id: int) -> dict[str, bytes]:
-    """Files that differ from the host's: who the users are, and `python` with this interpreter's packages."""
+    """Files that differ from the host's: who the users are, our programs, `python` with this interpreter's packages."""
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
     return {
         "/etc/passwd": (
@@ -136,6 +139,7 @@ def _own_files(user_id: int) -> dict[str, bytes]:
         "/etc/hosts": b"127.0.0.1 localhost desktop\n::1 localhost\n",
         f"{GUEST_ROOT}/bin/python": python,
         f"{GUEST_ROOT}/bin/python3": python,
+        **{f"{GUEST_ROOT}/bin/{program.name}": program.read_bytes() for program in sorted(PROGRAMS.iterdir())},
     }
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import requests
-from conftest import attach, eventually
+from desktop_harness import attach, eventually
 
 from arpo_verl.desktop.provider import EmbeddedProvider
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from conftest import eventually
+from desktop_harness import eventually
 from PIL import Image, ImageChops
 
 pytestmark = pytest.mark.desktop

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import attach, eventually, process_tree
+from desktop_harness import attach, eventually, process_tree
 
 from arpo_verl.desktop.provider import EmbeddedProvider
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import requests
-from conftest import eventually
+from desktop_harness import eventually
 from PIL import Image
 
 pytestmark = pytest.mark.desktop

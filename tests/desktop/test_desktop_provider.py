@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from conftest import attach, eventually, sandbox_processes
+from desktop_harness import attach, eventually, sandbox_processes
 from PIL import Image
 
 from arpo_verl.desktop import guest_process, packages

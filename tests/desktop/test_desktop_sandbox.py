@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from conftest import attach
+from desktop_harness import attach
 
 from arpo_verl.desktop import sandbox
 from arpo_verl.desktop.provider import EmbeddedProvider

@@ -9,8 +9,9 @@ DISPLAY = ":0"
 FRAMEBUFFER_DIR = "/run/framebuffer"
 FRAMEBUFFER = f"{FRAMEBUFFER_DIR}/Xvfb_screen0"
 LOG_DIR = "/run/log"
-BUS_SOCKET = "/run/bus"
-RUNTIME_DIR = "/run/user"
+RUNTIME_DIR = "/run/user/1000"
+"""Where an Ubuntu machine's first user has it: OSWorld's tasks name its bus by the full path."""
+BUS_SOCKET = f"{RUNTIME_DIR}/bus"
 WRITABLE = ("/home", "/tmp", "/run", "/var/tmp", "/dev/shm")
 """The only places that a program in the sandbox can write to: all in memory, all emptied by a boot."""
 

@@ -26,7 +26,7 @@ class BootError(Exception):
 def make_home() -> None:
     """Fresh folders and settings."""
     for path in (layout.HOME, layout.RUNTIME_DIR, layout.FRAMEBUFFER_DIR, layout.LOG_DIR):
-        os.mkdir(path, 0o700)
+        os.makedirs(path, 0o700)
     os.mkdir("/tmp/.X11-unix")
     os.chmod("/tmp/.X11-unix", 0o1777)
     shutil.copytree(

@@ -1,0 +1,60 @@
+"""A running desktop with OSWorld's own controllers, and what tests ask of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from arpo_verl.desktop.provider import EmbeddedProvider
+from arpo_verl.environments.lean_imports import deferred_imports
+
+
+class Desktop(NamedTuple):
+    """A running desktop as the unmodified client sees it."""
+
+    provider: EmbeddedProvider
+    controller: Any
+    setup: Any
+
+    def sh(self, line: str) -> str:
+        """What a shell line in the guest writes, errors included."""
+        answer = self.controller.run_bash_script(line)
+        return answer["output"].strip()
+
+
+def attach(provider: EmbeddedProvider) -> Desktop:
+    """OSWorld's controllers for a started provider; they ask once."""
+    with deferred_imports():
+        from desktop_env.controllers.python import PythonController
+        from desktop_env.controllers.setup import SetupController
+    host, server, chromium, _, vlc = provider.get_ip_address().split(":")
+    controller = PythonController(host, int(server))
+    controller.retry_times, controller.retry_interval = 1, 0
+    setup = SetupController(host, int(server), int(chromium), int(vlc), screen_width=640, screen_height=480)
+    return Desktop(provider, controller, setup)
+
+
+def eventually(condition: Callable[[], Any], timeout_s: float = 15.0) -> Any:
+    """The condition's first true value."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        time.sleep(0.02)
+    return value
+
+
+def process_tree(pid: int) -> list[int]:
+    """`pid` and its descendants, by the kernel's word."""
+    tree = [pid]
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children") as children:
+            tree += [descendant for child in children.read().split() for descendant in process_tree(int(child))]
+    return tree
+
+
+def sandbox_processes(provider: EmbeddedProvider) -> list[int]:
+    """Every process of a provider's desktop."""
+    assert provider._guest is not None
+    return process_tree(provider._guest._process.pid)
