@@ -22,6 +22,7 @@ from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
 from arpo_verl.environments.guest_http import clear_exchanges, unanswered
 from arpo_verl.environments.lean_imports import forget_missing, missing_packages
 from arpo_verl.environments.task_files import TaskFiles, default_store
+from arpo_verl.environments.verdict import noted_metrics
 from arpo_verl.errors import (
     ConfigError,
     DesktopBootError,
@@ -81,7 +82,6 @@ class OSWorldEnvironment(DesktopEnvironment):
             self._files.begin(task)
             # The client may change the spec in place; the task is the caller's.
             observation = client.reset(task_config=copy.deepcopy(dict(task.spec)))
-            self._files.keep(task)
         time.sleep(self._config.setup_pause_s)
         settled = self._config.setup_pause_s == 0 and self._config.settle_timeout_s == 0
         return self._settle(observation["screenshot"] if settled else self._screenshot())
@@ -108,12 +108,12 @@ class OSWorldEnvironment(DesktopEnvironment):
         clear_exchanges()
         forget_missing()
         with _named(EvaluatorError, f"{self._name}: the evaluator of task {self._task.task_id} failed"):
-            score = client.evaluate()
+            with noted_metrics(client) as metrics:
+                score = client.evaluate()
             self._check_guest_answered(client)
             if missing_packages():
                 raise EvaluatorError(f"the metric needs {', '.join(missing_packages())}; pip install what it needs")
-            self._files.keep(self._task)
-            return Evaluation(_valid_score(score))
+            return Evaluation(_valid_score(score), tuple(metrics))
 
     def close(self) -> None:
         """Also from another thread, while a call hangs: the guest's death ends the call."""

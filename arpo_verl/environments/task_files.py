@@ -1,59 +1,60 @@
-"""The client's folder of one desktop, with what tasks download kept for all desktops.
+"""The client's folder of one desktop.
 
-The client keeps what it downloads, and what its getters fetch from the guest, in `<folder>/<task_id>/`. Two desktops
-with one folder would race, and what an earlier episode left could be judged in the place of this one's. So each desktop
-has a folder of its own, emptied for each episode, and downloads are copied in from a store that all share.
+The client keeps what it downloads, and what its getters fetch from the guest, in `<folder>/<task_id>/`, takes any file
+that is there for whole, and knows no locks. Two desktops with one folder would race, and what an earlier episode left
+could be judged in the place of this one's. So each desktop has a folder of its own, emptied for each episode, and
+downloads are copied into it from a store that all share.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
-import uuid
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO
 
+from arpo_verl.environments.downloads import DownloadStore, downloads_of
 from arpo_verl.types import Task
+
+PREFIX = "arpo_verl-"
 
 
 class TaskFiles:
     """One desktop's folder. Not shared between threads.
 
     Args:
-        store: the folder of finished downloads, shared by desktops, processes and runs.
+        store: the folder of finished downloads.
         name: the desktop's.
     """
 
     def __init__(self, store: Path, name: str):
-        self._store = store
-        self.folder = Path(tempfile.mkdtemp(prefix=f"arpo_verl-{name}-"))
+        self._store = DownloadStore(store)
+        _sweep(Path(tempfile.gettempdir()))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{name}-"))
+        self._lock = _lock(self.folder)
 
     def begin(self, task: Task) -> None:
-        """Empty the folder and bring in the downloads of `task` that the store has."""
+        """Empty the folder and bring in all that `task` downloads, so that the client downloads nothing itself.
+
+        What the evaluator will compare with comes now too: an episode whose verdict could not be had is not played.
+
+        Raises:
+            DesktopSetupError: a download cannot be had.
+        """
         for child in self.folder.iterdir():
             shutil.rmtree(child, ignore_errors=True)
         folder = self.folder / task.task_id
         folder.mkdir()
-        for name in download_names(task.spec):
-            kept = self._store / task.task_id / name
-            if kept.is_file():
-                shutil.copyfile(kept, folder / name)
-
-    def keep(self, task: Task) -> None:
-        """Store the downloads of `task` that are new. Only after a call that succeeded: else a file may be a part."""
-        for name in download_names(task.spec):
-            fresh, kept = self.folder / task.task_id / name, self._store / task.task_id / name
-            if fresh.is_file() and not kept.exists():
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                part = kept.with_name(f".{uuid.uuid4().hex}")
-                shutil.copyfile(fresh, part)
-                os.replace(part, kept)
+        for download in downloads_of(task.spec):
+            self._store.copy(task.task_id, download, folder / download.name)
 
     def remove(self) -> None:
         """Delete the desktop's folder; the store stays."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _remove(self.folder)
+        self._lock.close()
 
 
 def default_store() -> Path:
@@ -62,26 +63,31 @@ def default_store() -> Path:
     return Path(root).expanduser() / "arpo_verl" / "downloads"
 
 
-def download_names(spec: Mapping[str, Any]) -> list[str]:
-    """The names under which the client keeps what a task's set-up and evaluator download."""
-    evaluator = spec.get("evaluator", {})
-    names = list(_set_up_names([*spec.get("config", []), *evaluator.get("postconfig", [])]))
-    for key in ("result", "expected"):
-        part = evaluator.get(key) or []
-        names.extend(_cloud_names(part if isinstance(part, list) else [part]))
-    return [name for name in names if name and "/" not in name and name not in (".", "..")]
+# --- Folders of processes that were killed ----------------------------------------------------------------------------
 
 
-def _set_up_names(steps: list[Mapping[str, Any]]) -> Iterator[str]:
-    for step in steps:
-        if step["type"] == "download":
-            for file in step["parameters"].get("files", []):
-                # As in SetupController._download_setup.
-                yield f"{uuid.uuid5(uuid.NAMESPACE_URL, file['url'])}_{os.path.basename(file['path'])}"
+def _lock_path(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
 
 
-def _cloud_names(getters: list[Mapping[str, Any] | None]) -> Iterator[str]:
-    for getter in getters:
-        if getter and getter.get("type") == "cloud_file":
-            destinations = getter.get("dest", [])
-            yield from destinations if isinstance(destinations, list) else [destinations]
+def _lock(folder: Path) -> IO[bytes]:
+    """Hold the folder's lock for as long as this process lives: by it others know that the folder is in use."""
+    # Locked before it has its name, so that no other process finds it unlocked.
+    unnamed = folder.with_name(f"{folder.name}.new")
+    file = unnamed.open("wb")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    unnamed.rename(_lock_path(folder))
+    return file
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    _lock_path(folder).unlink(missing_ok=True)
+
+
+def _sweep(where: Path) -> None:
+    """Delete the folders of processes that died without doing so: task files are large, and a worker may be killed."""
+    for path in where.glob(f"{PREFIX}*.lock"):
+        with contextlib.suppress(OSError), path.open("rb") as file:  # another's, or just removed
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(path.with_suffix(""))

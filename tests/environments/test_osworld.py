@@ -13,7 +13,6 @@ pytest.importorskip("desktop_env")
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld import OSWorldEnvironment  # noqa: E402
-from arpo_verl.environments.task_files import TaskFiles, download_names  # noqa: E402
 from arpo_verl.errors import (  # noqa: E402
     DesktopBootError,
     DesktopLostError,
@@ -325,23 +324,3 @@ def test_closing_twice_and_using_a_closed_desktop(make, guest):
     assert guest.server is None and not environment._files.folder.exists()
     with pytest.raises(DesktopLostError, match="not running"):
         environment.step(CLICK)
-
-
-def test_downloads_are_shared_and_results_of_an_earlier_episode_are_not(tmp_path):
-    url, path = "https://example.org/a.txt", "/home/user/a.txt"
-    download = {"type": "download", "parameters": {"files": [{"url": url, "path": path}]}}
-    gold = {"type": "cloud_file", "path": "https://example.org/gold", "dest": "gold.txt"}
-    work = task("t1", [download], func="compare_text_file", result=VM_FILE, expected=gold)
-    names = download_names(work.spec)
-    assert len(names) == 2 and names[0].endswith("_a.txt") and names[1] == "gold.txt"
-    first, second = TaskFiles(tmp_path / "store", "one"), TaskFiles(tmp_path / "store", "two")
-    first.begin(work)
-    for name in [*names, "a"]:
-        (first.folder / "t1" / name).write_text(name)
-    first.keep(work)
-    for files in (first, second):
-        files.begin(work)
-        assert sorted(f.name for f in (files.folder / "t1").iterdir()) == sorted(names)
-    first.remove()
-    second.remove()
-    assert not first.folder.exists() and (tmp_path / "store" / "t1" / "gold.txt").exists()

@@ -1,0 +1,137 @@
+"""What tasks download, kept once on a host: fetched by one of all desktops and processes, whole or not at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests
+from filelock import FileLock, Timeout
+
+from arpo_verl.errors import DesktopSetupError
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 3
+"""As OSWorld's client makes."""
+RETRY_S = 1.0
+STALL_S = 60.0
+"""A server that sends nothing for so long is given up."""
+LOCK_S = 1800.0
+"""How long one waits for another's download: a few GB over a slow line."""
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file of a task, and the name under which OSWorld's client looks for it in the task's folder."""
+
+    url: str
+    name: str
+
+
+def downloads_of(spec: Mapping[str, Any]) -> list[Download]:
+    """What a task's set-up and evaluator download, each once."""
+    evaluator = spec.get("evaluator", {})
+    found = list(_of_steps([*spec.get("config", []), *evaluator.get("postconfig", [])]))
+    for key in ("result", "expected"):
+        part = evaluator.get(key) or []
+        found.extend(_of_getters(part if isinstance(part, list) else [part]))
+    # Another name is the client's own business: it keeps such a file outside of the task's folder.
+    return [one for one in dict.fromkeys(found) if one.name and "/" not in one.name and one.name not in (".", "..")]
+
+
+def _of_steps(steps: list[Mapping[str, Any]]) -> Iterator[Download]:
+    for step in steps:
+        if step["type"] == "download":
+            for file in step["parameters"].get("files", []):
+                # As in SetupController._download_setup.
+                name = f"{uuid.uuid5(uuid.NAMESPACE_URL, file['url'])}_{os.path.basename(file['path'])}"
+                yield Download(file["url"], name)
+
+
+def _of_getters(getters: list[Mapping[str, Any] | None]) -> Iterator[Download]:
+    for getter in getters:
+        if getter and getter.get("type") == "cloud_file":
+            urls, names = getter["path"], getter["dest"]
+            pairs = zip(urls, names, strict=False) if isinstance(names, list) else [(urls, names)]
+            yield from (Download(url, name) for url, name in pairs)
+
+
+class DownloadStore:
+    """A folder of finished downloads, `<task_id>/<name>`, shared by desktops, processes and runs.
+
+    Its files may also be put there by hand, where desktops have no internet.
+
+    Args:
+        folder: made when something is stored. On a disk that hosts share, two hosts may fetch the same file at once;
+            each renames its own whole copy into place.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def path(self, task_id: str, download: Download) -> Path:
+        """Where the file is, or would be, kept."""
+        return self.folder / task_id / download.name
+
+    def copy(self, task_id: str, download: Download, target: Path) -> None:
+        """Copy the file to `target`, fetching it first where it is not here.
+
+        A copy, since a metric may open its files for writing.
+
+        Raises:
+            DesktopSetupError: it cannot be had.
+        """
+        kept = self.path(task_id, download)
+        if not kept.is_file():
+            self._fetch(download.url, kept)
+        shutil.copyfile(kept, target)
+
+    def _fetch(self, url: str, kept: Path) -> None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            # The kernel gives the lock back when its holder dies, however it dies.
+            with FileLock(kept.with_name(f".{kept.name}.lock"), timeout=LOCK_S):
+                if not kept.is_file():  # another may have fetched it meanwhile
+                    _download(url, kept)
+        except Timeout as error:
+            raise DesktopSetupError(
+                f"another process has been downloading {url} for more than {LOCK_S:g} s; is it stopped? "
+                f"The file would lie in {kept}"
+            ) from error
+
+
+def _download(url: str, kept: Path) -> None:
+    """Fetch into a file of this host's own, then rename: a killed download leaves nothing that counts as the file."""
+    part = kept.with_name(f".{kept.name}.{socket.gethostname()}.part")
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            _write(url, part)
+            os.replace(part, kept)
+            return
+        except requests.RequestException as error:
+            logger.warning("download of %s failed, attempt %d of %d: %s", url, attempt, ATTEMPTS, error)
+            part.unlink(missing_ok=True)
+            if attempt == ATTEMPTS:
+                raise DesktopSetupError(
+                    f"{url} could not be downloaded: {error}; give this machine access to it, or put the file at {kept}"
+                ) from error
+            time.sleep(RETRY_S)
+
+
+def _write(url: str, part: Path) -> None:
+    with requests.get(url, stream=True, timeout=STALL_S) as response, part.open("wb") as file:
+        response.raise_for_status()
+        # A connection that ends before Content-Length raises, by urllib3.
+        for chunk in response.iter_content(chunk_size=1 << 20):
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
