@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arpo_verl.config import require
+from arpo_verl.environments.providers import INDEX, OS_TYPES, PROVIDERS, Provider
 from arpo_verl.types import Size
 
 EMBEDDED = "embedded"
 FAKE = "fake"
-OSWORLD_PROVIDERS = ("docker", "vmware", "virtualbox", "aws", "azure", "aliyun", "volcengine")
+OSWORLD_PROVIDERS = tuple(PROVIDERS)
 
-# The screen of the image that OSWorld's Docker provider downloads; the provider cannot change it.
-OSWORLD_DOCKER_SCREEN = Size(1920, 1080)
+# The screen of every machine that OSWorld publishes; no provider changes it.
+OSWORLD_SCREEN = Size(1920, 1080)
+# What the Docker provider itself hands to `containers.run`.
+_DOCKER_OWN_OPTIONS = ("detach", "ports", "volumes")
 
 _COUNTS = (
     "num_desktops",
@@ -53,19 +56,27 @@ class EnvironmentConfig:
     screen_size: Size = Size(640, 480)
     """What the desktop shows; clicks are given in these pixels. Checked against the first screenshot."""
     path_to_vm: str | None = None
-    """OSWorld providers: the VM's file or name; None lets the provider find or fetch one."""
+    """OSWorld: the machine. docker: the .qcow2 file that all desktops start from (None: what `arpo-verl fetch-vm` left
+    in the working folder); vmware, virtualbox: a .vmx or .vbox file; azure: RESOURCE_GROUP/VM; aws, aliyun, volcengine:
+    None, which allocates machines, or one's id. `{index}` in it becomes the desktop's number, from 0: only docker's
+    desktops may share a machine."""
     region: str | None = None
-    """OSWorld cloud providers: where machines are allocated."""
-    snapshot: str = "init_state"
-    """OSWorld providers: the clean snapshot's name."""
+    """OSWorld's clouds: where machines are allocated; None is what the provider's own variable says (`AWS_REGION`,
+    `ALIYUN_REGION`, `VOLCENGINE_REGION`)."""
+    snapshot: str | None = None
+    """OSWorld: what a machine is reverted to. None is `init_state`, on aws OSWorld's image for the region and screen;
+    docker, aliyun and volcengine start a fresh machine and look at none."""
     os_type: str = "Ubuntu"
+    """OSWorld: `Ubuntu` or `Windows`: which machine is fetched."""
     headless: bool = True
+    """OSWorld, vmware and virtualbox: whether the machine opens no window on its host."""
     proxy: bool = False
-    """OSWorld: whether tasks that ask for a proxy get one."""
+    """OSWorld: whether tasks that ask for a proxy get one, of the file that `PROXY_CONFIG_FILE` names."""
     password: str = ""
     """OSWorld: the guest user's password, for set-up steps that need sudo; empty takes the client's own default."""
     provider_options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments handed to the embedded provider, or to the fake's script."""
+    """Keyword arguments handed to the embedded provider, or to the fake's script. docker: to `containers.run` of the
+    Docker SDK, beside the provider's own: `{environment: {RAM_SIZE: 8G, CPU_CORES: 8}, mem_limit: 10g}`."""
     cache_dir: str | None = None
     """Where task files that were downloaded once are kept; None is `$XDG_CACHE_HOME/arpo_verl` (`~/.cache/...`)."""
 
@@ -157,14 +168,33 @@ class EnvironmentConfig:
         known = (EMBEDDED, FAKE, *OSWORLD_PROVIDERS)
         ok = isinstance(self.provider, str) and (self.provider in known or ":" in self.provider)
         require(ok, "environment.provider", f"one of {', '.join(known)} or package.module:factory", self.provider)
-        if self.provider == "docker" and self.path_to_vm is None:
-            require(
-                self.screen_size == OSWORLD_DOCKER_SCREEN,
-                "environment.screen_size",
-                "[1920, 1080] with OSWorld's own Docker image",
-                list(self.screen_size),
-                "set it so, or give another image by environment.path_to_vm",
-            )
+        if self.provider in PROVIDERS:
+            self._check_machine(PROVIDERS[self.provider])
+
+    def _check_machine(self, provider: Provider) -> None:
+        for name in ("path_to_vm", "region", "snapshot"):
+            value = getattr(self, name)
+            require(value is None or (isinstance(value, str) and value), f"environment.{name}", "a name or null", value)
+        for name in ("headless", "proxy"):
+            require(isinstance(getattr(self, name), bool), f"environment.{name}", "a truth value", getattr(self, name))
+        require(self.os_type in OS_TYPES, "environment.os_type", f"one of {', '.join(OS_TYPES)}", self.os_type)
+        if self.path_to_vm is None:
+            require(provider.allocates, "environment.path_to_vm", f"given with provider {self.provider}", None)
+            remedy = "set it so, or give a machine of yours by environment.path_to_vm"
+            ok = self.screen_size == OSWORLD_SCREEN
+            expected = f"{list(OSWORLD_SCREEN)} with OSWorld's own machine"
+            require(ok, "environment.screen_size", expected, list(self.screen_size), remedy)
+        elif not provider.shares_vm:
+            remedy = f"write {INDEX} where the desktops' machines differ"
+            ok = self.num_desktops == 1 or INDEX in self.path_to_vm
+            require(ok, "environment.path_to_vm", f"{self.num_desktops} machines", self.path_to_vm, remedy)
+        options = set(self.provider_options)
+        if self.provider == "docker":
+            ok = options.isdisjoint(_DOCKER_OWN_OPTIONS)
+            expected = f"without the provider's own {', '.join(_DOCKER_OWN_OPTIONS)}"
+            require(ok, "environment.provider_options", expected, self.provider_options)
+        else:
+            require(not options, "environment.provider_options", f"empty with {self.provider}", self.provider_options)
 
     def _check_numbers(self) -> None:
         for name, least in (*((name, 1) for name in _COUNTS), ("quarantine_faults", 0)):

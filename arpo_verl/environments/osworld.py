@@ -9,6 +9,7 @@ import logging
 import math
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from numbers import Real
 from pathlib import Path
@@ -21,6 +22,8 @@ from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
 from arpo_verl.environments.guest_http import clear_exchanges, unanswered
 from arpo_verl.environments.lean_imports import forget_missing, missing_packages
+from arpo_verl.environments.provider_adapters import remove_leftovers
+from arpo_verl.environments.providers import check_provider, client_options, desktop_index
 from arpo_verl.environments.task_files import TaskFiles, default_store
 from arpo_verl.environments.verdict import noted_metrics
 from arpo_verl.errors import (
@@ -54,6 +57,7 @@ class OSWorldEnvironment(DesktopEnvironment):
     def __init__(self, config: EnvironmentConfig, name: str = "desktop"):
         self._config = config
         self._name = name
+        self._id = uuid.uuid4().hex
         store = default_store() if config.cache_dir is None else Path(config.cache_dir).expanduser()
         self._files = TaskFiles(store, name)
         self._task: Task | None = None
@@ -126,6 +130,7 @@ class OSWorldEnvironment(DesktopEnvironment):
                 provider.stop_emulator("local")
         finally:
             self._files.remove()
+            remove_leftovers(self._config, self._id)
 
     # --- Boot --------------------------------------------------------------------------------------------------
 
@@ -146,14 +151,8 @@ class OSWorldEnvironment(DesktopEnvironment):
         self._clean = True
 
     def _make_client(self) -> Client:
-        from arpo_verl.environments.osworld_client import Client
-
         config = self._config
         options: dict[str, Any] = {
-            "provider_name": config.provider,
-            "region": config.region,
-            "path_to_vm": config.path_to_vm,
-            "snapshot_name": config.snapshot,
             "os_type": config.os_type,
             "headless": config.headless,
             "enable_proxy": config.proxy,
@@ -166,7 +165,13 @@ class OSWorldEnvironment(DesktopEnvironment):
         if self._provider is not None:
             # "docker" is the client's word for a provider whose guests start clean.
             options |= {"provider_name": "docker", "region": self._provider, "path_to_vm": "local"}
-        return Client(config.guest_attempts, config.guest_retry_s, config.boot_timeout_s, **options)
+        else:
+            index = desktop_index(self._name)
+            check_provider(config, index)  # before the client is imported: it looks at variables as it is
+            options |= client_options(config, index)
+        from arpo_verl.environments.osworld_client import Client
+
+        return Client(config, self._id, **options)
 
     def _make_provider(self) -> Any:
         """Our own provider; None leaves it to the client to make the one that the recipe names."""

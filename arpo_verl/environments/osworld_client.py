@@ -13,8 +13,10 @@ from typing import Any
 
 import requests
 
+from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.guest_http import GuestHttp, exchanges, unanswered
 from arpo_verl.environments.lean_imports import deferred_imports
+from arpo_verl.environments.provider_adapters import adapt_module, adapt_provider
 from arpo_verl.errors import DesktopBootError, DesktopSetupError, MissingDependencyError
 
 logger = logging.getLogger(__name__)
@@ -34,8 +36,8 @@ try:
         from desktop_env.controllers.setup import SetupController
 except ImportError as error:
     raise MissingDependencyError(
-        f"the OSWorld client cannot be imported: {error}; pip install --no-deps desktop-env==1.0.2 and "
-        "pip install 'arpo-verl[osworld]' for what it imports, or set environment.py_executable to a Python that has it"
+        f"the OSWorld client cannot be imported: {error}; run `arpo-verl install-osworld`, or set "
+        "environment.py_executable to a Python that has it"
     ) from error
 finally:
     _proxy_logger.removeFilter(_nothing)
@@ -110,15 +112,15 @@ class Client(desktop_env_module.DesktopEnv):
     """`DesktopEnv` with the two controllers above.
 
     Args:
-        guest_attempts, guest_retry_s: see `EnvironmentConfig`.
-        boot_timeout_s: how long a started guest may take to answer.
+        config: how patient we are.
+        desktop_id: names this desktop wherever its provider leaves a trace.
         options: `DesktopEnv`'s own. A `Provider` object goes in as `region`.
     """
 
-    def __init__(self, guest_attempts: int, guest_retry_s: float, boot_timeout_s: float, **options: Any):
-        self._guest_attempts = guest_attempts
-        self._guest_retry_s = guest_retry_s
-        self._boot_timeout_s = boot_timeout_s
+    def __init__(self, config: EnvironmentConfig, desktop_id: str, **options: Any):
+        self._config = config
+        self._desktop_id = desktop_id
+        self._adapted = False
         super().__init__(**options)
 
     @property
@@ -126,10 +128,13 @@ class Client(desktop_env_module.DesktopEnv):
         return f"{self.vm_ip}:{self.server_port}"
 
     def _start_emulator(self) -> None:
+        if not self._adapted:
+            adapt_provider(self.provider, self._config, self._desktop_id)
+            self._adapted = True
         super()._start_emulator()
         self.controller = Controller(vm_ip=self.vm_ip, server_port=self.server_port)
-        self.controller.retry_times = self._guest_attempts
-        self.controller.retry_interval = self._guest_retry_s
+        self.controller.retry_times = self._config.guest_attempts
+        self.controller.retry_interval = self._config.guest_retry_s
         made = self.setup_controller
         self.setup_controller = TaskSetup(
             vm_ip=made.vm_ip,
@@ -141,7 +146,7 @@ class Client(desktop_env_module.DesktopEnv):
             screen_width=made.screen_width,
             screen_height=made.screen_height,
         )
-        self.setup_controller.boot_timeout_s = self._boot_timeout_s
+        self.setup_controller.boot_timeout_s = self._config.boot_timeout_s
 
 
 class _NoManager:
@@ -162,6 +167,7 @@ def _install() -> None:
     def make_or_take(provider_name: str, region: Any, use_proxy: bool = False) -> tuple[Any, Any]:
         if hasattr(region, "start_emulator"):
             return _NoManager(), region
+        adapt_module(provider_name)
         return make(provider_name, region, use_proxy)
 
     desktop_env_module.create_vm_manager_and_provider = make_or_take
