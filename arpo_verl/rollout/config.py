@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.config import require
-from arpo_verl.rollout.prompts import PROMPT_KINDS
+from arpo_verl.rollout.prompts import PROMPT_GRAMMARS
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,13 @@ class GuiAgentConfig:
     """Tokens of one reply. A reply that has not ended by then is malformed. UI-TARS-1.5 writes 50 to 300."""
     prompt: str = "ui_tars_15"
     """`ui_tars_15`: the prompt that UI-TARS-1.5 was trained with, some 400 tokens. `compact`: one sentence and the
-    task, for a small policy that learned the action space by imitation and pays for each prompt token."""
+    task, for a small policy that learned the action space by imitation and pays for each prompt token. `qwen25_vl`,
+    `qwen3_vl`: the `computer_use` tool of these models, some 500 tokens."""
+    grammar: str = "ui_tars"
+    """How the model writes its actions. `ui_tars`: `Action: click(...)`; `qwen25_vl`: the `computer_use` tool call in
+    pixels of the resized screenshot; `qwen3_vl`: the same in thousandths. It must be the one that `prompt` asks for."""
     language: str = "English"
-    """Of the thoughts; only `ui_tars_15` asks for one."""
+    """Of the thoughts; `compact` asks for none."""
     trajectory_dir: str | None = None
     """Where each episode is written with its screenshots; None records nothing."""
 
@@ -44,7 +49,13 @@ class GuiAgentConfig:
                 self.max_screenshots,
                 "set it to null to take max_steps",
             )
-        require(self.prompt in PROMPT_KINDS, "gui_agent.prompt", f"one of {', '.join(PROMPT_KINDS)}", self.prompt)
+        prompts = ", ".join(PROMPT_GRAMMARS)
+        require(self.prompt in PROMPT_GRAMMARS, "gui_agent.prompt", f"one of {prompts}", self.prompt)
+        grammars = ", ".join(GRAMMARS)
+        require(self.grammar in GRAMMARS, "gui_agent.grammar", f"one of {grammars}", self.grammar)
+        fitting = PROMPT_GRAMMARS[self.prompt]
+        expected = f"{' or '.join(fitting)}, which gui_agent.prompt={self.prompt} asks the model for"
+        require(self.grammar in fitting, "gui_agent.grammar", expected, self.grammar)
         require(isinstance(self.language, str) and bool(self.language), "gui_agent.language", "a name", self.language)
         ok = self.trajectory_dir is None or (isinstance(self.trajectory_dir, str) and bool(self.trajectory_dir))
         require(ok, "gui_agent.trajectory_dir", "a folder or null", self.trajectory_dir)

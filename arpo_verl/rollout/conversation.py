@@ -76,7 +76,8 @@ class TokenConversation:
             ConfigError: the prompt does not fit its limit, or no episode could take a second step.
         """
         check_lengths(self._config, self._limits.response, self._chat.geometry.num_tokens(screen))
-        messages = build_messages(task.instruction, kind=self._config.prompt, language=self._config.language)
+        kind, language = self._config.prompt, self._config.language
+        messages = build_messages(task.instruction, kind=kind, language=language, image_size=self.image_size(screen))
         prompt_ids = self._chat.prompt(messages, screen)
         if len(prompt_ids) > self._limits.prompt:
             raise ConfigError(

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from PIL import Image
 
-from arpo_verl.actions.ui_tars import parse_reply
+from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.errors import ActionParseError
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -120,6 +120,7 @@ class _Player:
         self._desktop = desktop
         self._conversation = conversation
         self._config = config
+        self._parse = GRAMMARS[config.grammar].parse
 
     async def play(self, task: Task) -> StopReason:
         observation = await self.timed(self._desktop.reset(task))
@@ -158,7 +159,7 @@ class _Player:
             if written.problem is not None:
                 raise ActionParseError(written.problem)
             screen = Size(*self.images[-1].size)
-            reply = parse_reply(written.text, self._conversation.image_size(screen), screen)
+            reply = self._parse(written.text, self._conversation.image_size(screen), screen)
         except ActionParseError as error:
             self.turns.append(Turn(written.text, parse_error=str(error)))
             return ()

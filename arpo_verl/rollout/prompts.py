@@ -6,11 +6,24 @@ the first one too, is a user message of its own, as in UI-TARS's own runner, so 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.errors import ConfigError
+from arpo_verl.rollout.tool_prompt import tool_prompt
+from arpo_verl.types import Size
 
-PROMPT_KINDS = ("ui_tars_15", "compact")
+PROMPT_GRAMMARS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "ui_tars_15": ("ui_tars",),
+        "compact": tuple(GRAMMARS),
+        "qwen25_vl": ("qwen25_vl",),
+        "qwen3_vl": ("qwen3_vl",),
+    }
+)
+"""The grammars that each prompt goes with: those whose actions it names, or any when it names none."""
 
 _SYSTEM = "You are a helpful assistant."
 
@@ -48,13 +61,20 @@ call_user() # Submit the task and call the user when the task is unsolvable, or 
 _COMPACT_SYSTEM = "You are a GUI agent. You are given a task and screenshots. Reply with the next action."
 
 
-def build_messages(instruction: str, *, kind: str = "ui_tars_15", language: str = "English") -> list[dict[str, Any]]:
+# Qwen3-VL gives coordinates in thousandths, and is told so by a resolution.
+_THOUSAND = Size(1000, 1000)
+
+
+def build_messages(
+    instruction: str, *, kind: str = "ui_tars_15", language: str = "English", image_size: Size | None = None
+) -> list[dict[str, Any]]:
     """The conversation's opening: what the agent is and the task, before the first screenshot.
 
     Args:
         instruction: the task's own words; taken as they are, never as a template.
         kind: see `GuiAgentConfig.prompt`.
         language: see `GuiAgentConfig.language`.
+        image_size: the size of the resized screenshot, which `qwen25_vl` tells the model; None where none is known.
 
     Raises:
         ConfigError: an unknown `kind`.
@@ -63,8 +83,10 @@ def build_messages(instruction: str, *, kind: str = "ui_tars_15", language: str 
         system, user = _SYSTEM, _UI_TARS_15.replace("{language}", language) + instruction
     elif kind == "compact":
         system, user = _COMPACT_SYSTEM, instruction
+    elif kind in ("qwen25_vl", "qwen3_vl"):
+        system, user = tool_prompt(language, image_size if kind == "qwen25_vl" else _THOUSAND), instruction
     else:
-        raise ConfigError(f"gui_agent.prompt must be one of {', '.join(PROMPT_KINDS)}, got {kind!r}")
+        raise ConfigError(f"gui_agent.prompt must be one of {', '.join(PROMPT_GRAMMARS)}, got {kind!r}")
     return [{"role": "system", "content": _text(system)}, {"role": "user", "content": _text(user)}]
 
 

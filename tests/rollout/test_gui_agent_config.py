@@ -26,7 +26,10 @@ def test_the_defaults_are_the_papers_limits():
         ({"max_screenshots": 0}, "gui_agent.max_screenshots must be from 1 to gui_agent.max_steps"),
         ({"max_steps": 3, "max_screenshots": 4}, "set it to null to take max_steps"),
         ({"max_reply_tokens": -1}, "gui_agent.max_reply_tokens"),
-        ({"prompt": "long"}, "one of ui_tars_15, compact, got 'long'"),
+        ({"prompt": "long"}, "one of ui_tars_15, compact, qwen25_vl, qwen3_vl, got 'long'"),
+        ({"grammar": "json"}, "one of ui_tars, qwen25_vl, qwen3_vl, got 'json'"),
+        ({"prompt": "qwen3_vl"}, "must be qwen3_vl, which gui_agent.prompt=qwen3_vl asks the model for, got 'ui_tars'"),
+        ({"grammar": "qwen25_vl"}, "must be ui_tars, which gui_agent.prompt=ui_tars_15 asks"),
         ({"language": ""}, "gui_agent.language"),
         ({"trajectory_dir": ""}, "gui_agent.trajectory_dir"),
         ({"max_step": 3}, "did you mean gui_agent.max_steps?"),
@@ -36,6 +39,11 @@ def test_a_bad_value_is_refused_with_what_to_do(values, reason):
     with pytest.raises(ConfigError) as caught:
         build_config(GuiAgentConfig, "gui_agent", values)
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("grammar", ["ui_tars", "qwen25_vl", "qwen3_vl"])
+def test_the_compact_prompt_goes_with_any_grammar(grammar):
+    assert GuiAgentConfig(prompt="compact", grammar=grammar).grammar == grammar
 
 
 @pytest.mark.parametrize(("screenshots", "turns"), [(None, 5), (5, 5), (2, 2)])
