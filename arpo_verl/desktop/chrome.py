@@ -6,10 +6,18 @@ program was started from, links resolved, so the program is shown under another 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+NAME = "google-chrome"
 CHROMIUM = Path("/usr/lib/chromium")
 PROGRAM = "chromium"
+CHROME = Path("/opt/google/chrome/google-chrome")
+
+
+def is_installed() -> bool:
+    """Whether a desktop's `google-chrome` finds a browser to start."""
+    return os.access(CHROME, os.X_OK) or os.access(CHROMIUM / PROGRAM, os.X_OK)
 
 
 def mounts(folder: str) -> list[str]:

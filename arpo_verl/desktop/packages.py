@@ -61,8 +61,36 @@ OSWORLD: dict[str, str] = {
     "pulseaudio": "pulseaudio",
     "pulseaudio-utils": "pactl",
     "bc": "bc",
+    "chromium": "chromium",
+    "libreoffice-calc": "localc",
+    "libreoffice-impress": "loimpress",
+    "libreoffice-writer": "lowriter",
+    "libreoffice-gtk3": "/usr/lib/libreoffice/program/libvclplug_gtk3lo.so",
 }
 """What OSWorld's own tasks work with, as far as Debian has it. About 1 GB."""
+
+# program -> Debian's package of it, beside those above and those whose program has the package's name; None: no package
+OTHERS: dict[str, str | None] = {
+    "code": None,
+    "dbus-launch": "dbus-x11",
+    "dconf": "dconf-cli",
+    "google-chrome": "chromium",
+    "gnome-terminal-server": "gnome-terminal",
+    "import": "imagemagick",
+    "libreoffice": "libreoffice-calc",
+    "notify-send": "libnotify-bin",
+    "rox": "rox-filer",
+    "soffice": "libreoffice-calc",
+    "xclock": "x11-apps",
+    "xwininfo": "x11-utils",
+    "x-terminal-emulator": "gnome-terminal",
+}
+
+
+def package_of(program: str) -> str | None:
+    """Debian's package that brings a program; None where Debian has none."""
+    named = {name: package for group in (BASE, TASKS, OSWORLD) for package, name in group.items()}
+    return OTHERS[program] if program in OTHERS else named.get(program, program)
 
 
 def missing_packages(packages: dict[str, str] | None = None) -> list[str]:

@@ -1,65 +1,110 @@
-"""Which programs a task's set-up starts, read from its steps. Pure."""
+"""Which programs a task works with, read from its set-up and its evaluator. Pure."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 _COMMAND_STEPS = {"launch", "execute", "command", "execute_with_verification"}
+_COMMAND_GETTERS = {"vm_command_line", "vm_command_error"}
+_BROWSER_STEPS = {"chrome_open_tabs", "chrome_close_tabs"}
 
 # What a shell does itself, and words after which the program's own name comes.
 _SHELL_WORDS = set(
-    "alias bg break case cd continue declare do done echo elif else esac eval exit export false fi for function if in "
-    "let local printf pwd read return set shift source test then time trap true type ulimit umask unset until wait "
-    "while [ [[ ! . :".split()
+    "alias bg break case cd continue declare do done echo elif else esac eval exit export false fi for function "
+    "history if in let local printf pwd read return set shift source test then time trap true type ulimit umask unset "
+    "until wait while [ [[ ! . :".split()
 )
 _WRAPPERS = {"env", "exec", "nice", "nohup", "setsid", "sudo"}
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PROGRAM = re.compile(r"[A-Za-z][A-Za-z0-9_.+\-]*")
 _SEPARATORS = {";", "&", "&&", "|", "||", "(", ")", "{", "}"}
+_PROGRAM_FOLDERS = {"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/snap/bin"}
+
+# The program of what OSWorld calls an app in `related_apps`. Its other words (`os`, `pdf`, `image`) name none.
+_APPS = {
+    "chrome": "google-chrome",
+    "gimp": "gimp",
+    "libreoffice calc": "localc",
+    "libreoffice impress": "loimpress",
+    "libreoffice writer": "lowriter",
+    "picard": "picard",
+    "terminal": "x-terminal-emulator",
+    "thunderbird": "thunderbird",
+    "ubuntu media player": "totem",
+    "vlc": "vlc",
+    "vs code": "code",
+    "vscode": "code",
+}
 
 
 def programs_of(spec: Mapping[str, Any]) -> list[str]:
-    """The programs that a task's set-up and its evaluator's `postconfig` start, by name, in order, each once.
+    """The programs that a task's set-up and evaluator start and those that it is about, by name, each once.
 
-    A shell command is split by its operators; what is not plainly a program's name (a path, a variable) is left out, so
-    a listed name may be trusted and a missing one is possible.
+    A shell command is split by its operators; what is not plainly a program's name (a script's path, a variable) is
+    left out, so a listed name may be trusted and a missing one is possible.
     """
-    steps = [*spec.get("config", []), *spec.get("evaluator", {}).get("postconfig", [])]
-    found: dict[str, None] = {}
-    for step in steps:
-        if step["type"] in _COMMAND_STEPS:
-            found.update(dict.fromkeys(_programs(step["parameters"])))
+    found = dict.fromkeys(words[0] for words in commands_of(spec))
+    if any(step["type"] in _BROWSER_STEPS for step in steps_of(spec)):
+        found["google-chrome"] = None
+    apps = (str(app).lower().replace("_", " ") for app in spec.get("related_apps") or [])
+    found.update(dict.fromkeys(_APPS[app] for app in apps if app in _APPS))
     return list(found)
 
 
-def _programs(parameters: Mapping[str, Any]) -> Iterator[str]:
-    command = parameters.get("command", "")
+def commands_of(spec: Mapping[str, Any]) -> list[list[str]]:
+    """Every command of a task's set-up and evaluator as words, the program's name first."""
+    parts = [step["parameters"] for step in steps_of(spec) if step["type"] in _COMMAND_STEPS]
+    parts += [getter for getter in getters_of(spec) if getter["type"] in _COMMAND_GETTERS]
+    return [words for part in parts for words in _commands(part)]
+
+
+def opened_files(spec: Mapping[str, Any]) -> list[str]:
+    """Paths of the files that a task's set-up opens with whatever program opens such files."""
+    return [str(step["parameters"].get("path", "")) for step in steps_of(spec) if step["type"] == "open"]
+
+
+def steps_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A task's set-up, and its evaluator's `postconfig`."""
+    return [*spec.get("config", []), *spec.get("evaluator", {}).get("postconfig", [])]
+
+
+def getters_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What a task's evaluator looks at: its `result` and `expected`, as a list of getters."""
+    parts = [spec.get("evaluator", {}).get(key) or [] for key in ("result", "expected")]
+    return [getter for part in parts for getter in (part if isinstance(part, list) else [part]) if getter]
+
+
+def _commands(parameters: Mapping[str, Any]) -> Iterator[list[str]]:
+    command, shell = parameters.get("command", ""), parameters.get("shell")
     if isinstance(command, str):
-        # The client splits a launch command that is not for a shell at spaces.
-        yield from _of_shell(command) if parameters.get("shell") else _of_words(command.split())
-    elif parameters.get("shell"):
+        # The client splits a command that is not for a shell at spaces.
+        yield from _of_shell(command) if shell else _of_words(command.split())
+    elif shell:
         # A list for a shell: its first item is the script, as in subprocess.
         yield from _of_shell(str(command[0]) if command else "")
     else:
         yield from _of_words([str(word) for word in command])
 
 
-def _of_words(words: list[str]) -> Iterator[str]:
+def _of_words(words: list[str]) -> Iterator[list[str]]:
     while words and (_ASSIGNMENT.match(words[0]) or words[0] in _WRAPPERS or words[0].startswith("-")):
         words = words[1:]
     if not words:
         return
-    if words[0] in ("sh", "bash") and len(words) >= 3 and re.fullmatch(r"-[a-z]*c", words[1]):
-        yield words[0]
+    path = PurePosixPath(words[0])
+    name = path.name if str(path.parent) in _PROGRAM_FOLDERS else words[0]
+    if name in ("sh", "bash") and len(words) >= 3 and re.fullmatch(r"-[a-z]*c", words[1]):
+        yield [name, *words[1:]]
         yield from _of_shell(words[2])
-    elif _PROGRAM.fullmatch(words[0]) and words[0] not in _SHELL_WORDS:
-        yield words[0]
+    elif _PROGRAM.fullmatch(name) and name not in _SHELL_WORDS:
+        yield [name, *words[1:]]
 
 
-def _of_shell(script: str) -> Iterator[str]:
+def _of_shell(script: str) -> Iterator[list[str]]:
     # A here-document's body is not commands: look no further than the line that opens one.
     lines = script.split("\n")
     for line in lines[: next((n + 1 for n, text in enumerate(lines) if "<<" in text), len(lines))]:

@@ -1,66 +1,116 @@
-"""Whether tasks can run on the desktops of a recipe, asked before any of them starts."""
+"""Whether tasks can run on the desktops of a recipe, asked before any of them starts.
+
+Rules read from the task's own JSON; none knows one task from another. OSWorld's machines have all programs and the
+internet, so all of this is about the embedded desktop.
+"""
 
 from __future__ import annotations
 
 import shutil
+import urllib.error
+import urllib.request
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
 
+from arpo_verl.desktop.packages import package_of
+from arpo_verl.desktop.programs import can_open, has_program
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
+from arpo_verl.environments.downloads import DownloadStore, downloads_of
+from arpo_verl.environments.task_files import default_store
 from arpo_verl.errors import TaskError
-from arpo_verl.tasks.programs import programs_of
+from arpo_verl.tasks.internet import apt_packages, internet_reasons
+from arpo_verl.tasks.programs import getters_of, opened_files, programs_of
 from arpo_verl.types import Task
 
-# Debian's package of a program, where it has another name; None: Debian does not have it.
-_PACKAGES: dict[str, str | None] = {
-    "bwrap": "bubblewrap",
-    "code": None,
-    "dbus-launch": "dbus-x11",
-    "dconf": "dconf-cli",
-    "google-chrome": "chromium, and a google-chrome that starts it",
-    "gnome-terminal-server": "gnome-terminal",
-    "gsettings": "libglib2.0-bin",
-    "import": "imagemagick",
-    "libreoffice": "libreoffice",
-    "notify-send": "libnotify-bin",
-    "rox": "rox-filer",
-    "soffice": "libreoffice",
-    "update-desktop-database": "desktop-file-utils",
-    "xdg-open": "xdg-utils",
-    "xprop": "x11-utils",
-    "xwininfo": "x11-utils",
-    "xclock": "x11-apps",
-    "xcalc": "x11-apps",
-}
-# The guest has an interpreter of its own for these, whatever is on this machine's PATH.
-_GUEST_OWN = {"python", "python3", "pyautogui"}
+REACH_TIMEOUT_S = 5.0
+"""How long a host may take to answer before a download from it counts as impossible."""
+
+# They read the tree of accessible objects; the embedded desktop has none.
+_ACCESSIBILITY_GETTERS = {"accessibility_tree", "active_url_from_accessTree", "vm_terminal_output"}
+# They ask the system's first process, which a sandbox does not have.
+_SYSTEM_PROGRAMS = {"hostnamectl", "localectl", "loginctl", "snap", "systemctl", "timedatectl"}
+
+
+def explain_task(task: Task, environment: EnvironmentConfig) -> list[str]:
+    """Why this machine cannot run a task on the desktops of `environment`; empty where nothing stands against it."""
+    if environment.provider != EMBEDDED:
+        return []
+    reasons = [*_program_reasons(task), *internet_reasons(task.spec)]
+    reasons += [*_download_reasons(task, environment), *_evaluator_reasons(task)]
+    return list(dict.fromkeys(reasons))
 
 
 def check_tasks_run_here(tasks: Iterable[Task], environment: EnvironmentConfig) -> None:
-    """Check that the programs which tasks start are installed, where the desktops are this machine's own.
+    """Check that tasks can run, where the desktops are this machine's own.
 
     Raises:
-        TaskError: names every program that is not, its Debian package and the tasks that need it.
+        TaskError: names every reason why some cannot, and these tasks.
     """
-    if environment.provider != EMBEDDED:
-        return
-    needed_by: defaultdict[str, list[str]] = defaultdict(list)
+    ids_by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    total = 0
     for task in tasks:
-        for program in programs_of(task.spec):
-            if program not in _GUEST_OWN and shutil.which(program) is None:
-                needed_by[program].append(task.task_id)
-    if needed_by:
-        named = "\n".join(f"  {_described(program)}, needed by {_some(ids)}" for program, ids in needed_by.items())
+        total += 1
+        for reason in explain_task(task, environment):
+            ids_by_reason[reason].append(task.task_id)
+    if ids_by_reason:
+        refused = len({task_id for ids in ids_by_reason.values() for task_id in ids})
+        named = "\n".join(f"  {reason}: {_some(ids)}" for reason, ids in ids_by_reason.items())
         raise TaskError(
-            f"the tasks' programs must be installed for the embedded desktop, {len(needed_by)} are not; install them "
+            f"{refused} of {total} tasks cannot run on the embedded desktop of this machine; mend what the reasons say "
             f"or choose other tasks by data.tasks.ids:\n{named}"
         )
 
 
+def _some(ids: list[str]) -> str:
+    return ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
+
+
+def _program_reasons(task: Task) -> Iterator[str]:
+    for program in programs_of(task.spec):
+        if program in _SYSTEM_PROGRAMS:
+            yield f"the program {program} needs a system that was booted, which a sandbox is not"
+        elif not has_program(program):
+            yield f"the program {_described(program)} is not installed"
+    for package in apt_packages(task.spec):
+        if shutil.which(package) is None and not Path(f"/var/lib/dpkg/info/{package}.list").exists():
+            yield f"its set-up installs the package {package} (apt-get install {package} on this machine)"
+    for path in opened_files(task.spec):
+        if not can_open(path):
+            yield f"no program that opens {Path(path).suffix} files is installed"
+
+
 def _described(program: str) -> str:
-    package = _PACKAGES.get(program, program)
+    package = package_of(program)
     return f"{program} (not in Debian)" if package is None else f"{program} (apt-get install {package})"
 
 
-def _some(ids: list[str]) -> str:
-    return ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
+def _evaluator_reasons(task: Task) -> Iterator[str]:
+    for getter in getters_of(task.spec):
+        if getter["type"] in _ACCESSIBILITY_GETTERS:
+            yield f"its evaluator reads the accessibility tree ({getter['type']}), which the embedded desktop has not"
+
+
+def _download_reasons(task: Task, environment: EnvironmentConfig) -> Iterator[str]:
+    """OSWorld's client downloads on the host: a kept file is as good as a host that can be reached."""
+    folder = default_store() if environment.cache_dir is None else Path(environment.cache_dir).expanduser()
+    store = DownloadStore(folder)
+    for download in downloads_of(task.spec):
+        parts = urlsplit(download.url)
+        origin = f"{parts.scheme}://{parts.netloc}"
+        if not store.path(task.task_id, download).is_file() and not _is_reachable(origin):
+            yield f"it downloads from {parts.netloc}, which this machine does not reach, and {folder} lacks files"
+
+
+@cache
+def _is_reachable(origin: str) -> bool:
+    """Whether a web server answers, whatever it says; through the proxies that the environment names."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(origin, method="HEAD"), timeout=REACH_TIMEOUT_S).close()
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True

@@ -5,12 +5,9 @@ import json
 
 import pytest
 
-from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, TaskError
 from arpo_verl.tasks import load_tasks
-from arpo_verl.tasks.programs import programs_of
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
-from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.types import Task
 
 GOOD = {
@@ -134,33 +131,3 @@ def test_a_selection_keeps_the_named_tasks_and_refuses_unknown_ones(osworld):
         load_selected_tasks(osworld, TaskSelection(ids=["three"]))
     with pytest.raises(ConfigError, match="data.tasks.ids must be a list"):
         TaskSelection(ids="two")
-
-
-@pytest.mark.parametrize(
-    ("command", "shell", "programs"),
-    [
-        (["xterm", "-e", "vi"], False, ["xterm"]),
-        ("xterm -e vi", False, ["xterm"]),
-        ("cd /tmp && LANG=C gimp 'a; b' | tee x; test -f y || exit 1", True, ["gimp", "tee"]),
-        ("if which vlc; then env A=1 nohup vlc & fi", True, ["which", "vlc"]),
-        (["bash", "-c", "sleep 1; xclock"], False, ["bash", "sleep", "xclock"]),
-        (["/home/user/run.sh"], False, []),
-        ("cat > a.py <<'EOF'\nimport os; os.system('nothing')\nEOF", True, ["cat"]),
-        ("$HOME/x 'open", True, []),
-    ],
-)
-def test_programs_are_read_from_commands(command, shell, programs):
-    step = {"type": "execute", "parameters": {"command": command, "shell": shell}}
-    assert programs_of({"config": [step]}) == programs
-
-
-def test_programs_that_are_not_installed_are_listed_with_their_packages():
-    steps = [
-        {"type": "launch", "parameters": {"command": ["no-such-program-1"]}},
-        {"type": "launch", "parameters": {"command": ["python3", "x.py"]}},
-    ]
-    post = [{"type": "execute", "parameters": {"command": "sh -c 'code .'", "shell": True}}]
-    task = Task("t", "i", spec(config=steps, evaluator=EVALUATOR | {"postconfig": post}))
-    with pytest.raises(TaskError, match=r"(?s)2 are not.*no-such-program-1 \(apt-get.*code \(not in Debian\)"):
-        check_tasks_run_here([task], EnvironmentConfig())
-    check_tasks_run_here([task], EnvironmentConfig(provider="docker", screen_size=(1920, 1080)))

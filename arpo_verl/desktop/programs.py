@@ -1,0 +1,40 @@
+"""Which programs a desktop has, asked of this machine before any desktop starts."""
+
+from __future__ import annotations
+
+import mimetypes
+import shutil
+from functools import lru_cache
+from pathlib import Path
+
+from arpo_verl.desktop import chrome
+from arpo_verl.desktop.guest import layout
+from arpo_verl.desktop.sandbox import PROGRAMS
+
+# The guest has an interpreter of its own for these, whatever is on this machine's PATH.
+_INTERPRETERS = {"python", "python3", "pyautogui"}
+# What an editor opens as well, by the types' kinship.
+_TEXTS = {"application/javascript", "application/json", "application/sql", "application/x-sh", "application/xml"}
+_HANDLERS = Path("/usr/share/applications/mimeinfo.cache")
+
+
+def has_program(name: str) -> bool:
+    """Whether a desktop finds this program on its PATH."""
+    if name == chrome.NAME:
+        return chrome.is_installed()
+    own = name in _INTERPRETERS or (PROGRAMS / name).is_file()
+    return own or shutil.which(name, path=layout.PATH) is not None
+
+
+def can_open(path: str) -> bool:
+    """Whether some program is there for files with this name's ending; true where the ending says nothing."""
+    kind, _ = mimetypes.guess_type(path)
+    return kind is None or kind in _handled_types() or kind.startswith("text/") or kind in _TEXTS
+
+
+@lru_cache(maxsize=1)
+def _handled_types() -> frozenset[str]:
+    if not _HANDLERS.is_file():
+        return frozenset()
+    lines = _HANDLERS.read_text(encoding="utf-8", errors="replace").splitlines()
+    return frozenset(line.partition("=")[0] for line in lines if "=" in line)

@@ -1,0 +1,111 @@
+"""Where a task takes its desktop into the internet, read from its JSON. Pure.
+
+Its downloads are another matter: OSWorld's client makes them on the host and hands the files over.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from arpo_verl.tasks.programs import commands_of, getters_of, steps_of
+
+_URL = re.compile(r"https?://[^\s\"'<>),;]+")
+# A site named without `https://`, such as gnome-look.org; not the part of an address of mail behind its @.
+_SITE = re.compile(r"(?<![@\w.\-/])(?:[a-z0-9\-]+\.)+(?:com|edu|gov|io|net|org)\b(?![\w@\-]|\.\w)", re.IGNORECASE)
+_ACCOUNT_STEPS = {"googledrive", "login"}
+_ACCOUNT_GETTERS = {"googledrive_file"}
+# They fetch a page of the web themselves.
+_FETCHING_GETTERS = {"info_from_website", "pdf_from_url", "page_info", "gotoRecreationPage_and_get_html_content"}
+# They read the page to which the agent went.
+_PAGE_GETTERS = {
+    "active_tab_html_parse",
+    "active_tab_info",
+    "active_tab_url_parse",
+    "active_url_from_accessTree",
+    "macys_product_url_parse",
+    "number_of_search_results",
+    "open_tabs_info",
+    "url_dashPart",
+    "url_path_parse",
+}
+_FETCHING_PROGRAMS = {"wget", "curl", "git"}
+_PACKAGE_MANAGERS = {"pip", "pip3", "conda", "npm", "cargo", "gem", "go", "snap", "flatpak"}
+_APT = {"apt", "apt-get", "aptitude"}
+
+
+def internet_reasons(spec: Mapping[str, Any]) -> list[str]:
+    """Why a task cannot be done on a desktop without the internet; empty where nothing says so.
+
+    What only a person reads between the lines of the instruction ("search for a tutorial") is not found.
+    """
+    return list(dict.fromkeys([*_of_steps(spec), *_of_evaluator(spec), *_of_words(spec)]))
+
+
+def apt_packages(spec: Mapping[str, Any]) -> list[str]:
+    """Packages that a task's set-up installs by apt."""
+    found = {}
+    for words in commands_of(spec):
+        if words[0] in _APT and "install" in words:
+            found.update(dict.fromkeys(word for word in words[words.index("install") + 1 :] if word[0] != "-"))
+    return list(found)
+
+
+def _of_steps(spec: Mapping[str, Any]) -> Iterator[str]:
+    for step in steps_of(spec):
+        parameters = step["parameters"]
+        if step["type"] in _ACCOUNT_STEPS:
+            yield f"its set-up logs in to an account on the web ({parameters.get('platform', step['type'])})"
+        elif step["type"] == "chrome_open_tabs":
+            for host in _hosts(parameters.get("urls_to_open", [])):
+                yield f"its set-up opens the website {host}"
+    for words in commands_of(spec):
+        if words[0] in _PACKAGE_MANAGERS and "install" in words:
+            yield f"its set-up or evaluator runs `{' '.join(words)}`"
+        elif words[0] in _FETCHING_PROGRAMS:
+            yield from (f"its set-up or evaluator fetches from {host}" for host in _hosts(words))
+
+
+def _of_evaluator(spec: Mapping[str, Any]) -> Iterator[str]:
+    # A page of the browser's own, such as chrome://settings, needs no network.
+    of_browser = "chrome://" in json.dumps(spec.get("evaluator", {}).get("expected"))
+    for getter in getters_of(spec):
+        kind = getter["type"]
+        if kind in _ACCOUNT_GETTERS:
+            yield "its evaluator reads an account on the web (googledrive)"
+        elif kind in _FETCHING_GETTERS:
+            hosts = _hosts([str(value) for value in getter.values()])
+            yield f"its evaluator fetches a page of {', '.join(hosts) or 'the web'}"
+        elif kind in _PAGE_GETTERS and not of_browser:
+            yield f"its evaluator reads the website in the browser's tab ({kind})"
+
+
+def _of_words(spec: Mapping[str, Any]) -> Iterator[str]:
+    if spec.get("proxy") is True:
+        yield "it asks for a proxy to the web (`proxy: true`)"
+    instruction = str(spec.get("instruction", ""))
+    sites = [*_hosts([instruction]), *(site.lower() for site in _SITE.findall(_URL.sub(" ", instruction)))]
+    brought = json.dumps(
+        steps_of(spec)
+    )  # a site that the set-up writes down somewhere is the task's matter, not its way
+    yield from (f"its instruction names the website {site}" for site in sites if site not in brought)
+
+
+def _hosts(texts: list[str]) -> list[str]:
+    """The public hosts of all URLs in `texts`, each once."""
+    urls = [url for text in texts for url in _URL.findall(text)]
+    return [host for host in dict.fromkeys(urlsplit(url).hostname or "" for url in urls) if is_public(host)]
+
+
+def is_public(host: str) -> bool:
+    """Whether a host is out in the internet, by its name."""
+    if not host or host == "localhost" or host.endswith((".local", ".localhost", ".internal")):
+        return False
+    try:
+        return ipaddress.ip_address(host).is_global
+    except ValueError:
+        return True

@@ -1,0 +1,218 @@
+"""Which tasks this machine's desktops cannot run, and the reasons, read from the tasks' JSON."""
+
+import uuid
+
+import pytest
+
+from arpo_verl.desktop import chrome, packages, programs
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.errors import TaskError
+from arpo_verl.tasks import load_tasks, validation
+from arpo_verl.tasks.programs import programs_of
+from arpo_verl.tasks.validation import check_tasks_run_here, explain_task
+from arpo_verl.types import Task
+
+URL = "https://files.example.com/a/report.docx"
+
+
+def make_task(instruction="Do it.", *, config=(), task_id="t", **spec):
+    evaluator = {"func": "exact_match", "result": {"type": "vm_file", "path": "/a", "dest": "a"}}
+    spec = {"config": list(config), "evaluator": evaluator} | spec
+    return Task(task_id, instruction, {"id": task_id, "instruction": instruction, **spec})
+
+
+def run(command, shell=False, kind="execute"):
+    return {"type": kind, "parameters": {"command": command, "shell": shell}}
+
+
+def judged_by(kind, expected=None, **parameters):
+    return {
+        "func": "exact_match",
+        "result": {"type": kind, **parameters},
+        "expected": {"type": "rule", "rules": expected},
+    }
+
+
+def reasons(task, **options):
+    return explain_task(task, EnvironmentConfig(**options))
+
+
+@pytest.fixture(autouse=True)
+def unreachable(monkeypatch):
+    """No test asks the network."""
+    monkeypatch.setattr(validation, "_is_reachable", lambda origin: False)
+
+
+@pytest.fixture
+def chrome_installed(monkeypatch):
+    monkeypatch.setattr(chrome, "is_installed", lambda: True)
+
+
+# --- Programs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "shell", "programs"),
+    [
+        (["xterm", "-e", "vi"], False, ["xterm"]),
+        ("xterm -e vi", False, ["xterm"]),
+        ("cd /tmp && LANG=C gimp 'a; b' | tee x; test -f y || exit 1", True, ["gimp", "tee"]),
+        ("if which vlc; then env A=1 nohup vlc & fi", True, ["which", "vlc"]),
+        (["bash", "-c", "sleep 1; xclock"], False, ["bash", "sleep", "xclock"]),
+        (["/bin/bash", "-c", "history -c && code ."], False, ["bash", "code"]),
+        (["/usr/bin/thunderbird"], False, ["thunderbird"]),
+        ("echo x | sudo -S apt-get install jq", True, ["apt-get"]),
+        (["/home/user/run.sh"], False, []),
+        ("cat > a.py <<'EOF'\nimport os; os.system('nothing')\nEOF", True, ["cat"]),
+        ("$HOME/x 'open", True, []),
+    ],
+)
+def test_programs_are_read_from_commands(command, shell, programs):
+    assert programs_of({"config": [run(command, shell)]}) == programs
+
+
+def test_programs_are_read_from_the_evaluator_and_the_apps():
+    spec = {
+        "evaluator": judged_by("vm_command_line", command="xsel --output", shell=True)
+        | {"postconfig": [run("sh -c 'code .'", True)]},
+        "related_apps": ["Chrome", "libreoffice_calc", "libreoffice calc", "os", "pdf"],
+    }
+    assert programs_of(spec) == ["sh", "code", "xsel", "google-chrome", "localc"]
+
+
+def test_missing_programs_are_named_with_their_packages():
+    task = make_task(
+        config=[run(["no-such-program"], kind="launch"), run(["python3", "x.py"])], related_apps=["vs_code"]
+    )
+    assert reasons(task) == [
+        "the program no-such-program (apt-get install no-such-program) is not installed",
+        "the program code (not in Debian) is not installed",
+    ]
+
+
+def test_every_reason_is_raised_with_the_tasks_that_it_stops():
+    tasks = [make_task(config=[run(["no-such-program"])], task_id=f"t{n}") for n in range(5)] + [make_task()]
+    with pytest.raises(TaskError, match=r"(?s)5 of 6 tasks.*no-such-program\) is not installed: t0, t1, t2 and 2 more"):
+        check_tasks_run_here(tasks, EnvironmentConfig())
+    check_tasks_run_here(tasks, EnvironmentConfig(provider="docker", screen_size=(1920, 1080)))
+
+
+def test_chrome_is_there_where_chromium_is(monkeypatch, tmp_path):
+    monkeypatch.setattr(chrome, "CHROME", tmp_path / "google-chrome")
+    monkeypatch.setattr(chrome, "CHROMIUM", tmp_path)
+    assert not programs.has_program("google-chrome")
+    assert chrome.mounts("/chrome") == []
+    (tmp_path / "chromium").write_bytes(b"")
+    (tmp_path / "chromium").chmod(0o755)
+    (tmp_path / "icudtl.dat").write_bytes(b"")
+    assert programs.has_program("google-chrome")
+    assert chrome.mounts("/chrome")[-3:] == ["--symlink", f"{tmp_path}/icudtl.dat", "/chrome/icudtl.dat"]
+
+
+def test_a_program_of_the_desktops_own_is_there():
+    assert programs.has_program("python") and programs.has_program("sudo")
+
+
+@pytest.mark.parametrize("group", [packages.BASE, packages.TASKS, packages.OSWORLD])
+def test_a_program_of_a_group_is_in_its_package(group):
+    for package, program in group.items():
+        assert packages.package_of(program) == package
+
+
+def test_files_that_nothing_opens_are_named(monkeypatch):
+    monkeypatch.setattr(programs, "_handled_types", lambda: frozenset({"application/pdf"}))
+    steps = [
+        {"type": "open", "parameters": {"path": f"/home/user/a.{ending}"}} for ending in ("pdf", "txt", "docx", "q")
+    ]
+    assert reasons(make_task(config=steps)) == ["no program that opens .docx files is installed"]
+
+
+def test_a_booted_system_is_missed():
+    (reason,) = reasons(make_task(config=[run("timedatectl set-timezone UTC", True)]))
+    assert "timedatectl needs a system that was booted" in reason
+
+
+# --- The internet -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        (
+            make_task(config=[{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["https://shop.com/a"]}}]),
+            "opens the website shop.com",
+        ),
+        (make_task(config=[{"type": "login", "parameters": {"platform": "googledrive"}}]), "an account on the web"),
+        (make_task(config=[run("cd x && pip install pygame", True)]), "runs `pip install pygame`"),
+        (make_task(config=[run(["git", "clone", "https://github.com/a/b"])]), "fetches from github.com"),
+        (make_task(evaluator=judged_by("active_tab_info", goto_prefix="https://")), "reads the website in the browser"),
+        (make_task(evaluator=judged_by("info_from_website", url="https://a.com/x")), "fetches a page of a.com"),
+        (make_task(evaluator=judged_by("googledrive_file")), "an account on the web"),
+        (make_task("Get the theme from gnome-look.org."), "names the website gnome-look.org"),
+        (make_task('Clone "https://github.com/a/b".'), "names the website github.com"),
+        (make_task(proxy=True), "asks for a proxy"),
+    ],
+)
+@pytest.mark.usefixtures("chrome_installed")
+def test_a_task_that_goes_into_the_internet_says_where(task, reason):
+    assert len(reasons(task)) == 1
+    assert reason in reasons(task)[0]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        make_task("Forward mail of jane@example.com to joe.doe@mail.example.org."),
+        make_task("Rename a.b.com.txt and readme.io_notes to summary.pdf."),
+        make_task("Remove funbrain.com.", config=[run("echo http://funbrain.com/ > page", True)]),
+        make_task(config=[{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["http://localhost:80/"]}}]),
+        make_task(config=[run("git init && curl http://127.0.0.1:1/", True)]),
+        make_task(evaluator=judged_by("open_tabs_info", {"urls": ["chrome://settings/fonts"]})),
+        make_task(proxy=False),
+    ],
+)
+@pytest.mark.usefixtures("chrome_installed")
+def test_a_task_that_stays_on_its_desktop_is_not_refused(task, monkeypatch):
+    monkeypatch.setattr(validation, "has_program", lambda name: True)
+    assert reasons(task) == []
+
+
+def test_packages_that_a_set_up_installs_must_be_there(monkeypatch):
+    monkeypatch.setattr(validation, "has_program", lambda name: True)
+    (reason,) = reasons(make_task(config=[run("echo p | sudo -S apt-get install -y no-such-package bash", True)]))
+    assert reason.startswith("its set-up installs the package no-such-package (apt-get install no-such-package on this")
+
+
+# --- Downloads: the host's matter -------------------------------------------------------------------------------------
+
+
+def test_downloads_must_be_kept_or_within_reach(tmp_path, monkeypatch):
+    file = {"type": "download", "parameters": {"files": [{"url": URL, "path": "/home/user/report.docx"}]}}
+    gold = {"type": "cloud_file", "path": "https://files.example.com/gold.docx", "dest": "gold.docx"}
+    evaluator = judged_by("vm_file", path="/a", dest="a") | {"expected": gold}
+    task = make_task(config=[file], evaluator=evaluator)
+    options = {"cache_dir": str(tmp_path)}
+    (reason,) = reasons(task, **options)
+    assert (
+        reason == f"it downloads from files.example.com, which this machine does not reach, and {tmp_path} lacks files"
+    )
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "gold.docx").write_bytes(b"")
+    assert reasons(task, **options) == [reason]
+    (tmp_path / "t" / f"{uuid.uuid5(uuid.NAMESPACE_URL, URL)}_report.docx").write_bytes(b"")
+    assert reasons(task, **options) == []
+    (tmp_path / "t" / "gold.docx").unlink()
+    monkeypatch.setattr(validation, "_is_reachable", lambda origin: origin == "https://files.example.com")
+    assert reasons(task, **options) == []
+
+
+# --- The rest ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_reads_the_accessibility_tree_is_refused():
+    (reason,) = reasons(make_task(evaluator=judged_by("accessibility_tree")))
+    assert "accessibility tree" in reason
+
+
+def test_the_shipped_tasks_need_nothing_that_a_desktop_lacks():
+    check_tasks_run_here(load_tasks("embedded"), EnvironmentConfig())
