@@ -1,0 +1,187 @@
+"""`arpo-verl replay`: look at saved stores of successes, merge them, and make them before training."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from arpo_verl.errors import ConfigError, ReplayError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+GIB = 1024**3
+
+EPILOG = """examples:
+  arpo-verl replay inspect runs/embedded/checkpoints/global_step_20/replay
+  arpo-verl replay export runs/embedded/checkpoints/global_step_20/replay exported --tokenizer .cache/policy
+  arpo-verl replay merge run-a/checkpoints/global_step_80/replay run-b/checkpoints/global_step_96/replay --out merged
+  arpo-verl replay seed runs/embedded/trajectories --recipe recipes/embedded.yaml --out seeds
+
+Train on seeds with replay.seed_from=seeds.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "replay",
+        help="look at, export, merge and seed stores of past successes",
+        description="Works on stores as checkpoints hold them: <run_dir>/checkpoints/global_step_<N>/replay.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_inspect(actions)
+    _add_export(actions)
+    _add_merge(actions)
+    _add_seed(actions)
+
+
+def _add_inspect(actions: argparse._SubParsersAction) -> None:
+    parser = actions.add_parser("inspect", help="tasks, counts, bytes, steps, ages and fingerprint")
+    parser.add_argument("store", type=Path, help="the store's folder")
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.set_defaults(run=inspect)
+
+
+def _add_export(actions: argparse._SubParsersAction) -> None:
+    parser = actions.add_parser("export", help="a folder for each trajectory: text, screenshots, numbers")
+    parser.add_argument("store", type=Path, help="the store's folder")
+    parser.add_argument("out", type=Path, help="a new folder")
+    parser.add_argument("--tokenizer", metavar="MODEL", help="the policy's folder or name, to write the text, too")
+    parser.set_defaults(run=export)
+
+
+def _add_merge(actions: argparse._SubParsersAction) -> None:
+    parser = actions.add_parser(
+        "merge",
+        help="several stores of one policy as one",
+        description="Oldest steps first, equal trajectories once. The bounds: the largest of the stores', or as given.",
+    )
+    parser.add_argument("stores", type=Path, nargs="+", help="their folders")
+    parser.add_argument("--out", type=Path, required=True, help="a new folder")
+    parser.add_argument("--capacity-per-task", type=int, help="successes kept for each task")
+    parser.add_argument("--capacity-gib", type=float, help="GiB over all tasks")
+    parser.set_defaults(run=merge)
+
+
+def _add_seed(actions: argparse._SubParsersAction) -> None:
+    parser = actions.add_parser(
+        "seed",
+        help="make a store of recorded successes or demonstrations",
+        description="Tokenizes recorded successes as the agent loop of the recipe's run would have. Failures, "
+        "malformed replies and validation are left out. Log-probs are kept where the same tokenizer recorded them.",
+    )
+    parser.add_argument("sources", type=Path, nargs="+", help="trajectory folders of runs, or zips of demonstrations")
+    parser.add_argument("--recipe", type=Path, required=True, help="of the run to seed, such as recipes/embedded.yaml")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="what the training command will override, such as actor_rollout_ref.model.path=PATH; repeatable",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="a new folder")
+    parser.set_defaults(run=seed)
+
+
+def inspect(args: argparse.Namespace) -> int:
+    """Print what a store holds."""
+    from arpo_verl.replay.inspection import format_contents, inspect_store
+
+    contents = inspect_store(args.store)
+    print(json.dumps(dataclasses.asdict(contents), indent=1) if args.json else format_contents(contents))
+    return 0
+
+
+def export(args: argparse.Namespace) -> int:
+    """Write a store's trajectories for people to read."""
+    from arpo_verl.replay.export import export_store
+
+    _require_new(args.out)
+    count = export_store(args.store, args.out, _decoder(args.tokenizer))
+    print(f"{count} trajectories written to {args.out}")
+    return 0
+
+
+def merge(args: argparse.Namespace) -> int:
+    """Merge stores."""
+    from arpo_verl.replay.buffer import SuccessStore
+    from arpo_verl.replay.merging import merge_stores
+    from arpo_verl.replay.persistence import read_manifest, save_store
+
+    _require_new(args.out)
+    manifests = [read_manifest(folder) for folder in args.stores]
+    per_task = args.capacity_per_task or max(manifest.capacity_per_task for manifest in manifests)
+    capacity = int((args.capacity_gib or 0) * GIB) or max(manifest.capacity_bytes for manifest in manifests)
+    store = SuccessStore(per_task, capacity, eviction=manifests[0].eviction)
+    fingerprint = merge_stores(args.stores, store)
+    save_store(store, args.out, fingerprint)
+    print(f"{len(store)} successes of {store.num_tasks} tasks in {args.out}")
+    return 0
+
+
+def seed(args: argparse.Namespace) -> int:
+    """Make a store of recorded successes."""
+    from arpo_verl.config import build_config
+    from arpo_verl.replay.buffer import SuccessStore
+    from arpo_verl.replay.config import ReplayConfig
+    from arpo_verl.replay.episodes import read_episodes
+    from arpo_verl.replay.persistence import save_store
+    from arpo_verl.replay.seeding import SeedPolicy, seed_store
+
+    _require_new(args.out)
+    recipe = _compose(args.recipe, args.overrides)
+    config = build_config(ReplayConfig, "replay", recipe.replay)
+    policy, store = SeedPolicy.of_recipe(recipe), SuccessStore.of_config(config)
+    episodes = (episode for source in args.sources for episode in read_episodes(source))
+    report = seed_store(store, tqdm(episodes, desc="episodes", unit="episode"), policy, config)
+    for reason, count in sorted(report.skipped.items()):
+        print(f"left out: {count} ({reason})")
+    if not report.stored:
+        raise ReplayError("a store must be seeded with at least one success, got none; see what was left out above")
+    save_store(store, args.out, policy.fingerprint)
+    print(
+        f"{len(store)} successes of {store.num_tasks} tasks in {args.out}, {report.with_log_probs} of "
+        f"{report.stored} with log-probs; train on them with replay.seed_from={args.out}"
+    )
+    return 0
+
+
+def _compose(recipe: Path, overrides: Sequence[str]) -> DictConfig:
+    """The recipe as the trainer composes it."""
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+
+    if not recipe.is_file():
+        raise ConfigError(f"--recipe must be a recipe's YAML file, got {recipe}")
+    try:
+        with initialize_config_dir(str(recipe.parent.absolute()), version_base=None):
+            return compose(recipe.stem, overrides=["hydra.searchpath=[pkg://verl.trainer.config]", *overrides])
+    except HydraException as error:
+        raise ConfigError(f"--recipe {recipe} must compose over veRL's configuration: {error}") from error
+
+
+def _decoder(model: str | None) -> Any:
+    if model is None:
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--tokenizer must name a policy with a tokenizer, got {model!r}: {error}") from error
+    return lambda token_ids: tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
+
+def _require_new(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"the output must be a new or empty folder, got {out}; remove it or choose another")
