@@ -1,7 +1,7 @@
 """The advantage estimator `replay_grpo`: a group's rewards, centred and divided by the sigma that the recipe asks for.
 
 Importing this module registers it with veRL. The replay itself happened before, in the sampler; a replayed row is one
-member of its group like any other.
+member of its group like any other, but for the correction of its advantages where `replay.correction` asks for one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register
 
 from arpo_verl.config import build_config
 from arpo_verl.errors import ConfigError
-from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.config import NONE, ReplayConfig
+from arpo_verl.replay.late_metrics import LATE_METRICS
+from arpo_verl.replay.scored import ScoredBatch
 
 REPLAY_GRPO = "replay_grpo"
 
@@ -88,6 +90,12 @@ def compute_replay_grpo_advantage(
             divide_by_std=divide_by_std,
         )
         advantages_BT = advantages_B.unsqueeze(-1) * response_mask
+        batch = ScoredBatch.read(index, response_mask.shape[-1])
+        if batch is not None:
+            weights_BT, metrics = batch.weights(advantages_BT, response_mask, replay)
+            advantages_BT = advantages_BT * weights_BT
+            metrics |= batch.metrics_without_replays(token_level_rewards, advantages_BT, response_mask)
+            LATE_METRICS.fill(metrics)
     return advantages_BT, advantages_BT
 
 
@@ -105,4 +113,22 @@ def replay_config_of(algorithm: DictConfig | Mapping[str, Any] | None) -> Replay
         )
     if isinstance(section, DictConfig):
         section = cast(dict[str, Any], OmegaConf.to_container(section, resolve=True))
-    return build_config(ReplayConfig, "replay", section)
+    replay = build_config(ReplayConfig, "replay", section)
+    check_one_correction(replay, algorithm)
+    return replay
+
+
+def check_one_correction(replay: ReplayConfig, algorithm: DictConfig | Mapping[str, Any] | None) -> None:
+    """Refuse two corrections of the same rows.
+
+    Raises:
+        ConfigError: `replay.correction` is on, and veRL's own `algorithm.rollout_correction` too.
+    """
+    stock = (algorithm or {}).get("rollout_correction") or {}
+    names = [name for name in ("rollout_is", "bypass_mode") if stock.get(name)]
+    if replay.enable and replay.correction != NONE and names:
+        raise ConfigError(
+            f"replay.correction must be {NONE} where algorithm.rollout_correction.{names[0]} is set, got "
+            f"{replay.correction!r}: veRL's correction weighs every row, replays among them, and they would be weighed "
+            "twice; turn one of the two off"
+        )

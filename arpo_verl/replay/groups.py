@@ -16,6 +16,11 @@ from arpo_verl.replay.config import ALL_EQUAL, BELOW_FLOOR, ReplayConfig
 MIN_GROUP_SIZE = 2
 
 
+def uid_of(key: str) -> str:
+    """The prompt of a row's key, `{uid}_{session}_{index}`."""
+    return key.rsplit("_", 2)[0]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a rollout came to: the row's key, and what the agent loop recorded in it."""
@@ -32,7 +37,7 @@ class Outcome:
 
     @property
     def uid(self) -> str:
-        return self.key.rsplit("_", 2)[0]
+        return uid_of(self.key)
 
     @property
     def session(self) -> int:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from arpo_verl.replay.buffer import SuccessStore
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.groups import MIN_GROUP_SIZE, Group, Replacement
+from arpo_verl.replay.labels import REPLAYED
 from arpo_verl.types import StopReason
 
 _MIB = 1024**2
@@ -38,13 +40,14 @@ def group_metrics(
     """How the groups came out, and what share of them teaches anything once the replacements are in."""
     failed = sum(group.all_failed(config) for group in groups)
     solved = sum(group.all_solved(config) for group in groups)
+    wanting = sum(group.triggers(config) and not group.all_solved(config) for group in groups)
     replayed_rewards = {replacement.outcome.key: replacement.trajectory.reward for replacement in replacements}
     return {
         "replay/groups_all_failed": failed,
         "replay/groups_all_solved": solved,
         "replay/groups_mixed": len(groups) - failed - solved,
         "replay/injected": len(replacements),
-        "replay/missed": failed - len(replacements),
+        "replay/missed": max(0, wanting - len(replacements)),
         "replay/informative_share": statistics.fmean(_is_informative(group, replayed_rewards) for group in groups),
     }
 
@@ -57,6 +60,20 @@ def store_metrics(store: SuccessStore, num_stored: int) -> dict[str, float]:
         "replay/store_tasks": store.num_tasks,
         "replay/store_mib": store.num_bytes / _MIB,
     }
+
+
+def staleness_without(tags: Sequence[Mapping[str, Any]], step: int) -> dict[str, float]:
+    """veRL's `training/off_policy/trajectory_staleness/mean` over the rows that are no replays.
+
+    Args:
+        tags: of the batch's rows, replays marked.
+        step: the training step; the policy that is being updated is one version behind it.
+    """
+    versions = [tag["max_global_steps"] for tag in tags if not tag.get(REPLAYED) and "max_global_steps" in tag]
+    if not versions:
+        return {}
+    name = "replay/without/training/off_policy/trajectory_staleness/mean"
+    return {name: statistics.fmean(step - 1 - version for version in versions)}
 
 
 def _is_informative(group: Group, replayed_rewards: dict[str, float]) -> bool:

@@ -20,12 +20,10 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.buffer import StoredTrajectory
-from arpo_verl.replay.groups import Outcome
+from arpo_verl.replay.groups import Outcome, uid_of
 from arpo_verl.replay.inputs import ModelInputs
+from arpo_verl.replay.labels import REPLAYED, RowLabel
 from arpo_verl.rollout.vision import decode_screenshot
-
-REPLAYED = "replayed"
-"""Key in a replayed row's `extra_fields` and tag; its value in `extra_fields` is the step that made the trajectory."""
 
 _SCREENSHOTS = "screenshots"
 _OUTCOME_FIELDS = ("task_id", "success", "format_error", "stop_reason", "num_steps", _SCREENSHOTS)
@@ -40,19 +38,21 @@ def plain(value: Any) -> Any:
     return getattr(value, "data", value)
 
 
-def read_outcomes(batch: KVBatchMeta) -> list[Outcome]:
-    """What the batch's rollouts came to, in the batch's order.
+def read_outcomes(keys: Sequence[str], partition_id: str) -> list[Outcome]:
+    """What the rollouts of these rows came to, in their order.
 
     Raises:
         ReplayError: the rows were not put there by arpo_verl's agent loop, or carry no reward.
     """
-    data = _get(batch.keys, batch.partition_id, ["extra_fields", "rm_scores"])
+    if not keys:
+        return []
+    data = _get(keys, partition_id, ["extra_fields", "rm_scores"])
     if "rm_scores" not in data.keys():
         raise ReplayError(
             "replay needs the reward when it samples, but the rows have no rm_scores; "
             "let the agent loop set reward_score instead of a colocated reward model"
         )
-    rows = zip(batch.keys, data["extra_fields"], data["rm_scores"], strict=True)
+    rows = zip(keys, data["extra_fields"], data["rm_scores"], strict=True)
     return [_outcome(key, plain(extra_fields), float(scores.sum())) for key, extra_fields, scores in rows]
 
 
@@ -156,27 +156,52 @@ def replay_tag(tag: Mapping[str, Any], trajectory: StoredTrajectory) -> dict[str
     return {**tag, **lengths, **versions, REPLAYED: True}
 
 
-def overwrite(batch: KVBatchMeta, key: str, trajectory: StoredTrajectory, inputs: ModelInputs) -> None:
+def overwrite(batch: KVBatchMeta, key: str, trajectory: StoredTrajectory, fields: Mapping[str, Any]) -> None:
     """Put the trajectory where the row `key` is, in the queue and in `batch`'s tag.
 
+    Args:
+        fields: as `rebuild_fields` made them.
+
     Raises:
-        ReplayError: the row has fields of veRL features that replay does not support, or the screenshots do not fit.
+        ReplayError: the row has fields of veRL features that replay does not support.
     """
-    present = _get([key], batch.partition_id, ["rm_scores", *_UNSUPPORTED_FIELDS])
-    unsupported = [name for name in _UNSUPPORTED_FIELDS if name in present.keys()]
+    present = _get([key], batch.partition_id, ["rm_scores", "rollout_log_probs", *_UNSUPPORTED_FIELDS]).keys()
+    unsupported = [name for name in _UNSUPPORTED_FIELDS if name in present]
     if unsupported:
         raise ReplayError(
             f"row {key} carries {', '.join(unsupported)}, which no stored trajectory has; "
             "turn router replay or distillation off, or set replay.enable=false"
         )
-    fields = rebuild_fields(trajectory, inputs)
-    fields["extra_fields"][REPLAYED] = trajectory.step
+    fields = {**fields, "extra_fields": {**fields["extra_fields"], REPLAYED: trajectory.step}}
+    # A batch has log-probs in all of its rows or in none: zeros stand where nobody recorded them.
+    log_probs = fields.pop("rollout_log_probs", torch.zeros(len(trajectory.response_ids)))
+    if "rollout_log_probs" in present:
+        fields["rollout_log_probs"] = log_probs
     position = batch.keys.index(key)
     tag = replay_tag(batch.tags[position], trajectory)
     tq.kv_batch_put(
         keys=[key], partition_id=batch.partition_id, fields=list_of_dict_to_tensordict([fields]), tags=[tag]
     )
     batch.tags[position] = tag
+
+
+def label(batch: KVBatchMeta, replays: Mapping[str, StoredTrajectory]) -> None:
+    """Put into each row's `uid` which row it is, for the estimator.
+
+    Args:
+        replays: by key, the trajectory that was written there.
+    """
+    labels = [
+        RowLabel(
+            uid_of(key),
+            key,
+            is_replay=key in replays,
+            has_log_probs=key not in replays or replays[key].rollout_log_probs is not None,
+        )
+        for key in batch.keys
+    ]
+    fields = list_of_dict_to_tensordict([{"uid": label} for label in labels])
+    tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
 
 def _get(keys: Sequence[str], partition_id: str, fields: Sequence[str]) -> TensorDict:

@@ -1,0 +1,83 @@
+"""Work done ahead of the batch: while some groups still generate, others have failed and are known to want a replay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from arpo_verl.replay.buffer import StoredTrajectory
+from arpo_verl.replay.groups import Outcome, Replacement, form_groups
+
+Rebuild = Callable[[StoredTrajectory], Mapping[str, Any]]
+
+
+class Prefetch:
+    """Outcomes already read and rows already rebuilt, for the batch that is still coming together.
+
+    A cache and no more: what is replayed is decided when the batch is complete, and what is missing is made then.
+
+    Args:
+        capacity: rebuilt rows that may wait in memory.
+        read: the outcomes of finished rows, by their keys.
+        plan: which replacements the groups so far ask for.
+        rebuild: a trajectory's fields; the costly part.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        read: Callable[[list[str]], list[Outcome]],
+        plan: Callable[[tuple[Any, ...]], tuple[Replacement, ...]],
+        rebuild: Rebuild,
+    ) -> None:
+        self._capacity = capacity
+        self._read, self._plan, self._rebuild = read, plan, rebuild
+        self._outcomes: dict[str, Outcome] = {}
+        self._rebuilt: list[tuple[StoredTrajectory, Mapping[str, Any]]] = []
+        self.seconds = 0.0
+        """Spent ahead since the last `clear`."""
+        self.hits = 0
+        """Rebuilt rows that were asked for since the last `clear`."""
+
+    def step(self, keys: Iterable[str]) -> bool:
+        """Look at the rows of the groups that are complete so far, and rebuild at most one replay that they want.
+
+        Returns:
+            Whether a row was rebuilt, so that another call may find more to do.
+        """
+        start_s = time.perf_counter()
+        outcomes = self.outcomes(keys)
+        if len(self._rebuilt) >= self._capacity:
+            return False
+        for replacement in self._plan(form_groups(outcomes)):
+            if self._find(replacement.trajectory) is None:
+                self._rebuilt.append((replacement.trajectory, self._rebuild(replacement.trajectory)))
+                self.seconds += time.perf_counter() - start_s
+                return True
+        self.seconds += time.perf_counter() - start_s
+        return False
+
+    def outcomes(self, keys: Iterable[str]) -> list[Outcome]:
+        """The rows' outcomes, in the order of `keys`, each read once."""
+        keys = list(keys)
+        new = [key for key in keys if key not in self._outcomes]
+        self._outcomes.update(zip(new, self._read(new), strict=True))
+        return [self._outcomes[key] for key in keys]
+
+    def rebuilt(self, trajectory: StoredTrajectory) -> Mapping[str, Any]:
+        """The trajectory's fields, ready or made now."""
+        found = self._find(trajectory)
+        if found is not None:
+            self.hits += 1
+            return found
+        return self._rebuild(trajectory)
+
+    def clear(self) -> None:
+        """Forget everything: the batch is done."""
+        self._outcomes.clear()
+        self._rebuilt.clear()
+        self.seconds, self.hits = 0.0, 0
+
+    def _find(self, trajectory: StoredTrajectory) -> Mapping[str, Any] | None:
+        return next((fields for other, fields in self._rebuilt if other == trajectory), None)
