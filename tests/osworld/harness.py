@@ -9,6 +9,7 @@ It waits for what it needs to see (a window, a line that a command prints), neve
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from PIL import Image, ImageChops
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld import OSWorldEnvironment
@@ -30,6 +32,7 @@ SCREEN = Size(1920, 1080)
 PATIENCE_S = 120.0
 """Bounds a hang. On an idle machine the longest wait, for a cold program, is some seconds."""
 LOOK_INTERVAL_S = 0.2
+CARET = Size(16, 40)
 
 
 def find_tasks_dir() -> Path | None:
@@ -47,7 +50,7 @@ def load(tasks_dir: Path, domain: str, task_id: str) -> Task:
 
 def make_environment(cache_dir: str | Path | None = None, **options: Any) -> OSWorldEnvironment:
     """An embedded desktop with OSWorld's screen."""
-    options = {"action_pause_s": 0.2, "evaluate_timeout_s": 600.0, **options}
+    options = {"action_pause_s": 0.2, "wait_s": 0.3, "evaluate_timeout_s": 600.0, **options}
     config = EnvironmentConfig(screen_size=SCREEN, cache_dir=None if cache_dir is None else str(cache_dir), **options)
     return OSWorldEnvironment(config)
 
@@ -154,12 +157,12 @@ class Operator:
         self.until(f"{line!r} prints {expected!r}", lambda: expected in self.sh(line))
 
     def await_still(self) -> None:
-        """Wait until three looks in a row, a fifth of a second apart or more, show the same: it is drawn."""
-        seen = [b"", b"", self.look()]
+        """Wait until three looks in a row show the same, but for a blinking caret: all is drawn."""
+        looks = [self.look(), self.look()]
 
         def still() -> bool:
-            seen.append(self.look())
-            return seen[-1] == seen[-2] == seen[-3]
+            looks.append(self.look())
+            return _alike(looks[-3], looks[-2]) and _alike(looks[-2], looks[-1])
 
         self.until("a still screen", still)
 
@@ -177,3 +180,10 @@ class Operator:
         folder = os.environ.get(TRACE_VARIABLE)
         hint = f"{folder}/{self._name}" if folder else f"set {TRACE_VARIABLE} to a folder to get the screenshots"
         return f"; {hint}"
+
+
+def _alike(one: bytes, other: bytes) -> bool:
+    """Whether two screenshots differ at most in what a text caret covers."""
+    images = [Image.open(io.BytesIO(screenshot)).convert("L") for screenshot in (one, other)]
+    box = ImageChops.difference(*images).getbbox()
+    return box is None or (box[2] - box[0] <= CARET.width and box[3] - box[1] <= CARET.height)

@@ -1,0 +1,64 @@
+"""OSWorld's domain `vlc`: settings in the Preferences window. Positions are those of VLC 3.0 on 1920x1080."""
+
+from __future__ import annotations
+
+from harness import Operator, Solution
+
+VLCRC = "~/.config/vlc/vlcrc"
+
+
+def open_preferences(operator: Operator) -> None:
+    """The window that Ctrl+P opens, as large as the screen."""
+    operator.until("VLC's window", lambda: "VLC media player" in operator.windows())
+    operator.await_still()
+    operator.press("ctrl", "p")
+    operator.await_window("Simple Preferences")
+    operator.press("winleft", "up")
+    operator.await_still()
+
+
+def open_qt_settings(operator: Operator) -> None:
+    """All settings of the Qt interface."""
+    open_preferences(operator)
+    operator.click(91, 1054)  # Show settings: All
+    operator.await_window("Advanced Preferences")
+    operator.await_still()
+    operator.click(409, 47)  # the search
+    operator.type("cone")
+    operator.await_still()
+    operator.click(88, 159)  # Qt
+    operator.await_still()
+
+
+def save(operator: Operator, setting: str) -> None:
+    """Save; it is done once the file says so."""
+    operator.press("alt", "s")
+    operator.await_output(f"grep '^{setting}' {VLCRC}", setting)
+    operator.await_no_window("Preferences")
+
+
+def hide_cone(operator: Operator) -> None:
+    open_qt_settings(operator)
+    operator.click(835, 666)  # Display background cone or art
+    save(operator, "qt-bgcone=0")
+
+
+def raise_max_volume(operator: Operator) -> None:
+    open_qt_settings(operator)
+    operator.click(1830, 748, count=2)  # Maximum volume displayed
+    operator.press("ctrl", "a")
+    operator.type("200\t")
+    save(operator, "qt-max-volume=200")
+
+
+def start_in_minimal_view(operator: Operator) -> None:
+    open_preferences(operator)
+    operator.click(178, 300)  # Start in minimal view mode
+    save(operator, "qt-minimal-view=1")
+
+
+SOLUTIONS: dict[str, Solution] = {
+    "215dfd39-f493-4bc3-a027-8a97d72c61bf": hide_cone,
+    "9195653c-f4aa-453d-aa95-787f6ccfaae9": raise_max_volume,
+    "a5bbbcd5-b398-4c91-83d4-55e1e31bbb81": start_in_minimal_view,
+}
