@@ -14,10 +14,6 @@ RUN_DIR ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 RECIPE_ARGS ?=
 PYTEST_ARGS ?=
 
-# desktop-env pins numpy<2 and torch 2.5, which would move veRL's own: it goes in without its dependencies, which are the
-# extra `osworld`. pyautogui's dependency python3-xlib would overwrite python-xlib.
-NO_DEPS := desktop-env==1.0.2 pyautogui==0.9.54 pymsgbox==2.0.1 pytweening==1.2.0 pyscreeze==1.0.1 mouseinfo==0.1.3 pyperclip==1.11.0
-
 .PHONY: help setup packages osworld-packages demo test lint clean
 
 help:
@@ -35,7 +31,7 @@ $(READY): setup.py pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -e ".[trainer,osworld,desktop,dev]"
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps $(NO_DEPS)
+	$(BIN)/arpo-verl install-osworld
 	touch $@
 
 $(POLICY): setup

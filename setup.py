@@ -25,8 +25,8 @@ EXTRAS = {
     ],
     # What the embedded desktop's guest runs.
     "desktop": ["python-xlib==0.33"],
-    # What OSWorld's client imports. The client itself pins numpy<2 and torch 2.5, so it is installed without its
-    # dependencies: pip install --no-deps desktop-env==1.0.2
+    # What OSWorld's client imports. The client itself pins numpy<2 and torch 2.5: `arpo-verl install-osworld` installs
+    # it, and this, without moving a package.
     "osworld": [
         "beautifulsoup4",
         "borb<3",

@@ -33,6 +33,8 @@ print("PROBE" + json.dumps({
 }))
 """
 
+_OSWORLD_PROBE = "import arpo_verl.environments.osworld_client"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -53,7 +55,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print every finding; 0 when nothing required is missing."""
-    findings = [*check_versions(), *check_registrations(), *check_embedded_desktop(), *check_machine()]
+    findings = [*check_versions(), *check_registrations(), check_osworld(), *check_embedded_desktop(), *check_machine()]
     for finding in findings:
         mark = "ok  " if finding.ok else ("FAIL" if finding.required else "note")
         print(f"[{mark}] {finding.subject}: {finding.detail}")
@@ -69,8 +71,7 @@ def check_versions() -> list[Finding]:
     findings = [Finding("python", sys.version_info >= (3, 10), platform.python_version(), "use Python 3.10 or newer")]
     for package, tested in TESTED.items():
         installed = installed_version(package)
-        no_deps = "--no-deps " if package == "desktop-env" else ""
-        remedy = f"pip install {no_deps}{package}=={tested}"
+        remedy = "arpo-verl install-osworld" if package == "desktop-env" else f"pip install {package}=={tested}"
         if installed is None:
             findings.append(Finding(package, False, "not installed", remedy))
         elif package == "verl":
@@ -102,6 +103,15 @@ def check_registrations() -> list[Finding]:
     ]
 
 
+def check_osworld() -> Finding:
+    """Whether OSWorld's client imports here; desktops may be hosted by another Python."""
+    probe = subprocess.run([sys.executable, "-c", _OSWORLD_PROBE], capture_output=True, text=True, timeout=300)
+    last = (probe.stderr.strip().splitlines() or ["no output"])[-1]
+    detail = "imports" if probe.returncode == 0 else f"does not import here: {last}"
+    remedy = "arpo-verl install-osworld, or host desktops with another Python (environment.py_executable)"
+    return Finding("OSWorld's client", probe.returncode == 0, detail, remedy)
+
+
 def check_embedded_desktop() -> list[Finding]:
     """The programs of the embedded desktop."""
     from arpo_verl.desktop import packages
@@ -114,8 +124,8 @@ def check_embedded_desktop() -> list[Finding]:
 
 
 def check_machine() -> list[Finding]:
-    """GPU, Docker, disk and shared memory."""
-    return [_check_gpu(), _check_docker(), *_check_space()]
+    """GPU, Docker, KVM, disk and shared memory."""
+    return [_check_gpu(), _check_docker(), _check_kvm(), *_check_space()]
 
 
 def _check_gpu() -> Finding:
@@ -143,6 +153,13 @@ def _check_docker() -> Finding:
     except docker.errors.DockerException as error:
         return Finding("Docker", False, f"no engine answers ({error})", remedy, required=False)
     return Finding("Docker", True, f"engine {version}", required=False)
+
+
+def _check_kvm() -> Finding:
+    usable = os.access("/dev/kvm", os.R_OK | os.W_OK)
+    remedy = "let this user read and write /dev/kvm (group kvm; nested virtualization in a VM); a VM without it boots "
+    remedy += "in many minutes: raise environment.boot_timeout_s"
+    return Finding("KVM", usable, "usable" if usable else "/dev/kvm is not there or not ours", remedy, required=False)
 
 
 def _check_space() -> list[Finding]:

@@ -1,0 +1,166 @@
+"""`arpo-verl install-osworld`: OSWorld's client into an environment whose packages must not move.
+
+`desktop-env` pins numpy<2, torch 2.5 and transformers 4.35, and pyautogui asks for a package that overwrites
+python-xlib. All work without those pins. So what they import is installed with every package that is there already held
+in place by constraints, and they themselves without their dependencies. Versions are compared before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from arpo_verl.errors import ArpoError, MissingDependencyError
+from arpo_verl.versions import TESTED
+
+# The only list of what is installed without its dependencies. The client; then what the embedded desktop's guest runs.
+NO_DEPS = {
+    "desktop-env": TESTED["desktop-env"],
+    "pyautogui": "0.9.54",
+    "pymsgbox": "2.0.1",
+    "pytweening": "1.2.0",
+    "pyscreeze": "1.0.1",
+    "mouseinfo": "0.1.3",
+    "pyperclip": "1.11.0",
+}
+# What users ask about first; every other package is compared too.
+SHOWN = ("numpy", "torch", "transformers", "verl", "vllm", "ray")
+
+_VERSIONS = "import importlib.metadata as m, json; print(json.dumps([(d.name, d.version) for d in m.distributions()]))"
+_IMPORT = "import arpo_verl.environments.osworld_client"
+_IMPORT_TIMEOUT_S = 300
+
+
+class PackagesMovedError(ArpoError, RuntimeError):
+    """The installation changed packages that were there before."""
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser("install-osworld", help="install OSWorld's client; no package that is here moves")
+    parser.add_argument("--python", default=sys.executable, help="the Python to install for (default: this one)")
+    parser.add_argument("--installer", choices=("uv", "pip"), help="default: uv where it is found")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands and stop")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan, install, and check that nothing moved and that the client imports."""
+    before = installed_versions(args.python)
+    with tempfile.TemporaryDirectory() as folder:
+        constraints = Path(folder) / "constraints.txt"
+        constraints.write_text(constraint_lines(before), encoding="utf-8")
+        commands = plan(args.python, args.installer or default_installer(), constraints)
+        print(f"installing for {args.python}, with its {len(before)} packages held in place:")
+        for command in commands:
+            print(f"  {shlex.join(command)}")
+        if args.dry_run:
+            return 0
+        for command in commands:
+            _execute(command)
+    after = installed_versions(args.python)
+    check_nothing_moved(before, after)
+    _check_import(args.python)
+    held = ", ".join(f"{name} {after[name]}" for name in SHOWN if name in after)
+    print(f"{len(after) - len(before)} packages added, none moved ({held}); OSWorld's client imports")
+    return 0
+
+
+def plan(python: str, installer: str, constraints: Path) -> list[list[str]]:
+    """The two commands: what the client imports, under constraints; then the packages of `NO_DEPS` alone."""
+    install = _install_command(python, installer)
+    pinned = [f"{name}=={version}" for name, version in NO_DEPS.items()]
+    return [
+        [*install, "--constraint", str(constraints), *extra_requirements("osworld"), *extra_requirements("desktop")],
+        [*install, "--no-deps", *pinned],
+    ]
+
+
+def extra_requirements(extra: str) -> list[str]:
+    """The requirements of one of arpo-verl's extras, as its metadata has them."""
+    lines = importlib.metadata.requires("arpo-verl") or []
+    ours = re.compile(rf"extra\s*==\s*['\"]{extra}['\"]")
+    return [line.partition(";")[0].strip() for line in lines if ours.search(line.partition(";")[2])]
+
+
+def default_installer() -> str:
+    """`uv` where it is on the PATH or beside this Python, else `pip`."""
+    return "uv" if _uv() else "pip"
+
+
+def installed_versions(python: str) -> dict[str, str]:
+    """`{normalized name: version}` of what the interpreter has.
+
+    Raises:
+        MissingDependencyError: there is no such Python.
+    """
+    try:
+        listing = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise MissingDependencyError(f"--python must name a Python that runs, got {python!r}: {error}") from error
+    # Of two with one name, the first on the path is the one that is imported.
+    return {_normal(name): version for name, version in reversed(json.loads(listing.stdout))}
+
+
+def constraint_lines(versions: Mapping[str, str]) -> str:
+    """A constraints file that holds every installed package but those of `NO_DEPS`."""
+    return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()) if name not in NO_DEPS)
+
+
+def check_nothing_moved(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Compare the packages that were there before, `NO_DEPS` apart.
+
+    Raises:
+        PackagesMovedError: names each with both versions, and how to put it back.
+    """
+    moved = {name: version for name, version in before.items() if name not in NO_DEPS and after.get(name) != version}
+    if moved:
+        changes = ", ".join(f"{name} {version} -> {after.get(name, 'gone')}" for name, version in moved.items())
+        back = " ".join(f"{name}=={version}" for name, version in moved.items())
+        raise PackagesMovedError(
+            f"packages moved that must not: {changes}; put them back: pip install --no-deps {back}"
+        )
+
+
+def _install_command(python: str, installer: str) -> list[str]:
+    uv = _uv()
+    if installer == "pip":
+        return [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    if uv is None:
+        raise MissingDependencyError("--installer uv needs uv on the PATH; pip install uv, or --installer pip")
+    return [uv, "pip", "install", "--quiet", "--python", python]
+
+
+def _uv() -> str | None:
+    beside = Path(sys.executable).with_name("uv")
+    return shutil.which("uv") or (str(beside) if beside.exists() else None)
+
+
+def _execute(command: Sequence[str]) -> None:
+    done = subprocess.run(command)
+    if done.returncode != 0:
+        raise MissingDependencyError(
+            f"this command ended with {done.returncode} and says above why: {shlex.join(command)}; where it is a "
+            "conflict with a package that is installed, install for another Python (--python, and in the recipe "
+            "environment.py_executable)"
+        )
+
+
+def _check_import(python: str) -> None:
+    probe = subprocess.run([python, "-c", _IMPORT], capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S)
+    if probe.returncode != 0:
+        last = probe.stderr.strip().splitlines()[-1:] or ["no output"]
+        raise MissingDependencyError(f"all is installed, but {python} cannot import OSWorld's client: {last[0]}")
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
