@@ -32,4 +32,5 @@ def register() -> None:
     when_imported(engine.MODULE, engine.register)
     when_imported(rollout.REPLICA_MODULE, rollout.register_replica)
     when_imported(rollout.ADAPTER_MODULE, rollout.register_adapter)
+    when_imported(rollout.WEIGHTS_MODULE, rollout.register_weights)
     _registered = True

@@ -55,7 +55,7 @@ class ServerAdapter(BaseRollout):
                 "rollout.name=transformers takes full weights only: use checkpoint_engine.backend=naive, and "
                 f"model.lora.merge=true with LoRA; got wire_format={wire_format!r}, peft_config={peft_config!r}"
             )
-        arrays = {name: _to_array(tensor) async for name, tensor in ensure_async_iterator(weights)}
+        arrays = {name: to_array(tensor) async for name, tensor in ensure_async_iterator(weights)}
         await self._handle().update_weights.remote(ray.put(arrays), global_steps)
 
     def _handle(self) -> ray.actor.ActorHandle:
@@ -65,5 +65,6 @@ class ServerAdapter(BaseRollout):
         return self._server
 
 
-def _to_array(tensor: torch.Tensor) -> np.ndarray:
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    """The tensor as a float32 array in host memory."""
     return tensor.detach().to(device="cpu", dtype=torch.float32).numpy()

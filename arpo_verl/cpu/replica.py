@@ -18,18 +18,20 @@ def server_name(replica_rank: int, name_suffix: str = "") -> str:
 
 
 class TransformersReplica(RolloutReplica):
-    """One server beside the one training worker whose weights it uses."""
+    """One server beside the one worker that brings it weights."""
 
     async def launch_servers(self) -> None:
-        """Start the server actor on the training worker's node.
+        """Start the server actor on the node of the worker that brings it weights: the training worker, or, in a
+        trainer mode with rollouts apart, veRL's worker of the checkpoint engine.
 
         Raises:
-            ConfigError: more than one worker a replica, or a rollout without a training worker.
+            ConfigError: more than one worker a replica, or a model that is no policy.
         """
-        if self.world_size != 1 or self.rollout_mode is not RolloutMode.HYBRID or self.is_reward_model:
+        modes = (RolloutMode.HYBRID, RolloutMode.STANDALONE)
+        if self.world_size != 1 or self.rollout_mode not in modes or self.is_reward_model:
             raise ConfigError(
                 "rollout.name=transformers serves one policy with one worker: set tensor, data and pipeline parallel "
-                f"sizes to 1 in a colocated trainer mode, got {self.world_size} workers in mode {self.rollout_mode}"
+                f"sizes to 1, got {self.world_size} workers in mode {self.rollout_mode}"
             )
         from arpo_verl.cpu.server import TransformersServer
 

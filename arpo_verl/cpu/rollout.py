@@ -19,6 +19,7 @@ from arpo_verl.config import build_config, require
 NAME = "transformers"
 REPLICA_MODULE = "verl.workers.rollout.replica"
 ADAPTER_MODULE = "verl.workers.rollout.base"
+WEIGHTS_MODULE = "verl.checkpoint_engine.base"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,13 @@ def register_replica(replica: ModuleType) -> None:
 def register_adapter(base: ModuleType) -> None:
     """Register the trainer's side with the imported module `verl.workers.rollout.base`."""
     base._ROLLOUT_REGISTRY[(NAME, "async")] = "arpo_verl.cpu.adapter.ServerAdapter"
+
+
+def register_weights(base: ModuleType) -> None:
+    """Register the way of the weights between them, with the imported module `verl.checkpoint_engine.base`."""
+    from arpo_verl.cpu.weights import RayCheckpointEngine
+
+    base.CheckpointEngineRegistry.register("ray")(RayCheckpointEngine)
 
 
 def _load_replica() -> type:
