@@ -16,8 +16,8 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register
 from arpo_verl.config import build_config
 from arpo_verl.errors import ConfigError
 from arpo_verl.replay.config import NONE, ReplayConfig
+from arpo_verl.replay.labels import RowLabel, labelled_rows
 from arpo_verl.replay.late_metrics import LATE_METRICS
-from arpo_verl.replay.scored import ScoredBatch
 
 REPLAY_GRPO = "replay_grpo"
 
@@ -90,13 +90,27 @@ def compute_replay_grpo_advantage(
             divide_by_std=divide_by_std,
         )
         advantages_BT = advantages_B.unsqueeze(-1) * response_mask
-        batch = ScoredBatch.read(index, response_mask.shape[-1])
-        if batch is not None:
-            weights_BT, metrics = batch.weights(advantages_BT, response_mask, replay)
-            advantages_BT = advantages_BT * weights_BT
-            metrics |= batch.metrics_without_replays(token_level_rewards, advantages_BT, response_mask)
-            LATE_METRICS.fill(metrics)
+        if labels := labelled_rows(index):
+            advantages_BT = _correct(token_level_rewards, advantages_BT, response_mask, labels, replay)
     return advantages_BT, advantages_BT
+
+
+def _correct(
+    rewards_BT: torch.Tensor,
+    advantages_BT: torch.Tensor,
+    response_mask: torch.Tensor,
+    labels: Mapping[int, RowLabel],
+    replay: ReplayConfig,
+) -> torch.Tensor:
+    """The advantages with those of replays corrected; tells the metrics of both kinds of rows by the way."""
+    # Here, since every process of a run imports this module, and few need the queue.
+    from arpo_verl.replay.scored import ScoredBatch
+
+    batch = ScoredBatch.read(labels, response_mask.shape[-1])
+    weights_BT, metrics = batch.weights(advantages_BT, response_mask, replay)
+    advantages_BT = advantages_BT * weights_BT
+    LATE_METRICS.fill(metrics | batch.metrics_without_replays(rewards_BT, advantages_BT, response_mask))
+    return advantages_BT
 
 
 def replay_config_of(algorithm: DictConfig | Mapping[str, Any] | None) -> ReplayConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from verl.utils.debug.metrics import calculate_debug_metrics
 
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.correction import correction_metrics, correction_weights
-from arpo_verl.replay.labels import RowLabel, labelled_rows
+from arpo_verl.replay.labels import RowLabel
 
 _FIELDS = ["prompts", "responses", "num_turns", "entropy", "old_log_probs", "rollout_log_probs"]
 
@@ -31,10 +31,7 @@ that the policy of this step wrote."""
 
 @dataclass(frozen=True)
 class ScoredBatch:
-    """The labelled rows of a batch with their log-probs, in the estimator's order and width.
-
-    Rows are labelled by the sampler where replay is on; `read` gives None where none is.
-    """
+    """The labelled rows of a batch with their log-probs, in the estimator's order and width."""
 
     rows: Sequence[int]
     """Positions in the estimator's tensors."""
@@ -43,22 +40,19 @@ class ScoredBatch:
     """Of these rows: (L, T) log-probs and entropy, (L,) lengths and turns."""
 
     @classmethod
-    def read(cls, index: Sequence[object], width: int, partition_id: str = "train") -> ScoredBatch | None:
+    def read(cls, labels: Mapping[int, RowLabel], width: int, partition_id: str = "train") -> ScoredBatch:
         """Fetch the labelled rows' scores from TransferQueue.
 
         Args:
-            index: as the estimator gets it.
+            labels: by position in the estimator's tensors.
             width: T, to which veRL padded the batch.
         """
-        labels = labelled_rows(index)
-        if not labels:
-            return None
         keys = [label.key for label in labels.values()]
         data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=_FIELDS)
         columns = {
             "prompt_length": data["prompts"].offsets().diff().float(),
             "response_length": data["responses"].offsets().diff().float(),
-            "num_turns": torch.tensor(data["num_turns"].tolist()),
+            "num_turns": torch.tensor(data.pop("num_turns").tolist()),
         }
         for name in ("old_log_probs", "rollout_log_probs", "entropy"):
             if name in data.keys():
