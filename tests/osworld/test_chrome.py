@@ -1,0 +1,24 @@
+"""OSWorld's domain `chrome` on the embedded desktop, with Debian's Chromium."""
+
+import harness
+import pytest
+from solutions.chrome import SOLUTIONS
+
+from arpo_verl.desktop.programs import has_program
+
+pytestmark = [
+    pytest.mark.desktop,
+    pytest.mark.skipif(not has_program("google-chrome"), reason="neither chromium nor google-chrome is installed"),
+]
+INFEASIBLE = ("480bcfea", "ae78f875")
+
+
+@pytest.mark.parametrize("task_id", INFEASIBLE)
+def test_saying_fail_scores_one(environment, task, task_id):
+    assert harness.run_fail(environment, task("chrome", task_id)) == 1.0
+
+
+@pytest.mark.parametrize("task_id", SOLUTIONS)
+def test_doing_nothing_scores_zero_and_the_solution_one(environment, task, task_id):
+    assert harness.run_nothing(environment, task("chrome", task_id)) == 0.0
+    assert harness.run_solution(environment, task("chrome", task_id), SOLUTIONS[task_id]) == 1.0

@@ -1,0 +1,19 @@
+"""OSWorld's domain `gimp` on the embedded desktop."""
+
+import harness
+import pytest
+from solutions.gimp import SOLUTIONS
+
+pytestmark = pytest.mark.desktop
+INFEASIBLE = ("fbb548ca",)
+
+
+@pytest.mark.parametrize("task_id", INFEASIBLE)
+def test_saying_fail_scores_one(environment, task, task_id):
+    assert harness.run_fail(environment, task("gimp", task_id)) == 1.0
+
+
+@pytest.mark.parametrize("task_id", SOLUTIONS)
+def test_doing_nothing_scores_zero_and_the_solution_one(environment, task, task_id):
+    assert harness.run_nothing(environment, task("gimp", task_id)) == 0.0
+    assert harness.run_solution(environment, task("gimp", task_id), SOLUTIONS[task_id]) == 1.0
