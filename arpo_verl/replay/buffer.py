@@ -25,9 +25,9 @@ __all__ = ["StoredTrajectory", "SuccessStore"]
 logger = logging.getLogger(__name__)
 
 # What CPython takes to keep track of a trajectory, for each of its screenshots, and of a task. As `OVERHEAD_BYTES`.
-_BYTES_PER_TRAJECTORY = 512
+_BYTES_PER_TRAJECTORY = 272
 _BYTES_PER_NAME = 8
-_BYTES_PER_TASK = 448
+BYTES_PER_TASK = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,4 +242,4 @@ class SuccessStore:
 
 
 def _task_bytes(task_id: str) -> int:
-    return _BYTES_PER_TASK + len(task_id.encode())
+    return BYTES_PER_TASK + len(task_id.encode())

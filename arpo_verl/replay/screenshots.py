@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 # What CPython takes for a held screenshot beside its content: the content's object, the name, a `_Held`, the entries of
 # the dicts. Measured with tracemalloc, rounded up; a test compares.
-OVERHEAD_BYTES = 480
+OVERHEAD_BYTES = 312
 
 
 def screenshot_name(content: bytes) -> str:

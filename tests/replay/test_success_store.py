@@ -1,12 +1,19 @@
+import gc
+import io
 import pickle
+import subprocess
+import sys
+import tracemalloc
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from replay_trajectories import bytes_alone, stored
 
-from arpo_verl.errors import ReplayError
+from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.replay.buffer import SuccessStore
 
 PLENTY = 10**9
@@ -52,6 +59,167 @@ def test_an_identical_screenshot_is_held_and_counted_once():
     assert both - 200 < store.num_bytes < both
     store.add(stored("b", screenshots=[b"z"]))
     assert store.num_bytes < both - 1000
+
+
+def test_over_the_byte_budget_the_fullest_task_gives_way():
+    each = [stored("hard", 1)] + [stored("easy", step) for step in (2, 3, 4)]
+    three = SuccessStore(8, PLENTY)
+    for success in each[:3]:
+        three.add(success)
+    for eviction, steps in (("fifo", [2, 3, 4]), ("fullest_task", [1, 3, 4])):
+        store = SuccessStore(8, three.num_bytes, eviction=eviction)
+        assert all(store.add(success) for success in each)
+        assert [t.step for t in store.trajectories()] == steps
+
+
+def test_what_was_replayed_last_stays_longest():
+    store = SuccessStore(2, PLENTY, eviction="least_recently_replayed")
+    for step in (1, 2):
+        store.add(stored("a", step))
+    store.mark_replayed(store.of_task("a")[0])
+    store.add(stored("a", 3))
+    assert [t.step for t in store.of_task("a")] == [1, 3]
+    store = SuccessStore(2, PLENTY)
+    for step in (1, 2):
+        store.add(stored("a", step))
+    store.mark_replayed(store.of_task("a")[0])
+    store.add(stored("a", 3))
+    assert [t.step for t in store.of_task("a")] == [2, 3]
+
+
+def test_an_unknown_eviction_names_the_known():
+    with pytest.raises(ConfigError, match="replay.eviction must be one of fifo, fullest_task"):
+        SuccessStore(1, PLENTY, eviction="random")
+
+
+@pytest.mark.parametrize(("count", "tokens", "size"), [(2000, 1, 0), (300, 50, 3000), (20, 2000, 40_000)])
+def test_counted_bytes_are_the_bytes_that_python_takes(count, tokens, size):
+    def trajectory(i):
+        return stored(f"task-{i // 8}", i, [b"%d" % i + bytes(size)], tokens=tokens)
+
+    SuccessStore(8, PLENTY).add(trajectory(0))
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        store = SuccessStore(8, PLENTY)
+        for i in range(count):
+            store.add(trajectory(i))
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(store) == count
+    assert 0.85 * store.num_bytes - 8192 < taken <= store.num_bytes + 8192  # an empty store itself takes some
+
+
+def test_a_store_outgrows_its_memory_on_disk(tmp_path):
+    store = SuccessStore(8, PLENTY, memory_bytes=100_000, spill_dir=tmp_path)
+    successes = [stored("ab"[step % 2], step, [bytes([step]) * 40_000]) for step in range(10)]
+    assert all(store.add(success) for success in successes)
+    assert store.memory_bytes <= 100_000 and store.disk_bytes >= 8 * 40_000
+    assert store.trajectories() == tuple(successes)
+    assert sum(path.stat().st_size for path in store.spill_folder.iterdir()) == store.disk_bytes
+    folder = store.spill_folder
+    store.clear()
+    assert (store.num_bytes, store.disk_bytes) == (0, 0)
+    del store
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_memory_and_disk_share_the_budget(tmp_path):
+    successes = [stored("ab"[step % 2], step, [bytes([step]) * 40_000]) for step in range(10)]
+    store = SuccessStore(8, 5 * bytes_alone(successes[0]), memory_bytes=50_000, spill_dir=tmp_path)
+    for success in successes:
+        store.add(success)
+        assert store.num_bytes <= 5 * bytes_alone(successes[0]) and store.memory_bytes <= 50_000
+    assert store.trajectories() == tuple(successes[-len(store) :]) and len(store) >= 5
+
+
+def test_a_spill_folder_left_by_a_killed_process_is_removed_and_one_in_use_is_not(tmp_path):
+    code = (
+        "import os, sys; from arpo_verl.replay.spill import SpillFolder\n"
+        "folder = SpillFolder(sys.argv[1]); folder.write('x', b'y'); os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == -9
+    assert len(list(tmp_path.iterdir())) == 1
+    first = SuccessStore(1, PLENTY, memory_bytes=2000, spill_dir=tmp_path)
+    assert [path for path in tmp_path.iterdir()] == [first.spill_folder]
+    second = SuccessStore(1, PLENTY, memory_bytes=2000, spill_dir=tmp_path)
+    assert {path for path in tmp_path.iterdir()} == {first.spill_folder, second.spill_folder}
+
+
+def test_a_disk_that_takes_no_more_evicts_and_goes_on(tmp_path, monkeypatch, caplog):
+    store = SuccessStore(8, PLENTY, memory_bytes=100_000, spill_dir=tmp_path)
+
+    def full(name, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store._spill, "write", full)
+    successes = [stored("ab"[step % 2], step, [bytes([step]) * 40_000]) for step in range(5)]
+    assert all(store.add(success) for success in successes)
+    assert store.trajectories() == tuple(successes[-2:]) and store.memory_bytes <= 100_000
+    assert "replay.spill_dir takes no more" in caplog.text
+
+
+def test_a_spill_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ReplayError, match="replay.spill_dir must be a folder that can be written to"):
+        SuccessStore(1, PLENTY, spill_dir=tmp_path / "file")
+
+
+def png(seed, mode="RGB"):
+    pixels = np.full((240, 320, 3), seed, dtype=np.uint8)
+    pixels[20:60, 30:90] = np.random.default_rng(seed).integers(0, 255, (40, 60, 3))
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def pixels_of(screenshot):
+    return Image.open(io.BytesIO(screenshot)).convert("RGB").tobytes()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "L"])
+def test_webp_keeps_every_pixel_and_takes_less(mode):
+    shots = [png(1, mode), png(2, mode), png(1, mode)]
+    as_sent, smaller = SuccessStore(1, PLENTY), SuccessStore(1, PLENTY, screenshot_encoding="webp")
+    for store in (as_sent, smaller):
+        store.add(stored(screenshots=shots))
+    (trajectory,) = smaller.of_task("a")
+    assert [pixels_of(shot) for shot in trajectory.screenshots] == [pixels_of(shot) for shot in shots]
+    assert trajectory.screenshots[0] is trajectory.screenshots[2]
+    assert as_sent.of_task("a")[0].screenshots == tuple(shots)
+    assert smaller.num_bytes < as_sent.num_bytes
+
+
+def test_what_webp_does_not_make_smaller_stays_as_sent():
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(png(3))).save(buffer, format="JPEG", quality=30)
+    for shot in (buffer.getvalue(), b"no image at all"):
+        store = SuccessStore(1, PLENTY, screenshot_encoding="webp")
+        store.add(stored(screenshots=[shot]))
+        assert store.of_task("a")[0].screenshots == (shot,)
+
+
+def test_numbers_of_numpy_become_plain_and_what_no_file_can_hold_is_refused_by_name():
+    store = SuccessStore(1, PLENTY)
+    store.add(stored(extra_fields={"score": np.float32(0.5), "count": np.int64(3), "pair": (1, 2)}))
+    assert store.of_task("a")[0].extra_fields == {"score": 0.5, "count": 3, "pair": [1, 2]}
+    with pytest.raises(ReplayError, match=r"task a: extra_fields.thing must be a plain value .* got object"):
+        store.add(stored(extra_fields={"fine": 1, "thing": object()}))
+    assert len(store) == 1
+
+
+def test_log_probs_and_ids_come_back_to_the_bit():
+    log_probs = np.random.default_rng(0).normal(-1, 1, 50).astype(np.float32).tolist()
+    trajectory = stored(tokens=50, rollout_log_probs=log_probs, prompt_ids=[2**31 - 1, 0, 151_655])
+    store = SuccessStore(1, PLENTY)
+    store.add(trajectory)
+    (held,) = store.trajectories()
+    assert held == trajectory and held.rollout_log_probs.tolist() == log_probs
+    assert list(held.prompt_ids) == [2**31 - 1, 0, 151_655]
 
 
 def test_a_trajectory_survives_pickling():

@@ -1,0 +1,445 @@
+"""Random lives of a store of successes: additions, replays, evictions, saves, kills, restores, against a plain model.
+
+    python benchmarks/replay_store_property.py [--smoke] [--sequences N] [--kills N] [--seed N] [--json PATH]
+
+After every operation: never over a budget, nothing of another task, contents and order as specified. After every kill
+the folder holds the store of the last save or of the one before, whole. Kills come in two kinds. In the sequences a
+save ends at a random file operation, and what was not yet synced is lost as a power cut loses it: tails of files, and
+names. And a real process that saves in a loop is killed with SIGKILL at random moments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from arpo_verl.errors import ReplayError
+from arpo_verl.replay import files, persistence
+from arpo_verl.replay.buffer import BYTES_PER_TASK, StoredTrajectory, SuccessStore
+from arpo_verl.replay.config import EVICTIONS, FULLEST_TASK, LEAST_RECENTLY_REPLAYED
+from arpo_verl.replay.persistence import MANIFEST, Fingerprint, load_store, save_store
+from arpo_verl.replay.screenshots import OVERHEAD_BYTES
+
+FINGERPRINT = Fingerprint(tokenizer="t", processor="p", prompt="q")
+MEMORY_DISK = Path("/dev/shm")
+"""Waits for no real disk: the sequences sync a hundred thousand times."""
+
+TASKS = ("alpha", "beta", "gamma", "delta")
+
+
+# --- The model: what a store must be, with lists and no cleverness --------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of one life."""
+
+    per_task: int
+    capacity_bytes: int
+    memory_bytes: int
+    eviction: str
+    spills: bool
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Bounds:
+        capacity = rng.randrange(4_000, 60_000)
+        spills = rng.random() < 0.4
+        return cls(rng.randint(1, 4), capacity, rng.randrange(4_000, 20_000), rng.choice(EVICTIONS), spills)
+
+    def store(self, spill_dir: Path) -> SuccessStore:
+        return SuccessStore(
+            self.per_task,
+            self.capacity_bytes,
+            eviction=self.eviction,
+            memory_bytes=self.memory_bytes,
+            spill_dir=spill_dir if self.spills else None,
+        )
+
+
+@dataclass
+class Model:
+    """Trajectories in order of age, and when each was last added or replayed."""
+
+    bounds: Bounds
+    held: list[tuple[int, StoredTrajectory, int]] = field(default_factory=list)
+    """(last use, trajectory, bytes of its record)"""
+    clock: int = 0
+
+    def copy(self) -> Model:
+        return Model(self.bounds, list(self.held), self.clock)
+
+    def add(self, trajectory: StoredTrajectory, record_bytes: int) -> bool:
+        if not self._holds([(0, trajectory, record_bytes)]):
+            return False
+        self.clock += 1
+        self.held.append((self.clock, trajectory, record_bytes))
+        of_task = [entry for entry in self.held if entry[1].task_id == trajectory.task_id]
+        if len(of_task) > self.bounds.per_task:
+            self.held.remove(self._first(of_task))
+        while not self._holds(self.held):
+            self.held.remove(self._first(self._candidates()))
+        return True
+
+    def replay(self, index: int) -> None:
+        self.clock += 1
+        self.held[index] = (self.clock, *self.held[index][1:])
+
+    def _candidates(self) -> list[tuple[int, StoredTrajectory, int]]:
+        if self.bounds.eviction != FULLEST_TASK:
+            return self.held
+        counts = Counter(trajectory.task_id for _, trajectory, _ in self.held)
+        return [entry for entry in self.held if counts[entry[1].task_id] == max(counts.values())]
+
+    def _first(self, entries: list[tuple[int, StoredTrajectory, int]]) -> tuple[int, StoredTrajectory, int]:
+        return (
+            min(entries, key=lambda entry: entry[0]) if self.bounds.eviction == LEAST_RECENTLY_REPLAYED else entries[0]
+        )
+
+    def _holds(self, entries: list[tuple[int, StoredTrajectory, int]]) -> bool:
+        index, contents = self.num_bytes(entries)
+        in_memory = index if self.bounds.spills else 0
+        return index + contents <= self.bounds.capacity_bytes and in_memory <= self.bounds.memory_bytes
+
+    @staticmethod
+    def num_bytes(entries: list[tuple[int, StoredTrajectory, int]]) -> tuple[int, int]:
+        """What must be in memory, and the screenshots."""
+        tasks = {trajectory.task_id for _, trajectory, _ in entries}
+        screenshots = {screenshot for _, trajectory, _ in entries for screenshot in trajectory.screenshots}
+        index = sum(size for _, _, size in entries) + sum(BYTES_PER_TASK + len(task) for task in tasks)
+        return index + OVERHEAD_BYTES * len(screenshots), sum(map(len, screenshots))
+
+
+# --- A disk that loses what was not synced -----------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process is gone: nothing may handle this."""
+
+
+class FailingDisk:
+    """Stands for `os` in `files.py`: raises `Killed` from the n-th change on, and then forgets what was not synced."""
+
+    def __init__(self, changes_left: int, rng: random.Random) -> None:
+        self._left = changes_left
+        self._rng = rng
+        self._paths: dict[int, Path] = {}  # by descriptor
+        self._unsynced: set[int] = set()  # inodes
+        self._undo: dict[Path, bytes | None] = {}  # names not yet synced: what was there before
+        self.changes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def _change(self) -> None:
+        self.changes += 1
+        self._left -= 1
+        if self._left < 0:
+            raise Killed
+
+    def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT:
+            self._change()
+        descriptor = os.open(path, flags, mode)
+        self._paths[descriptor] = Path(path)
+        if flags & os.O_CREAT:
+            self._unsynced.add(os.fstat(descriptor).st_ino)
+        return descriptor
+
+    def write(self, descriptor: int, data: Any) -> int:
+        if self._left <= 0:
+            os.write(descriptor, data[: self._rng.randrange(len(data) + 1)])
+        self._change()
+        return os.write(descriptor, data)
+
+    def fsync(self, descriptor: int) -> None:
+        self._change()
+        path = self._paths[descriptor]
+        if path.is_dir():
+            self._undo = {name: before for name, before in self._undo.items() if name.parent != path}
+        else:
+            self._unsynced.discard(os.fstat(descriptor).st_ino)
+
+    def replace(self, source: Any, target: Any) -> None:
+        self._change()
+        target = Path(target)
+        self._undo.setdefault(target, target.read_bytes() if target.exists() else None)
+        os.replace(source, target)
+
+    def link(self, source: Any, target: Any) -> None:
+        self._change()
+        os.link(source, target)
+        self._undo.setdefault(Path(target), None)
+
+    def unlink(self, path: Any) -> None:
+        self._change()
+        os.unlink(path)
+        self._undo.pop(Path(path), None)
+
+    def lose_power(self, folder: Path) -> None:
+        """Have the files below `folder` be what a machine could find after its power came back."""
+        for path in [path for path in folder.rglob("*") if path.is_file()]:
+            if path.stat().st_ino in self._unsynced:
+                os.truncate(path, self._rng.randrange(path.stat().st_size + 1))
+        for path, before in self._undo.items():
+            if path.exists() and self._rng.random() < 0.5:
+                path.unlink()
+                if before is not None:
+                    path.write_bytes(before)
+
+
+# --- One life ------------------------------------------------------------------------------------------------------
+
+
+class Life:
+    """A store and its model through a random sequence of operations."""
+
+    def __init__(self, seed: int, scratch: Path) -> None:
+        self.rng = random.Random(seed)
+        self.seed = seed
+        self.counts: Counter[str] = Counter()
+        self._folder = scratch / f"life-{seed}"
+        self._bounds = Bounds.draw(self.rng)
+        self._store = self._bounds.store(self._folder / "spill")
+        self._model = Model(self._bounds)
+        self._saved: dict[Path, Model] = {}
+        self._step = 0
+
+    def run(self, operations: int) -> Counter[str]:
+        """Do and check.
+
+        Raises:
+            AssertionError: a promise was broken; the message says in which life.
+        """
+        choices = [self._add] * 8 + [self._replay] * 3 + [self._save] * 2 + [self._kill] * 2 + [self._restore]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            for _ in range(operations):
+                operation = self.rng.choice(choices)
+                operation()
+                self.counts[operation.__name__.strip("_")] += 1
+                self._check()
+        except AssertionError as error:
+            raise AssertionError(f"life {self.seed} ({self._bounds}): {error}") from error
+        finally:
+            del self._store
+            shutil.rmtree(self._folder)
+        return self.counts
+
+    def _add(self) -> None:
+        self._step += 1
+        trajectory = draw_trajectory(self.rng, self._step)
+        before = len(self._model.held)
+        stored = self._store.add(trajectory)
+        record_bytes = dict(self._store.records())[max(dict(self._store.records()))].num_bytes if stored else 10**9
+        if not stored:
+            record_bytes = _record_bytes(trajectory)
+        assert self._model.add(trajectory, record_bytes) == stored, "stored what does not fit, or refused what does"
+        self.counts["evicted"] += stored and before + 1 - len(self._model.held)
+        self.counts["refused"] += not stored
+
+    def _replay(self) -> None:
+        task = self.rng.choice(TASKS)
+        of_task = self._store.of_task(task)
+        if of_task:
+            index = self.rng.randrange(len(of_task))
+            self._store.mark_replayed(of_task[index])
+            places = [i for i, entry in enumerate(self._model.held) if entry[1].task_id == task]
+            self._model.replay(places[index])
+
+    def _save(self) -> None:
+        folder = self._draw_checkpoint()
+        save_store(self._store, folder, FINGERPRINT)
+        self._saved[folder] = self._model.copy()
+
+    def _kill(self) -> None:
+        """A save that does not end, and the process with it; then a new process restores."""
+        folder = self._draw_checkpoint()
+        disk = FailingDisk(self.rng.randrange(30), self.rng)
+        before, after = self._saved.get(folder), self._model.copy()
+        with mock.patch.object(files, "os", disk), mock.patch.object(persistence, "_WRITERS", 1):
+            try:
+                save_store(self._store, folder, FINGERPRINT)
+                self.counts["kill_came_late"] += 1
+            except Killed:
+                disk.lose_power(folder)
+        self.counts["linked"] += sum(path.stat().st_nlink > 1 for path in folder.rglob("screenshots/*"))
+        restored = self._load(folder)
+        if restored is None:
+            assert before is None, "a kill lost the save before it"
+            self._saved.pop(folder, None)
+        else:
+            contents = restored.trajectories()
+            candidates = [model for model in (after, before) if model is not None and _contents(model) == contents]
+            assert candidates, "a kill left a store that nobody saved"
+            self._saved[folder] = candidates[0]
+        self._restart()
+
+    def _restore(self) -> None:
+        self._restart()
+
+    def _restart(self) -> None:
+        """A new process: it takes up a saved store, or begins empty."""
+        self._store = self._bounds.store(self._folder / "spill")
+        self._model = Model(self._bounds)
+        if self._saved:
+            folder = self.rng.choice(sorted(self._saved))
+            load_store(folder, FINGERPRINT, into=self._store)
+            self._model = self._saved[folder].copy()
+
+    def _load(self, folder: Path) -> SuccessStore | None:
+        if not (folder / MANIFEST).exists():
+            return None
+        try:
+            return load_store(folder, FINGERPRINT)
+        except ReplayError as error:
+            raise AssertionError(f"torn: {error}") from error
+
+    def _draw_checkpoint(self) -> Path:
+        return self._folder / f"global_step_{self.rng.randrange(3)}" / "replay"
+
+    def _check(self) -> None:
+        store, bounds = self._store, self._bounds
+        assert store.num_bytes <= bounds.capacity_bytes, "over the budget"
+        assert not bounds.spills or store.memory_bytes <= bounds.memory_bytes, "over the budget of memory"
+        index, contents = Model.num_bytes(self._model.held)
+        assert store.num_bytes == index + contents, "bytes miscounted"
+        if store.spill_folder is not None:
+            spilled = sum(path.stat().st_size for path in store.spill_folder.iterdir())
+            assert spilled == store.disk_bytes, "spilled bytes miscounted"
+        assert store.trajectories() == _contents(self._model), "not the trajectories or not the order specified"
+        for task in TASKS:
+            of_task = store.of_task(task)
+            assert all(trajectory.task_id == task for trajectory in of_task), "another task's trajectory"
+            assert len(of_task) <= bounds.per_task, "too many of a task"
+
+
+def _contents(model: Model) -> tuple[StoredTrajectory, ...]:
+    return tuple(trajectory for _, trajectory, _ in model.held)
+
+
+def _record_bytes(trajectory: StoredTrajectory) -> int:
+    store = SuccessStore(1, 10**12)
+    store.add(trajectory)
+    return next(store.records())[1].num_bytes
+
+
+def draw_trajectory(rng: random.Random, step: int) -> StoredTrajectory:
+    """A few tokens; screenshots of few kinds, so that trajectories share them."""
+    tokens = rng.randint(1, 40)
+    kinds = [rng.randrange(12) for _ in range(rng.randrange(5))]
+    return StoredTrajectory(
+        task_id=rng.choice(TASKS),
+        step=step,
+        success=rng.random(),
+        reward=rng.random(),
+        prompt_ids=[rng.randrange(150_000) for _ in range(tokens)],
+        response_ids=[rng.randrange(150_000) for _ in range(tokens)],
+        response_mask=[rng.randrange(2) for _ in range(tokens)],
+        rollout_log_probs=None if rng.random() < 0.2 else [-rng.random() for _ in range(tokens)],
+        screenshots=[b"\x89PNG" + bytes([kind]) * (kind * 150) for kind in kinds],
+        num_turns=len(kinds),
+        extra_fields={"uid": f"{step}", "min_global_steps": step},
+    )
+
+
+def live(seeds: range, scratch: Path, operations: int = 25) -> Counter[str]:
+    """Run the lives of these seeds; what happened in them."""
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        counts += Life(seed, scratch).run(operations)
+    return counts
+
+
+# --- Real kills -----------------------------------------------------------------------------------------------------
+
+
+def save_for_ever(folder: Path) -> None:
+    """What the killed process does: grow a store and save it, alternately into two checkpoints; tell each save."""
+    rng, step = random.Random(0), 0
+    store = SuccessStore(8, 200_000)
+    while True:
+        step += 1
+        store.add(draw_trajectory(rng, step))
+        save_store(store, folder / f"checkpoint_{step % 2}", FINGERPRINT)
+        print(step, flush=True)
+
+
+def kill_while_saving(folder: Path, kills: int, rng: random.Random) -> Counter[str]:
+    """Start that process, SIGKILL it at a random moment, and read what it left; `kills` times."""
+    counts: Counter[str] = Counter()
+    for _ in range(kills):
+        for checkpoint in folder.glob("checkpoint_*"):
+            shutil.rmtree(checkpoint)
+        with _saving_process(folder) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(rng.random() * 0.3)
+            process.send_signal(signal.SIGKILL)
+            told = [int(line) for line in process.stdout.read().split()] or [1]
+        steps = {}
+        for checkpoint in (0, 1):
+            place = folder / f"checkpoint_{checkpoint}"
+            if (place / MANIFEST).exists():
+                steps[checkpoint] = max(trajectory.step for trajectory in load_store(place, FINGERPRINT).trajectories())
+        assert max(steps.values()) >= max(told), f"a save that was told is lost: {steps} after {max(told)}"
+        counts["kills"] += 1
+        counts["saves_before_kills"] += max(told)
+        counts["interrupted"] += any(folder.rglob(f"{files.PART_PREFIX}*"))
+    return counts
+
+
+@contextmanager
+def _saving_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, __file__, "--save-for-ever", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help="200 sequences and 3 kills: does it run at all")
+    parser.add_argument("--sequences", type=int, help="10,000 by default")
+    parser.add_argument("--kills", type=int, help="real kills; 40 by default")
+    parser.add_argument("--seed", type=int, default=0, help="of the first sequence")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--save-for-ever", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.save_for_ever:
+        save_for_ever(arguments.save_for_ever)
+    sequences = arguments.sequences or (200 if arguments.smoke else 10_000)
+    kills = arguments.kills or (3 if arguments.smoke else 40)
+    start = time.perf_counter()
+    logging.disable(logging.WARNING)  # each refusal is one, and thousands are asked for
+    with tempfile.TemporaryDirectory(dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None) as scratch:
+        seeds = range(arguments.seed, arguments.seed + sequences)
+        figures = {"sequences": sequences, **live(seeds, Path(scratch)), "sequences_s": time.perf_counter() - start}
+    with tempfile.TemporaryDirectory() as scratch:
+        figures |= kill_while_saving(Path(scratch), kills, random.Random(arguments.seed))
+    figures["violations"] = 0  # one would have ended the run above
+    for name, value in figures.items():
+        print(f"{name:24} {value:.1f}" if isinstance(value, float) else f"{name:24} {value}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
