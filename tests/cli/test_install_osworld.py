@@ -1,4 +1,4 @@
-"""`arpo-verl install-osworld`: the plan, the guard against moved packages, and a real second run in this environment."""
+"""`arpo-verl install-osworld`: the plan, the guard against moved packages, and a real second run."""
 
 import sys
 from pathlib import Path
