@@ -12,7 +12,8 @@ from omegaconf.errors import MissingMandatoryValue
 from arpo_verl.config import build_config, require
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError
-from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.config import NONE, ReplayConfig, check_one_correction, check_sampler
+from arpo_verl.replay.persistence import read_manifest
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
@@ -29,7 +30,7 @@ def check_recipe(config: DictConfig) -> None:
     require_verl()
     environment = build_config(EnvironmentConfig, "environment", _section(config, "environment"))
     agent = build_config(GuiAgentConfig, "gui_agent", _section(config, "gui_agent"))
-    build_config(ReplayConfig, "replay", _section(config, "replay"))
+    _check_replay(config, build_config(ReplayConfig, "replay", _section(config, "replay")))
     if _is_local_model(config):
         _check_lengths(config, agent, environment)
     selection = build_config(
@@ -42,6 +43,20 @@ def check_recipe(config: DictConfig) -> None:
             remedy = f"add data.{name}=PATH"
             raise ConfigError(f"data.{name} must name a task file or folder, got nothing; {remedy}") from error
         check_tasks_run_here(load_selected_tasks(path, selection), environment)
+
+
+def _check_replay(config: DictConfig, replay: ReplayConfig) -> None:
+    check_one_correction(replay, config.algorithm)
+    rollout = config.actor_rollout_ref.rollout
+    require(
+        replay.correction == NONE or not replay.enable or rollout.calculate_log_probs,
+        "actor_rollout_ref.rollout.calculate_log_probs",
+        f"true with replay.correction={replay.correction}, which compares them",
+        rollout.calculate_log_probs,
+    )
+    if replay.enable and replay.seed_from is not None:
+        read_manifest(replay.seed_from)
+    check_sampler(config.trainer.v1.sampler.custom_sampler.name, config.trainer.v1.trainer_mode)
 
 
 def _section(config: DictConfig, name: str) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from arpo_verl import versions
-from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, TaskError
+from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, TaskError
 from arpo_verl.policy.build import build_policy
 from arpo_verl.preflight import check_recipe
 
@@ -45,6 +45,9 @@ def test_the_shipped_recipe_passes(check):
         ("gui_agent.max_steps=0", ConfigError, "gui_agent.max_steps"),
         ("+gui_agent.max_step=3", ConfigError, "did you mean gui_agent.max_steps"),
         ("replay.capacity_per_task=0", ConfigError, "replay.enable=false"),
+        ("replay.trigger=failed", ConfigError, "one of all_failed, all_equal, below_floor"),
+        ("replay.seed_from=/no/such/store", ReplayError, "/no/such/store has none"),
+        ("trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync", ConfigError, "be ReplaySampler with .*=sync"),
         ("environment.screen_size=[100000,4]", ConfigError, "screen_size"),
         ("environment.provider=dokcer", ConfigError, "environment.provider"),
         ("data.max_response_length=100", ConfigError, "max_response_length"),
@@ -53,6 +56,19 @@ def test_the_shipped_recipe_passes(check):
 def test_a_wrong_value_is_named_with_what_to_do(check, override, error, says):
     with pytest.raises(error, match=says):
         check(override)
+
+
+def test_a_correction_of_replays_asks_for_log_probs_and_refuses_a_second_correction(check):
+    check("replay.correction=truncated")
+    with pytest.raises(ConfigError, match="calculate_log_probs must be true with replay.correction=clip"):
+        check("replay.correction=clip", "actor_rollout_ref.rollout.calculate_log_probs=false")
+    with pytest.raises(ConfigError, match="none where algorithm.rollout_correction.rollout_is is set"):
+        check("replay.correction=truncated", "algorithm.rollout_correction.rollout_is=token")
+
+
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+def test_the_sampler_follows_the_trainer_mode(check, mode):
+    check(f"trainer.v1.trainer_mode={mode}")
 
 
 def test_a_task_that_starts_an_unknown_program_is_refused(check, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from arpo_verl.config import require
 
 STANDARD_DEVIATIONS = ("population", "sample")
 ALL_FAILED, ALL_EQUAL, BELOW_FLOOR = TRIGGERS = ("all_failed", "all_equal", "below_floor")
+SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async", "separate_async")}
 NONE, TRUNCATED, CLIP = CORRECTIONS = ("none", "truncated", "clip")
 FIFO, FULLEST_TASK, LEAST_RECENTLY_REPLAYED = EVICTIONS = ("fifo", "fullest_task", "least_recently_replayed")
 SCREENSHOT_ENCODINGS = ("as_sent", "webp")
@@ -147,6 +149,41 @@ class ReplayConfig:
         require(self.std in STANDARD_DEVIATIONS, "replay.std", " or ".join(STANDARD_DEVIATIONS), self.std)
         require(_within(self.epsilon, 0, math.inf), "replay.epsilon", "positive", self.epsilon)
         require(_is_int(self.seed, 0), "replay.seed", "a whole number from 0", self.seed)
+
+
+def check_sampler(name: str, trainer_mode: str) -> None:
+    """Refuse one of our samplers in a trainer mode that is not its own.
+
+    Raises:
+        ConfigError: says which one is.
+    """
+    require(
+        trainer_mode in SAMPLERS.get(name, (trainer_mode,)),
+        "trainer.v1.sampler.custom_sampler.name",
+        f"{next((other for other, modes in SAMPLERS.items() if trainer_mode in modes), 'your own')} with "
+        f"trainer.v1.trainer_mode={trainer_mode}",
+        name,
+    )
+
+
+def check_one_correction(replay: ReplayConfig, algorithm: Mapping[str, Any]) -> None:
+    """Refuse two corrections of the same rows.
+
+    Args:
+        algorithm: the recipe's section of this name.
+
+    Raises:
+        ConfigError: `replay.correction` is on, and veRL's own `algorithm.rollout_correction` too.
+    """
+    stock = algorithm.get("rollout_correction") or {}
+    for name in ("rollout_is", "bypass_mode"):
+        require(
+            not (replay.enable and replay.correction != NONE and stock.get(name)),
+            "replay.correction",
+            f"{NONE} where algorithm.rollout_correction.{name} is set",
+            replay.correction,
+            "that weighs every row, replays among them, and they would be weighed twice; turn one of the two off",
+        )
 
 
 def _is_int(value: Any, least: int) -> bool:

@@ -15,7 +15,7 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register
 
 from arpo_verl.config import build_config
 from arpo_verl.errors import ConfigError
-from arpo_verl.replay.config import NONE, ReplayConfig
+from arpo_verl.replay.config import ReplayConfig, check_one_correction
 from arpo_verl.replay.labels import RowLabel, labelled_rows
 from arpo_verl.replay.late_metrics import LATE_METRICS
 
@@ -128,21 +128,5 @@ def replay_config_of(algorithm: DictConfig | Mapping[str, Any] | None) -> Replay
     if isinstance(section, DictConfig):
         section = cast(dict[str, Any], OmegaConf.to_container(section, resolve=True))
     replay = build_config(ReplayConfig, "replay", section)
-    check_one_correction(replay, algorithm)
+    check_one_correction(replay, algorithm or {})
     return replay
-
-
-def check_one_correction(replay: ReplayConfig, algorithm: DictConfig | Mapping[str, Any] | None) -> None:
-    """Refuse two corrections of the same rows.
-
-    Raises:
-        ConfigError: `replay.correction` is on, and veRL's own `algorithm.rollout_correction` too.
-    """
-    stock = (algorithm or {}).get("rollout_correction") or {}
-    names = [name for name in ("rollout_is", "bypass_mode") if stock.get(name)]
-    if replay.enable and replay.correction != NONE and names:
-        raise ConfigError(
-            f"replay.correction must be {NONE} where algorithm.rollout_correction.{names[0]} is set, got "
-            f"{replay.correction!r}: veRL's correction weighs every row, replays among them, and they would be weighed "
-            "twice; turn one of the two off"
-        )

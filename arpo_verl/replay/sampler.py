@@ -22,8 +22,8 @@ from arpo_verl.config import build_config, require
 from arpo_verl.replay import rows
 from arpo_verl.replay.buffer import StoredTrajectory, SuccessStore
 from arpo_verl.replay.checkpoints import ResumeConfig, restore_store
-from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.desktops import DesktopMetrics
+from arpo_verl.replay.config import ReplayConfig, check_sampler
+from arpo_verl.replay.desktops import JobDesktops
 from arpo_verl.replay.groups import Group, Replacement, form_groups, plan_replacements, uid_of
 from arpo_verl.replay.inputs import ModelInputs, model_fingerprint
 from arpo_verl.replay.late_metrics import LATE_METRICS
@@ -85,7 +85,7 @@ class Replayer:
         self.sampler_config = build_config(SamplerConfig, section, sampler_kwargs)
         self.config = build_config(ReplayConfig, "replay", self.sampler_config.replay)
         self._agent = build_config(GuiAgentConfig, "gui_agent", self.sampler_config.gui_agent)
-        self._desktops = DesktopMetrics(self.sampler_config.environment)
+        self._desktops = JobDesktops(self.sampler_config.environment)
         self._step, self._draw = 0, 0
         self._prefetch = Prefetch(
             self.config.prefetch,
@@ -187,17 +187,9 @@ class Replayer:
 class ReplaySampler(ReplayBuffer):
     """For `trainer.v1.trainer_mode: sync`."""
 
-    _modes: tuple[str, ...] = ("sync",)
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        require(
-            self.trainer_mode in self._modes,
-            "trainer.v1.trainer_mode",
-            f"{' or '.join(self._modes)} with the sampler {type(self).__name__}",
-            self.trainer_mode,
-            "set trainer.v1.sampler.custom_sampler.name to ReplaySampler for sync, ReplaySamplerAsync for the others",
-        )
+        check_sampler(type(self).__name__, self.trainer_mode)
         self.replayer = Replayer(self.sampler_kwargs)
         self.poll_interval = self.replayer.sampler_config.poll_interval_s
 
@@ -226,5 +218,3 @@ class ReplaySamplerAsync(ReplaySampler, ReplayBufferAsync):
     veRL's staleness limit counts from when a prompt was drawn, so a replay, however old, is not dropped by it;
     `replay.max_age_steps` is the limit for replays.
     """
-
-    _modes = ("colocate_async", "separate_async")
