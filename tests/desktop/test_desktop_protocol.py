@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 
@@ -11,6 +12,7 @@ from desktop_harness import eventually
 from PIL import Image
 
 pytestmark = pytest.mark.desktop
+BACKGROUND_SCHEMA = "/usr/share/glib-2.0/schemas/org.gnome.desktop.background.gschema.xml"
 
 
 def test_uploaded_file_comes_back_byte_for_byte(desktop, tmp_path):
@@ -104,6 +106,14 @@ def test_wallpaper_is_shown_and_given_back(desktop):
 
     assert Image.open(io.BytesIO(screenshot)).getpixel((5, 5)) == (255, 0, 9)
     assert desktop.controller.get_vm_wallpaper() == desktop.controller.get_file("/home/user/w.png")
+
+
+@pytest.mark.skipif(not os.path.exists(BACKGROUND_SCHEMA), reason="needs gsettings-desktop-schemas")
+def test_wallpaper_that_a_program_chose_in_gnomes_settings_is_given(desktop):
+    assert desktop.controller.get_vm_wallpaper() is None
+    desktop.sh("echo picture > ~/'a b.png'")
+    desktop.sh("gsettings set org.gnome.desktop.background picture-uri 'file:///home/user/a%20b.png'")
+    assert desktop.controller.get_vm_wallpaper() == desktop.controller.get_file("/home/user/a b.png")
 
 
 def test_what_the_desktop_has_not_is_said(desktop):

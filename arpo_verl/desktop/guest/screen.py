@@ -1,4 +1,4 @@
-"""What the X server shows: screenshots with the pointer, the screen's size, the wallpaper."""
+"""What the X server shows: screenshots with the pointer, the screen's size, the root's picture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from PIL import Image, ImageChops
 from Xlib.display import Display
 
-from . import files, layout
+from . import layout
 from .messages import Request, Response
 
 COMPRESS_LEVEL = 1
@@ -32,7 +32,6 @@ class Screen:
         self.display.xfixes_query_version()
         self._map_framebuffer()
         self._cursors: dict[int, tuple[Image.Image, Image.Image]] = {}
-        self.wallpaper: str | None = None
 
     def _map_framebuffer(self) -> None:
         with open(layout.FRAMEBUFFER, "rb") as file:
@@ -67,6 +66,19 @@ class Screen:
         image.paste(ImageChops.add(color, ImageChops.multiply(under, transparency)), box[:2])
         return image
 
+    def paint_root(self, image: Image.Image) -> None:
+        """Put the image, scaled to the screen, on the root window."""
+        image = image.convert("RGB").resize(self.size)
+        with self.lock:
+            pixmap = self.root.create_pixmap(*self.size, self.display.screen().root_depth)
+            context = pixmap.create_gc(foreground=0, background=0)
+            pixmap.put_pil_image(context, 0, 0, image)
+            self.root.change_attributes(background_pixmap=pixmap)
+            self.root.clear_area(0, 0, 0, 0)
+            context.free()
+            pixmap.free()  # the root keeps it
+            self.display.sync()
+
 
 def _cursor_layers(cursor: Any) -> tuple[Image.Image, Image.Image]:
     data = struct.pack(f"<{len(cursor.cursor_image)}I", *cursor.cursor_image)
@@ -91,36 +103,8 @@ def routes(screen: Screen) -> dict[tuple[str, str], Callable[[Request], Response
             pointer = screen.root.query_pointer()
         return Response.json([pointer.root_x, pointer.root_y])
 
-    def wallpaper(request: Request) -> Response:
-        if screen.wallpaper is None:
-            return Response.text("Wallpaper file not found", HTTPStatus.NOT_FOUND)
-        with open(screen.wallpaper, "rb") as file:
-            return Response(HTTPStatus.OK, "image/png", file.read())
-
-    def change_wallpaper(request: Request) -> Response:
-        path = files.path_of(request.json()["path"])
-        _paint_root(screen, Image.open(path))
-        screen.wallpaper = path
-        return Response.text("Wallpaper changed successfully")
-
     return {
         ("GET", "/screenshot"): screenshot,
         ("POST", "/screen_size"): screen_size,
         ("GET", "/cursor_position"): cursor_position,
-        ("POST", "/wallpaper"): wallpaper,
-        ("POST", "/setup/change_wallpaper"): change_wallpaper,
     }
-
-
-def _paint_root(screen: Screen, image: Image.Image) -> None:
-    """Put the image, scaled to the screen, on the root window."""
-    image = image.convert("RGB").resize(screen.size)
-    with screen.lock:
-        pixmap = screen.root.create_pixmap(*screen.size, screen.display.screen().root_depth)
-        context = pixmap.create_gc(foreground=0, background=0)
-        pixmap.put_pil_image(context, 0, 0, image)
-        screen.root.change_attributes(background_pixmap=pixmap)
-        screen.root.clear_area(0, 0, 0, 0)
-        context.free()
-        pixmap.free()  # the root keeps it
-        screen.display.sync()

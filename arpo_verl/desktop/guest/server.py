@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
 
-from . import commands, files, layout, recording, screen, tunnel, windows
+from . import commands, files, layout, recording, screen, tunnel, wallpaper, windows
 from .messages import Request, Response
 from .pool import InterpreterPool
 
@@ -31,6 +31,7 @@ def serve(
         **commands.routes(pool, command_timeout_s),
         **files.routes(),
         **screen.routes(display),
+        **wallpaper.routes(display),
         **windows.routes(display),
         **recording.routes(),
     }
