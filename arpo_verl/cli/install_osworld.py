@@ -56,10 +56,13 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the plan, install, and check that nothing moved and that the client imports."""
     before = installed_versions(args.python)
+    installer = args.installer or default_installer()
+    if installer == "pip" and "pip" not in before:
+        raise MissingDependencyError(f"{args.python} has no pip; put uv on the PATH, or {args.python} -m ensurepip")
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text(constraint_lines(before), encoding="utf-8")
-        commands = plan(args.python, args.installer or default_installer(), constraints)
+        commands = plan(args.python, installer, constraints)
         print(f"installing for {args.python}, with its {len(before)} packages held in place:")
         for command in commands:
             print(f"  {shlex.join(command)}")

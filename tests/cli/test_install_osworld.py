@@ -55,6 +55,12 @@ def test_a_python_that_does_not_run_is_told(capsys):
     assert "--python must name a Python that runs" in capsys.readouterr().err
 
 
+def test_a_python_without_pip_is_told_what_to_do(capsys, monkeypatch):
+    monkeypatch.setattr(install_osworld, "installed_versions", lambda python: {"numpy": "2"})
+    assert main(["install-osworld", "--installer", "pip"]) == 2
+    assert "has no pip; put uv on the PATH" in capsys.readouterr().err
+
+
 def test_a_failed_installation_is_told_with_the_way_out(monkeypatch):
     with pytest.raises(MissingDependencyError, match="environment.py_executable"):
         install_osworld._execute([sys.executable, "-c", "raise SystemExit(3)"])
