@@ -85,8 +85,8 @@ class ReplayConfig:
     correction: str = NONE
     """What a replayed token's gradient is multiplied with, since another policy wrote it; rho is its probability now
     over that when it was written. `none`: 1; the paper. `truncated`: min(rho, `correction_bound`), as in veRL's TIS.
-    `clip`: rho, and 0 where rho has left [1/bound, bound] in the advantage's direction: PPO's clip around the policy
-    that wrote the token, with a wide range. Trajectories without recorded log-probs (demonstrations) get 1.
+    `clip`: the same, and 0 where rho has left [1/bound, bound] in the advantage's direction: PPO's clip around the
+    policy that wrote the token, with a wide range. Trajectories without recorded log-probs (demonstrations) get 1.
     veRL's own `algorithm.rollout_correction.rollout_is` does the like for all rows; one of the two at a time."""
 
     correction_bound: float = 2.0

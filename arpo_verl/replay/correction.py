@@ -25,11 +25,12 @@ def correction_weights(log_ratio_RT: torch.Tensor, advantages_RT: torch.Tensor, 
     if config.correction == NONE:
         return torch.ones_like(log_ratio_RT)
     ratio_RT = _ratio(log_ratio_RT)
+    weights_RT = ratio_RT.clamp(max=config.correction_bound)
     if config.correction == CLIP:
         too_high = (advantages_RT > 0) & (ratio_RT > config.correction_bound)
         too_low = (advantages_RT < 0) & (ratio_RT < 1 / config.correction_bound)
-        return ratio_RT.masked_fill(too_high | too_low, 0.0)
-    return ratio_RT.clamp(max=config.correction_bound)
+        return weights_RT.masked_fill(too_high | too_low, 0.0)
+    return weights_RT
 
 
 def correction_metrics(log_ratio_N: torch.Tensor, weights_N: torch.Tensor, bound: float) -> dict[str, float]:
