@@ -66,9 +66,9 @@ def test_commands_run_at_once(desktop):
     address = f"{desktop.controller.http_server}/execute"
     body = {"command": "sleep 4321 & echo started", "shell": True}
     assert requests.post(address, json=body, timeout=60).json()["output"] == "started\n"
-    waits = {"command": ["python", "-c", "import os, time\nopen('waiting', 'w')\nwhile not os.path.exists('go'): time.sleep(0.01)"]}
+    code = "import os, time\nopen('waiting', 'w')\nwhile not os.path.exists('go'): time.sleep(0.01)"
     with ThreadPoolExecutor() as executor:
-        waiting = executor.submit(requests.post, address, json=waits, timeout=60)
+        waiting = executor.submit(requests.post, address, json={"command": ["python", "-c", code]}, timeout=60)
         eventually(lambda: "waiting" in desktop.sh("ls ~"), 60)
         assert python(desktop, "open('go', 'w').close()")["returncode"] == 0
         assert waiting.result().json()["returncode"] == 0
