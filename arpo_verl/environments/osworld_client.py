@@ -13,6 +13,7 @@ from typing import Any
 
 import requests
 
+from arpo_verl.environments.absent_results import judge_absent_results
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.guest_http import GuestHttp, exchanges, unanswered
 from arpo_verl.environments.lean_imports import deferred_imports
@@ -126,6 +127,10 @@ class Client(desktop_env_module.DesktopEnv):
     @property
     def address(self) -> str:
         return f"{self.vm_ip}:{self.server_port}"
+
+    def _set_evaluator_info(self, task_config: dict[str, Any]) -> None:
+        super()._set_evaluator_info(task_config)
+        judge_absent_results(self)
 
     def _start_emulator(self) -> None:
         if not self._adapted:

@@ -7,14 +7,17 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import requests
 from PIL import Image
 
 pytest.importorskip("desktop_env")
 
+from arpo_verl.environments.absent_results import judge_absent_results  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld import OSWorldEnvironment  # noqa: E402
 from arpo_verl.errors import (  # noqa: E402
     DesktopBootError,
+    DesktopError,
     DesktopLostError,
     DesktopSetupError,
     EvaluatorError,
@@ -258,15 +261,92 @@ def test_an_action_is_never_sent_twice(make, guest):
 VM_FILE = {"type": "vm_file", "path": "/a", "dest": "a"}
 
 
-def test_a_file_that_is_not_there_scores_zero_at_once(make):
+VLC_CONFIG = {"type": "vlc_config", "dest": "vlcrc"}
+VLC_SETTING = {"type": "rule", "rules": {"expected_qt_bgcone": 0}}
+NOT_THERE = {
+    "a metric that takes None": task(func="compare_text_file", result=VM_FILE, expected=VM_FILE),
+    "a metric that raises": task(func="check_file_exists", result=VM_FILE, expected={}),
+    "a getter that raises": task(func="check_qt_bgcone", result=VLC_CONFIG, expected=VLC_SETTING),
+    "several metrics": task(
+        func=["check_file_exists", "exact_match"],
+        result=[VM_FILE, RESULT],
+        expected=[None, {"type": "rule", "rules": {"expected": "yes"}}],
+    ),
+}
+# DesktopEnv calls an expected getter of each of several metrics, or of none.
+NOT_THERE["several metrics"].spec["evaluator"]["expected"][0] = {"type": "rule", "rules": {}}
+
+
+@pytest.mark.parametrize("case", NOT_THERE)
+def test_what_the_guest_says_is_not_there_scores_zero_at_once(make, guest, case):
     environment = make()
-    environment.reset(task(func="check_file_exists", result=VM_FILE, expected={}))
+    environment.reset(NOT_THERE[case])
+    guest.replies["/execute"] = lambda: executed("Linux")
     started = time.monotonic()
-    with pytest.raises(EvaluatorError):  # the client hands None to a metric that cannot take it: no verdict
-        environment.evaluate()
-    environment.reset(task(func="compare_text_file", result=VM_FILE, expected=VM_FILE))
     assert environment.evaluate().score == 0.0
     assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("reply", [(500, "out of memory"), DROP])
+def test_a_guest_that_does_not_say_so_gives_no_verdict(make, guest, reply):
+    environment = make()
+    environment.reset(NOT_THERE["a getter that raises"])
+    guest.replies["/execute"] = lambda: executed("Linux")
+    guest.replies["/file"] = lambda: reply
+    with pytest.raises(DesktopError, match="TypeError|did not answer /file"):
+        environment.evaluate()
+
+
+def test_a_metric_that_breaks_on_what_is_there_gives_no_verdict(make, guest):
+    environment = make()
+    guest.replies["/file"] = lambda: (200, "no XML")
+    environment.reset(task(func="is_vlc_playing", result=VM_FILE, expected=VLC_SETTING))
+    with pytest.raises(EvaluatorError, match="ParseError"):
+        environment.evaluate()
+
+
+def test_the_other_of_two_alternatives_still_counts_where_one_is_not_there(make, guest):
+    environment = make()
+    either = NOT_THERE["several metrics"].spec["evaluator"] | {"conj": "or"}
+    environment.reset(task(**either))
+    guest.replies["/execute"] = lambda: executed("yes")
+    assert environment.evaluate().score == 1.0
+
+
+VLC_PLAYING = {"type": "vlc_playing_info", "dest": "status.xml"}
+
+
+@pytest.mark.parametrize(("error", "scored"), [("ConnectionError", True), ("ReadTimeout", False)])
+def test_a_program_that_was_closed_scores_zero_and_one_that_hangs_gives_no_verdict(make, monkeypatch, error, scored):
+    environment = make()
+    rules = {"type": "rule", "rules": {"type": "file_name", "file_name": "a.mp4"}}
+    environment.reset(task(func="is_vlc_playing", result=VLC_PLAYING, expected=rules))
+    port, send = environment._client.vlc_port, requests.request
+
+    def no_vlc(method, url, **options):
+        if f":{port}/" in url:
+            raise getattr(requests, error)("no VLC here")
+        return send(method, url, **options)
+
+    monkeypatch.setattr(requests, "request", no_vlc)
+    if scored:
+        assert environment.evaluate().score == 0.0
+    else:
+        with pytest.raises(EvaluatorError, match="ReadTimeout"):
+            environment.evaluate()
+
+
+def test_a_file_that_is_missing_on_this_host_is_a_fault_though_the_client_would_score_it(make, guest, monkeypatch):
+    environment = make()
+    environment.reset(task())
+
+    def lost(env, config):
+        raise FileNotFoundError("the host's own")
+
+    environment._client.result_getter = lost
+    judge_absent_results(environment._client)
+    with pytest.raises(EvaluatorError, match="lost found no file on this host"):
+        environment.evaluate()
 
 
 def test_a_zero_from_a_guest_that_died_is_no_verdict(make, guest):
