@@ -49,7 +49,8 @@ class FakeScript:
     """Score 1 once this many clicks lay inside the square that the screenshot shows; None: never."""
     desktops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Scripts of single desktops, by name, instead of the rest of this one. In a pool `desktop-0.1` is slot 0's first
-    desktop and `desktop-0.2` the one that replaces it."""
+    desktop and `desktop-0.2` the one that replaces it. A task may bring a script too, as `fake` in its spec: it holds
+    until the next reset, and counts its calls from its own."""
 
     def __post_init__(self) -> None:
         for name in ("fail", "hang", "die", "seconds"):
@@ -77,6 +78,8 @@ class FakeEnvironment(DesktopEnvironment):
         self._script = (script or FakeScript()).for_desktop(name)
         self._size = screen_size
         self._task: Task | None = None
+        self._task_script = FakeScript()
+        self._task_calls: Counter[str] = Counter()
         self._booted = False
         self._hits = 0
 
@@ -100,6 +103,8 @@ class FakeEnvironment(DesktopEnvironment):
 
     def reset(self, task: Task) -> Observation:
         self.prepare()
+        self._task_script = build_config(FakeScript, f"task {task.task_id}: fake", task.spec.get("fake"))
+        self._task_calls.clear()
         self._play("reset")
         self._task, self._hits = task, 0
         self.actions.clear()
@@ -151,18 +156,21 @@ class FakeEnvironment(DesktopEnvironment):
         """Count a call and do what the script says for it."""
         if self.closed:
             raise DesktopLostError(f"the fake desktop {self.name} is closed")
-        self.calls[kind] += 1
-        time.sleep(self._script.seconds.get(kind, 0.0))
-        if self._listed(self._script.die, kind):
-            os._exit(1)
-        if self._listed(self._script.hang, kind):
-            self._hang()
-        if self._listed(self._script.fail, kind):
-            raise _ERRORS[kind](f"scripted failure of {kind} call {self.calls[kind]} on {self.name}")
+        for script, calls in ((self._script, self.calls), (self._task_script, self._task_calls)):
+            calls[kind] += 1
+            self._follow(script, kind, calls[kind])
 
-    def _listed(self, calls: Mapping[str, list[int]], kind: str) -> bool:
-        listed = calls.get(kind, [])
-        return -1 in listed or self.calls[kind] in listed
+    def _follow(self, script: FakeScript, kind: str, call: int) -> None:
+        def listed(calls: Mapping[str, list[int]]) -> bool:
+            return -1 in calls.get(kind, []) or call in calls.get(kind, [])
+
+        time.sleep(script.seconds.get(kind, 0.0))
+        if listed(script.die):
+            os._exit(1)
+        if listed(script.hang):
+            self._hang()
+        if listed(script.fail):
+            raise _ERRORS[kind](f"scripted failure of {kind} call {call} on {self.name}")
 
     def _hang(self) -> NoReturn:
         deadline = time.monotonic() + 3600

@@ -6,17 +6,38 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
-from arpo_verl.errors import DesktopBootError, DesktopError, DesktopLostError, DesktopSetupError, EvaluatorError
-
-FAULT_KINDS: dict[str, type[DesktopError]] = {
-    "boot": DesktopBootError,
-    "setup": DesktopSetupError,
-    "lost": DesktopLostError,
-    "evaluator": EvaluatorError,
+FAULT_KINDS = {
+    "boot": "DesktopBootError",
+    "setup": "DesktopSetupError",
+    "lost": "DesktopLostError",
+    "evaluator": "EvaluatorError",
+    "host": "HostLostError",
 }
-_KIND_OF = {cls.__name__: kind for kind, cls in FAULT_KINDS.items()}
+_KIND_OF = {name: kind for kind, name in FAULT_KINDS.items()}
+# What an episode may have brought about; a boot that failed and a node that died it has not.
+TASK_FAULTS = tuple(FAULT_KINDS[kind] for kind in ("setup", "lost", "evaluator"))
+# No episode had it: a desktop that a health check found dead.
+IDLE_FAULT = "idle"
+WAITING = "rollouts_waiting"
 CALLS = ("boot", "reset", "step", "evaluate")
+
+
+class DesktopState(str, Enum):
+    """Where a slot of the pool is in its life."""
+
+    UNPLACED = "unplaced"
+    """No node has room for it."""
+    BOOTING = "booting"
+    """Its worker starts, or its desktop boots or is cleaned, or waits its turn for that."""
+    IDLE = "idle"
+    BUSY = "busy"
+
+    @property
+    def level(self) -> str:
+        """The name of the number of desktops in this state."""
+        return f"desktops_{self.value}"
 
 
 @dataclass(frozen=True)
@@ -25,65 +46,93 @@ class LeaseReport:
 
     Attributes:
         fault: the `DesktopError` class's name that ended the lease, or None.
-        seconds: by call (`reset`, `step`, `evaluate`), what each took in seconds.
+        seconds: by call (`reset`, `step`, `evaluate`), what each that succeeded took in seconds.
+        interrupted: left in the middle of a call, by no fault: the desktop may be at it for long.
     """
 
     fault: str | None = None
     seconds: Mapping[str, list[float]] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def completed(self) -> bool:
+        """Whether the episode came to its verdict."""
+        return self.fault is None and bool(self.seconds.get("evaluate"))
 
 
 class PoolMetrics:
     """Counts between two calls of `collect`.
 
     Args:
-        num_desktops: how many the pool has, for `busy_share`.
+        num_desktops: how many the pool has.
         clock: seconds that only grow.
     """
 
     def __init__(self, num_desktops: int, clock: Callable[[], float] = time.monotonic):
         self._num_desktops = num_desktops
         self._clock = clock
-        self._open: dict[str, float] = {}
+        self._levels = {**dict.fromkeys((state.level for state in DesktopState), 0), WAITING: 0}
+        self._levels[DesktopState.UNPLACED.level] = num_desktops
+        self._states = [DesktopState.UNPLACED] * num_desktops
         self._clear()
 
     def call_done(self, call: str, seconds: float) -> None:
         self._seconds[call].append(seconds)
 
     def fault(self, error_name: str) -> None:
-        """Count a fault by its error class's name; an unknown one as `lost`."""
-        self._counts[f"faults/{_KIND_OF.get(error_name, 'lost')}"] += 1
+        """Count a fault by its error class's name, or as `IDLE_FAULT`; an unknown one as `lost`."""
+        kind = error_name if error_name == IDLE_FAULT else _KIND_OF.get(error_name, "lost")
+        self._counts[f"faults/{kind}"] += 1
 
-    def session_dropped(self) -> None:
-        self._counts["dropped_sessions"] += 1
+    def count(self, name: str) -> None:
+        """Count one more `dropped_sessions`, `quarantined_sessions` or `leases_reclaimed`."""
+        self._counts[name] += 1
 
-    def lease_reclaimed(self) -> None:
-        self._counts["leases_reclaimed"] += 1
+    def desktop_is(self, slot: int, state: DesktopState) -> None:
+        """Note a slot's new state."""
+        self._spend()
+        self._levels[self._states[slot].level] -= 1
+        self._levels[state.level] += 1
+        self._states[slot] = state
 
-    def lease_began(self, lease_id: str, waited_s: float) -> None:
-        self._open[lease_id] = self._clock()
+    def rollouts_wait(self, number: int) -> None:
+        """Note how many rollouts wait for a desktop now."""
+        self._spend()
+        self._levels[WAITING] = number
+
+    def lease_began(self, slot: int, waited_s: float) -> None:
+        self.desktop_is(slot, DesktopState.BUSY)
         self._waits.append(waited_s)
 
-    def lease_ended(self, lease_id: str, report: LeaseReport) -> None:
-        self._busy_s += self._clock() - max(self._open.pop(lease_id), self._since)
+    def lease_ended(self, report: LeaseReport) -> None:
         for call, seconds in report.seconds.items():
             self._seconds[call].extend(seconds)
         if report.fault is not None:
             self.fault(report.fault)
 
+    @property
+    def now(self) -> dict[str, int]:
+        """How many desktops are in which state, and how many rollouts wait, at this moment."""
+        return dict(self._levels)
+
     def collect(self) -> dict[str, float]:
-        """The counters since the last call, named `environment/...`; times in seconds, shares in [0, 1]."""
-        now = self._clock()
-        busy_s = self._busy_s + sum(now - max(began, self._since) for began in self._open.values())
-        elapsed_s = max(now - self._since, 1e-9)
-        values: dict[str, float] = {
+        """The counters since the last call, named `environment/...`; times in seconds, shares in [0, 1].
+
+        `desktops_*` and `rollouts_waiting` are means over the time since then: a training step asks when its rollouts
+        are over, and nothing waits or works any more.
+        """
+        self._spend()
+        elapsed_s = max(self._clock() - self._since, 1e-9)
+        values: dict[str, float] = {name: self._spent[name] / elapsed_s for name in self._levels}
+        values |= {
             "leases": len(self._waits),
             "lease_wait_s/mean": _mean(self._waits),
             "lease_wait_s/max": max(self._waits, default=0.0),
-            "busy_share": min(1.0, busy_s / (elapsed_s * self._num_desktops)),
-            "dropped_sessions": self._counts["dropped_sessions"],
-            "leases_reclaimed": self._counts["leases_reclaimed"],
+            "busy_share": values[DesktopState.BUSY.level] / self._num_desktops,
         }
-        for kind in FAULT_KINDS:
+        for name in ("dropped_sessions", "quarantined_sessions", "leases_reclaimed"):
+            values[name] = self._counts[name]
+        for kind in (*FAULT_KINDS, IDLE_FAULT):
             values[f"faults/{kind}"] = self._counts[f"faults/{kind}"]
         for call in CALLS:
             values[f"{call}s" if call != "evaluate" else "evaluations"] = len(self._seconds[call])
@@ -91,9 +140,16 @@ class PoolMetrics:
         self._clear()
         return {f"environment/{name}": float(value) for name, value in values.items()}
 
+    def _spend(self) -> None:
+        """Add the time since the last change to what the levels have come to."""
+        now = self._clock()
+        for name, level in self._levels.items():
+            self._spent[name] += level * (now - self._last_change)
+        self._last_change = now
+
     def _clear(self) -> None:
-        self._since = self._clock()
-        self._busy_s = 0.0
+        self._since = self._last_change = self._clock()
+        self._spent: defaultdict[str, float] = defaultdict(float)
         self._waits: list[float] = []
         self._counts: Counter[str] = Counter()
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)

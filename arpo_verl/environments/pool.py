@@ -1,7 +1,7 @@
 """The desktops of a job, leased one episode at a time.
 
     pool = DesktopPool.connect(config)
-    async with pool.lease() as desktop:
+    async with pool.lease(task.task_id) as desktop:
         observation = await desktop.reset(task)
         observation = await desktop.step(action)
         evaluation = await desktop.evaluate()
@@ -20,13 +20,22 @@ from typing import Any
 
 import ray
 from ray.actor import ActorHandle
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from arpo_verl import errors
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.coordinator import DesktopCoordinator, Grant, new_lease_id
+from arpo_verl.environments.coordinator import DesktopCoordinator
+from arpo_verl.environments.leases import Grant, new_lease_id
 from arpo_verl.environments.metrics import LeaseReport
 from arpo_verl.environments.worker import CLOSE_TIMEOUT_S, Reply
-from arpo_verl.errors import ConfigError, DesktopBootError, DesktopLostError, DesktopSetupError, EvaluatorError
+from arpo_verl.errors import (
+    ConfigError,
+    DesktopBootError,
+    DesktopLostError,
+    DesktopSetupError,
+    EvaluatorError,
+    HostLostError,
+)
 from arpo_verl.types import Action, Evaluation, Observation, Task
 
 POOL_NAME = "arpo_verl_desktop_pool"
@@ -51,21 +60,36 @@ class DesktopPool:
         The pool lives as long as the object that made it, within one Ray job: keep that one. Objects that found the
         pool there already do not keep it alive.
         """
+        # On the node of whoever makes it: no other node's death, which it is there to survive, takes it along.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         options = {"name": name, "get_if_exists": True, "num_cpus": 0, "max_concurrency": MAX_WAITING}
+        options["scheduling_strategy"] = here
         return cls(config, ray.remote(DesktopCoordinator).options(**options).remote(config))
 
-    def lease(self) -> Lease:
+    def lease(self, task_id: str) -> Lease:
         """A clean desktop for the length of an `async with` block; waits in turn when all are busy.
 
+        Args:
+            task_id: whom the faults are put down to, and who is kept away when they become many.
+
         Raises on entry:
+            TaskQuarantinedError: the task broke desktops repeatedly.
             ConfigError: the pool was made with another config, or its desktops cannot be made here at all.
             DesktopBootError: no desktop comes up.
         """
-        return Lease(self._config, self._coordinator, self._hello)
+        return Lease(self._config, self._coordinator, self._hello, task_id)
 
     async def report_drop(self, task_id: str) -> None:
         """Count a session that was given up after `max_attempts` faults."""
         await self._coordinator.report_drop.remote(task_id)
+
+    def status(self) -> dict[str, int]:
+        """What the pool is at just now: `desktops_idle`, `desktops_busy`, `rollouts_waiting`, `nodes`, ... Blocks."""
+        return ray.get(self._coordinator.status.remote(), timeout=METRICS_TIMEOUT_S)
+
+    async def status_async(self) -> dict[str, int]:
+        """`status` for an event loop."""
+        return await self._coordinator.status.remote()
 
     def metrics(self) -> dict[str, float]:
         """Counters since the last call, `environment/...`. Blocks; in a coroutine use `metrics_async`."""
@@ -87,10 +111,11 @@ class DesktopPool:
 class Lease:
     """The `async with` block of a leased desktop; see `DesktopPool.lease`."""
 
-    def __init__(self, config: EnvironmentConfig, coordinator: ActorHandle, hello: Any):
+    def __init__(self, config: EnvironmentConfig, coordinator: ActorHandle, hello: Any, task_id: str):
         self._config = config
         self._coordinator = coordinator
         self._hello = hello
+        self._task_id = task_id
         self._lease_id = new_lease_id()
         self._desktop: Desktop | None = None
 
@@ -99,7 +124,7 @@ class Lease:
             mismatch = await self._hello
             if mismatch:
                 raise ConfigError(mismatch + "; use one environment section in a job")
-            grant = await self._coordinator.acquire.remote(self._lease_id)
+            grant = await self._coordinator.acquire.remote(self._lease_id, self._task_id)
         except asyncio.CancelledError:
             self._release(LeaseReport())
             raise
@@ -117,7 +142,7 @@ class Lease:
         fault = desktop.fault
         if fault is None and isinstance(error, errors.DesktopError):
             fault = type(error).__name__
-        self._release(LeaseReport(fault, dict(desktop.seconds)))
+        self._release(LeaseReport(fault, dict(desktop.seconds), desktop.interrupted))
 
     def _release(self, report: LeaseReport) -> None:
         # Not awaited: leaving must succeed in a cancelled task too, and the cleaning is nobody's wait.
@@ -129,10 +154,15 @@ class Desktop:
 
     def __init__(self, config: EnvironmentConfig, grant: Grant):
         self.fault: str | None = None
+        self.interrupted = False
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._config = config
-        self._worker = grant.worker
+        self._worker = grant.actor
         self._slot = (grant.index, grant.generation)
+        self.name = f"desktop-{grant.index}.{grant.generation}"
+        """Told apart from every other of the job."""
+        self.host = grant.host
+        """The node that it runs on: the resource that it takes there, or the node's address."""
 
     async def reset(self, task: Task) -> Observation:
         """See `DesktopEnvironment.reset`. Bounded by `reset_timeout_s`."""
@@ -154,6 +184,9 @@ class Desktop:
             raise DesktopLostError(f"this desktop already failed with {self.fault}; lease another")
         try:
             reply = await asyncio.wait_for(_awaited(call), timeout_s)
+        except asyncio.CancelledError:
+            self.interrupted = True
+            raise
         except asyncio.TimeoutError as error:
             self.fault = on_timeout.__name__
             raise on_timeout(
@@ -161,8 +194,9 @@ class Desktop:
                 "the desktop is thrown away; raise the limit if the work is rightly that long"
             ) from error
         except ray.exceptions.RayError as error:
-            self.fault = DesktopLostError.__name__
-            raise DesktopLostError(f"the process that hosts the desktop died during {name}: {error}") from error
+            self.fault = HostLostError.__name__
+            message = f"the process that hosts {self.name} on {self.host} died during {name}: {error}"
+            raise HostLostError(message) from error
         if reply.error is not None:
             self.fault = reply.error
             raise getattr(errors, reply.error, DesktopLostError)(reply.message)

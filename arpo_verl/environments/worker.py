@@ -11,6 +11,8 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any
 
+import ray
+
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.factory import EnvironmentFactory, environment_factory
@@ -159,6 +161,14 @@ class DesktopWorker:
         self._factory_lock = threading.Lock()
         self._slots = {index: Slot(index, self._make, first) for index, first in generations.items()}
 
+    async def where(self) -> tuple[str, str]:
+        """The node's id and address."""
+        return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
+
+    async def live(self) -> None:
+        """Never returns; to whoever waits for it, Ray tells this worker's death."""
+        await asyncio.Event().wait()
+
     async def ping(self) -> dict[int, float]:
         """Seconds since each slot was last used."""
         now = time.monotonic()
@@ -167,6 +177,10 @@ class DesktopWorker:
     async def prepare(self, index: int, generation: int) -> Reply:
         """Have a clean desktop ready."""
         return await self._call(index, generation, lambda env: env.prepare())
+
+    async def is_ready(self, index: int, generation: int) -> Reply:
+        """Whether the desktop, which nobody uses, is still alive."""
+        return await self._call(index, generation, lambda env: env.is_ready())
 
     async def reset(self, index: int, generation: int, task: Task) -> Reply:
         return await self._call(index, generation, lambda env: env.reset(task))

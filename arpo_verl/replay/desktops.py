@@ -1,4 +1,4 @@
-"""The desktops' counters, logged with the training step."""
+"""The job's desktops as the trainer's process sees them: booted ahead, and their counters logged with the step."""
 
 from __future__ import annotations
 
@@ -14,31 +14,36 @@ from arpo_verl.environments.config import EnvironmentConfig
 logger = logging.getLogger(__name__)
 
 
-class DesktopMetrics:
-    """Reads the counters of the job's desktop pool where the rollouts have made one; never makes one itself.
+class JobDesktops:
+    """Makes the job's desktop pool with the trainer, so that desktops boot while the model loads.
+
+    The pool lives as long as the process that made it: the trainer's, not one of the rollout workers'.
 
     Args:
-        environment: the recipe's section `environment`; None reads nothing.
+        environment: the recipe's section `environment`; None makes and reads nothing.
 
     Raises:
-        ConfigError: for a bad value in it.
+        ConfigError: for a bad value in it, or a Ray cluster that cannot hold the desktops.
     """
 
     def __init__(self, environment: Mapping[str, Any] | None) -> None:
-        self._config = None if environment is None else build_config(EnvironmentConfig, "environment", environment)
+        self._pool = None
+        if environment is None:
+            return
+        config = build_config(EnvironmentConfig, "environment", environment)
+        if ray.is_initialized():
+            from arpo_verl.environments.placement import check_cluster
+            from arpo_verl.environments.pool import DesktopPool
+
+            check_cluster(config, ray.nodes())
+            self._pool = DesktopPool.connect(config)
 
     def read(self) -> dict[str, float]:
         """The pool's `environment/*` since the last call; nothing when there is no pool or it does not answer."""
-        if self._config is None or not ray.is_initialized():
-            return {}
-        from arpo_verl.environments.pool import POOL_NAME, DesktopPool
-
-        try:
-            ray.get_actor(POOL_NAME)
-        except ValueError:  # Ray's word for: no actor of this name
+        if self._pool is None:
             return {}
         try:
-            return DesktopPool.connect(self._config).metrics()
+            return self._pool.metrics()
         except ray.exceptions.RayError as error:
             # A lost pool fails the rollouts loudly enough; the batch at hand is good.
             logger.warning("the desktop pool gave no metrics this step: %s", error)

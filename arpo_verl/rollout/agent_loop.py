@@ -6,6 +6,7 @@ on import.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from PIL import Image
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.workers.rollout.replica import TokenOutput
 
+from arpo_verl.environments.pool import Desktop
 from arpo_verl.errors import DesktopError, GenerationError
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.conversation import Generated, TokenLimits
@@ -55,35 +57,39 @@ class GuiAgentLoop(AgentLoopBase):
 
         Raises:
             DesktopError: `environment.max_attempts` desktops failed; nothing is scored.
+            TaskQuarantinedError: the task has broken desktops repeatedly; nothing is scored.
             GenerationError: the rollout engine gave no usable reply.
             TaskError: the row does not carry a task.
         """
         task = read_task(kwargs)
-        engine, episode = await self._play_with_retries(task, sampling_params, int(kwargs.get("priority") or 0))
+        priority = int(kwargs.get("priority") or 0)
+        engine, episode, desktop = await self._play_with_retries(task, sampling_params, priority)
         solution = self._chat.text(episode.sequence.response_ids)
         score = await score_episode(self._settings.reward_function, episode, solution, kwargs)
         if self._settings.agent.trajectory_dir is not None:
-            record = EpisodeRecord.of_row(kwargs, episode, score)
+            record = EpisodeRecord.of_row(kwargs, episode, score, f"{desktop.name} on {desktop.host}")
             await record_episode(self._settings.agent.trajectory_dir, record, episode.screenshots)
         return self._output(episode, engine, score)
 
     async def _play_with_retries(
         self, task: Task, sampling_params: Mapping[str, Any], priority: int
-    ) -> tuple[_Engine, Episode]:
-        attempts = self._settings.environment.max_attempts
+    ) -> tuple[_Engine, Episode, Desktop]:
+        attempts, rest_s = self._settings.environment.max_attempts, self._settings.environment.retry_backoff_s
         for attempt in range(1, attempts + 1):
             engine = _Engine(self, sampling_params, priority)
             try:
-                async with self._pool.lease() as desktop:
+                async with self._pool.lease(task.task_id) as desktop:
                     episode = await play_episode(
                         task, desktop, engine.generate, self._chat, self._settings.agent, self._limits
                     )
-                return engine, episode
+                return engine, episode, desktop
             except DesktopError as error:
                 logger.warning(
                     "task %s, attempt %d of %d: %s: %s", *(task.task_id, attempt, attempts, _name(error), error)
                 )
                 fault = error
+            if attempt < attempts:
+                await asyncio.sleep(rest_s * 2 ** (attempt - 1))
         await self._pool.report_drop(task.task_id)
         raise fault
 

@@ -120,7 +120,7 @@ pool = DesktopPool.connect(EnvironmentConfig(screen_size={ODD_SIZE}, num_desktop
 task = Task("name-dialog", "", json.loads(sys.argv[1]))
 
 async def episode():
-    async with pool.lease() as desktop:
+    async with pool.lease("t1") as desktop:
         await desktop.reset(task)
         for action in (TypeText("arpo"), Hotkey(("enter",)), Wait()):
             await desktop.step(action)
@@ -128,7 +128,7 @@ async def episode():
 
 async def main():
     print(json.dumps(await asyncio.gather(*(episode() for _ in range(5)))), flush=True)
-    async with pool.lease() as desktop:
+    async with pool.lease("t1") as desktop:
         await desktop.reset(task)
         print(json.dumps(pool.metrics()), flush=True)
         await asyncio.sleep(600)

@@ -1,16 +1,16 @@
 """The sampler against a real TransferQueue on a real Ray, on rows that veRL's own post-processing wrote."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
-import ray
 import torch
 from omegaconf import OmegaConf
 from queue_rows import screenshot
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.pool import POOL_NAME, DesktopPool
+from arpo_verl.environments.pool import DesktopPool
 from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.replay.rows import plain
 from arpo_verl.replay.sampler import ReplaySampler
@@ -213,21 +213,20 @@ def test_screenshots_that_do_not_give_the_sequences_visual_tokens_are_refused(em
         replaying.sample(global_steps=2, partition_id="train", batch_size=1)
 
 
-def test_a_desktop_pool_that_the_rollouts_made_is_read_with_the_step_and_none_is_made(empty_queue, rollouts, sampler):
-    replaying = sampler("+trainer.v1.sampler.sampler_kwargs.environment={provider: fake, num_desktops: 1}")
-
-    def sampled_metrics():
-        rollouts.put("p1", [rollouts.output("a", 0.0, seed=1, turns=1)])
-        batch, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
-        empty_queue.kv_clear(keys=batch.keys, partition_id="train")
-        return metrics
-
-    assert not any(name.startswith("environment/") for name in sampled_metrics())
-    with pytest.raises(ValueError):
-        ray.get_actor(POOL_NAME)
+def test_the_jobs_desktops_boot_with_the_sampler_and_are_read_with_the_step(empty_queue, rollouts, sampler):
+    environment = "+trainer.v1.sampler.sampler_kwargs.environment={provider: fake, num_desktops: %d%s}"
+    with pytest.raises(ConfigError, match="must hold 1 desktop workers of environment.worker_resources.desktop_host"):
+        sampler(environment % (1, ", worker_resources: {desktop_host: 1}"))
+    replaying = sampler(environment % (1, ""))
     pool = DesktopPool.connect(EnvironmentConfig(provider="fake", num_desktops=1))
     try:
-        assert sampled_metrics()["environment/leases"] == 0.0
+        deadline = time.monotonic() + 120
+        while not pool.status()["desktops_idle"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        rollouts.put("p1", [rollouts.output("a", 0.0, seed=1, turns=1)])
+        _, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+        assert metrics["environment/boots"] == 1.0 and metrics["environment/leases"] == 0.0
     finally:
         pool.close()
 

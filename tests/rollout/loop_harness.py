@@ -61,8 +61,11 @@ class ScriptedEngine:
 
 
 class AsyncDesktop:
+    host = "here"
+
     def __init__(self, environment):
         self.environment = environment
+        self.name = environment.name
 
     async def reset(self, task):
         return self.environment.reset(task)
@@ -86,7 +89,7 @@ class FakePool:
         self.dropped = []
 
     @asynccontextmanager
-    async def lease(self):
+    async def lease(self, task_id):
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
         environment = FakeEnvironment(script, self.screen)
         self.desktops.append(environment)
@@ -113,7 +116,7 @@ def recipe(agent=None, *, prompt_length=512, response_length=1536, reward=None, 
                 "prompt": "compact",
                 **(agent or {}),
             },
-            "environment": {"provider": "fake", "max_attempts": 3},
+            "environment": {"provider": "fake", "max_attempts": 3, "retry_backoff_s": 0},
             "reward": {"custom_reward_function": reward or {"path": "pkg://arpo_verl.reward", "name": "compute_score"}},
             "data": data or {},
             "actor_rollout_ref": {
@@ -151,7 +154,7 @@ def make_loop(policy, engine, pool, config=None):
         server_manager=engine,
         tokenizer=tokenizer,
         processor=processor,
-        hf_model_type="qwen2_5_vl",
+        hf_model_type=processor.config.model_type,
         dataset_cls=None,
         data_config=DictConfigWrap(config.data),
         tools=None,

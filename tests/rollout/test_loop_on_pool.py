@@ -20,7 +20,13 @@ def cluster():
 def test_sessions_share_the_jobs_desktops_through_faults_and_drops(policy, tokenizer):
     # One desktop: two sessions take three steps each on it, the third session's first step is its seventh and kills it.
     script = {"fail": {"step": [7]}}
-    environment = {"provider": "fake", "num_desktops": 1, "max_attempts": 2, "provider_options": script}
+    environment = {
+        "provider": "fake",
+        "num_desktops": 1,
+        "max_attempts": 2,
+        "retry_backoff_s": 0.1,
+        "provider_options": script,
+    }
     config = OmegaConf.merge(recipe(), {"environment": environment})
     assert connect_pool(config) is connect_pool(config)
 

@@ -1,0 +1,61 @@
+"""Tasks that break desktops are kept away from them for a while. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from arpo_verl.environments.config import EnvironmentConfig
+
+
+@dataclass
+class _Record:
+    """A task's faults since an episode of it was last completed."""
+
+    faults: int = 0
+    slots: set[int] = field(default_factory=set)
+    until: float | None = None
+
+
+class Quarantine:
+    """Counts faults by task. A task on probation, its time over, keeps its count: one more fault sends it back.
+
+    Args:
+        config: `quarantine_faults`, `quarantine_desktops`, `quarantine_s`.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, config: EnvironmentConfig, clock: Callable[[], float] = time.monotonic):
+        self._config = config
+        self._clock = clock
+        self._records: dict[str, _Record] = {}
+
+    def fault(self, task_id: str, slot: int) -> None:
+        """Count a fault of the desktop in `slot` under an episode of the task."""
+        config, record = self._config, self._records.setdefault(task_id, _Record())
+        record.faults += 1
+        record.slots.add(slot)
+        enough_slots = len(record.slots) >= min(config.quarantine_desktops, config.num_desktops)
+        if 0 < config.quarantine_faults <= record.faults and enough_slots:
+            record.until = self._clock() + config.quarantine_s
+
+    def completed(self, task_id: str) -> None:
+        """An episode of the task came to its verdict: whatever broke before was not the task's doing."""
+        self._records.pop(task_id, None)
+
+    def refusal(self, task_id: str) -> str | None:
+        """Why the task gets no desktop now; None when it does."""
+        record = self._records.get(task_id)
+        if record is None or record.until is None or record.until <= self._clock():
+            return None
+        return (
+            f"task {task_id} is quarantined for {record.until - self._clock():.0f} s more: its episodes broke desktops "
+            f"{record.faults} times, on {len(record.slots)} different ones, and none was completed in between "
+            f"(environment.quarantine_faults={self._config.quarantine_faults}); try it by hand or leave it out"
+        )
+
+    @property
+    def task_ids(self) -> list[str]:
+        """The tasks that are quarantined now."""
+        return [task_id for task_id in self._records if self.refusal(task_id) is not None]

@@ -1,0 +1,200 @@
+"""Leases and the lives of slots in one event loop, over workers that answer when told to."""
+
+import asyncio
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.environments.keeper import SlotKeeper
+from arpo_verl.environments.leases import LeaseDesk, ReadyDesktop
+from arpo_verl.environments.metrics import LeaseReport, PoolMetrics
+from arpo_verl.environments.quarantine import Quarantine
+from arpo_verl.environments.worker import Reply
+
+
+class Method:
+    """A Ray actor's method that notes its calls and answers each with a future."""
+
+    def __init__(self):
+        self.calls = []
+
+    def remote(self, *args):
+        self.calls.append((args, asyncio.get_running_loop().create_future()))
+        return self.calls[-1][1]
+
+
+class Worker:
+    host = "somewhere"
+
+    def __init__(self, node_id):
+        self.node_id = node_id
+        self.actor = SimpleNamespace(prepare=Method(), is_ready=Method(), renew=Method())
+        self.started = asyncio.get_running_loop().create_future()
+        self.started.set_result((node_id, self.host))
+
+
+class Fleet:
+    """Slot i's worker is on node `nodes[i]`."""
+
+    def __init__(self, nodes):
+        self.by_node = {name: Worker(name) for name in nodes}
+        self.workers = list(self.by_node.values())
+        self.generations = dict.fromkeys(range(len(nodes)), 1)
+        self._nodes = nodes
+
+    def is_placed(self, slot):
+        return True
+
+    async def worker_of(self, slot):
+        return self.by_node[self._nodes[slot]]
+
+
+def make_desk(num_desktops=2, **options):
+    config = EnvironmentConfig(num_desktops=num_desktops, **options)
+    metrics = PoolMetrics(num_desktops)
+    return config, metrics, LeaseDesk(metrics, Quarantine(config))
+
+
+async def settle():
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_boots_at_a_time_are_bounded_on_each_host_by_itself():
+    async def run():
+        config, metrics, desk = make_desk(5, max_boots_per_host=2)
+        fleet = Fleet(["a", "a", "a", "a", "b"])
+        keeper = SlotKeeper(config, fleet, desk, metrics)
+        tasks = [asyncio.create_task(keeper.keep(slot)) for slot in range(5)]
+        await settle()
+        a, b = (fleet.by_node[name].actor.prepare.calls for name in "ab")
+        begun = [(len(a), len(b))]
+        a[0][1].set_result(Reply())
+        await settle()
+        begun.append((len(a), len(b)))
+        assert metrics.now["desktops_idle"] == 1 and metrics.now["desktops_booting"] == 4
+        for task in tasks:
+            task.cancel()
+        return begun
+
+    assert asyncio.run(run()) == [(2, 1), (3, 1)]
+
+
+def test_an_idle_desktop_that_is_found_dead_is_renewed_before_anybody_gets_it():
+    async def run():
+        config, metrics, desk = make_desk(1, health_interval_s=0.01)
+        fleet = Fleet(["a"])
+        actor = fleet.by_node["a"].actor
+        keeping = asyncio.create_task(SlotKeeper(config, fleet, desk, metrics).keep(0))
+        await settle()
+        actor.prepare.calls[0][1].set_result(Reply())
+        while not actor.is_ready.calls:
+            await asyncio.sleep(0.005)
+        acquiring = asyncio.create_task(desk.acquire("lease", "t"))
+        await settle()
+        assert not acquiring.done(), "a desktop that is being looked at is nobody's"
+        actor.is_ready.calls[0][1].set_result(Reply(value=False))
+        await settle()
+        actor.renew.calls[0][1].set_result(2)
+        await settle()
+        actor.prepare.calls[1][1].set_result(Reply())
+        grant = await acquiring
+        keeping.cancel()
+        return grant.generation, metrics.collect()["environment/faults/idle"]
+
+    assert asyncio.run(run()) == (2, 1.0)
+
+
+def test_those_who_wait_for_a_desktop_with_a_quarantined_task_are_told_at_once():
+    async def run():
+        _, metrics, desk = make_desk(2, quarantine_faults=2, quarantine_desktops=2)
+        worker = Worker("a")
+        desktops = [ReadyDesktop(worker, slot, 1) for slot in range(2)]
+        for number, desktop in enumerate(desktops):
+            desk.offer(desktop)
+            assert (await desk.acquire(f"lease-{number}", "bad")).error is None
+        waiting = {task: asyncio.create_task(desk.acquire(f"wait-{task}", task)) for task in ("bad", "good")}
+        await settle()
+        desk.release("lease-0", LeaseReport("DesktopLostError"))
+        desk.release("lease-1", LeaseReport("DesktopLostError"))
+        assert (await waiting["bad"]).error == "TaskQuarantinedError"
+        assert (await desk.acquire("late", "bad")).error == "TaskQuarantinedError"
+        assert not waiting["good"].done()
+        desk.offer(ReadyDesktop(worker, 0, 2))
+        assert (await waiting["good"]).error is None
+        return metrics.collect()
+
+    metrics = asyncio.run(run())
+    assert metrics["environment/quarantined_sessions"] == metrics["environment/dropped_sessions"] == 2
+
+
+@pytest.mark.parametrize(
+    ("report", "quarantined"),
+    [
+        (LeaseReport("DesktopLostError"), True),
+        (LeaseReport("DesktopSetupError"), True),
+        (LeaseReport("EvaluatorError"), True),
+        (LeaseReport("HostLostError"), False),
+        (LeaseReport("DesktopBootError"), False),
+        (LeaseReport(), False),
+    ],
+)
+def test_only_what_a_task_can_have_done_is_put_down_to_it(report, quarantined):
+    async def run():
+        _, _, desk = make_desk(1, quarantine_faults=1, quarantine_desktops=1)
+        desk.offer(ReadyDesktop(Worker("a"), 0, 1))
+        await desk.acquire("lease", "t")
+        desk.release("lease", report)
+        desk.offer(ReadyDesktop(Worker("a"), 0, 2))
+        return (await desk.acquire("again", "t")).error
+
+    assert asyncio.run(run()) == ("TaskQuarantinedError" if quarantined else None)
+
+
+def test_a_dead_hosts_desktops_end_idle_and_leased_and_late_reports_do_no_harm():
+    async def run():
+        _, metrics, desk = make_desk(3)
+        dead, live = Worker("a"), Worker("b")
+        desktops = [ReadyDesktop(worker, slot, 1) for slot, worker in enumerate((dead, dead, live))]
+        for desktop in desktops:
+            desk.offer(desktop)
+        await desk.acquire("lease", "t")
+        desk.host_lost(dead)
+        assert [desktop.done.done() for desktop in desktops] == [True, True, False]
+        assert desktops[0].done.result().fault == desktops[1].done.result().fault == "HostLostError"
+        desk.release("lease", LeaseReport("HostLostError"))  # the holder notices too
+        assert list(desk.idle) == desktops[2:] and not desk.leased
+        return metrics.collect()
+
+    assert asyncio.run(run())["environment/faults/host"] == 2
+
+
+def test_a_release_that_overtakes_its_acquire_gives_the_lease_up():
+    async def run():
+        _, _, desk = make_desk(1)
+        desk.offer(ReadyDesktop(Worker("a"), 0, 1))
+        desk.release("lease", LeaseReport())
+        grant = await desk.acquire("lease", "t")
+        return grant.error, Counter(map(len, (desk.idle, desk.leased)))
+
+    error, sizes = asyncio.run(run())
+    assert error == "DesktopLostError" and sizes == {1: 1, 0: 1}
+
+
+def test_levels_are_means_over_the_time_since_the_last_look():
+    clock = SimpleNamespace(now=0.0)
+    metrics = PoolMetrics(2, lambda: clock.now)
+    metrics.lease_began(0, waited_s=1.5)
+    metrics.rollouts_wait(4)
+    clock.now = 3.0
+    metrics.rollouts_wait(0)
+    clock.now = 4.0
+    values = metrics.collect()
+    assert values["environment/desktops_busy"] == 1.0 and values["environment/desktops_unplaced"] == 1.0
+    assert values["environment/rollouts_waiting"] == 3.0
+    assert values["environment/busy_share"] == 0.5
+    assert values["environment/lease_wait_s/max"] == 1.5
+    clock.now = 5.0
+    assert metrics.collect()["environment/rollouts_waiting"] == 0.0
