@@ -5,25 +5,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import re
 import signal
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from arpo_verl.actions.grammars import GRAMMARS
+from arpo_verl.cli.options import add_environment_options, build_environment
 from arpo_verl.cli.prompted import PromptedReplies
 from arpo_verl.cli.watched_desktop import WatchedDesktop
-from arpo_verl.config import build_config
-from arpo_verl.environments.config import EMBEDDED, OSWORLD_PROVIDERS, EnvironmentConfig
+from arpo_verl.environments.config import OSWORLD_PROVIDERS, EnvironmentConfig
 from arpo_verl.environments.factory import environment_factory
-from arpo_verl.errors import ConfigError, TaskError
+from arpo_verl.errors import TaskError
 from arpo_verl.reward import compute_score
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation
 from arpo_verl.rollout.episode import Episode, play
+from arpo_verl.rollout.prompts import PROMPT_GRAMMARS
 from arpo_verl.rollout.recorder import EpisodeRecord, write_episode
 from arpo_verl.rollout.scoring import score_episode
 from arpo_verl.rollout.typed import TypedConversation, read_replies, replies_of
@@ -68,21 +68,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--replies", type=Path, metavar="FILE", help="replies to play; by default they are typed")
     source.add_argument("--expert", action="store_true", help="play the scripted solution of a shipped task")
-    parser.add_argument("--provider", default=EMBEDDED, help="as environment.provider of a recipe (default: embedded)")
+    add_environment_options(parser)
     parser.add_argument(
         "--screen", type=_size, metavar="WxH", help="default: 640x480 for shipped tasks, else 1920x1080"
     )
     parser.add_argument("--image-size", type=_size, metavar="WxH", help="of the image that coordinates are in")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="any other option of a recipe's environment section; VALUE as JSON or plain text; may be repeated",
-    )
     parser.add_argument("--max-steps", type=int, default=15, metavar="N", help="replies at most (default: 15)")
     parser.add_argument(
-        "--grammar", default="ui_tars", help=f"of the replies: {', '.join(GRAMMARS)} (default: ui_tars)"
+        "--grammar", choices=sorted(GRAMMARS), default="ui_tars", help="of the replies (default: ui_tars)"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/try"), metavar="DIR", help="default: runs/try")
     parser.set_defaults(run=run)
@@ -92,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
     """Play the task; 0 when it was played and judged."""
     task = find_task(args.task)
     environment = environment_config(args, task)
-    agent = GuiAgentConfig(max_steps=args.max_steps, max_screenshots=None)
+    prompt = next(name for name, grammars in PROMPT_GRAMMARS.items() if args.grammar in grammars)
+    agent = GuiAgentConfig(max_steps=args.max_steps, max_screenshots=None, prompt=prompt, grammar=args.grammar)
     conversation = _conversation(args, task)
     make = environment_factory(environment)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -146,21 +140,7 @@ def environment_config(args: argparse.Namespace, task: Task) -> EnvironmentConfi
     """
     pace: Mapping[str, Any] = OSWORLD_PACE if args.provider in OSWORLD_PROVIDERS else {}
     screen = args.screen or (EXPERT_SCREEN if task.task_id in expert_task_ids() else OSWORLD_SCREEN)
-    values = {**pace, "provider": args.provider, "screen_size": screen, **_options(args.option)}
-    return build_config(EnvironmentConfig, "environment", values)
-
-
-def _options(texts: Sequence[str]) -> dict[str, Any]:
-    options = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign:
-            raise ConfigError(f"--option must be KEY=VALUE, got {text!r}")
-        try:
-            options[name.strip().removeprefix("environment.")] = json.loads(value)
-        except json.JSONDecodeError:
-            options[name.strip().removeprefix("environment.")] = value
-    return options
+    return build_environment(args, {**pace, "screen_size": screen})
 
 
 def _conversation(args: argparse.Namespace, task: Task) -> Conversation:

@@ -27,7 +27,7 @@ TaskPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class _Problem:
+class TaskProblem:
     """One task that cannot be used: where it was named and why."""
 
     where: str
@@ -62,26 +62,34 @@ def load_tasks(
     Raises:
         TaskError: names every task that cannot be used and why.
     """
-    tasks: dict[str, Task] = {}
-    problems: list[_Problem] = []
-    origin: dict[str, str] = {}
-    for found in _find_all(path):
-        loaded = _load_one(found)
-        if isinstance(loaded, _Problem):
-            problems.append(loaded)
-        elif loaded.task_id in tasks:
-            what = f"the id {loaded.task_id} is that of {origin[loaded.task_id]} too; name each task once"
-            problems.append(_Problem(found.where, what))
-        else:
-            tasks[loaded.task_id] = loaded
-            origin[loaded.task_id] = found.where
+    found = list(scan_tasks(path))
+    tasks = [one for one in found if isinstance(one, Task)]
+    problems = [one for one in found if isinstance(one, TaskProblem)]
     _settle_problems(problems, len(tasks), skip_missing, skip_unusable)
     if not tasks:
         raise TaskError(f"{_shown(path)} must hold at least one task, got none; name a task file, folder or index")
-    return list(tasks.values())
+    return tasks
 
 
-def _settle_problems(problems: list[_Problem], good: int, skip_missing: bool, skip_unusable: bool) -> None:
+def scan_tasks(path: TaskPath | Iterable[TaskPath]) -> Iterator[Task | TaskProblem]:
+    """Every task that `load_tasks` would read, or what is wrong with it.
+
+    Raises:
+        TaskError: there is nothing at `path`.
+    """
+    origin: dict[str, str] = {}
+    for found in _find_all(path):
+        loaded = _load_one(found)
+        if isinstance(loaded, Task) and loaded.task_id in origin:
+            what = f"the id {loaded.task_id} is that of {origin[loaded.task_id]} too; name each task once"
+            yield TaskProblem(found.where, what)
+            continue
+        if isinstance(loaded, Task):
+            origin[loaded.task_id] = found.where
+        yield loaded
+
+
+def _settle_problems(problems: list[TaskProblem], good: int, skip_missing: bool, skip_unusable: bool) -> None:
     fatal = [p for p in problems if not (skip_missing if p.missing else skip_unusable)]
     if len(problems) > len(fatal):
         logger.warning("%d tasks are left out: missing, malformed or unknown here", len(problems) - len(fatal))
@@ -119,7 +127,7 @@ def _find(path: Path) -> Iterator[_Found]:
             yield from (_Found(str(file), file) for file in sorted(path.rglob("*.json")))
         return
     content = _read_json(path)
-    if isinstance(content, _Problem):
+    if isinstance(content, TaskProblem):
         raise TaskError(f"{content.where}: {content.what}")
     if isinstance(content, Mapping) and not _is_index(content):
         yield _Found(str(path), spec=content)
@@ -145,17 +153,17 @@ def _find_indexed(path: Path, content: Mapping[str, list[str]] | list[str]) -> I
         yield from (_Found(f"{path.name} names {domain}/{i}", examples / domain / f"{i}.json") for i in ids)
 
 
-def _load_one(found: _Found) -> Task | _Problem:
+def _load_one(found: _Found) -> Task | TaskProblem:
     spec = found.spec
     if found.path is not None:
         if not found.path.is_file():
-            return _Problem(found.where, f"there is no file {found.path}", missing=True)
+            return TaskProblem(found.where, f"there is no file {found.path}", missing=True)
         spec = _read_json(found.path)
-        if isinstance(spec, _Problem):
+        if isinstance(spec, TaskProblem):
             return spec
     problems = problems_of(spec, installed_catalogue())
     if problems:
-        return _Problem(found.where, "; ".join(problems))
+        return TaskProblem(found.where, "; ".join(problems))
     return Task(task_id=spec["id"], instruction=spec["instruction"], spec=spec)
 
 
@@ -163,11 +171,11 @@ def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
-        return _Problem(str(path), f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}")
+        return TaskProblem(str(path), f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}")
     except UnicodeDecodeError as error:
-        return _Problem(str(path), f"not UTF-8 text: {error}")
+        return TaskProblem(str(path), f"not UTF-8 text: {error}")
     except OSError as error:
-        return _Problem(str(path), f"not readable: {error}")
+        return TaskProblem(str(path), f"not readable: {error}")
 
 
 def _shown(path: TaskPath | Iterable[TaskPath]) -> str:

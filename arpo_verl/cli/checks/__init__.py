@@ -1,0 +1,1 @@
+"""What `arpo-verl doctor` looks at, a module a subject."""

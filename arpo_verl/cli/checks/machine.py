@@ -1,0 +1,80 @@
+"""What of this machine training and its desktops use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from arpo_verl.cli.checks.finding import Finding
+
+GIB = 1024**3
+# veRL, its models' caches and checkpoints.
+MIN_DISK_GIB = 10
+# Ray keeps its object store there; below this it falls back to slow disk files.
+MIN_SHM_GIB = 1
+
+
+def check_embedded_desktop() -> list[Finding]:
+    """The programs of the embedded desktop."""
+    from arpo_verl.desktop import packages
+
+    missing = packages.missing_packages()
+    if not missing:
+        return [Finding("embedded desktop", True, "all programs installed", required=False)]
+    command = packages.install_command(missing)
+    return [Finding("embedded desktop", False, f"missing: {', '.join(missing)}", command, required=False)]
+
+
+def check_machine() -> list[Finding]:
+    """GPU, Docker, KVM, disk and shared memory."""
+    return [_check_gpu(), _check_docker(), _check_kvm(), *_check_space()]
+
+
+def _check_gpu() -> Finding:
+    try:
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30)
+        gpus = [line for line in listing.stdout.splitlines() if line.startswith("GPU")]
+    except (OSError, subprocess.TimeoutExpired):
+        gpus = []
+    remedy = "set VERL_PLATFORM=cpu and train the embedded recipe, or use a machine with GPUs"
+    return Finding("GPU", bool(gpus), f"{len(gpus)} found", remedy, required=False)
+
+
+def _check_docker() -> Finding:
+    remedy = "start a Docker engine for OSWorld's Docker desktops; the embedded desktop needs none"
+    try:
+        import docker
+
+        client = docker.from_env(timeout=10)
+        try:
+            version = client.version()["Version"]
+        finally:
+            client.close()
+    except ImportError:
+        return Finding("Docker", False, "its Python package is not installed", "pip install docker", required=False)
+    except docker.errors.DockerException as error:
+        return Finding("Docker", False, f"no engine answers ({error})", remedy, required=False)
+    return Finding("Docker", True, f"engine {version}", required=False)
+
+
+def _check_kvm() -> Finding:
+    usable = os.access("/dev/kvm", os.R_OK | os.W_OK)
+    remedy = "let this user read and write /dev/kvm (group kvm; nested virtualization in a VM); a VM without it boots "
+    remedy += "in many minutes: raise environment.boot_timeout_s"
+    return Finding("KVM", usable, "usable" if usable else "/dev/kvm is not there or not ours", remedy, required=False)
+
+
+def _check_space() -> list[Finding]:
+    findings = []
+    for subject, folder, least in (
+        ("disk", Path.cwd(), MIN_DISK_GIB),
+        ("shared memory", Path("/dev/shm"), MIN_SHM_GIB),
+    ):
+        if not folder.exists():
+            continue
+        free = shutil.disk_usage(folder).free / GIB
+        remedy = f"free at least {least} GiB there" + (" (Docker: --shm-size)" if subject == "shared memory" else "")
+        findings.append(Finding(subject, free >= least, f"{free:.1f} GiB free in {folder}", remedy, required=False))
+    return findings

@@ -1,0 +1,73 @@
+"""Whether the packages are here, and whether veRL finds ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+
+from arpo_verl.cli.checks.finding import Finding
+from arpo_verl.versions import OPTIONAL, TESTED, installed_version, is_tested_verl
+
+# Run in a fresh interpreter, as each Ray worker is one, because a plugin that fails to load vanishes without a word.
+_REGISTRATION_PROBE = """
+import json, verl
+from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+print("PROBE" + json.dumps({
+    "agent loop gui_agent": "gui_agent" in _agent_loop_registry,
+    "advantage estimator replay_grpo": "replay_grpo" in ADV_ESTIMATOR_REGISTRY,
+    "rollout engine transformers (CPU only)": ("transformers", "async") in _ROLLOUT_REGISTRY,
+}))
+"""
+
+_OSWORLD_PROBE = "import arpo_verl.environments.osworld_client"
+
+
+def check_versions() -> list[Finding]:
+    """Python and the packages the plugin leans on."""
+    findings = [Finding("python", sys.version_info >= (3, 10), platform.python_version(), "use Python 3.10 or newer")]
+    for package, tested in TESTED.items():
+        installed = installed_version(package)
+        remedy = "arpo-verl install-osworld" if package == "desktop-env" else f"pip install {package}=={tested}"
+        if installed is None:
+            findings.append(Finding(package, False, "not installed", remedy))
+        elif package == "verl":
+            findings.append(Finding(package, is_tested_verl(installed), f"{installed} (tested with {tested})", remedy))
+        else:
+            findings.append(Finding(package, True, f"{installed} (tested with {tested})"))
+    for package in OPTIONAL:
+        installed = installed_version(package)
+        findings.append(
+            Finding(package, installed is not None, installed or "not installed", f"pip install {package}", False)
+        )
+    return findings
+
+
+def check_registrations() -> list[Finding]:
+    """Whether a fresh interpreter that imports veRL finds our names."""
+    env = {**os.environ, "VERL_PLATFORM": os.environ.get("VERL_PLATFORM", "cpu")}
+    probe = subprocess.run(
+        [sys.executable, "-c", _REGISTRATION_PROBE], capture_output=True, text=True, env=env, timeout=300
+    )
+    line = next((line for line in probe.stdout.splitlines() if line.startswith("PROBE")), None)
+    if line is None:
+        last = probe.stderr.strip().splitlines()[-1:] or ["no output"]
+        return [Finding("plugin", False, f"importing veRL failed: {last[0]}", "pip install . beside a working veRL")]
+    remedy = "pip install . again, and unset VERL_USE_EXTERNAL_PLUGINS if it leaves arpo_verl out"
+    return [
+        Finding(name, found, "registered" if found else "not registered", remedy)
+        for name, found in json.loads(line.removeprefix("PROBE")).items()
+    ]
+
+
+def check_osworld() -> Finding:
+    """Whether OSWorld's client imports here; desktops may be hosted by another Python."""
+    probe = subprocess.run([sys.executable, "-c", _OSWORLD_PROBE], capture_output=True, text=True, timeout=300)
+    last = (probe.stderr.strip().splitlines() or ["no output"])[-1]
+    detail = "imports" if probe.returncode == 0 else f"does not import here: {last}"
+    remedy = "arpo-verl install-osworld, or host desktops with another Python (environment.py_executable)"
+    return Finding("OSWorld's client", probe.returncode == 0, detail, remedy)

@@ -1,0 +1,47 @@
+"""Options of a recipe's section `environment:` on a command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from arpo_verl.config import build_config
+from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
+from arpo_verl.errors import ConfigError
+
+
+def add_environment_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add `--provider` and `--option`."""
+    parser.add_argument("--provider", default=EMBEDDED, help="as environment.provider of a recipe (default: embedded)")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any other option of a recipe's environment section; VALUE as JSON or plain text; may be repeated",
+    )
+
+
+def build_environment(args: argparse.Namespace, defaults: Mapping[str, Any]) -> EnvironmentConfig:
+    """The section that `--provider` and `--option` come to, over `defaults`.
+
+    Raises:
+        ConfigError: an option does not exist or has a wrong value.
+    """
+    values = {**defaults, "provider": args.provider, **_parse(args.option)}
+    return build_config(EnvironmentConfig, "environment", values)
+
+
+def _parse(texts: Sequence[str]) -> dict[str, Any]:
+    options = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise ConfigError(f"--option must be KEY=VALUE, got {text!r}")
+        try:
+            options[name.strip().removeprefix("environment.")] = json.loads(value)
+        except json.JSONDecodeError:
+            options[name.strip().removeprefix("environment.")] = value
+    return options
