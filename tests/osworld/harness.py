@@ -50,12 +50,14 @@ def load(tasks_dir: Path, domain: str, task_id: str) -> Task:
 
 def make_environment(cache_dir: str | Path | None = None, **options: Any) -> OSWorldEnvironment:
     """An embedded desktop with OSWorld's screen."""
-    options = {"action_pause_s": 0.2, "wait_s": 0.3, "evaluate_timeout_s": 600.0, **options}
+    options = {"action_pause_s": 0.2, "wait_s": 0.1, "evaluate_timeout_s": 600.0, **options}
     config = EnvironmentConfig(screen_size=SCREEN, cache_dir=None if cache_dir is None else str(cache_dir), **options)
     return OSWorldEnvironment(config)
 
 
 Solution = Callable[["Operator"], None]
+Box = tuple[int, int, int, int]
+"""Left, top, right and bottom in pixels of the screen."""
 
 
 def run_nothing(environment: OSWorldEnvironment, task: Task) -> float:
@@ -86,7 +88,7 @@ class Operator:
     def __init__(self, environment: OSWorldEnvironment, screenshot: bytes, name: str):
         self._environment = environment
         self._name = name
-        self.screenshot = screenshot
+        self.screenshot = self._before = screenshot
         """What the last action led to."""
         self.num_actions = 0
         self._trace()
@@ -96,6 +98,7 @@ class Operator:
     def act(self, *actions: Action) -> None:
         """Take actions, one after the other."""
         for action in actions:
+            self._before = self.screenshot
             self.screenshot = self._environment.step(action).screenshot
             self.num_actions += 1
             self._trace()
@@ -112,12 +115,12 @@ class Operator:
         """Click at pixels of the screen; options are `Click`'s."""
         self.act(Click(Point(x, y), **options))
 
-    def look(self) -> bytes:
-        """A new screenshot."""
-        self.act(Wait())
-        return self.screenshot
-
     # --- Looking: nothing here changes the desktop --------------------------------------------------------------
+
+    def look(self) -> bytes:
+        """A new screenshot, after a moment."""
+        self.screenshot = self._environment.step(Wait()).screenshot
+        return self.screenshot
 
     def sh(self, line: str) -> str:
         """What a shell line in the guest prints. For looking only."""
@@ -156,6 +159,15 @@ class Operator:
         """Wait until a shell line prints something that contains `expected`."""
         self.until(f"{line!r} prints {expected!r}", lambda: expected in self.sh(line))
 
+    def await_change(self, box: Box | None = None) -> None:
+        """Wait until the last action has changed the screen, or a box of it, and the screen is still again.
+
+        A box is needed after a click, since the pointer's way is a change too: one that the pointer is not in.
+        """
+        before = self._before
+        self.until("a change of the screen", lambda: not _alike(before, self.look(), box))
+        self.await_still()
+
     def await_still(self) -> None:
         """Wait until three looks in a row show the same, but for a blinking caret: all is drawn."""
         looks = [self.look(), self.look()]
@@ -177,13 +189,14 @@ class Operator:
     def _evidence(self) -> str:
         """The screen as it is, in the trace folder, for a message."""
         self.look()
+        self._trace()
         folder = os.environ.get(TRACE_VARIABLE)
         hint = f"{folder}/{self._name}" if folder else f"set {TRACE_VARIABLE} to a folder to get the screenshots"
         return f"; {hint}"
 
 
-def _alike(one: bytes, other: bytes) -> bool:
+def _alike(one: bytes, other: bytes, box: Box | None = None) -> bool:
     """Whether two screenshots differ at most in what a text caret covers."""
-    images = [Image.open(io.BytesIO(screenshot)).convert("L") for screenshot in (one, other)]
-    box = ImageChops.difference(*images).getbbox()
-    return box is None or (box[2] - box[0] <= CARET.width and box[3] - box[1] <= CARET.height)
+    images = [Image.open(io.BytesIO(screenshot)).convert("L").crop(box) for screenshot in (one, other)]
+    change = ImageChops.difference(*images).getbbox()
+    return change is None or (change[2] - change[0] <= CARET.width and change[3] - change[1] <= CARET.height)

@@ -6,13 +6,16 @@ from harness import Operator, Solution
 
 TITLE = "GNU Image Manipulation Program"
 FOLDER = "~/.config/GIMP/2.10"
+HEADING = (260, 35, 1800, 90)
+"""Of a page of the preferences."""
 
 
 def await_gimp(operator: Operator) -> None:
     """GIMP's window, as large as the screen."""
     operator.await_window(TITLE)
-    operator.press("winleft", "up")
     operator.await_still()
+    operator.press("winleft", "up")
+    operator.await_change()
 
 
 def quit_gimp(operator: Operator) -> None:
@@ -24,15 +27,16 @@ def quit_gimp(operator: Operator) -> None:
 def choose_light_theme(operator: Operator) -> None:
     await_gimp(operator)
     operator.press("alt", "e")  # Edit
-    operator.await_still()
+    operator.await_change()
     operator.click(104, 609)  # Preferences
     operator.await_window("Preferences")
+    operator.await_still()
     operator.press("winleft", "up")
-    operator.await_still()
+    operator.await_change()
     operator.click(95, 244)  # Theme
-    operator.await_still()
+    operator.await_change(HEADING)
     operator.click(290, 212)  # Light
-    operator.await_still()
+    operator.await_change(HEADING)  # it is shown at once
     operator.click(1864, 1054)  # OK
     operator.await_no_window("Preferences")
     operator.await_output(f"grep theme {FOLDER}/gimprc", '(theme "Light")')
@@ -43,8 +47,9 @@ def choose_light_theme(operator: Operator) -> None:
 def hide_docks(operator: Operator) -> None:
     await_gimp(operator)
     operator.click(960, 500)  # the picture's place: from there, Tab is not taken for a step to the next field
-    operator.press("tab")
     operator.await_still()
+    operator.press("tab")
+    operator.await_change()
     quit_gimp(operator)
     operator.await_output(f"grep hide-docks {FOLDER}/sessionrc", "yes")
 

@@ -5,29 +5,33 @@ from __future__ import annotations
 from harness import Operator, Solution
 
 VLCRC = "~/.config/vlc/vlcrc"
+TREE = (20, 100, 780, 990)
+SEARCH = (20, 36, 600, 58)
+PAGE = (820, 60, 1800, 1000)
 
 
 def open_preferences(operator: Operator) -> None:
     """The window that Ctrl+P opens, as large as the screen."""
-    operator.until("VLC's window", lambda: "VLC media player" in operator.windows())
+    operator.await_window("VLC media player")
     operator.await_still()
     operator.press("ctrl", "p")
     operator.await_window("Simple Preferences")
     operator.press("winleft", "up")
-    operator.await_still()
+    operator.await_change()
 
 
 def open_qt_settings(operator: Operator) -> None:
-    """All settings of the Qt interface."""
+    """All settings of the Qt interface, found by the search for a word in them."""
     open_preferences(operator)
     operator.click(91, 1054)  # Show settings: All
     operator.await_window("Advanced Preferences")
-    operator.await_still()
-    operator.click(409, 47)  # the search
+    operator.await_change(TREE)
+    operator.click(700, 47)
+    operator.await_change(SEARCH)
     operator.type("cone")
-    operator.await_still()
+    operator.await_change(TREE)
     operator.click(88, 159)  # Qt
-    operator.await_still()
+    operator.await_change(PAGE)
 
 
 def save(operator: Operator, setting: str) -> None:
