@@ -51,6 +51,13 @@ TASKS: dict[str, str] = {
 }
 """What the shipped tasks work with. A task's author appends here."""
 
+ACCESSIBILITY: dict[str, str] = {
+    "at-spi2-core": "/usr/libexec/at-spi-bus-launcher",
+    "gir1.2-atspi-2.0": "/usr/share/doc/gir1.2-atspi-2.0",
+    "python3-gi": "/usr/lib/python3/dist-packages/gi",
+}
+"""What the tree of accessible objects needs."""
+
 OSWORLD: dict[str, str] = {
     "gimp": "gimp",
     "vlc": "vlc",
@@ -66,6 +73,7 @@ OSWORLD: dict[str, str] = {
     "libreoffice-impress": "loimpress",
     "libreoffice-writer": "lowriter",
     "libreoffice-gtk3": "/usr/lib/libreoffice/program/libvclplug_gtk3lo.so",
+    **ACCESSIBILITY,
 }
 """What OSWorld's own tasks work with, as far as Debian has it. About 1 GB."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
+import os
 import shutil
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,8 @@ from arpo_verl.desktop.sandbox import PROGRAMS
 _INTERPRETERS = {"python", "python3", "pyautogui"}
 # What an editor opens as well, by the types' kinship.
 _TEXTS = {"application/javascript", "application/json", "application/sql", "application/x-sh", "application/xml"}
+LIBREOFFICE = Path("/usr/lib/libreoffice/program")
+_LIBREOFFICE = {"libreoffice", "soffice"}  # `guest/programs` starts it
 _HANDLERS = Path("/usr/share/applications/mimeinfo.cache")
 
 
@@ -22,6 +25,8 @@ def has_program(name: str) -> bool:
     """Whether a desktop finds this program on its PATH."""
     if name == chrome.NAME:
         return chrome.is_installed()
+    if name in _LIBREOFFICE:
+        return os.access(LIBREOFFICE / "soffice", os.X_OK)
     own = name in _INTERPRETERS or (PROGRAMS / name).is_file()
     return own or shutil.which(name, path=layout.PATH) is not None
 

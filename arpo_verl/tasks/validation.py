@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from arpo_verl.desktop.packages import package_of
+from arpo_verl.desktop.packages import ACCESSIBILITY, install_command, missing_packages, package_of
 from arpo_verl.desktop.programs import can_open, has_program
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
 from arpo_verl.environments.downloads import DownloadStore, downloads_of
@@ -28,8 +28,9 @@ from arpo_verl.types import Task
 REACH_TIMEOUT_S = 5.0
 """How long a host may take to answer before a download from it counts as impossible."""
 
-# They read the tree of accessible objects; the embedded desktop has none.
-_ACCESSIBILITY_GETTERS = {"accessibility_tree", "active_url_from_accessTree", "vm_terminal_output"}
+_ACCESSIBILITY_GETTERS = {"accessibility_tree", "active_url_from_accessTree"}
+# It reads what GNOME's terminal shows, of which the embedded desktop tells nothing.
+_TERMINAL_GETTER = "vm_terminal_output"
 # They ask the system's first process, which a sandbox does not have.
 _SYSTEM_PROGRAMS = {"hostnamectl", "localectl", "loginctl", "snap", "systemctl", "timedatectl"}
 
@@ -88,9 +89,12 @@ def _described(program: str) -> str:
 
 
 def _evaluator_reasons(task: Task) -> Iterator[str]:
-    for getter in getters_of(task.spec):
-        if getter["type"] in _ACCESSIBILITY_GETTERS:
-            yield f"its evaluator reads the accessibility tree ({getter['type']}), which the embedded desktop has not"
+    kinds = {getter["type"] for getter in getters_of(task.spec)}
+    missing = missing_packages(ACCESSIBILITY)
+    if kinds & _ACCESSIBILITY_GETTERS and missing:
+        yield f"its evaluator reads the accessibility tree ({install_command(missing)})"
+    if _TERMINAL_GETTER in kinds:
+        yield f"its evaluator reads the terminal's text ({_TERMINAL_GETTER}), which the embedded desktop does not tell"
 
 
 def _download_reasons(task: Task, environment: EnvironmentConfig) -> Iterator[str]:

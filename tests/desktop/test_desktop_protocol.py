@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
+import xml.etree.ElementTree as ET
 
 import pytest
 import requests
 from desktop_harness import eventually
 from PIL import Image
+
+from arpo_verl.desktop import packages
+from arpo_verl.desktop.guest import accessibility
 
 pytestmark = pytest.mark.desktop
 BACKGROUND_SCHEMA = "/usr/share/glib-2.0/schemas/org.gnome.desktop.background.gschema.xml"
@@ -116,9 +121,26 @@ def test_wallpaper_that_a_program_chose_in_gnomes_settings_is_given(desktop):
     assert desktop.controller.get_vm_wallpaper() == desktop.controller.get_file("/home/user/a b.png")
 
 
+@pytest.mark.skipif(bool(packages.missing_packages(packages.ACCESSIBILITY)), reason="needs AT-SPI")
+def test_accessible_objects_are_told_as_osworld_tells_them(desktop):
+    desktop.setup._launch_setup(
+        ["env", "-u", "NO_AT_BRIDGE", "zenity", "--info", "--title=Hello", "--no-markup", "--text=a & b"]
+    )
+    label = re.compile(r'<label name="a &amp; b"[^>]*>')
+    found = eventually(lambda: label.search(desktop.controller.get_accessibility_tree()), 60)
+    assert 'st:showing="true"' in found[0] and re.search(r'cp:size="\(\d+, \d+\)"', found[0])
+    at = ET.fromstring(desktop.controller.get_accessibility_tree())
+    (window,) = at.findall("application[@name='zenity']/dialog")
+    assert window.get("name") == "Hello"
+
+
+def test_packages_that_accessible_objects_need_are_named(monkeypatch):
+    monkeypatch.setattr(accessibility, "PYTHON", "/bin/false")
+    answer = accessibility.tree(None)
+    assert answer.status == 501 and b"require_a11y_tree=False" in answer.body and b"gir1.2-atspi" in answer.body
+
+
 def test_what_the_desktop_has_not_is_said(desktop):
-    answer = requests.get(f"{desktop.controller.http_server}/accessibility")
-    assert answer.status_code == 501 and "require_a11y_tree=False" in answer.json()["message"]
     assert requests.post(f"{desktop.controller.http_server}/start_recording").status_code == 501
     assert requests.get(f"{desktop.controller.http_server}/nothing").status_code == 404
     assert requests.post(f"{desktop.controller.http_server}/execute", data="no json").status_code == 400

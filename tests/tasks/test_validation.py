@@ -209,9 +209,18 @@ def test_downloads_must_be_kept_or_within_reach(tmp_path, monkeypatch):
 # --- The rest ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_reads_the_accessibility_tree_is_refused():
-    (reason,) = reasons(make_task(evaluator=judged_by("accessibility_tree")))
-    assert "accessibility tree" in reason
+def test_what_reads_the_accessibility_tree_needs_packages(monkeypatch):
+    task = make_task(evaluator=judged_by("accessibility_tree"))
+    monkeypatch.setattr(validation, "missing_packages", lambda packages: ["python3-gi"])
+    (reason,) = reasons(task)
+    assert reason.endswith("the accessibility tree (apt-get install -y --no-install-recommends python3-gi)")
+    monkeypatch.setattr(validation, "missing_packages", lambda packages: [])
+    assert reasons(task) == []
+
+
+def test_what_reads_the_terminal_is_refused():
+    (reason,) = reasons(make_task(evaluator=judged_by("vm_terminal_output")))
+    assert "reads the terminal's text" in reason
 
 
 def test_the_shipped_tasks_need_nothing_that_a_desktop_lacks():
