@@ -226,3 +226,14 @@ def test_packages_script_lists_and_finds_everything_installed():
     assert {"xvfb", "openbox", "bubblewrap"} <= set(listed)
     assert packages.missing_programs() == []
     assert subprocess.run(script, capture_output=True).returncode == 2
+    assert subprocess.run([*script, "list", "no-such-group"], capture_output=True).returncode == 2
+
+
+def test_packages_of_osworlds_own_tasks_are_listed_only_when_asked_for():
+    script = [sys.executable, packages.__file__]
+    listed = [
+        subprocess.run([*script, "list", *group], capture_output=True, text=True).stdout for group in ([], ["osworld"])
+    ]
+    assert "gimp" not in listed[0].split() and {"gimp", "vlc", "xvfb"} <= set(listed[1].split())
+    missing = subprocess.run([*script, "missing", "osworld"], capture_output=True, text=True, check=True).stdout.split()
+    assert missing == packages.missing_packages({**packages.BASE, **packages.TASKS, **packages.OSWORLD})
