@@ -45,15 +45,18 @@ class WatchedDesktop:
         Raises:
             DesktopBootError: none came up.
         """
+        self._say("booting a desktop; importing OSWorld's client alone takes some seconds ...")
         await self._timed("booted", self._environment.prepare)
 
     async def reset(self, task: Task) -> Observation:
-        return self._see(await self._timed("task set up", self._environment.reset, task))
+        self._say("setting the task up ...")
+        return self._see(await self._timed("set up", self._environment.reset, task))
 
     async def step(self, action: Action) -> Observation:
         return self._see(await self._timed(str(action), self._environment.step, action))
 
     async def evaluate(self) -> Evaluation:
+        self._say("asking the evaluator ...")
         return await self._timed("judged", self._environment.evaluate)
 
     async def _timed(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
