@@ -246,10 +246,8 @@ class Life:
         trajectory = draw_trajectory(self.rng, self._step)
         before = len(self._model.held)
         stored = self._store.add(trajectory)
-        record_bytes = dict(self._store.records())[max(dict(self._store.records()))].num_bytes if stored else 10**9
-        if not stored:
-            record_bytes = _record_bytes(trajectory)
-        assert self._model.add(trajectory, record_bytes) == stored, "stored what does not fit, or refused what does"
+        fits = self._model.add(trajectory, _record_bytes(trajectory))
+        assert fits == stored, "stored what does not fit, or refused what does"
         self.counts["evicted"] += stored and before + 1 - len(self._model.held)
         self.counts["refused"] += not stored
 

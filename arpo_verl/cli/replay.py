@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 GIB = 1024**3
+MERGE_MEMORY_BYTES = GIB
 
 EPILOG = """examples:
   arpo-verl replay inspect runs/embedded/checkpoints/global_step_20/replay
@@ -122,7 +123,11 @@ def merge(args: argparse.Namespace) -> int:
     manifests = [read_manifest(folder) for folder in args.stores]
     per_task = args.capacity_per_task or max(manifest.capacity_per_task for manifest in manifests)
     capacity = int((args.capacity_gib or 0) * GIB) or max(manifest.capacity_bytes for manifest in manifests)
-    store = SuccessStore(per_task, capacity, eviction=manifests[0].eviction)
+    # Beside the output, so that merging takes no more memory than this however large the stores are.
+    spill_dir = args.out.absolute().parent
+    store = SuccessStore(
+        per_task, capacity, eviction=manifests[0].eviction, memory_bytes=MERGE_MEMORY_BYTES, spill_dir=spill_dir
+    )
     fingerprint = merge_stores(args.stores, store)
     save_store(store, args.out, fingerprint)
     print(f"{len(store)} successes of {store.num_tasks} tasks in {args.out}")

@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from replay_trajectories import stored
@@ -119,6 +120,15 @@ def test_a_store_of_a_later_format_is_refused(tmp_path):
     (tmp_path / MANIFEST).write_text(json.dumps({**values, "version": 2, "written_by": "arpo-verl 9.0"}))
     with pytest.raises(ReplayError, match="must be of version 1, got 2, written by arpo-verl 9.0"):
         load_store(tmp_path, PRINT)
+
+
+def test_the_documentation_names_every_field(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "replay.md").read_text(encoding="utf-8")
+    save_store(filled(1), tmp_path, PRINT)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    record = json.loads(next(tmp_path.glob("*.jsonl")).read_text())
+    for name in [*manifest, *manifest["fingerprint"], *record]:
+        assert f"`{name}`" in text, name
 
 
 def test_a_folder_without_a_store_is_told(tmp_path):

@@ -15,6 +15,7 @@ from replay_trajectories import bytes_alone, stored
 
 from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.replay.buffer import SuccessStore
+from arpo_verl.replay.config import ReplayConfig
 
 PLENTY = 10**9
 
@@ -85,6 +86,32 @@ def test_what_was_replayed_last_stays_longest():
     store.mark_replayed(store.of_task("a")[0])
     store.add(stored("a", 3))
     assert [t.step for t in store.of_task("a")] == [2, 3]
+
+
+def test_the_recipes_bounds_reach_the_store(tmp_path):
+    config = ReplayConfig(
+        capacity_per_task=3,
+        capacity_bytes=200_000,
+        eviction="fullest_task",
+        spill_dir=str(tmp_path),
+        memory_bytes=60_000,
+        screenshot_encoding="webp",
+    )
+    store = SuccessStore.of_config(config)
+    assert (store.capacity_per_task, store.capacity_bytes, store.eviction) == (3, 200_000, "fullest_task")
+    for step in range(5):
+        store.add(stored("a", step, [png(step), bytes([step]) * 50_000]))
+    assert len(store) == 3 and store.spill_folder.parent == tmp_path
+    assert store.disk_bytes > 100_000 and store.memory_bytes <= 60_000
+    assert store.of_task("a")[0].screenshots[0][8:12] == b"WEBP"
+
+
+def test_the_store_needs_neither_torch_nor_verl():
+    modules = ["buffer", "persistence", "inspection", "merging", "export"]
+    code = "import sys\n" + "".join(f"import arpo_verl.replay.{module}\n" for module in modules)
+    code += "sys.exit(' '.join({'torch', 'verl', 'ray', 'transformers'} & set(sys.modules)) or None)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_unknown_eviction_names_the_known():
