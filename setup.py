@@ -6,7 +6,7 @@ from setuptools import find_packages, setup
 
 # veRL, torch, transformers and vllm are the user's own: requiring them here would let pip move a working install.
 # `arpo-verl doctor` says which versions were tested.
-REQUIREMENTS = ["pillow", "qwen-vl-utils", "requests", "tqdm", "wrapt"]
+REQUIREMENTS = ["filelock", "pillow", "qwen-vl-utils", "requests", "tqdm", "wrapt"]
 
 EXTRAS = {
     # What one needs beside a GPU-less machine to run the stock trainer; the versions veRL 0.9.1 itself pins.
@@ -33,7 +33,6 @@ EXTRAS = {
         "cssselect",
         "docker",
         "fastdtw",
-        "filelock",
         "formulas",
         "gymnasium",
         "imagehash",
