@@ -50,7 +50,7 @@ class ReplayConfig:
 
     screenshot_encoding: str = "as_sent"
     """`as_sent`: as the desktop sent them. `webp`: as lossless WebP where that is smaller, about a quarter of a PNG's
-    size, for half a second of one core a screenshot before the next step; the same pixels either way."""
+    size, for up to half a second of one core a screenshot before the next step; the same pixels either way."""
 
     seed_from: str | None = None
     """Folder of a store to begin with, as `arpo-verl replay seed` or another run's checkpoint makes it; null begins
