@@ -8,6 +8,7 @@ default_local_dir/global_step_N/actor/     veRL's
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from arpo_verl.replay.buffer import SuccessStore
 from arpo_verl.replay.persistence import MANIFEST, Fingerprint, load_store
 
 logger = logging.getLogger(__name__)
+# As veRL's modules do it: what a run begins with belongs beside veRL's own "Resuming from ...".
+logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
 
 STORE_FOLDER = "replay"
 _STEP_FOLDER = "global_step_"

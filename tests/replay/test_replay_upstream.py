@@ -6,6 +6,7 @@ import re
 
 import transfer_queue as tq
 from verl.experimental.agent_loop import AgentLoopOutput, AgentLoopWorker
+from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
@@ -72,6 +73,46 @@ def test_sampling_precedes_scoring_and_the_estimator_gets_the_algorithm_section(
     assert sorted(order, key=step.index) == order
     assert "metrics.update(off_policy_metrics)" in step
     assert "config=self.config.algorithm," in inspect.getsource(PPOTrainer._compute_advantage)
+
+
+def test_both_samplers_wait_where_we_look_ahead_and_on_metadata_that_we_read():
+    for loop in (ReplayBuffer.sample, ReplayBufferAsync.wait_for_sampleable):
+        source = inspect.getsource(inspect.unwrap(loop))
+        assert "last_debug_time = self._wait_for_next_poll(partition_id, last_debug_time)" in source
+        assert source.index("self._sync_metadata_from_transfer_queue()") < source.index("self._wait_for_next_poll(")
+    source = inspect.getsource(ReplayBuffer._sync_metadata_from_transfer_queue)
+    for name in ("self.partitions", "self.finished_keys", "self.failure_keys"):
+        assert name in source, name
+
+
+def test_metrics_of_the_sampler_are_read_after_the_update():
+    step = inspect.getsource(PPOTrainer.step)
+    assert step.index("self._step_once(") < step.index("metrics_aggregator.add_step_metrics(iter_metrics")
+    assert 'data.non_tensor_batch["uid"] = np.array(data.batch.pop("uid").tolist(), dtype=object)' in inspect.getsource(
+        PPOTrainer._compute_advantage
+    )
+
+
+def test_the_trainer_makes_its_sampler_before_it_loads_anything_and_resumes_as_we_look_for_it():
+    make = inspect.getsource(PPOTrainer.__init__)
+    assert "self.replay_buffer = self._build_replay_buffer()" in make and "_load_checkpoint" not in make
+    load = inspect.getsource(PPOTrainer._load_checkpoint)
+    for line in ('resume_mode == "disable"', 'resume_mode == "auto"', 'resume_mode == "resume_path"'):
+        assert line in load, line
+    assert "find_latest_ckpt_path(checkpoint_folder)" in load
+
+
+def test_the_callback_comes_last_in_a_save():
+    """So a kill in between leaves a checkpoint that counts, without a store: see `checkpoints.restore_store`."""
+    save = inspect.getsource(PPOTrainer._save_checkpoint)
+    assert save.index("latest_checkpointed_iteration.txt") < save.rindex("self.checkpoint_callback.on_save(")
+    assert parameters(CheckpointCallback.on_save)[:5] == [
+        "self",
+        "trainer",
+        "global_step",
+        "checkpoint_dir",
+        "async_save",
+    ]
 
 
 def test_stock_grpo_takes_what_we_hand_to_it():
