@@ -1,61 +1,252 @@
-"""Every recipe composes over the installed veRL's own configuration and passes its own validation."""
+"""Every recipe, with every baseline and policy, composes over the installed veRL's own configuration, passes its own
+validation and ours, and its numbers fit each other."""
 
+import functools
+import itertools
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
+import yaml
+from hydra import compose, initialize_config_dir, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
+from transformers import Qwen2VLImageProcessor
 
 from arpo_verl.config import build_config
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
+from arpo_verl.rollout.prompts import build_messages
+from arpo_verl.rollout.vision import ImageGeometry
+from arpo_verl.types import Size
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem != "arpo")
+OSWORLD = [name for name in NAMES if name.startswith("osworld")]
+BASELINES = [None, *sorted(path.stem for path in (RECIPES / "baseline").glob("*.yaml"))]
+POLICIES = [None, *sorted(path.stem for path in (RECIPES / "policy").glob("*.yaml"))]
+# The sides of a policy's visual tokens in pixels; None is UI-TARS-1.5, a Qwen2.5-VL.
+PATCH_SIZES = {None: 14, "qwen25_vl": 14, "qwen3_vl": 16}
+# A bound on the tokens of a text: no Qwen tokenizer needs more than one for two characters of English or JSON.
+CHARACTERS_PER_TOKEN = 2
 
 
+@functools.cache  # a composition takes a second
 def compose_recipe(name: str, *overrides: str) -> DictConfig:
     # What `--config-dir recipes` does to the stock trainer's own search path.
+    fixed = ["hydra.searchpath=[pkg://verl.trainer.config]", "data.train_files=t.json", "data.val_files=t.json"]
     with initialize_config_dir(str(RECIPES), version_base=None):
-        return compose(name, overrides=["hydra.searchpath=[pkg://verl.trainer.config]", *overrides])
+        return compose(name, overrides=[*fixed, *overrides])
 
 
-@pytest.fixture(params=NAMES)
-def recipe(request: pytest.FixtureRequest) -> DictConfig:
-    return compose_recipe(request.param, "data.train_files=tasks.json", "data.val_files=tasks.json")
+def choices(policy: str | None, baseline: str | None) -> list[str]:
+    groups = {"policy": policy, "baseline": baseline}
+    return [f"+{group}={choice}" for group, choice in groups.items() if choice is not None]
+
+
+# Every pair of a recipe and one choice, and all triples of the largest: the choices know nothing of the recipes.
+COMBINATIONS = [
+    (name, policy, baseline)
+    for name, policy, baseline in itertools.product(NAMES, POLICIES, BASELINES)
+    if name == "osworld_full" or policy is None or (name == "osworld_full_async" and baseline is None)
+]
+
+
+@pytest.fixture(params=COMBINATIONS, ids=lambda c: "-".join(filter(None, c)), scope="module")
+def combination(request: pytest.FixtureRequest) -> tuple[DictConfig, str | None, str | None]:
+    name, policy, baseline = request.param
+    return compose_recipe(name, *choices(policy, baseline)), policy, baseline
+
+
+def section_of(cls, name: str, recipe: DictConfig):
+    return build_config(cls, name, OmegaConf.to_container(recipe[name], resolve=True))
 
 
 def test_there_are_the_recipes_that_the_readme_names():
-    assert {"embedded", "osworld_subset32", "osworld_full"} <= set(NAMES)
+    assert {"embedded", "osworld_subset32", "osworld_full", "osworld_full_async"} <= set(NAMES)
+    assert BASELINES == [None, "dynamic_sampling", "grpo"] and POLICIES == [None, "qwen25_vl", "qwen3_vl"]
 
 
-def test_recipe_passes_verls_own_validation(recipe):
+def test_every_combination_passes_verls_validation_and_ours_and_its_numbers_fit(combination):
+    recipe, policy, baseline = combination
+    check_verls_validation(recipe)
+    check_batches(recipe)
+    agent = section_of(GuiAgentConfig, "gui_agent", recipe)
+    environment = section_of(EnvironmentConfig, "environment", recipe)
+    replay = section_of(ReplayConfig, "replay", recipe)
+    assert replay.enable is (baseline is None)
+    rollouts = recipe.data.train_batch_size * recipe.actor_rollout_ref.rollout.n
+    assert environment.num_desktops <= rollouts, "desktops that no rollout of a step uses"
+    if recipe.trainer.experiment_name.startswith("osworld"):
+        assert agent.grammar == (policy or "ui_tars")
+        check_an_episode_fits(recipe, agent, environment, PATCH_SIZES[policy])
+
+
+def check_verls_validation(recipe: DictConfig) -> None:
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import validate_config
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
 
     reference, critic = need_reference_policy(recipe), need_critic(recipe)
     assert not reference and not critic, "ARPO has neither a KL term nor a critic"
     validate_config(recipe, reference, critic)
+    omega_conf_to_dataclass(recipe.actor_rollout_ref.rollout)
+    omega_conf_to_dataclass(recipe.algorithm.filter_groups)
 
 
-def test_recipe_sections_build_our_configs(recipe):
-    for cls, section in ((GuiAgentConfig, "gui_agent"), (EnvironmentConfig, "environment"), (ReplayConfig, "replay")):
-        build_config(cls, section, OmegaConf.to_container(recipe[section], resolve=True))
+def check_batches(recipe: DictConfig) -> None:
+    """What veRL asks of the sizes only once it runs: in its workers, and in the asynchronous trainer."""
+    rollout, actor, trainer = recipe.actor_rollout_ref.rollout, recipe.actor_rollout_ref.actor, recipe.trainer
+    gpus = trainer.nnodes * trainer.n_gpus_per_node
+    assert gpus % actor.fsdp_config.ulysses_sequence_parallel_size == 0
+    ranks = gpus // actor.fsdp_config.ulysses_sequence_parallel_size
+    assert recipe.data.train_batch_size % actor.ppo_mini_batch_size == 0
+    assert actor.ppo_mini_batch_size * rollout.n % (ranks * actor.ppo_micro_batch_size_per_gpu) == 0
+    rollout_gpus = rollout.nnodes * rollout.n_gpus_per_node or gpus
+    assert rollout_gpus % rollout.tensor_model_parallel_size == 0
+    if trainer.v1.trainer_mode == "separate_async":
+        steps = trainer.v1.separate_async.parameter_sync_step
+        assert recipe.data.train_batch_size == steps * actor.ppo_mini_batch_size
+        assert rollout.nnodes > 0 and rollout.checkpoint_engine.backend != "naive"
 
 
-def test_recipe_selects_our_plugin_points(recipe):
+def check_an_episode_fits(
+    recipe: DictConfig, agent: GuiAgentConfig, environment: EnvironmentConfig, patch_size: int
+) -> None:
+    """All screenshots and replies of the longest episode fit the token limits, and these the engine."""
+    processor = type("Processor", (), {"image_processor": Qwen2VLImageProcessor(patch_size=patch_size, merge_size=2)})
+    limits = OmegaConf.to_container(recipe.data.mm_processor_kwargs)
+    geometry = ImageGeometry.from_processor(processor, limits)
+    screenshot = geometry.num_tokens(environment.screen_size)
+    assert geometry.image_size(environment.screen_size).width >= environment.screen_size.width, "it would be shrunk"
+    check_lengths(agent, recipe.data.max_response_length, screenshot)
+    messages = build_messages(
+        "x" * 2000, kind=agent.prompt, language=agent.language, image_size=geometry.image_size(environment.screen_size)
+    )
+    prompt = sum(len(part["text"]) for message in messages for part in message["content"]) // CHARACTERS_PER_TOKEN
+    assert prompt + screenshot <= recipe.data.max_prompt_length
+    turn_tokens = 16  # of the chat template, around each screenshot
+    response = (agent.max_turns - 1) * (screenshot + turn_tokens) + agent.max_turns * agent.max_reply_tokens
+    assert agent.max_turns == 15 and response <= recipe.data.max_response_length
+    rollout = recipe.actor_rollout_ref.rollout
+    assert rollout.prompt_length + rollout.response_length <= rollout.max_model_len == 64 * 1024
+    assert rollout.engine_kwargs.vllm.limit_mm_per_prompt.image == agent.max_turns
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recipe_selects_our_plugin_points(name):
+    recipe = compose_recipe(name)
     assert recipe.algorithm.adv_estimator == "replay_grpo"
     assert recipe.actor_rollout_ref.rollout.agent.default_agent_loop == "gui_agent"
-    assert recipe.trainer.v1.sampler.custom_sampler.name in ("ReplaySampler", "ReplaySamplerAsync")
-    assert recipe.trainer.v1.sampler.sampler_kwargs.replay == recipe.replay
+    sampler = recipe.trainer.v1.sampler
+    is_sync = recipe.trainer.v1.trainer_mode == "sync"
+    assert sampler.custom_sampler.name == ("ReplaySampler" if is_sync else "ReplaySamplerAsync")
+    assert sampler.sampler_kwargs.replay == recipe.replay
+
+
+def test_dynamic_sampling_is_verls_own_from_sampler_to_estimator():
+    from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+    recipe = compose_recipe("osworld_full", "+baseline=dynamic_sampling")
+    trainer = PPOTrainerSync.__new__(PPOTrainerSync)
+    trainer.config = recipe
+    assert trainer._resolve_filter_groups_metric() == "reward"
+    assert recipe.algorithm.adv_estimator == "grpo"
+    # With a sampler of somebody else's, veRL leaves the filter to it.
+    assert not recipe.trainer.v1.sampler.custom_sampler.path
+
+
+def test_no_two_choices_share_a_run_folder():
+    folders = [compose_recipe(name, *choices(*rest)).run_dir for name, *rest in COMBINATIONS]
+    assert len(set(folders)) == len(COMBINATIONS)
+    assert compose_recipe("osworld_full", "+policy=qwen3_vl", "+baseline=grpo").run_dir == (
+        "runs/osworld_full_qwen3_vl_grpo"
+    )
 
 
 def test_osworld_recipe_follows_the_paper():
-    recipe = compose_recipe("osworld_full", "data.train_files=tasks.json", "data.val_files=tasks.json")
+    recipe = compose_recipe("osworld_full")
     actor = recipe.actor_rollout_ref.actor
     assert (actor.clip_ratio_low, actor.clip_ratio_high, actor.optim.lr) == (0.2, 0.3, 1e-6)
+    assert not actor.use_kl_loss and not recipe.algorithm.use_kl_in_reward
     assert recipe.data.max_prompt_length + recipe.data.max_response_length == 65536
     assert (recipe.gui_agent.max_steps, recipe.gui_agent.max_screenshots) == (15, 15)
     assert (recipe.actor_rollout_ref.rollout.n, recipe.trainer.total_epochs) == (8, 15)
-    assert recipe.environment.num_desktops == recipe.data.train_batch_size * recipe.actor_rollout_ref.rollout.n
+    assert (recipe.trainer.nnodes, recipe.trainer.n_gpus_per_node) == (2, 8)
+    assert recipe.environment.num_desktops == recipe.data.train_batch_size * recipe.actor_rollout_ref.rollout.n == 128
+    assert recipe.environment.screen_size == [1920, 1080]
+    assert recipe.actor_rollout_ref.rollout.name == "vllm"
+
+
+def test_the_smaller_and_the_asynchronous_recipe_differ_where_they_say():
+    subset, together = compose_recipe("osworld_subset32"), compose_recipe("osworld_full_async")
+    assert (subset.trainer.nnodes, subset.environment.num_desktops) == (1, 16)
+    assert together.trainer.v1.trainer_mode == "separate_async"
+    assert together.trainer.nnodes + together.actor_rollout_ref.rollout.nnodes == 2
+
+
+def test_the_comments_figures_of_visual_tokens_are_the_processors():
+    limits = {"min_pixels": 3136, "max_pixels": 2116800}
+    for patch_size, tokens in ((14, 2691), (16, 2040)):
+        processor = type("P", (), {"image_processor": Qwen2VLImageProcessor(patch_size=patch_size, merge_size=2)})
+        assert ImageGeometry.from_processor(processor, limits).num_tokens(Size(1920, 1080)) == tokens
+
+
+# Said in a recipe though veRL's default or the recipe below it says the same, because the recipe rests on it.
+PINNED = {
+    "data.max_prompt_length",
+    "data.tasks.ids",
+    "replay.seed_from",
+    "reward.custom_reward_function.name",
+    "algorithm.use_kl_in_reward",
+    "actor_rollout_ref.actor.clip_ratio_low",
+    "actor_rollout_ref.actor.fsdp_config.model_dtype",
+    "actor_rollout_ref.actor.use_kl_loss",
+    "actor_rollout_ref.actor.entropy_coeff",
+    "actor_rollout_ref.actor.loss_agg_mode",
+    "actor_rollout_ref.actor.optim.lr",
+    "actor_rollout_ref.rollout.temperature",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size",
+    "trainer.use_v1",
+    "trainer.v1.trainer_mode",
+    "trainer.v1.separate_async.parameter_sync_step",
+    "trainer.v1.separate_async.num_warmup_batches",
+}
+
+
+@functools.cache
+def compose_verls_own() -> DictConfig:
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer")
+    OmegaConf.set_struct(config, False)
+    return config
+
+
+def leaves(section: dict, path: tuple[str, ...] = ()):
+    for name, value in section.items():
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, name))
+        else:
+            yield ".".join((*path, name)), value
+
+
+@pytest.mark.parametrize("name", ["arpo", *NAMES])
+def test_a_recipe_says_only_what_differs(name):
+    content = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
+    below = compose_verls_own()
+    for base in content.pop("defaults", []):
+        if base not in ("ppo_trainer", "_self_"):
+            below = OmegaConf.merge(below, OmegaConf.load(RECIPES / "arpo.yaml"))
+            below = below if base == "arpo" else OmegaConf.merge(below, OmegaConf.load(RECIPES / f"{base}.yaml"))
+    content.pop("hydra", None)
+    plain = {path: value for path, value in leaves(content) if not (isinstance(value, str) and "$" in value)}
+    raw = OmegaConf.to_container(below, resolve=False)
+    same = {path for path, value in plain.items() if str(lookup(raw, path)) == str(value)}
+    assert same <= PINNED
+
+
+def lookup(section: dict, path: str):
+    """The value at a dotted path, unresolved; a mark of its own where there is none."""
+    for name in path.split("."):
+        if not isinstance(section, dict) or name not in section:
+            return object()
+        section = section[name]
+    return section
