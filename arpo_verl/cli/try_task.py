@@ -15,7 +15,9 @@ from typing import Any
 from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.cli.options import add_environment_options, build_environment
 from arpo_verl.cli.prompted import PromptedReplies
+from arpo_verl.cli.verdict import describe
 from arpo_verl.cli.watched_desktop import WatchedDesktop
+from arpo_verl.config import require
 from arpo_verl.environments.config import OSWORLD_PROVIDERS, EnvironmentConfig
 from arpo_verl.environments.factory import environment_factory
 from arpo_verl.errors import TaskError
@@ -29,7 +31,7 @@ from arpo_verl.rollout.scoring import score_episode
 from arpo_verl.rollout.typed import TypedConversation, read_replies, replies_of
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies, expert_task_ids
 from arpo_verl.tasks.loader import EMBEDDED_DIR, load_tasks
-from arpo_verl.types import Fail, Size, StopReason, Task
+from arpo_verl.types import Size, Task
 
 OSWORLD_SCREEN = Size(1920, 1080)
 OSWORLD_PACE = {"action_pause_s": 2, "wait_s": 5, "guest_attempts": 3, "guest_retry_s": 1}
@@ -87,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     environment = environment_config(args, task)
     prompt = next(name for name, grammars in PROMPT_GRAMMARS.items() if args.grammar in grammars)
     agent = GuiAgentConfig(max_steps=args.max_steps, max_screenshots=None, prompt=prompt, grammar=args.grammar)
-    conversation = _conversation(args, task)
+    conversation = _conversation(args, task, environment.screen_size)
     make = environment_factory(environment)
     args.out.mkdir(parents=True, exist_ok=True)
     _say(f"task {task.task_id}: {task.instruction}")
@@ -99,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _say("\ninterrupted: the desktop is closed, and nothing was judged")
         return INTERRUPTED
-    _say(_verdict(episode))
+    _say(describe(episode))
     _say(f"recorded in {folder}")
     return 0
 
@@ -143,8 +145,10 @@ def environment_config(args: argparse.Namespace, task: Task) -> EnvironmentConfi
     return build_environment(args, {**pace, "screen_size": screen})
 
 
-def _conversation(args: argparse.Namespace, task: Task) -> Conversation:
+def _conversation(args: argparse.Namespace, task: Task, screen: Size) -> Conversation:
     if args.expert:
+        sides = list(EXPERT_SCREEN)
+        require(screen == EXPERT_SCREEN, "environment.screen_size", f"{sides}, the expert's own", list(screen))
         grammar = GRAMMARS[args.grammar]
         texts = [grammar.format(reply, EXPERT_SCREEN, EXPERT_SCREEN) for reply in expert_replies(task.task_id)]
         return TypedConversation(replies_of(texts), EXPERT_SCREEN)
@@ -181,31 +185,6 @@ def _record(out: Path, episode: Episode, newest: Path) -> Path:
     folder = write_episode(out, EpisodeRecord.of_row(row, episode, score), episode.screenshots)
     newest.replace(folder / f"final{newest.suffix}")
     return folder
-
-
-def _verdict(episode: Episode) -> str:
-    lines = [f"stopped: {episode.stop_reason.value} after {len(episode.turns)} replies"]
-    if episode.turns[-1].parse_error is not None:
-        lines.append(f"  the last reply is malformed: {episode.turns[-1].parse_error}")
-    for call in episode.metrics:
-        lines += [
-            f"  {call.metric} returned {call.returned}",
-            f"    found    {call.result}",
-            f"    expected {call.expected}",
-        ]
-    if not episode.metrics:
-        lines.append(f"  no metric was called: {_without_metric(episode)}")
-    lines.append(f"score {episode.success:g}")
-    return "\n".join(lines)
-
-
-def _without_metric(episode: Episode) -> str:
-    said_so = any(isinstance(action, Fail) for turn in episode.turns for action in turn.actions)
-    if episode.task.spec["evaluator"].get("func") == "infeasible":
-        return "the task is infeasible, and the agent " + ("said so" if said_so else "did not say so")
-    if episode.stop_reason is StopReason.FAILED:
-        return "the agent gave up on a task that can be done"
-    return "the evaluator found nothing to judge"
 
 
 def _size(text: str) -> Size:

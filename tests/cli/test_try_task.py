@@ -123,6 +123,11 @@ def test_wrong_arguments_are_named(play, arguments, message):
     assert status == 2 and message in printed
 
 
+def test_the_expert_knows_one_screen_only(capsys):
+    assert main(["try", "dialog-confirm-yes", "--expert", "--screen", "800x600"]) == 2
+    assert "must be [640, 480], the expert's own, got [800, 600]" in capsys.readouterr().err
+
+
 def test_a_task_that_does_not_exist_or_is_many_is_named(play, capsys):
     assert main(["try", "no-such-task"]) == 2
     assert "does not exist" in capsys.readouterr().err
