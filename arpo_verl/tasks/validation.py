@@ -28,9 +28,8 @@ from arpo_verl.types import Task
 REACH_TIMEOUT_S = 5.0
 """How long a host may take to answer before a download from it counts as impossible."""
 
-_ACCESSIBILITY_GETTERS = {"accessibility_tree", "active_url_from_accessTree"}
-# It reads what GNOME's terminal shows, of which the embedded desktop tells nothing.
-_TERMINAL_GETTER = "vm_terminal_output"
+_TERMINAL_GETTER, _TERMINAL = "vm_terminal_output", "gnome-terminal"
+_ACCESSIBILITY_GETTERS = {"accessibility_tree", "active_url_from_accessTree", _TERMINAL_GETTER}
 # They ask the system's first process, which a sandbox does not have.
 _SYSTEM_PROGRAMS = {"hostnamectl", "localectl", "loginctl", "snap", "systemctl", "timedatectl"}
 
@@ -93,8 +92,8 @@ def _evaluator_reasons(task: Task) -> Iterator[str]:
     missing = missing_packages(ACCESSIBILITY)
     if kinds & _ACCESSIBILITY_GETTERS and missing:
         yield f"its evaluator reads the accessibility tree ({install_command(missing)})"
-    if _TERMINAL_GETTER in kinds:
-        yield f"its evaluator reads the terminal's text ({_TERMINAL_GETTER}), which the embedded desktop does not tell"
+    if _TERMINAL_GETTER in kinds and not has_program(_TERMINAL):
+        yield f"its evaluator reads the text of GNOME's terminal ({install_command([_TERMINAL])})"
 
 
 def _download_reasons(task: Task, environment: EnvironmentConfig) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import time
 import xml.etree.ElementTree as ET
@@ -132,6 +133,16 @@ def test_accessible_objects_are_told_as_osworld_tells_them(desktop):
     at = ET.fromstring(desktop.controller.get_accessibility_tree())
     (window,) = at.findall("application[@name='zenity']/dialog")
     assert window.get("name") == "Hello"
+
+
+@pytest.mark.skipif(shutil.which("gnome-terminal") is None, reason="needs gnome-terminal")
+def test_text_of_gnomes_terminal_is_told_while_the_keyboard_goes_to_it(desktop):
+    desktop.setup._launch_setup(["gnome-terminal"])
+    eventually(lambda: (desktop.controller.get_terminal_output() or "").endswith("$"), 60)
+    desktop.controller.execute_python_command(r"import pyautogui; pyautogui.write('echo $((6 * 9))\n')")
+    eventually(lambda: desktop.controller.get_terminal_output().splitlines()[1:2] == ["54"], 60)
+    desktop.setup._launch_setup(["zenity", "--info", "--title=Hello"])
+    eventually(lambda: desktop.controller.get_terminal_output() is None, 60)
 
 
 def test_packages_that_accessible_objects_need_are_named(monkeypatch):

@@ -218,9 +218,13 @@ def test_what_reads_the_accessibility_tree_needs_packages(monkeypatch):
     assert reasons(task) == []
 
 
-def test_what_reads_the_terminal_is_refused():
+def test_what_reads_the_terminal_needs_gnomes(monkeypatch):
+    monkeypatch.setattr(validation, "missing_packages", lambda packages: [])
+    monkeypatch.setattr(validation, "has_program", lambda name: name != "gnome-terminal")
     (reason,) = reasons(make_task(evaluator=judged_by("vm_terminal_output")))
-    assert "reads the terminal's text" in reason
+    assert "GNOME's terminal" in reason and "gnome-terminal" in reason
+    monkeypatch.setattr(validation, "has_program", lambda name: True)
+    assert not reasons(make_task(evaluator=judged_by("vm_terminal_output")))
 
 
 def test_the_shipped_tasks_need_nothing_that_a_desktop_lacks():

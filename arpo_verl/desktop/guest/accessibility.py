@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 from http import HTTPStatus
+from xml.etree import ElementTree
 
 from .messages import Request, Response
 
 PYTHON = "/usr/bin/python3"
 SCRIPT = os.path.join(os.path.dirname(__file__), "atspi_tree.py")
 TIMEOUT_S = 60.0
+TERMINAL = "gnome-terminal-server"
+KERNEL_NAME_LENGTH = 15
+STATE = "{uri:deskat:state.at-spi.gnome.org}"
 
 
 def tree(request: Request) -> Response:
     """OSWorld's answer to GET /accessibility."""
-    done = subprocess.run([PYTHON, "-I", SCRIPT], capture_output=True, timeout=TIMEOUT_S)
+    done = _read()
     if done.returncode == 0:
         return Response.json({"AT": done.stdout.decode()})
     words = done.stderr.decode(errors="replace")[-500:]
@@ -24,3 +28,27 @@ def tree(request: Request) -> Response:
         "the accessibility tree needs the system's packages python3-gi, gir1.2-atspi-2.0 and at-spi2-core; "
         f"without them construct DesktopEnv with require_a11y_tree=False: {words}",
     )
+
+
+def terminal(request: Request) -> Response:
+    """OSWorld's answer to GET /terminal: what GNOME's terminal shows where the keyboard goes to it, else nothing.
+
+    It is the client's probe of whether the guest is there as well, so it costs little while no terminal is open.
+    """
+    return Response.json({"output": _terminal_text() if _is_running(TERMINAL) else None, "status": "success"})
+
+
+def _terminal_text() -> str | None:
+    done = _read()
+    root = ElementTree.fromstring(done.stdout) if done.returncode == 0 else ElementTree.Element("none")
+    path = f"./application[@name='{TERMINAL}']/frame[@{STATE}active='true']//terminal[@{STATE}focused='true']"
+    terminals = root.findall(path)
+    return (terminals[0].text or "").rstrip() if len(terminals) == 1 else None
+
+
+def _is_running(program: str) -> bool:
+    return subprocess.run(["pgrep", "-x", program[:KERNEL_NAME_LENGTH]], capture_output=True).returncode == 0
+
+
+def _read() -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([PYTHON, "-I", SCRIPT], capture_output=True, timeout=TIMEOUT_S)

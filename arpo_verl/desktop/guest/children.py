@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 from . import layout
 
 
-def spawn(arguments: Sequence[str], pass_fd: int | None = None) -> int:
-    """Start a program in a session of its own, its output in a log file named after it. Returns the process id."""
+def spawn(arguments: Sequence[str], pass_fd: int | None = None, **environment: str) -> int:
+    """Start a program in a session of its own, its output in a log file named after it. Returns the process id.
+
+    `environment` is added to this process's own.
+    """
     log = os.path.join(layout.LOG_DIR, os.path.basename(arguments[0]))
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -24,7 +27,7 @@ def spawn(arguments: Sequence[str], pass_fd: int | None = None) -> int:
     return os.posix_spawnp(
         arguments[0],
         list(arguments),
-        os.environ,
+        {**os.environ, **environment},
         file_actions=actions,
         setsid=True,
         setsigmask=[],

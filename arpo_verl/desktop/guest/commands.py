@@ -43,9 +43,7 @@ def routes(pool: InterpreterPool, timeout_s: float) -> dict[tuple[str, str], Cal
         ("POST", "/run_bash_script"): lambda request: _run_bash_script(request.json()),
         ("POST", "/setup/launch"): lambda request: _launch(request.json()),
         ("GET", "/platform"): lambda request: Response.text("Linux"),
-        # OSWorld reads GNOME's terminal through accessibility; without one it answers this. It is also the client's
-        # probe of whether the guest is there.
-        ("GET", "/terminal"): lambda request: Response.json({"output": None, "status": "success"}),
+        ("GET", "/terminal"): accessibility.terminal,
         ("GET", "/accessibility"): accessibility.tree,
     }
 
