@@ -28,7 +28,7 @@ from arpo_verl.environments.osworld import OSWorldEnvironment  # noqa: E402
 from arpo_verl.errors import DesktopError, TaskError  # noqa: E402
 from arpo_verl.tasks.loader import load_tasks  # noqa: E402
 from arpo_verl.tasks.schema import INFEASIBLE  # noqa: E402
-from arpo_verl.tasks.validation import check_tasks_run_here  # noqa: E402
+from arpo_verl.tasks.validation import explain_task  # noqa: E402
 from arpo_verl.types import Task  # noqa: E402
 
 
@@ -70,10 +70,10 @@ def refusal(path: Path) -> tuple[Task | None, str]:
     """The task, or why it cannot run here."""
     try:
         (task,) = load_tasks(path)
-        check_tasks_run_here([task], EnvironmentConfig(screen_size=harness.SCREEN))
     except TaskError as error:
         return None, str(error).splitlines()[-1].strip()
-    return task, ""
+    reasons = explain_task(task, EnvironmentConfig(screen_size=harness.SCREEN))
+    return (None, "; ".join(reasons)) if reasons else (task, "")
 
 
 def run(environment: OSWorldEnvironment, domain: str, path: Path, with_solution: bool) -> Outcome:

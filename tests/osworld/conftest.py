@@ -8,7 +8,10 @@ from pathlib import Path
 import harness
 import pytest
 
+from arpo_verl.desktop import packages
+from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld import OSWorldEnvironment
+from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.types import Task
 
 
@@ -33,9 +36,14 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OSWorldEnv
 
 @pytest.fixture
 def task(tasks_dir: Path) -> Callable[[str, str], Task]:
-    """Loads a task by domain and the start of its id."""
+    """Loads a task by domain and the start of its id. Nothing may stand against running it here."""
+    missing = packages.missing_packages(packages.OSWORLD)
+    if missing:
+        pytest.skip(f"programs of OSWorld's tasks are not installed; run: {packages.install_command(missing)}")
 
     def load(domain: str, task_id: str) -> Task:
-        return harness.load(tasks_dir, domain, task_id)
+        task = harness.load(tasks_dir, domain, task_id)
+        check_tasks_run_here([task], EnvironmentConfig(screen_size=harness.SCREEN))
+        return task
 
     return load
