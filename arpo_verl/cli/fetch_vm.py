@@ -1,0 +1,54 @@
+"""`arpo-verl fetch-vm`: the virtual machine of OSWorld's Docker desktops, fetched once for a host.
+
+The client's Docker provider would fetch it while a desktop boots, into the working folder of whichever worker came
+first, and several workers at once into the same file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from arpo_verl.environments.providers import OS_TYPES
+from arpo_verl.errors import ArpoError, MissingDependencyError
+
+
+class FetchError(ArpoError, RuntimeError):
+    """The machine could not be fetched; what has come is kept, and a second run goes on from there."""
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser("fetch-vm", help="download the VM of OSWorld's Docker desktops (many GB, resumable)")
+    parser.add_argument("--folder", type=Path, default=Path(), help="where docker_vm_data/ is made (default: here)")
+    parser.add_argument("--os-type", choices=OS_TYPES, default=OS_TYPES[0])
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fetch, and print the recipe's line."""
+    print(f"environment.path_to_vm={fetch(args.folder, args.os_type)}")
+    return 0
+
+
+def fetch(folder: Path, os_type: str) -> Path:
+    """The VM's file, downloaded and unpacked by the client's own code where it is not there yet.
+
+    Raises:
+        FetchError: the download or the unpacking failed.
+        MissingDependencyError: the client is not installed.
+    """
+    try:
+        from desktop_env.providers.docker.manager import DockerVMManager
+    except ImportError as error:
+        raise MissingDependencyError(f"OSWorld's client is needed ({error}); run arpo-verl install-osworld") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    before = Path.cwd()
+    os.chdir(folder)  # the client knows no other folder
+    try:
+        return Path(DockerVMManager().get_vm_path(os_type=os_type, region=None)).absolute()
+    except Exception as error:  # whatever requests and zipfile raise
+        raise FetchError(f"fetching the {os_type} VM into {Path.cwd()} failed: {error}") from error
+    finally:
+        os.chdir(before)
