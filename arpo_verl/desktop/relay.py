@@ -126,6 +126,7 @@ class _Client(_End):
     def __init__(self, relay: Relay, port: int):
         super().__init__(relay)
         self._port = port
+        self._early = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -140,13 +141,22 @@ class _Client(_End):
         self.peer.peer = self
         self._joining = self.relay._loop.create_task(self._join(connection, self.peer))
 
+    def data_received(self, data: bytes) -> None:
+        # Python before 3.11.4, Debian 12's own among them, reads on after a `pause_reading` in `connection_made`.
+        if self.peer is None or self.peer.transport is None:
+            self._early += data
+        else:
+            super().data_received(data)
+
     async def _join(self, connection: socket.socket, guest: _End) -> None:
         await self.relay._loop.create_connection(lambda: guest, sock=connection)
         assert self.transport is not None and guest.transport is not None
         if self.transport.is_closing():
             guest.transport.close()
-        else:
-            self.transport.resume_reading()
+            return
+        guest.transport.write(self._early)
+        self._early = b""
+        self.transport.resume_reading()
 
 
 _relays: weakref.WeakSet[Relay] = weakref.WeakSet()
