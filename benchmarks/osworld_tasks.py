@@ -71,7 +71,7 @@ def refusal(path: Path) -> tuple[Task | None, str]:
     try:
         (task,) = load_tasks(path)
     except TaskError as error:
-        return None, str(error).splitlines()[-1].strip()
+        return None, str(error).splitlines()[-1].strip().removeprefix(f"{path}: ")
     reasons = explain_task(task, EnvironmentConfig(screen_size=harness.SCREEN))
     return (None, "; ".join(reasons)) if reasons else (task, "")
 
