@@ -40,6 +40,12 @@ def test_steps_with_a_replayed_row_say_nothing_about_the_rollout_engine(tmp_path
     assert summarize_run(tmp_path).probs_diff_max == 0.002
 
 
+def test_a_step_with_replays_counts_by_its_other_rows(tmp_path):
+    own = {"replay/without/training/rollout_probs_diff_max": 0.003}
+    write_metrics(tmp_path, [(1, training(0.5, diff=0.002)), (2, training(0.5, injected=1, diff=0.9) | own)])
+    assert summarize_run(tmp_path).probs_diff_max == 0.003
+
+
 def test_what_was_not_measured_is_said_to_be_so(tmp_path):
     write_metrics(tmp_path, [(1, {"rollout/success_mean": 0.5})])
     text = format_summary(summarize_run(tmp_path))
