@@ -107,6 +107,11 @@ class DownloadStore:
                 f"another process has been downloading {url} for more than {LOCK_S:g} s; is it stopped? "
                 f"The file would lie in {kept}"
             ) from error
+        except NotImplementedError as error:
+            raise DesktopSetupError(
+                f"task files must be kept on a file system that has locks, which {self.folder} has not; set "
+                "environment.cache_dir to a folder on a local disk"
+            ) from error
 
 
 def _download(url: str, kept: Path) -> None:

@@ -18,7 +18,7 @@ from arpo_verl.environments.task_files import TaskFiles
 from arpo_verl.errors import DesktopSetupError
 from arpo_verl.types import Task
 
-BODY = bytes(range(256)) * 512
+BODY = b"".join(b"line %d\n" % number for number in range(16_000))
 HALF = len(BODY) // 2
 PROCESSES = 4
 WAIT_S = 60
@@ -200,3 +200,41 @@ def test_a_file_put_into_the_store_by_hand_needs_no_server(server, tmp_path):
     files.begin(task)
     assert server.requests == {}
     files.remove()
+
+
+def test_a_folder_without_locks_is_named(server, tmp_path, monkeypatch):
+    def refuse(self):
+        raise NotImplementedError("FileSystem does not appear to support flock")
+
+    monkeypatch.setattr(downloads.FileLock, "__enter__", refuse)
+    files = TaskFiles(tmp_path / "store", "one")
+    with pytest.raises(DesktopSetupError, match="set environment.cache_dir"):
+        files.begin(task_of(server))
+    files.remove()
+
+
+@pytest.mark.desktop
+def test_osworlds_client_finds_what_was_fetched_and_fetches_nothing_itself(server, tmp_path):
+    from arpo_verl.environments.config import EnvironmentConfig
+    from arpo_verl.environments.osworld import OSWorldEnvironment
+
+    server.go.set()
+    path = "/home/user/in.bin"
+    spec = {
+        "id": "t1",
+        "instruction": "do it",
+        "config": [{"type": "download", "parameters": {"files": [{"url": server.url("in"), "path": path}]}}],
+        "evaluator": {
+            "func": "compare_text_file",
+            "result": {"type": "vm_file", "path": path, "dest": "in.bin"},
+            "expected": {"type": "cloud_file", "path": server.url("gold"), "dest": "gold.bin"},
+        },
+    }
+    environment = OSWorldEnvironment(EnvironmentConfig(screen_size=(320, 240), cache_dir=str(tmp_path / "store")))
+    try:
+        for _ in range(2):
+            environment.reset(Task("t1", "do it", spec))
+            assert environment.evaluate().score == 1.0
+    finally:
+        environment.close()
+    assert server.requests == {"/in": 1, "/gold": 1}
