@@ -36,7 +36,7 @@ SCREEN = (640, 480)
 IMAGE = (644, 476)
 """`SCREEN` as Qwen2.5-VL's processor resizes it: what a model's coordinates are in."""
 SETUP_S, ACTION_S = 0.1, 0.15
-STILL_S, STILL_LOOKS, STILL_TIMEOUT_S = 0.2, 3, 20.0
+STILL_S, STILL_LOOKS, STILL_TIMEOUT_S = 0.3, 4, 30.0
 """The evaluator comes when this many looks, so far apart, show the same screen: however slow the machine is."""
 MAX_STEPS = 15
 POINTER_PX = 32
