@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from omegaconf.errors import MissingMandatoryValue
 
 from arpo_verl.config import build_config, require
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.errors import ConfigError
+from arpo_verl.environments.providers import PROVIDERS, check_provider
+from arpo_verl.errors import ConfigError, TaskError
 from arpo_verl.replay.config import NONE, ReplayConfig, check_one_correction, check_sampler
 from arpo_verl.replay.persistence import read_manifest
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
@@ -19,6 +21,9 @@ from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.versions import require_verl
+
+# Where `ray start` notes the cluster that this machine is part of.
+RAY_CLUSTER_FILE = Path("/tmp/ray/ray_current_cluster")
 
 
 def check_recipe(config: DictConfig) -> None:
@@ -29,6 +34,8 @@ def check_recipe(config: DictConfig) -> None:
     """
     require_verl()
     environment = build_config(EnvironmentConfig, "environment", _section(config, "environment"))
+    if environment.provider in PROVIDERS and _desktops_are_here(config, environment):
+        check_provider(environment)
     agent = build_config(GuiAgentConfig, "gui_agent", _section(config, "gui_agent"))
     _check_replay(config, build_config(ReplayConfig, "replay", _section(config, "replay")))
     if _is_local_model(config):
@@ -36,13 +43,31 @@ def check_recipe(config: DictConfig) -> None:
     selection = build_config(
         TaskSelection, "data.tasks", _section(config.data, "tasks") if "tasks" in config.data else {}
     )
+    _check_tasks(config, selection, environment)
+
+
+def _desktops_are_here(config: DictConfig, environment: EnvironmentConfig) -> bool:
+    """Whether this process sees what the desktops' hosts see; else each of them makes the check, at its first boot."""
+    address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
+    joins = bool(address) or RAY_CLUSTER_FILE.exists()
+    return not joins and config.trainer.nnodes == 1 and environment.py_executable is None
+
+
+def _check_tasks(config: DictConfig, selection: TaskSelection, environment: EnvironmentConfig) -> None:
+    """Both lists of tasks, with whatever is wrong in either."""
+    problems: dict[str, None] = {}
     for name in ("train_files", "val_files"):
         try:
             path = config.data[name]
         except MissingMandatoryValue as error:
             remedy = f"add data.{name}=PATH"
             raise ConfigError(f"data.{name} must name a task file or folder, got nothing; {remedy}") from error
-        check_tasks_run_here(load_selected_tasks(path, selection), environment)
+        try:
+            check_tasks_run_here(load_selected_tasks(path, selection), environment)
+        except TaskError as error:
+            problems[str(error)] = None
+    if problems:
+        raise TaskError("\n".join(problems))
 
 
 def _check_replay(config: DictConfig, replay: ReplayConfig) -> None:

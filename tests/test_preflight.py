@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from arpo_verl import versions
+from arpo_verl import preflight, versions
 from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, TaskError
 from arpo_verl.policy.build import build_policy
 from arpo_verl.preflight import check_recipe
@@ -66,6 +66,25 @@ def test_a_correction_of_replays_asks_for_log_probs_and_refuses_a_second_correct
         check("replay.correction=truncated", "algorithm.rollout_correction.rollout_is=token")
 
 
+DOCKER = (
+    "environment.provider=docker",
+    "environment.screen_size=[1920,1080]",
+    "+environment.path_to_vm=/no/such.qcow2",
+)
+
+
+def test_what_a_provider_lacks_is_named_before_anything_starts_where_desktops_are_here(check, monkeypatch, tmp_path):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(preflight, "RAY_CLUSTER_FILE", tmp_path / "none")
+    overrides = (*DOCKER, "data.max_response_length=100000")
+    with pytest.raises((ConfigError, MissingDependencyError), match="/no/such.qcow2|pip install"):
+        check(*overrides)
+    check(*overrides, "trainer.nnodes=2")
+    check(*overrides, "+environment.py_executable=/opt/python")
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    check(*overrides)
+
+
 @pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
 def test_the_sampler_follows_the_trainer_mode(check, mode):
     check(f"trainer.v1.trainer_mode={mode}")
@@ -78,6 +97,13 @@ def test_a_task_that_starts_an_unknown_program_is_refused(check, tmp_path):
     path.write_text(json.dumps(task))
     with pytest.raises(TaskError, match="no-such-program-here"):
         check(f"data.train_files={path}")
+
+
+def test_what_is_wrong_with_both_lists_is_told_at_once(check, tmp_path):
+    for name in ("train", "val"):
+        (tmp_path / f"{name}.json").write_text('{"id": ')
+    with pytest.raises(TaskError, match=r"(?s)train.json.*val.json"):
+        check(f"data.train_files={tmp_path}/train.json", f"data.val_files={tmp_path}/val.json")
 
 
 def test_a_malformed_task_file_is_named_with_its_line(check, tmp_path):

@@ -43,13 +43,15 @@ class TaskDataset(RLHFDataset):
         max_samples: int = -1,
     ):
         self.config = OmegaConf.create({}) if config is None else config
-        self.data_files = list(data_files) if isinstance(data_files, (list, tuple, ListConfig)) else [data_files]
+        self.data_files = _as_list(data_files)
         self.original_data_files = list(self.data_files)
         self.tokenizer, self.processor = tokenizer, processor
         self.max_samples = max_samples
         self.serialize_dataset = False
+        self._is_training = self._tell_training()
         self._load()
-        self._check_batch()
+        if self._is_training:
+            self._check_batch()
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -100,8 +102,9 @@ class TaskDataset(RLHFDataset):
     def _load(self) -> None:
         section = self.config.get("tasks")
         values = OmegaConf.to_container(section, resolve=True) if isinstance(section, DictConfig) else section
-        tasks = load_selected_tasks(self.data_files, build_config(TaskSelection, "data.tasks", values))
-        self.tasks: list[Task] = self._sample(tasks)
+        selection = build_config(TaskSelection, "data.tasks", values)
+        tasks = load_selected_tasks(self.data_files, selection)
+        self.tasks: list[Task] = self._sample(tasks * selection.repeat if self._is_training else tasks)
 
     def _sample(self, tasks: list[Task]) -> list[Task]:
         """At most `max_samples` tasks: random ones when the data is shuffled, else the first."""
@@ -114,11 +117,24 @@ class TaskDataset(RLHFDataset):
 
     def _check_batch(self) -> None:
         """veRL drops the last incomplete batch of the training data: with less than one there would be none at all."""
-        train_files = self.config.get("train_files")
         needed = self.config.get("gen_batch_size") or self.config.get("train_batch_size") or 1
-        named = list(train_files) if isinstance(train_files, (list, ListConfig)) else [train_files]
-        if self.data_files == named and len(self) < needed:
+        if len(self) < needed:
             raise ConfigError(
                 f"data.train_batch_size must be at most the number of tasks, got {needed} with {len(self)} tasks in "
                 f"{', '.join(map(str, self.data_files))}; lower it or add tasks"
             )
+
+    def _tell_training(self) -> bool:
+        """Whether this is the training data: veRL does not say, but hands each of its two datasets its own options.
+
+        The same file with the same `max_samples` counts as training. Our recipes give the two different ones.
+        """
+        if self.data_files != _as_list(self.config.get("train_files")):
+            return False
+        train_max, val_max = self.config.get("train_max_samples", -1), self.config.get("val_max_samples", -1)
+        told_apart = self.data_files == _as_list(self.config.get("val_files")) and train_max != val_max
+        return not told_apart or self.max_samples == train_max
+
+
+def _as_list(files: Any) -> list[str]:
+    return list(files) if isinstance(files, (list, tuple, ListConfig)) else [files]

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,9 @@ class TaskProblem:
     where: str
     what: str
     missing: bool = False
+    """An index names it, and it has no file."""
+    unread: bool = False
+    """It is no task but a file of tasks, whose tasks are not known: never left out."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,9 @@ def load_tasks(
             `embedded`: the suite that is shipped with the embedded desktop;
             a task's JSON file, or a JSON list of tasks;
             a folder: OSWorld's (`test_all.json` beside `examples/`), or any with task files in it or below it;
-            an index such as OSWorld's `test_all.json`, `{domain: [ids]}`, beside `examples/<domain>/<id>.json`;
+            an index such as OSWorld's `test_all.json` or `test_small.json`, `{domain: [ids]}`, beside
+            `examples/<domain>/<id>.json`;
+            a list of one's own there: a JSON list of ids, or a .txt file with one a line, `#` beginning a comment;
             several of these: a list, or a string with commas.
         skip_missing: leave out tasks that an index names and that have no file, instead of raising.
         skip_unusable: leave out tasks that the installed OSWorld client cannot run or that are malformed.
@@ -79,7 +84,7 @@ def scan_tasks(path: TaskPath | Iterable[TaskPath]) -> Iterator[Task | TaskProbl
     """
     origin: dict[str, str] = {}
     for found in _find_all(path):
-        loaded = _load_one(found)
+        loaded = found if isinstance(found, TaskProblem) else _load_one(found)
         if isinstance(loaded, Task) and loaded.task_id in origin:
             what = f"the id {loaded.task_id} is that of {origin[loaded.task_id]} too; name each task once"
             yield TaskProblem(found.where, what)
@@ -90,7 +95,7 @@ def scan_tasks(path: TaskPath | Iterable[TaskPath]) -> Iterator[Task | TaskProbl
 
 
 def _settle_problems(problems: list[TaskProblem], good: int, skip_missing: bool, skip_unusable: bool) -> None:
-    fatal = [p for p in problems if not (skip_missing if p.missing else skip_unusable)]
+    fatal = [p for p in problems if p.unread or not (skip_missing if p.missing else skip_unusable)]
     if len(problems) > len(fatal):
         logger.warning("%d tasks are left out: missing, malformed or unknown here", len(problems) - len(fatal))
     if not fatal:
@@ -102,23 +107,30 @@ def _settle_problems(problems: list[TaskProblem], good: int, skip_missing: bool,
     raise TaskError(f"{len(fatal)} of {len(problems) + good} tasks cannot be used{remedy}:\n{named}{rest}")
 
 
-def _find_all(path: TaskPath | Iterable[TaskPath]) -> Iterator[_Found]:
+def _find_all(path: TaskPath | Iterable[TaskPath]) -> Iterator[_Found | TaskProblem]:
+    paths = list(_paths(path))
+    absent = [str(one) for one in paths if not one.exists()]
+    if absent:
+        raise TaskError(
+            f"{', '.join(absent)} must be a task file, a folder of task files or {EMBEDDED!r}, got a path that does "
+            f"not exist (seen from {Path.cwd()})"
+        )
+    for one in paths:
+        yield from _find(one)
+
+
+def _paths(path: TaskPath | Iterable[TaskPath]) -> Iterator[Path]:
     if not isinstance(path, (str, os.PathLike)):
         for one in path:
-            yield from _find_all(one)
+            yield from _paths(one)
     elif isinstance(path, str) and "," in path and not Path(path).exists():
         for one in path.split(","):
-            yield from _find_all(one.strip())
+            yield from _paths(one.strip())
     else:
-        yield from _find(EMBEDDED_DIR if path == EMBEDDED else Path(path).expanduser())
+        yield EMBEDDED_DIR if path == EMBEDDED else Path(path).expanduser()
 
 
-def _find(path: Path) -> Iterator[_Found]:
-    if not path.exists():
-        raise TaskError(
-            f"{path} must be a task file, a folder of task files or {EMBEDDED!r}, got a path that does not exist "
-            f"(seen from {Path.cwd()})"
-        )
+def _find(path: Path) -> Iterator[_Found | TaskProblem]:
     if path.is_dir():
         index = path / "test_all.json"
         if index.is_file() and (path / "examples").is_dir():
@@ -126,11 +138,13 @@ def _find(path: Path) -> Iterator[_Found]:
         else:
             yield from (_Found(str(file), file) for file in sorted(path.rglob("*.json")))
         return
-    content = _read_json(path)
+    content = _read_ids(path) if path.suffix == ".txt" else _read_json(path)
     if isinstance(content, TaskProblem):
-        raise TaskError(f"{content.where}: {content.what}")
-    if isinstance(content, Mapping) and not _is_index(content):
+        yield replace(content, unread=True)
+    elif isinstance(content, Mapping) and not _is_index(content):
         yield _Found(str(path), spec=content)
+    elif not isinstance(content, Mapping | list):
+        yield TaskProblem(str(path), f"must hold a task, tasks or ids, got {type(content).__name__}", unread=True)
     elif isinstance(content, list) and not all(isinstance(item, str) for item in content):
         yield from (_Found(f"{path}[{number}]", spec=item) for number, item in enumerate(content))
     else:
@@ -168,10 +182,25 @@ def _load_one(found: _Found) -> Task | TaskProblem:
 
 
 def _read_json(path: Path) -> Any:
+    text = _read_text(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return text if isinstance(text, TaskProblem) else json.loads(text)
     except json.JSONDecodeError as error:
         return TaskProblem(str(path), f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}")
+
+
+def _read_ids(path: Path) -> list[str] | TaskProblem:
+    """The ids of a text file."""
+    text = _read_text(path)
+    if isinstance(text, TaskProblem):
+        return text
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return [line for line in lines if line]
+
+
+def _read_text(path: Path) -> str | TaskProblem:
+    try:
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         return TaskProblem(str(path), f"not UTF-8 text: {error}")
     except OSError as error:

@@ -18,7 +18,7 @@ class TaskSelection:
     ids: Sequence[str] | None = None
     """Only these, as in a curriculum or a filtered training set; None: all."""
     repeat: int = 1
-    """How often an epoch draws each task: more groups of few tasks in one batch."""
+    """How often a training epoch draws each task: more groups of few tasks in one batch. Validation draws each once."""
     skip_missing: bool = False
     """Leave out tasks that an index names and that have no file."""
     skip_unusable: bool = False
@@ -35,16 +35,16 @@ class TaskSelection:
 
 
 def load_selected_tasks(path: TaskPath | Iterable[TaskPath], selection: TaskSelection) -> list[Task]:
-    """`load_tasks` under a recipe's selection, in the order of the files, all of them `repeat` times.
+    """`load_tasks` under a recipe's selection, in the order of the files, each once.
 
     Raises:
         TaskError: as `load_tasks`, and for a selected id that no file has.
     """
     tasks = load_tasks(path, skip_missing=selection.skip_missing, skip_unusable=selection.skip_unusable)
     if selection.ids is None:
-        return tasks * selection.repeat
+        return tasks
     unknown = [i for i in selection.ids if i not in {task.task_id for task in tasks}]
     if unknown:
         raise TaskError(f"data.tasks.ids must name tasks of {path}, which lacks {', '.join(unknown)}")
     wanted = set(selection.ids)
-    return [task for task in tasks if task.task_id in wanted] * selection.repeat
+    return [task for task in tasks if task.task_id in wanted]

@@ -78,6 +78,16 @@ def test_repeated_tasks_are_rows_of_their_own(task_dir):
     assert [rows[i]["index"] for i in range(len(rows))] == [0, 1]
 
 
+@pytest.mark.parametrize("same_file", [True, False])
+def test_validation_draws_each_task_once(task_dir, same_file):
+    val_files = str(task_dir) if same_file else f"{task_dir}/../{task_dir.name}"
+    files = {"train_files": str(task_dir), "val_files": val_files, "train_max_samples": -1, "val_max_samples": 0}
+    options = OmegaConf.create({"custom_cls": CUSTOM, "train_batch_size": 10, **files, "tasks": {"repeat": 2}})
+    training = create_rl_dataset(files["train_files"], options, None, None, True, files["train_max_samples"])
+    validation = create_rl_dataset(files["val_files"], options, None, None, False, files["val_max_samples"])
+    assert (len(training), len(validation)) == (10, 5)
+
+
 def test_fewer_tasks_than_a_batch_is_told_at_once(task_dir):
     with pytest.raises(ConfigError, match="data.train_batch_size must be at most the number of tasks, got 8 with 5"):
         dataset(task_dir, train_batch_size=8)

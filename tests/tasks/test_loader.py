@@ -61,6 +61,33 @@ def test_folders_indexes_lists_and_commas_are_read(osworld, tmp_path):
     assert ids(load_tasks(write(tmp_path / "many.json", [spec(id="a"), spec(id="b")]))) == ["a", "b"]
 
 
+def test_osworlds_indexes_and_a_list_of_ones_own_are_read(osworld):
+    assert ids(load_tasks(write(osworld / "test_small.json", {"gimp": ["two"]}))) == ["two"]
+    text = "# easy ones\ntwo   # by mouse\n\none\n"
+    assert ids(load_tasks(write(osworld / "mine.txt", text))) == ["two", "one"]
+    with pytest.raises(TaskError, match=r"1 of 2 tasks.*\n.*mine.txt names three: there is no file"):
+        load_tasks(write(osworld / "mine.txt", "one\nthree\n"))
+
+
+def test_everything_that_is_wrong_is_in_one_message(osworld):
+    write(osworld / "examples/os/bad.json", "{")
+    write(osworld / "examples/os/worse.json", {"id": "worse"})
+    index = write(osworld / "many.json", {"os": ["one", "bad", "gone", "worse"]})
+    broken = write(osworld / "broken.json", '{"os": [')
+    with pytest.raises(TaskError) as caught:
+        load_tasks([index, broken])
+    for reason in ("bad.json: not JSON", "there is no file", "instruction, evaluator missing", "broken.json: not JSON"):
+        assert reason in str(caught.value)
+    assert str(caught.value).startswith("4 of 5 tasks cannot be used")
+
+
+def test_a_list_that_cannot_be_read_is_never_left_out(osworld):
+    for name, content in (("broken.json", "{"), ("number.json", "3")):
+        paths = [osworld / "test_all.json", write(osworld / name, content)]
+        with pytest.raises(TaskError, match=name):
+            load_tasks(paths, skip_missing=True, skip_unusable=True)
+
+
 def test_an_index_that_names_missing_files_lists_them_all_or_skips_them(osworld):
     with pytest.raises(TaskError, match=r"1 of 3 tasks.*\n.*more.json names os/gone: there is no file .*gone.json"):
         load_tasks(osworld / "more.json")
@@ -70,6 +97,8 @@ def test_an_index_that_names_missing_files_lists_them_all_or_skips_them(osworld)
 def test_a_path_that_does_not_exist_is_named():
     with pytest.raises(TaskError, match="nowhere.json must be a task file"):
         load_tasks("nowhere.json")
+    with pytest.raises(TaskError, match="nowhere.json, no/such/folder must be a task file"):
+        load_tasks("nowhere.json, no/such/folder")
 
 
 def test_malformed_json_is_named_with_line_and_column(tmp_path):
