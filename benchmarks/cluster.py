@@ -38,6 +38,7 @@ from arpo_verl.types import Action, Point, Task
 ROOT = Path(__file__).resolve().parents[1]
 TRAINER_TIMEOUT_S = 1500.0
 BOOT_TIMEOUT_S = 300.0
+START_ATTEMPTS = 4
 # A verdict that was on its way when the node died is written a moment later.
 WRITE_S = 10.0
 # A busy machine may draw a window later than the policy once clicked it.
@@ -72,7 +73,13 @@ class Nodes:
         self.workers = [self._start(number, plan, num_cpus=0) for number in (1, 2)]
 
     def _start(self, number: int, plan: Plan, **options: Any) -> Any:
-        return self.cluster.add_node(resources={f"desktop:node-{number}": plan.desktops_per_node}, **options)
+        options["resources"] = {f"desktop:node-{number}": plan.desktops_per_node}
+        for _ in range(START_ATTEMPTS - 1):
+            try:
+                return self.cluster.add_node(**options)
+            except Exception as error:  # Ray's own has no name: it gives a start 30 s, which a busy machine may exceed
+                print(f"starting node {number} again: {error}")
+        return self.cluster.add_node(**options)
 
     def kill_last(self) -> str:
         """SIGKILL to all of the last node; returns its name."""

@@ -143,8 +143,9 @@ class EnvironmentConfig:
     """How often a ready desktop that nobody uses is asked whether it is still alive; a dead one is replaced before
     anybody leases it. Costs the guest one screenshot."""
     quarantine_faults: int = 6
-    """A task whose episodes broke desktops so often, with none completed in between, is quarantined: its sessions are
-    dropped at once, so that it cannot eat up the others' desktops. Two sessions' attempts by default; 0 never does."""
+    """A task whose episodes broke desktops so often, with none completed in between while other tasks' were, is
+    quarantined: its sessions are dropped at once, so that it cannot eat up the others' desktops. Two sessions' attempts
+    by default; 0 never does."""
     quarantine_desktops: int = 3
     """On how many different desktops of the pool those faults must have come (all of them in a smaller pool): a single
     bad place is not the task's fault."""

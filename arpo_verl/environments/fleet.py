@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 # How often desktops without a node look for one: nodes come back, and new ones join.
 PLACE_INTERVAL_S = 2.0
+# Ray takes up to half a minute to notice that a node is dead.
+SUSPECT_S = 30.0
 # How often the log says that they still look.
 COMPLAIN_INTERVAL_S = 60.0
 
@@ -72,6 +74,7 @@ class Fleet:
         self._homeless: set[int] = set()
         self._changed = asyncio.Event()
         self._lives: set[asyncio.Task[None]] = set()
+        self._suspected: dict[str, float] = {}
         self._complained = 0.0
         self._move_out(range(config.num_desktops))
 
@@ -88,6 +91,8 @@ class Fleet:
             return
         logger.warning("the desktop worker of slots %s died; starting another", worker.slots)
         self.workers.remove(worker)
+        if worker.has_started:
+            self._suspected[worker.node_id] = time.monotonic()
         ray.kill(worker.actor)
         for slot in worker.slots:
             self.generations[slot] += 1
@@ -134,17 +139,28 @@ class Fleet:
             return
         nodes = await asyncio.to_thread(ray.nodes)
         offers = read_offers(nodes, self._config.host_prefix)
-        used: Counter[Offer] = Counter()
-        for worker in self.workers:
-            if worker.placement.offer is not None:
-                used[worker.placement.offer] += len(worker.slots)
-        for placement in place(sorted(self._homeless), offers, used, self._config.desktops_per_worker):
-            self._start(placement)
+        for choice in (self._trusted(offers), offers):
+            for placement in place(sorted(self._homeless), choice, self._used(), self._config.desktops_per_worker):
+                self._start(placement)
         if self._homeless and time.monotonic() - self._complained > COMPLAIN_INTERVAL_S:
             self._complained = time.monotonic()
             logger.warning(
                 "%d desktops wait for a node with free units: %s", len(self._homeless), describe(nodes, offers or [])
             )
+
+    def _trusted(self, offers: list[Offer] | None) -> list[Offer] | None:
+        """Without nodes that have just lost a worker: Ray may not know yet that they are dead."""
+        if offers is None:
+            return None
+        recent = time.monotonic() - SUSPECT_S
+        return [offer for offer in offers if self._suspected.get(offer.node_id, recent) <= recent]
+
+    def _used(self) -> Counter[Offer]:
+        used: Counter[Offer] = Counter()
+        for worker in self.workers:
+            if worker.placement.offer is not None:
+                used[worker.placement.offer] += len(worker.slots)
+        return used
 
     def _start(self, placement: Placement) -> None:
         generations = {slot: self.generations[slot] for slot in placement.slots}

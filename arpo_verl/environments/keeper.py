@@ -67,7 +67,7 @@ class SlotKeeper:
             return Reply(error="DesktopBootError", message=message)
         except ray.exceptions.RayError as error:
             self._fleet.lost(worker)
-            return Reply(error="HostLostError", message=f"the worker of desktop {slot} did not start: {error}")
+            return Reply(error="DesktopBootError", message=f"the worker of desktop {slot} did not start: {error}")
         async with self._boots[worker.node_id]:
             return await self._prepare(worker, slot)
 

@@ -13,13 +13,16 @@ from arpo_verl.environments.config import EnvironmentConfig
 class _Record:
     """A task's faults since an episode of it was last completed."""
 
+    began: int
+    """How many episodes of all tasks had been completed by then."""
     faults: int = 0
     slots: set[int] = field(default_factory=set)
     until: float | None = None
 
 
 class Quarantine:
-    """Counts faults by task. A task on probation, its time over, keeps its count: one more fault sends it back.
+    """Counts faults by task, and blames the task only where others are completed meanwhile: when nothing is, a network
+    or a cloud is down. A task on probation, its time over, keeps its count: one more fault sends it back.
 
     Args:
         config: `quarantine_faults`, `quarantine_desktops`, `quarantine_s`.
@@ -30,19 +33,21 @@ class Quarantine:
         self._config = config
         self._clock = clock
         self._records: dict[str, _Record] = {}
+        self._completed = 0
 
     def fault(self, task_id: str, slot: int) -> None:
         """Count a fault of the desktop in `slot` under an episode of the task."""
-        config, record = self._config, self._records.setdefault(task_id, _Record())
+        config, record = self._config, self._records.setdefault(task_id, _Record(self._completed))
         record.faults += 1
         record.slots.add(slot)
         enough_slots = len(record.slots) >= min(config.quarantine_desktops, config.num_desktops)
-        if 0 < config.quarantine_faults <= record.faults and enough_slots:
+        if 0 < config.quarantine_faults <= record.faults and enough_slots and self._completed > record.began:
             record.until = self._clock() + config.quarantine_s
 
     def completed(self, task_id: str) -> None:
         """An episode of the task came to its verdict: whatever broke before was not the task's doing."""
         self._records.pop(task_id, None)
+        self._completed += 1
 
     def refusal(self, task_id: str) -> str | None:
         """Why the task gets no desktop now; None when it does."""

@@ -315,6 +315,12 @@ def test_a_task_that_breaks_desktops_is_quarantined_and_the_others_go_on(pool):
         for _ in range(2):  # three at a time, on three desktops
             outcomes = await asyncio.gather(*(play(pool, task) for _ in range(3)), return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [DesktopLostError] * 3
+            assert await play(pool) == 1.0
+
+        async def is_quarantined():  # a release is not waited for
+            return (await pool.status_async())["tasks_quarantined"] == 1
+
+        await until(is_quarantined)
         with pytest.raises(TaskQuarantinedError, match="6 times, on . different"):
             await play(pool, task)
         return await play(pool)

@@ -20,10 +20,17 @@ def make_quarantine(num_desktops=8, **options):
     return Quarantine(EnvironmentConfig(num_desktops=num_desktops, **options), clock), clock
 
 
+def break_desktops(quarantine, task_id, slots):
+    """Faults of the task, while another is completed."""
+    for slot in slots:
+        quarantine.fault(task_id, slot)
+        quarantine.completed("other")
+
+
 def test_enough_faults_on_enough_desktops_shut_a_task_out_and_no_other():
     quarantine, _ = make_quarantine()
     for slot in (0, 1):
-        quarantine.fault("bad", slot)
+        break_desktops(quarantine, "bad", [slot])
         assert quarantine.refusal("bad") is None
     quarantine.fault("bad", 1)
     assert "task bad is quarantined for 60 s more" in quarantine.refusal("bad")
@@ -34,23 +41,32 @@ def test_enough_faults_on_enough_desktops_shut_a_task_out_and_no_other():
 
 def test_faults_on_one_desktop_only_are_the_desktops():
     quarantine, _ = make_quarantine()
-    for _ in range(10):
-        quarantine.fault("unlucky", 0)
+    break_desktops(quarantine, "unlucky", [0] * 10)
     assert quarantine.refusal("unlucky") is None
 
 
 def test_in_a_pool_of_one_its_faults_count():
     quarantine, _ = make_quarantine(num_desktops=1)
-    for _ in range(3):
-        quarantine.fault("bad", 0)
+    break_desktops(quarantine, "bad", [0, 0, 0])
     assert quarantine.refusal("bad")
+
+
+def test_when_nothing_else_is_completed_either_no_task_is_to_blame():
+    quarantine, _ = make_quarantine()
+    quarantine.completed("before")
+    for slot in range(6):
+        quarantine.fault("one", slot)
+        quarantine.fault("another", slot)
+    assert quarantine.task_ids == []
+    quarantine.completed("third")
+    quarantine.fault("one", 0)
+    assert quarantine.task_ids == ["one"]
 
 
 def test_a_completed_episode_clears_the_task():
     quarantine, _ = make_quarantine()
     for _ in range(5):
-        quarantine.fault("flaky", 0)
-        quarantine.fault("flaky", 1)
+        break_desktops(quarantine, "flaky", [0, 1])
         quarantine.completed("flaky")
     assert quarantine.refusal("flaky") is None
     quarantine.completed("never seen")
@@ -58,8 +74,7 @@ def test_a_completed_episode_clears_the_task():
 
 def test_after_its_time_a_task_is_tried_again_on_probation():
     quarantine, clock = make_quarantine()
-    for slot in range(3):
-        quarantine.fault("bad", slot)
+    break_desktops(quarantine, "bad", range(3))
     clock.now += 60
     assert quarantine.refusal("bad") is None and quarantine.task_ids == []
     quarantine.fault("bad", 0)
@@ -72,8 +87,7 @@ def test_after_its_time_a_task_is_tried_again_on_probation():
 
 def test_zero_faults_never_quarantines():
     quarantine, _ = make_quarantine(quarantine_faults=0)
-    for slot in range(20):
-        quarantine.fault("bad", slot % 8)
+    break_desktops(quarantine, "bad", [slot % 8 for slot in range(20)])
     assert quarantine.refusal("bad") is None
 
 

@@ -13,6 +13,8 @@ from arpo_verl.environments.metrics import LeaseReport, PoolMetrics
 from arpo_verl.environments.quarantine import Quarantine
 from arpo_verl.environments.worker import Reply
 
+COMPLETED = LeaseReport(seconds={"evaluate": [1.0]})
+
 
 class Method:
     """A Ray actor's method that notes its calls and answers each with a future."""
@@ -109,15 +111,15 @@ def test_an_idle_desktop_that_is_found_dead_is_renewed_before_anybody_gets_it():
 
 def test_those_who_wait_for_a_desktop_with_a_quarantined_task_are_told_at_once():
     async def run():
-        _, metrics, desk = make_desk(2, quarantine_faults=2, quarantine_desktops=2)
+        _, metrics, desk = make_desk(3, quarantine_faults=2, quarantine_desktops=2)
         worker = Worker("a")
-        desktops = [ReadyDesktop(worker, slot, 1) for slot in range(2)]
-        for number, desktop in enumerate(desktops):
-            desk.offer(desktop)
-            assert (await desk.acquire(f"lease-{number}", "bad")).error is None
+        for slot, task_id in enumerate(("bad", "bad", "good")):
+            desk.offer(ReadyDesktop(worker, slot, 1))
+            assert (await desk.acquire(f"lease-{slot}", task_id)).error is None
         waiting = {task: asyncio.create_task(desk.acquire(f"wait-{task}", task)) for task in ("bad", "good")}
         await settle()
         desk.release("lease-0", LeaseReport("DesktopLostError"))
+        desk.release("lease-2", COMPLETED)
         desk.release("lease-1", LeaseReport("DesktopLostError"))
         assert (await waiting["bad"]).error == "TaskQuarantinedError"
         assert (await desk.acquire("late", "bad")).error == "TaskQuarantinedError"
@@ -143,11 +145,12 @@ def test_those_who_wait_for_a_desktop_with_a_quarantined_task_are_told_at_once()
 )
 def test_only_what_a_task_can_have_done_is_put_down_to_it(report, quarantined):
     async def run():
-        _, _, desk = make_desk(1, quarantine_faults=1, quarantine_desktops=1)
-        desk.offer(ReadyDesktop(Worker("a"), 0, 1))
-        await desk.acquire("lease", "t")
-        desk.release("lease", report)
-        desk.offer(ReadyDesktop(Worker("a"), 0, 2))
+        _, _, desk = make_desk(1, quarantine_faults=2, quarantine_desktops=1)
+        for number, (task_id, what) in enumerate([("t", report), ("other", COMPLETED), ("t", report)]):
+            desk.offer(ReadyDesktop(Worker("a"), 0, number))
+            await desk.acquire(f"lease-{number}", task_id)
+            desk.release(f"lease-{number}", what)
+        desk.offer(ReadyDesktop(Worker("a"), 0, 3))
         return (await desk.acquire("again", "t")).error
 
     assert asyncio.run(run()) == ("TaskQuarantinedError" if quarantined else None)
