@@ -177,7 +177,7 @@ def _load_one(found: _Found) -> Task | TaskProblem:
             return spec
     problems = problems_of(spec, installed_catalogue())
     if problems:
-        return TaskProblem(found.where, "; ".join(problems))
+        return TaskProblem(found.where, "; ".join(dict.fromkeys(problems)))
     return Task(task_id=spec["id"], instruction=spec["instruction"], spec=spec)
 
 
