@@ -57,6 +57,9 @@ class SamplerConfig:
     """`${gui_agent}`: its prompt and language are part of the store's fingerprint."""
     resume: Mapping[str, Any] | None = None
     """Where the trainer resumes from; see `ResumeConfig`. None restores no store."""
+    sync_refill_failed_groups: bool = False
+    """`${trainer.v1.sampler.sync_refill_failed_groups}`, which veRL hands to its own samplers only: in mode `sync`,
+    draw another prompt for a group all of whose sessions were dropped, instead of training on fewer groups."""
     poll_interval_s: float = 2.0
     """How often veRL asks the queue whether the rollouts are done: its own default. Short steps want less."""
 
@@ -192,6 +195,7 @@ class ReplaySampler(ReplayBuffer):
         check_sampler(type(self).__name__, self.trainer_mode)
         self.replayer = Replayer(self.sampler_kwargs)
         self.poll_interval = self.replayer.sampler_config.poll_interval_s
+        self.sync_refill_failed_groups = self.replayer.sampler_config.sync_refill_failed_groups
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """As veRL samples, and then `Replayer.process`. Validation's passes untouched."""
