@@ -67,10 +67,8 @@ def register_adapter(base: ModuleType) -> None:
 
 
 def register_weights(base: ModuleType) -> None:
-    """Register the way of the weights between them, with the imported module `verl.checkpoint_engine.base`."""
-    from arpo_verl.cpu.weights import RayCheckpointEngine
-
-    base.CheckpointEngineRegistry.register("ray")(RayCheckpointEngine)
+    """Register the way of the weights between them, once `verl.checkpoint_engine.base` is imported."""
+    import arpo_verl.cpu.weights  # noqa: F401  registers on import
 
 
 def _load_replica() -> type:

@@ -4,6 +4,8 @@
 
 veRL's own engines for `trainer_mode: separate_async` (nccl, nixl, ...) need one. Each rollout worker has an inbox, a
 queue of Ray's; the first training worker puts all weights into Ray's object store, and a reference into every inbox.
+
+Importing this module registers it with veRL.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ import numpy as np
 import ray
 import torch
 from ray.util.queue import Queue
-from verl.checkpoint_engine.base import CheckpointEngine
+from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from arpo_verl.cpu.adapter import to_array
 
 
+@CheckpointEngineRegistry.register("ray")
 class RayCheckpointEngine(CheckpointEngine):
     """veRL's interface of a checkpoint engine; the same class on both sides.
 
