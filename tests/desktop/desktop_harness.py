@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -46,11 +47,12 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 15.0) -> Any:
 
 
 def process_tree(pid: int) -> list[int]:
-    """`pid` and its descendants, by the kernel's word."""
+    """`pid` and its descendants, by the kernel's word. One that ends meanwhile may be left out, with its own."""
     tree = [pid]
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/children") as children:
-            tree += [descendant for child in children.read().split() for descendant in process_tree(int(child))]
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as children:
+                tree += [descendant for child in children.read().split() for descendant in process_tree(int(child))]
     return tree
 
 
