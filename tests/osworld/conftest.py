@@ -9,9 +9,7 @@ import harness
 import pytest
 
 from arpo_verl.desktop import packages
-from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld import OSWorldEnvironment
-from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.types import Task
 
 
@@ -27,23 +25,27 @@ def tasks_dir() -> Path:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OSWorldEnvironment]:
+def downloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `environment` keeps what tasks download."""
+    return tmp_path_factory.mktemp("downloads")
+
+
+@pytest.fixture(scope="module")
+def environment(downloads: Path) -> Iterator[OSWorldEnvironment]:
     """A desktop with OSWorld's screen; each reset makes it a fresh one."""
-    environment = harness.make_environment(tmp_path_factory.mktemp("downloads"))
+    environment = harness.make_environment(downloads)
     yield environment
     environment.close()
 
 
 @pytest.fixture
 def task(tasks_dir: Path) -> Callable[[str, str], Task]:
-    """Loads a task by domain and the start of its id. Nothing may stand against running it here."""
+    """Loads a task by domain and the start of its id."""
     missing = packages.missing_packages(packages.OSWORLD)
     if missing:
         pytest.skip(f"programs of OSWorld's tasks are not installed; run: {packages.install_command(missing)}")
 
     def load(domain: str, task_id: str) -> Task:
-        task = harness.load(tasks_dir, domain, task_id)
-        check_tasks_run_here([task], EnvironmentConfig(screen_size=harness.SCREEN))
-        return task
+        return harness.load(tasks_dir, domain, task_id)
 
     return load

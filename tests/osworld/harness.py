@@ -22,6 +22,7 @@ from PIL import Image, ImageChops
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld import OSWorldEnvironment
 from arpo_verl.tasks.loader import load_tasks
+from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.types import Action, Click, Fail, Finish, Hotkey, Point, Size, Task, TypeText, Wait
 
 TASKS_VARIABLE = "ARPO_OSWORLD_TASKS"
@@ -76,6 +77,7 @@ def run_solution(environment: OSWorldEnvironment, task: Task, solution: Solution
 
 
 def _run(environment: OSWorldEnvironment, task: Task, solution: Solution, last: Action) -> float:
+    check_tasks_run_here([task], environment._config)
     observation = environment.reset(task)
     solution(Operator(environment, observation.screenshot, task.task_id))
     environment.step(last)
