@@ -11,6 +11,7 @@ from typing import Any
 
 from Xlib import X, Xatom
 from Xlib.display import Display
+from Xlib.protocol.event import ClientMessage
 
 from . import children, keyboard, layout
 
@@ -100,18 +101,31 @@ def _prepare_root(display: Any, width: int, height: int) -> None:
 
 
 def _start_window_manager(display: Any) -> None:
+    """Start openbox and wait until it answers.
+
+    It announces itself before it looks at events, and one that comes in between lies unread until the next: a program's
+    first window did not show. So it is asked about a window that is never shown, until it answers.
+    """
     children.spawn(["openbox", "--sm-disable"])
-    check = display.intern_atom("_NET_SUPPORTING_WM_CHECK")
     root = display.screen().root
+    probe = root.create_window(0, 0, 1, 1, 0, X.CopyFromParent, event_mask=X.PropertyChangeMask)
+    announced = display.intern_atom("_NET_SUPPORTING_WM_CHECK")
+    answer = display.intern_atom("_NET_FRAME_EXTENTS")
+    question = ClientMessage(
+        window=probe, client_type=display.intern_atom("_NET_REQUEST_FRAME_EXTENTS"), data=(32, [0] * 5)
+    )
     poller = select.poll()
     poller.register(display.fileno(), select.POLLIN)
     deadline = time.monotonic() + STEP_TIMEOUT_S
-    while root.get_full_property(check, Xatom.WINDOW) is None:
+    while probe.get_full_property(answer, Xatom.CARDINAL) is None:
         if time.monotonic() > deadline:
             raise BootError(f"openbox did not start: {children.log_tail('openbox')}")
-        poller.poll(50)  # a property of the root changed, or it is time to look again
+        if root.get_full_property(announced, Xatom.WINDOW) is not None:
+            root.send_event(question, X.SubstructureRedirectMask | X.SubstructureNotifyMask)
+        poller.poll(50)  # a property of the root or of the window changed, or it is time to look again
         while display.pending_events():
             display.next_event()
+    probe.destroy()
 
 
 def _await(condition: Callable[[], bool], program: str) -> None:
