@@ -168,7 +168,8 @@ def _replace(
 def _limit(
     replacements: Sequence[Replacement], groups: Sequence[Group], config: ReplayConfig, rng: random.Random
 ) -> tuple[Replacement, ...]:
-    limit = int(config.max_share * sum(len(group.outcomes) for group in groups))
+    # Not a row less where the share of the rows is a whole number but for rounding.
+    limit = int(config.max_share * sum(len(group.outcomes) for group in groups) + 1e-9)
     if len(replacements) <= limit:
         return tuple(replacements)
     # By task, so that the draw does not depend on which group finished first.
