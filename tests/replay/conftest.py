@@ -36,6 +36,20 @@ def model_path(tmp_path_factory):
     return str(build_policy(tmp_path_factory.mktemp("policy") / "qwen", size=PolicySize(num_layers=1, vision_depth=1)))
 
 
+def start_ray(num_cpus, attempts=4):
+    """A local Ray. It gives itself 30 s to start, which a machine under load may not keep: then once more."""
+    import ray
+
+    for attempt in range(1, attempts + 1):
+        try:
+            ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, log_to_driver=False)
+            return
+        except Exception as error:
+            if "timed out during startup" not in str(error) or attempt == attempts:
+                raise
+            ray.shutdown()
+
+
 @pytest.fixture(scope="module")
 def queue():
     """A real TransferQueue on a Ray of its own, started as veRL's task runner does."""
@@ -43,7 +57,7 @@ def queue():
     import transfer_queue as tq
 
     # Controller and storage unit ask Ray for one logical CPU each, and wait for ever where there is none.
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    start_ray(num_cpus=4)
     backend = {"storage_backend": "SimpleStorage", "SimpleStorage": {"num_data_storage_units": 1}}
     tq.init(OmegaConf.create({"enable": True, "backend": backend}))
     yield tq

@@ -1,5 +1,7 @@
 """The sampler against a real TransferQueue on a real Ray, on rows that veRL's own post-processing wrote."""
 
+import dataclasses
+import math
 import time
 from types import SimpleNamespace
 
@@ -7,14 +9,20 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from queue_rows import screenshot
+from tensordict import TensorDict
+from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1.utils import MetricsAggregator
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.pool import DesktopPool
 from arpo_verl.errors import ConfigError, ReplayError
+from arpo_verl.replay import rows
 from arpo_verl.replay.rows import plain
 from arpo_verl.replay.sampler import ReplaySampler
 
+REFILL = "+trainer.v1.sampler.sampler_kwargs.sync_refill_failed_groups=${trainer.v1.sampler.sync_refill_failed_groups}"
 # What the trajectory determines in a row; the rest of a row is the prompt's.
 TRAJECTORY_FIELDS = ["prompts", "responses", "input_ids", "response_mask", "loss_mask", "position_ids"]
 TRAJECTORY_FIELDS += ["rollout_log_probs", "rm_scores", "num_turns", "multi_modal_inputs", "extra_fields"]
@@ -50,16 +58,27 @@ def equal(a, b):
     return a == b
 
 
-def advantages_of(tq, batch, config):
+def score(tq, batch, shifts=None):
+    """Put old log-probs into the queue, as if the actor had scored the rows.
+
+    Args:
+        shifts: by key, how much likelier each token has become since it was written; the same likelihood without.
+    """
+    data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["rollout_log_probs"])
+    rows = zip(batch.keys, data["rollout_log_probs"], strict=True)
+    scored = torch.nested.as_nested_tensor([row + (shifts or {}).get(key, 0) for key, row in rows], layout=torch.jagged)
+    fields = TensorDict({"old_log_probs": scored, "entropy": scored.exp()}, batch_size=len(batch))
+    tq.kv_batch_put(batch.keys, batch.partition_id, fields=fields)
+
+
+def advantages_of(tq, batch, config, shifts=None):
     """What the trainer's own `_compute_advantage` leaves in the queue for the actor: one number a trajectory."""
-    log_probs = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["rollout_log_probs"])
-    log_probs["old_log_probs"] = log_probs.pop("rollout_log_probs")  # as if the actor had scored them
-    tq.kv_batch_put(batch.keys, batch.partition_id, fields=log_probs)
+    score(tq, batch, shifts)
     PPOTrainer._compute_advantage(SimpleNamespace(config=config), batch, metrics={})
     data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["advantages", "response_mask"])
     rows = zip(batch.keys, data["advantages"], data["response_mask"], strict=True)
-    values = {key: set(advantages[mask.bool()].tolist()) for key, advantages, mask in rows}
-    return {key: value for key, (value,) in values.items()}
+    values = {key: {round(a, 5) for a in advantages[mask.bool()].tolist()} for key, advantages, mask in rows}
+    return {key: value.pop() for key, value in values.items() if len(value) == 1}  # padding rows have none
 
 
 def replayed_keys(batch):
@@ -193,6 +212,145 @@ def test_the_async_sampler_replays_too(empty_queue, rollouts, sampler):
     assert len(replayed_keys(batch)) == 1 and metrics["replay/injected"] == 1
 
 
+def test_async_neither_drops_an_old_replay_nor_keeps_a_stale_group_for_one(empty_queue, rollouts, sampler):
+    """veRL's staleness limit, 8 versions by default, is about rollouts; a group whose session failed is replaced."""
+    tq = empty_queue
+    replaying = sampler("trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync", trainer_mode="separate_async")
+    assert isinstance(replaying, ReplayBufferAsync)
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+    failing = {
+        uid: [rollouts.output("a", 0.0, seed=seed + i, step=20) for i in (0, 1)] for uid, seed in (("p2", 2), ("p3", 4))
+    }
+    rollouts.put("p2", failing["p2"], step=12)
+    rollouts.put("p3", failing["p3"], step=20)
+    rollouts.put("p4", [*failing["p3"], None], step=20)
+    batch, metrics = replaying.sample(global_steps=20, partition_id="train", batch_size=1)
+    assert {key.split("_")[0] for key in batch.keys} == {"p3"} and len(replayed_keys(batch)) == 1
+    assert metrics["training/off_policy/evicted_samples"] == 1
+    assert metrics["training/rollout_failure/evicted_samples"] == 1
+    assert metrics["replay/without/training/off_policy/trajectory_staleness/mean"] == 0
+    assert batch.tags[batch.keys.index(replayed_keys(batch)[0])]["max_global_steps"] == 0
+
+
+def replayed_batch(tq, rollouts, replaying, demonstration=False):
+    """Three rollouts of which one is a replay, of a step-1 success."""
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+    if demonstration:
+        store = replaying.replayer.store
+        (success,) = store.trajectories()
+        store.clear()
+        store.add(dataclasses.replace(success, rollout_log_probs=None))
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3, 4)], step=2)
+    batch, metrics = replaying.sample(global_steps=2, partition_id="train", batch_size=1)
+    (key,) = replayed_keys(batch)
+    return batch, metrics, key
+
+
+@pytest.mark.parametrize(
+    ("correction", "shift", "weight"),
+    [
+        ("none", 0.5, 1.0),
+        ("truncated", 0.5, math.exp(0.5)),
+        ("truncated", 1.0, 2.0),
+        ("truncated", -1.0, math.exp(-1)),
+        ("clip", 0.5, math.exp(0.5)),
+        ("clip", 1.0, 0.0),
+    ],
+)
+def test_a_correction_weighs_the_replay_and_no_other_row(
+    empty_queue, rollouts, sampler, compose, correction, shift, weight
+):
+    option = f"+replay.correction={correction}"
+    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler(option))
+    shifts = dict.fromkeys(batch.keys, -0.1) | {key: shift}
+    advantages = advantages_of(empty_queue, batch, compose(option), shifts)
+    expected = {k: math.sqrt(2) * weight if k == key else -1 / math.sqrt(2) for k in batch.keys}
+    assert advantages == pytest.approx(expected, abs=1e-4)
+    logged = MetricsAggregator()
+    logged.add_step_metrics(metrics)
+    values = logged.get_aggregated_metrics()
+    assert values["replay/ratio_mean"] == pytest.approx(math.exp(shift), rel=1e-5)
+    assert values["replay/weight_mean"] == pytest.approx(weight, rel=1e-5)
+
+
+def test_a_demonstration_without_log_probs_is_replayed_with_weight_one(empty_queue, rollouts, sampler, compose):
+    option = "+replay.correction=truncated"
+    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler(option), demonstration=True)
+    row = read(empty_queue, key)
+    assert row["rollout_log_probs"].tolist() == [0.0] * len(row["responses"])
+    assert advantages_of(empty_queue, batch, compose(option), {key: -3.0})[key] == pytest.approx(math.sqrt(2), abs=1e-4)
+    assert metrics["replay/ratio_mean"].numel() == 0  # nothing to compare with: not logged
+
+
+def test_the_trainers_metrics_are_told_without_the_replay(empty_queue, rollouts, sampler, compose):
+    """veRL's own functions over the same rows but one, padding rows left out as veRL leaves them out."""
+    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler())
+    own = [k for k in batch.keys if k != key]
+    padded = upsample_batch_to_divisible_size(batch, 4, eos_token_id=0)
+    padded.reorder([3, 1, 0, 2])
+    # The replay's tokens are likelier by e^2 than when they were written; the others by no more than rounding.
+    advantages_of(empty_queue, padded, compose(), {key: 2.0})
+    logged = MetricsAggregator()
+    logged.add_step_metrics(metrics)
+    values = logged.get_aggregated_metrics()
+    assert values["replay/without/critic/score/mean"] == 0.0
+    assert values["replay/without/critic/advantages/mean"] == pytest.approx(-1 / math.sqrt(2), abs=1e-4)
+    assert values["replay/without/training/rollout_probs_diff_max"] == pytest.approx(0, abs=1e-6)
+    lengths = [len(read(empty_queue, k)["responses"]) for k in own]
+    assert values["replay/without/response_length/mean"] == pytest.approx(sum(lengths) / len(lengths))
+    assert values["replay/without/num_turns/mean"] == 4
+
+
+def test_replays_are_rebuilt_while_other_groups_still_generate(empty_queue, rollouts, sampler, monkeypatch):
+    """At the first look one group has failed and one is running: veRL waits only once there is nothing to rebuild."""
+    waits = []
+
+    def other_group_ends(self, partition_id, last_debug_time):
+        waits.append(len(rebuilt))
+        rollouts.put("p3", [rollouts.output("b", 0.0, seed=i, step=2) for i in (4, 5)], step=2)
+        return last_debug_time
+
+    rebuilt = []
+    rebuild = rows.rebuild_fields
+    monkeypatch.setattr(rows, "rebuild_fields", lambda *args: rebuilt.append(args[0].task_id) or rebuild(*args))
+    monkeypatch.setattr(ReplayBuffer, "_wait_for_next_poll", other_group_ends)
+    for prefetch, ahead in ((4, ["a"]), (0, [])):
+        replaying = sampler(f"+replay.prefetch={prefetch}")
+        rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
+        batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+        empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+        waits.clear(), rebuilt.clear()
+        rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3)], step=2)
+        batch, metrics = replaying.sample(global_steps=2, partition_id="train", batch_size=2)
+        assert waits == [len(ahead)] and rebuilt == ["a"]
+        assert metrics["replay/injected"] == 1 and metrics["replay/prefetched"] == len(ahead)
+        assert len(replayed_keys(batch)) == 1
+        empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+
+
+def test_the_store_goes_on_where_the_checkpoint_left_it(empty_queue, rollouts, sampler, tmp_path):
+    """What the sampler stored, the sampler of a resumed run replays; a changed prompt is refused."""
+    resume = f"+trainer.v1.sampler.sampler_kwargs.resume={{default_local_dir: {tmp_path}}}"
+    replaying = sampler(resume)
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+    replaying.replayer.save(tmp_path / "global_step_1" / "replay")
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
+
+    resumed = sampler(resume)
+    assert resumed.replayer.store.trajectories() == replaying.replayer.store.trajectories()
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3)], step=2)
+    batch, metrics = resumed.sample(global_steps=2, partition_id="train", batch_size=1)
+    assert metrics["replay/injected"] == 1
+    with pytest.raises(ReplayError, match="another prompt"):
+        sampler(resume, "+trainer.v1.sampler.sampler_kwargs.gui_agent={prompt: compact}")
+
+
 def test_rows_of_another_agent_loop_are_refused_by_what_they_lack(empty_queue, rollouts, sampler):
     output = rollouts.output("a", 1.0, seed=1)
     del output.extra_fields["screenshots"], output.extra_fields["success"]
@@ -211,6 +369,29 @@ def test_screenshots_that_do_not_give_the_sequences_visual_tokens_are_refused(em
     rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3)], step=2)
     with pytest.raises(ReplayError, match="visual tokens"):
         replaying.sample(global_steps=2, partition_id="train", batch_size=1)
+
+
+def test_a_group_all_of_whose_sessions_were_dropped_leaves_a_hole_or_is_drawn_anew(empty_queue, rollouts, sampler):
+    def fill():
+        rollouts.put("p1", [None, None])
+        rollouts.put("p2", [rollouts.output("b", 1.0, seed=2), None])
+
+    fill()
+    batch, _ = sampler().sample(global_steps=1, partition_id="train", batch_size=2)
+    assert sorted(batch.keys) == ["p2_0_0"], "veRL trains on fewer"
+    empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+    fill()
+    refilling = sampler("trainer.v1.sampler.sync_refill_failed_groups=true", REFILL)
+    drawn = []
+
+    def draw(num_prompts):
+        drawn.append(num_prompts)
+        rollouts.put("p3", [rollouts.output("c", 0.0, seed=3), rollouts.output("c", 0.0, seed=4)])
+
+    refilling.refill_fn = draw
+    batch, metrics = refilling.sample(global_steps=1, partition_id="train", batch_size=2)
+    assert sorted(batch.keys) == ["p2_0_0", "p3_0_0", "p3_1_0"] and drawn == [1]
+    assert metrics["training/rollout_failure/evicted_samples"] == 1
 
 
 def test_the_jobs_desktops_boot_with_the_sampler_and_are_read_with_the_step(empty_queue, rollouts, sampler):

@@ -1,88 +1,22 @@
-"""The stock trainer process, unmodified, on real desktops: two steps with a replay."""
+"""Two steps of the stock trainer with a replay: the first two of the run that is killed in its third."""
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
-import torch
-
-ROOT = Path(__file__).parents[2]
-# Tasks of one or two actions, which a short imitation learns about half-way.
-TASKS = ["dialog-confirm-yes", "dialog-confirm-no", "message-press-green", "radio-size-large"]
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop]
 
 
-@pytest.fixture(scope="module")
-def tasks(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("tasks")
-    for task_id in TASKS:
-        shutil.copy(ROOT / "arpo_verl/tasks/embedded" / f"{task_id}.json", folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def policy(tasks, tmp_path_factory) -> Path:
-    """A policy that succeeds in some rollouts and fails in others."""
-    out = tmp_path_factory.mktemp("policy") / "policy"
-    command = [sys.executable, "-m", "arpo_verl.policy", "--out", str(out), "--tasks", str(tasks)]
-    subprocess.run([*command, "--target-success", "0.25"], check=True)
-    return out
-
-
-@pytest.fixture(scope="module")
-def run(tasks, policy, tmp_path_factory):
-    """Two steps of 16 groups of two, each task four times a step: groups that fail find a stored success."""
-    folder = tmp_path_factory.mktemp("run")
-    advantages = folder / "advantages"
-    advantages.mkdir()
-    env = {
-        **os.environ,
-        "VERL_PLATFORM": "cpu",
-        "VERL_USE_EXTERNAL_MODULES": "record_advantages",
-        "PYTHONPATH": str(Path(__file__).parent),
-        "ARPO_VERL_ADVANTAGES_DIR": str(advantages),
-    }
-    overrides = [
-        f"run_dir={folder}",
-        f"actor_rollout_ref.model.path={policy}",
-        f"data.train_files={tasks}",
-        f"data.val_files={tasks}",
-        "+data.tasks.repeat=4",
-        "data.train_batch_size=16",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=16",
-        "actor_rollout_ref.rollout.n=2",
-        "trainer.total_training_steps=2",
-        "trainer.total_epochs=2",
-        "trainer.val_before_train=false",
-        "trainer.test_freq=-1",
-    ]
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(ROOT / "recipes")]
-    result = subprocess.run(
-        [*command, "--config-name", "embedded", *overrides], cwd=ROOT, env=env, capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    steps = [row["data"] for row in rows if "replay/injected" in row["data"]]
-    records = [torch.load(path) for path in sorted(advantages.iterdir())]
-    return folder, result.stdout, steps, records
-
-
 def test_the_trainer_makes_its_two_steps(run):
-    _, _, steps, records = run
-    assert len(steps) == 2 and len(records) == 2
-    assert all(len(record["groups"]) == 32 for record in records)
+    assert run.metrics.keys() == {1, 2}
+    assert all(len(run.estimated[step]["groups"]) == 32 for step in (1, 2))
 
 
 def test_a_success_is_replayed_into_a_group_that_failed(run):
-    _, _, steps, _ = run
-    assert steps[0]["replay/injected"] == 0, "nothing was stored before the first step"
-    assert steps[1]["replay/injected"] >= 1
+    assert run.metrics[1]["replay/injected"] == 0, "nothing was stored before the first step"
+    assert run.metrics[2]["replay/injected"] >= 1
 
 
 def test_the_trainer_used_the_replays_in_its_advantages(run):
@@ -90,17 +24,17 @@ def test_the_trainer_used_the_replays_in_its_advantages(run):
 
     In a group of two, a success and a failure have the advantages +1 and -1 by the population sigma.
     """
-    folder, _, steps, records = run
-    for number, (step, record) in enumerate(zip(steps, records, strict=True), start=1):
+    for step in (1, 2):
+        record = run.estimated[step]
         groups = defaultdict(list)
         for group, reward, advantage in zip(record["groups"], record["rewards"], record["advantages"], strict=True):
             groups[group].append((reward.item(), advantage.item()))
         for rows in groups.values():
             expected = [0.0, 0.0] if rows[0][0] == rows[1][0] else [-1.0, 1.0]
             assert [advantage for _, advantage in sorted(rows)] == pytest.approx(expected, abs=1e-4)
-        successes = played_successes(folder, number)
+        successes = played_successes(run.folder, step)
         replayed = [g for g, rows in groups.items() if not any(successes[g]) and max(rows)[0] == 1.0]
-        assert len(replayed) == step["replay/injected"]
+        assert len(replayed) == run.metrics[step]["replay/injected"] == sum(record["is_replay"])
 
 
 def played_successes(folder: Path, step: int) -> dict[str, list[float]]:
@@ -112,19 +46,28 @@ def played_successes(folder: Path, step: int) -> dict[str, list[float]]:
     return successes
 
 
-def test_rollout_engine_and_trainer_agree_on_probabilities(run):
-    _, _, steps, _ = run
-    assert steps[0]["training/rollout_probs_diff_max"] < 0.01
+def test_the_trainers_metrics_are_told_without_the_replays_too(run):
+    """The replayed rows were written by the policy of step 1; the others by the one that is trained."""
+    first, second = run.metrics[1], run.metrics[2]
+    diff = first["training/rollout_probs_diff_max"]
+    assert diff < 0.01 and first["replay/without/training/rollout_probs_diff_max"] == pytest.approx(diff)
+    assert second["replay/without/training/rollout_probs_diff_max"] < 0.01
+    assert second["replay/without/training/rollout_probs_diff_max"] <= second["training/rollout_probs_diff_max"]
+    record = run.estimated[2]
+    own = [reward.item() for reward, replay in zip(record["rewards"], record["is_replay"], strict=True) if not replay]
+    assert second["replay/without/critic/rewards/mean"] == pytest.approx(sum(own) / len(own), abs=1e-5)
+    assert second["critic/rewards/mean"] == pytest.approx(record["rewards"].mean().item(), abs=1e-5)
+    staleness = "training/off_policy/trajectory_staleness/mean"
+    assert second[f"replay/without/{staleness}"] == 0 < second[staleness]
+    assert second["replay/ratio_mean"] == pytest.approx(1, abs=0.5) and second["replay/weight_mean"] == 1
 
 
-def test_the_last_lines_tell_what_was_reached_and_where(run):
-    folder, stdout, _, _ = run
+def test_the_last_lines_tell_what_was_reached_and_where(resumed):
     for line in (
         "replays injected",
         "success, first 5 steps",
-        str(folder / "metrics.jsonl"),
-        str(folder / "trajectories"),
+        str(resumed.folder / "metrics.jsonl"),
+        str(resumed.folder / "trajectories"),
     ):
-        assert line in stdout
-    episodes = list((folder / "trajectories").glob("step_*/*/episode.json"))
-    assert len(episodes) == 64
+        assert line in resumed.stdout
+    assert len(list((resumed.folder / "trajectories").glob("step_*/*/episode.json"))) == 32

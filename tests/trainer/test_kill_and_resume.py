@@ -1,0 +1,70 @@
+"""A run killed with `kill -9`, and one that goes on from its checkpoint: the same store, the same next injection."""
+
+import json
+from collections import Counter
+
+import psutil
+import pytest
+from trajectory_digest import digest
+
+from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.groups import Group, Outcome, plan_replacements
+from arpo_verl.replay.persistence import load_store
+
+pytestmark = [pytest.mark.trainer, pytest.mark.desktop]
+
+
+def replays(run, step):
+    return [tuple(replay) for replay in json.loads((run.folder / "recorded" / f"replays-{step}.json").read_text())]
+
+
+def store_at(run, step):
+    return load_store(run.folder / "checkpoints" / f"global_step_{step}" / "replay", fingerprint=None)
+
+
+def planned(store, task_id, number, step):
+    """The first `number` replays for groups of the task that failed in this step."""
+    groups = [
+        Group(task_id, tuple(Outcome(f"{uid}_{i}_0", task_id, 0.0, 0.0, False, "finished", 1) for i in range(2)))
+        for uid in range(number)
+    ]
+    return {tuple(digest(r.trajectory)) for r in plan_replacements(groups, store, ReplayConfig(), step)}
+
+
+def test_nothing_of_the_killed_run_is_left(killed):
+    """Ray's processes, the workers and the desktops end by themselves."""
+    _, processes = killed
+    assert processes
+    _, alive = psutil.wait_procs(processes, timeout=120)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_the_checkpoints_hold_the_store_of_their_step(run):
+    for step in (1, 2):
+        assert len(store_at(run, step)) == run.metrics[step]["replay/store_trajectories"]
+    assert run.restored == []
+
+
+def test_the_resumed_run_begins_with_the_same_store(run, resumed):
+    assert [tuple(t) for t in resumed.restored] == [tuple(digest(t)) for t in store_at(run, 1).trajectories()]
+    assert len(resumed.restored) > 0
+
+
+def test_the_next_injection_is_the_one_of_the_unbroken_run(run, resumed):
+    """Rollouts are sampled, so other groups may fail; what a group gets is fixed by store, step and task."""
+    store = store_at(run, 1)
+    for either in (run, resumed):
+        replayed = replays(either, 2)
+        assert len(replayed) == either.metrics[2]["replay/injected"] >= 1
+        for task_id, number in Counter(task_id for task_id, *_ in replayed).items():
+            assert {replay for replay in replayed if replay[0] == task_id} == planned(store, task_id, number, step=2)
+    both = {task_id for task_id, *_ in replays(run, 2)} & {task_id for task_id, *_ in replays(resumed, 2)}
+    for task_id in both:
+        first, second = ({r for r in replays(either, 2) if r[0] == task_id} for either in (run, resumed))
+        assert first <= second or second <= first
+
+
+def test_the_resumed_run_trains_on_its_replays(resumed):
+    record = resumed.estimated[2]
+    advantages = [a.item() for a, replay in zip(record["advantages"], record["is_replay"], strict=True) if replay]
+    assert advantages == pytest.approx([1.0] * int(resumed.metrics[2]["replay/injected"]), abs=1e-4)
