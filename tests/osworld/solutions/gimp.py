@@ -54,7 +54,27 @@ def hide_docks(operator: Operator) -> None:
     operator.await_output(f"grep hide-docks {FOLDER}/sessionrc", "yes")
 
 
+def export(operator: Operator) -> None:
+    operator.await_window("GIMP")
+    operator.await_still()
+    operator.press("ctrl", "shift", "e")
+    operator.await_window("Export Image")
+    operator.await_still()
+    operator.press("ctrl", "a")
+    operator.type("/home/user/Desktop/export.jpg\n")
+    operator.await_window("Export Image as JPEG")
+    operator.await_still()
+    operator.press("enter")
+    operator.await_no_window("Export Image")
+    operator.await_output("ls ~/Desktop", "export.jpg")
+
+
 SOLUTIONS: dict[str, Solution] = {
     "7767eef2-56a3-4cea-8c9f-48c070c7d65b": choose_light_theme,
     "d52d6308-ec58-42b7-a2c9-de80e4837b2b": hide_docks,
 }
+
+WITH_DOCUMENTS_OF_OUR_OWN: dict[str, Solution] = {
+    "gimp/77b8ab4d-994f-43ac-8930-8ca087d7c4b4": export,
+}
+"""Tasks that download a picture, on one of `documents`."""

@@ -7,6 +7,7 @@ from harness import Operator, Solution
 VLCRC = "~/.config/vlc/vlcrc"
 TREE = (20, 100, 780, 990)
 SEARCH = (20, 36, 600, 58)
+EMPTY_WINDOW = "600x420"
 PAGE = (820, 60, 1800, 1000)
 
 
@@ -61,8 +62,21 @@ def start_in_minimal_view(operator: Operator) -> None:
     save(operator, "qt-minimal-view=1")
 
 
+def fill_screen(operator: Operator) -> None:
+    geometry = "xdotool getactivewindow getwindowgeometry"
+    operator.await_window(".mp4 - VLC media player")
+    operator.until("the film", lambda: EMPTY_WINDOW not in operator.sh(geometry))
+    operator.press("f")
+    operator.await_output(geometry, "1920x1080")
+
+
 SOLUTIONS: dict[str, Solution] = {
     "215dfd39-f493-4bc3-a027-8a97d72c61bf": hide_cone,
     "9195653c-f4aa-453d-aa95-787f6ccfaae9": raise_max_volume,
     "a5bbbcd5-b398-4c91-83d4-55e1e31bbb81": start_in_minimal_view,
 }
+
+WITH_DOCUMENTS_OF_OUR_OWN: dict[str, Solution] = {
+    "vlc/8d9fd4e2-6fdb-46b0-b9b9-02f06495c62f": fill_screen,
+}
+"""Tasks that download a film, on one of `documents`."""
