@@ -34,6 +34,7 @@ from arpo_verl.replay import files, persistence
 from arpo_verl.replay.buffer import BYTES_PER_TASK, StoredTrajectory, SuccessStore
 from arpo_verl.replay.config import EVICTIONS, FULLEST_TASK, LEAST_RECENTLY_REPLAYED
 from arpo_verl.replay.persistence import MANIFEST, Fingerprint, load_store, save_store
+from arpo_verl.replay.records import read_record
 from arpo_verl.replay.screenshots import OVERHEAD_BYTES
 
 FINGERPRINT = Fingerprint(tokenizer="t", processor="p", prompt="q")
@@ -99,6 +100,16 @@ class Model:
     def replay(self, index: int) -> None:
         self.clock += 1
         self.held[index] = (self.clock, *self.held[index][1:])
+
+    def is_like(self, store: SuccessStore) -> bool:
+        """Whether the store holds the same, in the same order of age and in the same order of leaving."""
+        leaving = self.held
+        if self.bounds.eviction == LEAST_RECENTLY_REPLAYED:
+            leaving = sorted(self.held, key=lambda entry: entry[0])
+        steps = [trajectory.step for _, trajectory, _ in leaving]
+        return store.trajectories() == tuple(trajectory for _, trajectory, _ in self.held) and steps == [
+            read_record(record.record)["step"] for _, record in store.records()
+        ]
 
     def _candidates(self) -> list[tuple[int, StoredTrajectory, int]]:
         if self.bounds.eviction != FULLEST_TASK:
@@ -282,8 +293,7 @@ class Life:
             assert before is None, "a kill lost the save before it"
             self._saved.pop(folder, None)
         else:
-            contents = restored.trajectories()
-            candidates = [model for model in (after, before) if model is not None and _contents(model) == contents]
+            candidates = [model for model in (after, before) if model is not None and model.is_like(restored)]
             assert candidates, "a kill left a store that nobody saved"
             self._saved[folder] = candidates[0]
         self._restart()
@@ -320,15 +330,11 @@ class Life:
         if store.spill_folder is not None:
             spilled = sum(path.stat().st_size for path in store.spill_folder.iterdir())
             assert spilled == store.disk_bytes, "spilled bytes miscounted"
-        assert store.trajectories() == _contents(self._model), "not the trajectories or not the order specified"
+        assert self._model.is_like(store), "not the trajectories or not the order specified"
         for task in TASKS:
             of_task = store.of_task(task)
             assert all(trajectory.task_id == task for trajectory in of_task), "another task's trajectory"
             assert len(of_task) <= bounds.per_task, "too many of a task"
-
-
-def _contents(model: Model) -> tuple[StoredTrajectory, ...]:
-    return tuple(trajectory for _, trajectory, _ in model.held)
 
 
 def _record_bytes(trajectory: StoredTrajectory) -> int:

@@ -131,8 +131,8 @@ class SuccessStore:
             return
         serial = next((serial for serial, held in self._of_task(trajectory.task_id) if held == trajectory), None)
         if serial is not None:
-            for order in (self._entries, self._tasks[trajectory.task_id]):
-                order[serial] = order.pop(serial)
+            self._entries[serial] = self._entries.pop(serial)
+            self._tasks[trajectory.task_id][serial] = self._tasks[trajectory.task_id].pop(serial)
 
     def of_task(self, task_id: str) -> tuple[StoredTrajectory, ...]:
         """The task's successes, oldest first."""

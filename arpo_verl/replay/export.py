@@ -14,7 +14,10 @@ from PIL import Image
 from arpo_verl.replay.buffer import StoredRecord
 from arpo_verl.replay.persistence import read_manifest, read_records, read_screenshot
 from arpo_verl.replay.records import decode_record
-from arpo_verl.replay.trajectory import StoredTrajectory
+from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory
+
+_LONG_RUN = 16
+"""Equal tokens in a row, from which on they are counted: a reply has no such run, the smallest screenshot has."""
 
 Decode = Callable[[Sequence[int]], str]
 """Token ids -> text, special tokens included."""
@@ -61,8 +64,7 @@ def _export_trajectory(folder: Path, trajectory: StoredTrajectory, record: Store
         "stored_as": list(record.screenshots),
     }
     (folder / "trajectory.json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-    columns = ("prompt_ids", "response_ids", "response_mask", "rollout_log_probs")
-    tokens = {name: None if (column := getattr(trajectory, name)) is None else column.tolist() for name in columns}
+    tokens = {name: None if (column := getattr(trajectory, name)) is None else column.tolist() for name in COLUMNS}
     (folder / "tokens.json").write_text(json.dumps(tokens) + "\n", encoding="utf-8")
     if decode is not None:
         text = _readable([*trajectory.prompt_ids, *trajectory.response_ids], decode)
@@ -73,7 +75,7 @@ def _readable(token_ids: Sequence[int], decode: Decode) -> str:
     """The text, with the thousand placeholders of a screenshot as one and their number."""
     runs = [(token_id, len(list(run))) for token_id, run in itertools.groupby(token_ids)]
     parts: list[str] = []
-    pending: list[int] = []
+    pending: list[int] = []  # decoded together: a character may take several tokens
     for token_id, count in runs:
         if count < _LONG_RUN:
             pending += [token_id] * count
@@ -81,9 +83,6 @@ def _readable(token_ids: Sequence[int], decode: Decode) -> str:
         parts += [decode(pending), f"{decode([token_id])} x {count}"]
         pending = []
     return "".join([*parts, decode(pending)])
-
-
-_LONG_RUN = 16
 
 
 def _as_png(screenshot: bytes) -> bytes:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -82,10 +82,7 @@ def save_store(store: SuccessStore, folder: Path | str, fingerprint: Fingerprint
     entries = list(store.records())
     names = frozenset(name for _, record in entries for name in record.screenshots)
     _save_screenshots(store, folder / SCREENSHOTS, names)
-    lines = b"".join(record.record + b"\n" for _, record in entries)
-    trajectories = f"trajectories-{sha256(lines).hexdigest()}.jsonl"
-    files.write_whole(folder / trajectories, lines)
-    files.sync_folder(folder)
+    trajectories = _save_records(folder, [record.record for _, record in entries])
     manifest = Manifest(
         fingerprint=fingerprint,
         capacity_per_task=store.capacity_per_task,
@@ -98,6 +95,7 @@ def save_store(store: SuccessStore, folder: Path | str, fingerprint: Fingerprint
     )
     files.write_whole(folder / MANIFEST, _manifest_json(manifest))
     files.sync_folder(folder)
+    files.sync_folder(folder.parent)
     files.remove_files(folder, frozenset({MANIFEST, trajectories}))
     files.remove_files(folder / SCREENSHOTS, names)
     store.saved_in = folder
@@ -156,10 +154,8 @@ def read_manifest(folder: Path | str) -> Manifest:
     if values.pop("checksum", None) != _checksum(values):
         raise ReplayError(f"{path} is damaged: its checksum does not match; take an earlier checkpoint's store")
     names = [field.name for field in dataclasses.fields(Manifest)]
-    fingerprint = Fingerprint(**values["fingerprint"])
-    return Manifest(
-        **{**{name: values[name] for name in names}, "fingerprint": fingerprint},
-    )
+    fields = {name: values[name] for name in names}
+    return Manifest(**{**fields, "fingerprint": Fingerprint(**values["fingerprint"])})
 
 
 def read_records(folder: Path | str, manifest: Manifest) -> Iterator[tuple[int, StoredRecord]]:
@@ -214,18 +210,26 @@ def _check_fingerprint(folder: Path, saved: Fingerprint, expected: Fingerprint) 
 
 
 def _save_screenshots(store: SuccessStore, folder: Path, names: frozenset[str]) -> None:
-    sources = [place / SCREENSHOTS for place in (store.saved_in,) if place is not None]
+    saved_before = None if store.saved_in is None else store.saved_in / SCREENSHOTS
 
     def save(name: str) -> None:
-        target = folder / name
-        if not any(files.link_whole(source / name, target) for source in sources):
-            files.write_whole(target, store.screenshot(name))
+        if saved_before is None or not files.link_whole(saved_before / name, folder / name):
+            files.write_whole(folder / name, store.screenshot(name))
 
     missing = sorted(names - {path.name for path in folder.iterdir()})
     with ThreadPoolExecutor(_WRITERS) as threads:
         for _ in threads.map(save, missing):
             pass
     files.sync_folder(folder)
+
+
+def _save_records(folder: Path, records: Sequence[bytes]) -> str:
+    """Write the lines; returns the file's name."""
+    lines = b"".join(record + b"\n" for record in records)
+    name = f"trajectories-{sha256(lines).hexdigest()}.jsonl"
+    files.write_whole(folder / name, lines)
+    files.sync_folder(folder)
+    return name
 
 
 def _manifest_json(manifest: Manifest) -> bytes:

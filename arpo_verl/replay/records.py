@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.trajectory import StoredTrajectory
+from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory
 
-_TYPE_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "B", "rollout_log_probs": "f"}
 _PLAIN_FIELDS = ("task_id", "step", "success", "reward", "num_turns", "extra_fields", "mm_processor_kwargs")
 
 
@@ -32,7 +31,7 @@ def encode_record(trajectory: StoredTrajectory, screenshots: Sequence[str]) -> b
     """
     values = {name: _as_plain(trajectory, name) for name in _PLAIN_FIELDS}
     values["screenshots"] = list(screenshots)
-    for name in _TYPE_CODES:
+    for name in COLUMNS:
         column = getattr(trajectory, name)
         values[name] = None if column is None else _pack(column)
     return json.dumps(values, separators=(",", ":"), sort_keys=True).encode("ascii")
@@ -49,7 +48,7 @@ def decode_record(record: bytes, screenshot: Callable[[str], bytes]) -> StoredTr
     """
     values = read_record(record)
     try:
-        for name, type_code in _TYPE_CODES.items():
+        for name, type_code in COLUMNS.items():
             values[name] = None if values[name] is None else _unpack(values[name], type_code)
         values["screenshots"] = tuple(screenshot(name) for name in values["screenshots"])
         return StoredTrajectory(**values)

@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
@@ -62,7 +62,8 @@ class SeedPolicy:
 
         from arpo_verl.replay.inputs import ModelInputs, model_fingerprint
 
-        agent = build_config(GuiAgentConfig, "gui_agent", OmegaConf.to_container(recipe.gui_agent, resolve=True))
+        section = cast(dict[str, Any], OmegaConf.to_container(recipe.gui_agent, resolve=True))
+        agent = build_config(GuiAgentConfig, "gui_agent", section)
         model, kwargs = recipe.actor_rollout_ref.model, dict(recipe.data.get("mm_processor_kwargs") or {})
         try:
             inputs = ModelInputs.load(model.path, bool(model.get("trust_remote_code", False)), kwargs)

@@ -11,7 +11,8 @@ from arpo_verl.errors import ReplayError
 
 # Machine values instead of Python objects: 4 bytes a token id and a log-prob (float32, as the trainer's tensors hold
 # them), 1 byte a mask bit, where tuples of objects take 36, 32 and 8.
-_TYPE_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "B", "rollout_log_probs": "f"}
+COLUMNS = {"prompt_ids": "i", "response_ids": "i", "response_mask": "B", "rollout_log_probs": "f"}
+"""The fields of one value a token, and the type codes of their arrays."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class StoredTrajectory:
     def __post_init__(self) -> None:
         if not self.task_id:
             raise ReplayError("a stored trajectory must name its task, got an empty task_id")
-        for name, type_code in _TYPE_CODES.items():
+        for name, type_code in COLUMNS.items():
             values = getattr(self, name)
             if values is not None and not (isinstance(values, array) and values.typecode == type_code):
                 object.__setattr__(self, name, array(type_code, values))
