@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from harness import Operator, Solution
 
+TREE = "/usr/bin/python3 -I /opt/arpo/arpo_guest/atspi_tree.py"
+"""Prints the accessible objects. For looking only."""
 PROFILE = "~/.config/google-chrome/Default"
 
 
-def visit(operator: Operator, page: str, title: str) -> None:
-    """Go to a page of the browser."""
+def visit(operator: Operator, page: str, shows: str) -> None:
+    """Go to a page of the browser, until an object there is called `shows`."""
     operator.await_window("New Tab")
     operator.await_still()
     operator.press("ctrl", "l")
     operator.type(f"{page}\n")
-    operator.await_window(title)
+    operator.await_output(f"{TREE} | grep -o 'name=\"{shows}\"'", shows)
     operator.await_still()
 
 
@@ -22,11 +24,11 @@ def add_bookmark_folder(operator: Operator) -> None:
     operator.await_window("New Tab")
     operator.await_still()
     operator.press("ctrl", "shift", "b")
-    operator.await_still()
+    operator.await_change((800, 500, 1100, 700))  # the page moves down
     operator.click(900, 100, button="right")
-    operator.await_still()
+    operator.await_change((950, 130, 1180, 560))
     operator.press("f")
-    operator.await_still()
+    operator.await_change()
     operator.press("ctrl", "a")
     operator.type("Favorites\n")
     operator.await_output(f"cat {PROFILE}/Bookmarks", '"Favorites"')
@@ -34,7 +36,7 @@ def add_bookmark_folder(operator: Operator) -> None:
 
 def rename_profile(operator: Operator) -> None:
     """The name is a text field; leaving it saves."""
-    visit(operator, "chrome://settings/manageProfile", "Settings")
+    visit(operator, "chrome://settings/manageProfile", "Pick an avatar")
     operator.click(816, 276)
     operator.press("ctrl", "a")
     operator.type("Thomas")
@@ -44,7 +46,7 @@ def rename_profile(operator: Operator) -> None:
 
 def largest_font(operator: Operator) -> None:
     """The size is a slider."""
-    visit(operator, "chrome://settings/fonts", "Settings")
+    visit(operator, "chrome://settings/fonts", "Customize fonts")
     operator.click(1138, 240)
     operator.press("end")
     operator.await_output(f"cat {PROFILE}/Preferences", '"default_font_size":72')
