@@ -1,10 +1,11 @@
 import gc
 import io
+import os
 import pickle
 import subprocess
 import sys
-import tracemalloc
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,25 +120,36 @@ def test_an_unknown_eviction_names_the_known():
         SuccessStore(1, PLENTY, eviction="random")
 
 
+MEASURE = """
+import gc, sys, tracemalloc
+from replay_trajectories import stored
+from arpo_verl.replay.buffer import SuccessStore
+
+count, tokens, size = map(int, sys.argv[1:])
+
+def fill(count):
+    store = SuccessStore(8, 10**9)
+    for i in range(count):
+        store.add(stored(f"task-{i // 8}", i, [b"%d" % i + bytes(size)], tokens=tokens))
+    gc.collect()
+    return store
+
+fill(1)
+tracemalloc.start()
+before = tracemalloc.get_traced_memory()[0]
+store = fill(count)
+print(tracemalloc.get_traced_memory()[0] - before, store.num_bytes)
+"""
+
+
 @pytest.mark.parametrize(("count", "tokens", "size"), [(2000, 1, 0), (300, 50, 3000), (20, 2000, 40_000)])
 def test_counted_bytes_are_the_bytes_that_python_takes(count, tokens, size):
-    def trajectory(i):
-        return stored(f"task-{i // 8}", i, [b"%d" % i + bytes(size)], tokens=tokens)
-
-    SuccessStore(8, PLENTY).add(trajectory(0))
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        store = SuccessStore(8, PLENTY)
-        for i in range(count):
-            store.add(trajectory(i))
-        gc.collect()
-        taken = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert len(store) == count
-    assert 0.85 * store.num_bytes - 8192 < taken <= store.num_bytes + 8192  # an empty store itself takes some
+    # In a process of its own: no other thread allocates there.
+    command = [sys.executable, "-c", MEASURE, str(count), str(tokens), str(size)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    taken, counted = map(int, printed.split())
+    assert 0.85 * counted - 8192 < taken <= counted + 8192  # an empty store itself takes some
 
 
 def test_a_store_outgrows_its_memory_on_disk(tmp_path):
