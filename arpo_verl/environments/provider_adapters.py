@@ -6,6 +6,7 @@ import functools
 import importlib
 import logging
 import signal
+import subprocess
 import threading
 from typing import Any
 
@@ -36,6 +37,10 @@ def adapt_module(name: str) -> None:
     """Before the client makes a provider of this name."""
     if name in _CLOUDS:
         importlib.import_module(f"desktop_env.providers.{name}.manager").signal = _MainThreadSignals()
+    if name == "vmware":
+        # The client does not wait for vmrun: a machine whose revert takes more than 3 s would go on as it was.
+        module = importlib.import_module("desktop_env.providers.vmware.provider")
+        module.VMwareProvider._execute_command = staticmethod(_run_and_wait)
     if name == "azure":
         # desktop-env 1.0.2 forgot its `delete_vm`, which nobody calls: the class could not be instantiated.
         importlib.import_module("desktop_env.providers.azure.manager").AzureVMManager.__abstractmethods__ = frozenset()
@@ -57,6 +62,11 @@ def remove_leftovers(config: EnvironmentConfig, desktop_id: str) -> None:
             client.remove_containers()
         finally:
             client.close()
+
+
+def _run_and_wait(command: list[str], return_output: bool = False) -> str | None:
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    return done.stdout.strip() if return_output else None
 
 
 def _adapt_docker(provider: Any, config: EnvironmentConfig, desktop_id: str) -> None:
