@@ -48,8 +48,8 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def remove_files(folder: Path, keep: frozenset[str]) -> None:
-    """Remove the files of `folder` that are not to be kept."""
+def remove_files(folder: Path, prefixes: tuple[str, ...], keep: frozenset[str]) -> None:
+    """Remove the files of `folder` whose name begins with one of `prefixes` and that are not to be kept."""
     for entry in os.scandir(folder):
-        if entry.name not in keep and entry.is_file(follow_symlinks=False):
+        if entry.name.startswith(prefixes) and entry.name not in keep and entry.is_file(follow_symlinks=False):
             os.unlink(entry.path)

@@ -36,6 +36,7 @@ FORMAT = "arpo-verl replay store"
 VERSION = 1
 MANIFEST = "store.json"
 SCREENSHOTS = "screenshots"
+_TRAJECTORIES = "trajectories-"
 
 # Each waits for the disk, not for the processor.
 _WRITERS = 8
@@ -96,8 +97,8 @@ def save_store(store: SuccessStore, folder: Path | str, fingerprint: Fingerprint
     files.write_whole(folder / MANIFEST, _manifest_json(manifest))
     files.sync_folder(folder)
     files.sync_folder(folder.parent)
-    files.remove_files(folder, frozenset({MANIFEST, trajectories}))
-    files.remove_files(folder / SCREENSHOTS, names)
+    files.remove_files(folder, (files.PART_PREFIX, _TRAJECTORIES), frozenset({trajectories}))
+    files.remove_files(folder / SCREENSHOTS, ("",), names)
     store.saved_in = folder
 
 
@@ -167,7 +168,7 @@ def read_records(folder: Path | str, manifest: Manifest) -> Iterator[tuple[int, 
     path = Path(folder) / manifest.trajectories
     content = _read(path)
     lines = content.splitlines()
-    if path.name != f"trajectories-{sha256(content).hexdigest()}.jsonl" or len(lines) != len(manifest.serials):
+    if path.name != _records_name(content) or len(lines) != len(manifest.serials):
         raise ReplayError(f"{path} is damaged: its checksum does not match; take an earlier checkpoint's store")
     for serial, line in zip(manifest.serials, lines, strict=True):
         values = read_record(line)
@@ -226,10 +227,14 @@ def _save_screenshots(store: SuccessStore, folder: Path, names: frozenset[str]) 
 def _save_records(folder: Path, records: Sequence[bytes]) -> str:
     """Write the lines; returns the file's name."""
     lines = b"".join(record + b"\n" for record in records)
-    name = f"trajectories-{sha256(lines).hexdigest()}.jsonl"
+    name = _records_name(lines)
     files.write_whole(folder / name, lines)
     files.sync_folder(folder)
     return name
+
+
+def _records_name(lines: bytes) -> str:
+    return f"{_TRAJECTORIES}{sha256(lines).hexdigest()}.jsonl"
 
 
 def _manifest_json(manifest: Manifest) -> bytes:

@@ -77,10 +77,11 @@ def test_the_next_checkpoint_writes_only_what_is_new_and_each_stands_alone(tmp_p
 def test_saving_again_into_a_folder_leaves_nothing_old_there(tmp_path):
     store = filled(1, 2)
     save_store(store, tmp_path, PRINT)
+    (tmp_path / "notes.txt").write_text("mine")
     for step in (3, 5, 7, 9):
         store.add(stored("b", step, [b"\x89PNG later"]))
     save_store(store, tmp_path, PRINT)
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 4 and (tmp_path / "notes.txt").exists()  # but what is not ours stays
     assert {path.read_bytes() for path in (tmp_path / "screenshots").iterdir()} == {
         *(b"\x89PNG first", b"\x89PNG2", b"\x89PNG later")
     }
