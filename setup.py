@@ -79,7 +79,13 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["arpo_verl", "arpo_verl.*"]),
     package_data={
-        "arpo_verl.desktop.guest": ["programs/*", "skeleton/.*", "skeleton/.config/*", "skeleton/.config/*/*"],
+        "arpo_verl.desktop.guest": [
+            "programs/*",
+            "skeleton/.*",
+            "skeleton/.config/*",
+            "skeleton/.config/*/*",
+            "skeleton/.config/*/*/*",
+        ],
         "arpo_verl.tasks": ["embedded/*.json", "expert.json"],
     },
     install_requires=REQUIREMENTS,
