@@ -3,6 +3,7 @@
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import fake_machines
 import pytest
@@ -302,3 +303,11 @@ def test_a_recipe_that_cannot_be_meant_is_refused(options, message):
 @pytest.mark.parametrize(("name", "index"), [("desktop-12.3", 12), ("desktop", 0), ("desktop-4", 4)])
 def test_a_desktops_number_is_in_its_name(name, index):
     assert desktop_index(name) == index
+
+
+def test_the_docs_name_what_each_provider_needs():
+    text = (Path(__file__).parents[2] / "docs" / "providers.md").read_text()
+    for name, needs in PROVIDERS.items():
+        line = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
+        for word in (*needs.packages.values(), *needs.programs, *needs.variables):
+            assert word in line
