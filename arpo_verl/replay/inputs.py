@@ -16,6 +16,7 @@ from verl.utils.fs import copy_to_local
 
 from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.replay.persistence import Fingerprint
+from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.prompts import build_messages
 
 
@@ -67,22 +68,23 @@ class ModelInputs(AgentLoopWorker):
 
 
 def model_fingerprint(
-    tokenizer: Any, processor: Any, mm_processor_kwargs: Mapping[str, Any] | None, prompt: str, language: str
+    tokenizer: Any, processor: Any, mm_processor_kwargs: Mapping[str, Any] | None, agent: GuiAgentConfig
 ) -> Fingerprint:
     """What stored token ids and screenshots are bound to, by content and not by path or name.
 
     Args:
         tokenizer: a fast tokenizer; its vocabulary, rules and chat template count, not its padding and truncation.
         processor: its image processor's settings count, with `mm_processor_kwargs`, the rollout's own.
-        prompt: see `GuiAgentConfig.prompt`; `language` likewise. What they make of an instruction counts.
+        agent: what its prompt and language make of an instruction counts, and the grammar of the replies.
     """
     vocabulary = json.loads(tokenizer.backend_tokenizer.to_str())
     for changed_by_use in ("padding", "truncation"):
         vocabulary.pop(changed_by_use, None)
+    messages = build_messages("INSTRUCTION", kind=agent.prompt, language=agent.language)
     return Fingerprint(
         tokenizer=_hash([vocabulary, tokenizer.chat_template]),
         processor=_hash([processor.image_processor.to_dict(), dict(mm_processor_kwargs or {})]),
-        prompt=_hash([build_messages("INSTRUCTION", kind=prompt, language=language), processor.chat_template]),
+        prompt=_hash([messages, agent.grammar, processor.chat_template]),
     )
 
 

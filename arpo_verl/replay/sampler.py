@@ -115,10 +115,8 @@ class Replayer:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """What this run's trajectories are bound to."""
-        inputs, agent = self.inputs, self._agent
-        return model_fingerprint(
-            inputs.tokenizer, inputs.processor, inputs.mm_processor_kwargs, agent.prompt, agent.language
-        )
+        inputs = self.inputs
+        return model_fingerprint(inputs.tokenizer, inputs.processor, inputs.mm_processor_kwargs, self._agent)
 
     def save(self, folder: Path) -> None:
         """Write the store into a checkpoint."""

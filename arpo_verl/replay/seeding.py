@@ -85,7 +85,7 @@ class SeedPolicy:
             agent=agent,
             limits=TokenLimits(recipe.data.max_prompt_length, recipe.data.max_response_length),
             mm_processor_kwargs=kwargs,
-            fingerprint=model_fingerprint(inputs.tokenizer, inputs.processor, kwargs, agent.prompt, agent.language),
+            fingerprint=model_fingerprint(inputs.tokenizer, inputs.processor, kwargs, agent),
         )
 
     def tokenize(self, episode: RecordedEpisode) -> EpisodeSequence:

@@ -1,0 +1,47 @@
+"""What binds stored trajectories to a policy: content, not paths; and nothing that use changes."""
+
+import pytest
+from verl.utils import hf_processor, hf_tokenizer
+
+from arpo_verl.replay.inputs import model_fingerprint
+from arpo_verl.rollout.config import GuiAgentConfig
+
+COMPACT = GuiAgentConfig(prompt="compact")
+
+
+@pytest.fixture
+def loaded(model_path):
+    return hf_tokenizer(model_path), hf_processor(model_path)
+
+
+def fingerprint(loaded, kwargs=None, agent=COMPACT):
+    return model_fingerprint(*loaded, kwargs, agent)
+
+
+def test_loading_again_and_using_the_tokenizer_change_nothing(loaded, model_path):
+    before = fingerprint(loaded)
+    loaded[0](["a", "longer one"], padding=True, truncation=True, max_length=3)
+    again = hf_tokenizer(model_path), hf_processor(model_path)
+    assert fingerprint(loaded, {}) == before == fingerprint(again)
+
+
+def test_each_part_answers_for_its_own(loaded):
+    tokenizer, processor = loaded
+    before = fingerprint(loaded)
+
+    def changed():
+        return before.differences(fingerprint(loaded))
+
+    assert before.differences(fingerprint(loaded, {"max_pixels": 3136})) == ["processor"]
+    for agent in (
+        GuiAgentConfig(prompt="ui_tars_15"),
+        GuiAgentConfig(prompt="compact", grammar="qwen25_vl"),
+    ):
+        assert before.differences(fingerprint(loaded, agent=agent)) == ["prompt"]
+    chinese = GuiAgentConfig(prompt="ui_tars_15", language="Chinese")
+    english = fingerprint(loaded, agent=GuiAgentConfig(prompt="ui_tars_15"))
+    assert english.differences(fingerprint(loaded, agent=chinese)) == ["prompt"]
+    processor.image_processor.size = {"longest_edge": 3136 * 4, "shortest_edge": 3136}
+    assert changed() == ["processor"]
+    tokenizer.add_tokens(["<new>"])
+    assert changed() == ["tokenizer", "processor"]
