@@ -201,7 +201,7 @@ def start_trainer(nodes: Nodes, plan: Plan, policy: Path, run_dir: Path) -> subp
         f"data.train_batch_size={plan.num_desktops // plan.group_size}",
         f"actor_rollout_ref.actor.ppo_mini_batch_size={plan.num_desktops // plan.group_size}",
         f"actor_rollout_ref.rollout.n={plan.group_size}",
-        f"environment.num_desktops={plan.num_desktops}",
+        f"++environment.num_desktops={plan.num_desktops}",
         "++environment.desktops_per_worker=8",
         "++environment.host_resource='desktop:'",
         f"trainer.total_training_steps={plan.steps}",
