@@ -1,6 +1,6 @@
 """The table of docs/osworld-tasks.md: for each of OSWorld's tasks whether this machine runs it, and what came of a run.
 
-    python benchmarks/osworld_tasks.py --json RUNS.json
+    python benchmarks/osworld_tasks.py --index test_all.json --json RUNS.json
     python benchmarks/osworld_table.py RUNS.json [--tasks-dir DIR] > docs/osworld-tasks.md
 
 Runs nothing itself. A task that may run and that is in none of the files is told as not run.
@@ -19,6 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "osworld"))
 
 import harness  # noqa: E402
+from solutions.chrome import LEFT_OUT  # noqa: E402
 from solutions.libreoffice import WITH_DOCUMENTS_OF_OUR_OWN  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
@@ -33,23 +34,24 @@ HEADER = """# OSWorld's own tasks on the embedded desktop
 `python -m arpo_verl.desktop.packages list osworld` and without access to the internet. Made by
 
 ```bash
-python benchmarks/osworld_tasks.py --json RUNS.json
+python benchmarks/osworld_tasks.py --index test_all.json --json RUNS.json
 python benchmarks/osworld_table.py RUNS.json > docs/osworld-tasks.md
 ```
 
 Nothing in the library knows a task: whether one can run is read from its own JSON (`explain_task` in
 `arpo_verl/tasks/validation.py`), before training starts; `arpo-verl doctor --task-dir DIR` says it for other tasks and
-for your machine. Most of what is refused here is refused for downloads: OSWorld's client makes them on the host, so with
-access to huggingface.co, or with the files under `environment.cache_dir`, these tasks are no longer refused. That was
-tried with {documents} of them, with documents of our own in the place of the downloads
+for your machine. Most of what is refused here is refused for downloads: OSWorld's client makes them on the host, so
+with access to huggingface.co, or with the files under `environment.cache_dir`, these tasks are no longer refused. That
+was tried with {documents} of them, with documents of our own in the place of the downloads
 (`tests/osworld/test_libreoffice.py`); with their true files none of them has been run here.
 """
-RUN, NOT_RUN, INTERNET, DOWNLOAD, PROGRAM, UNKNOWN = (
+KINDS = RUN, NOT_RUN, OUT, PROGRAM, DOWNLOAD, INTERNET, UNKNOWN = (
     "run here",
     "not refused, not run",
-    "refused: takes the desktop into the internet",
-    "refused: downloads that this machine does not reach",
+    "left out: runs here and tells nothing",
     "refused: a program or package is missing",
+    "refused: downloads that this machine does not reach",
+    "refused: takes the desktop into the internet",
     "refused: malformed, or unknown to desktop-env 1.0.2",
 )
 
@@ -63,6 +65,8 @@ def row(found: Task | TaskProblem, runs: dict[str, dict[str, Any]]) -> tuple[str
     reasons = explain_task(found, EnvironmentConfig(screen_size=harness.SCREEN))
     if reasons:
         return path.parent.name, found.task_id, category(reasons), "; ".join(map(shorter, reasons))
+    if found.task_id in LEFT_OUT:
+        return path.parent.name, found.task_id, OUT, LEFT_OUT[found.task_id]
     outcome = runs.get(found.task_id)
     infeasible = found.spec["evaluator"]["func"] == INFEASIBLE
     words = result(outcome) if outcome else "infeasible" if infeasible else ""
@@ -98,8 +102,8 @@ def lines(rows: list[tuple[str, str, str, str]]) -> Iterator[str]:
     yield HEADER.format(total=len(rows), documents=len(WITH_DOCUMENTS_OF_OUR_OWN))
     counts = Counter(kind for _, _, kind, _ in rows)
     yield from ("| tasks | |", "|---:|---|")
-    yield from (f"| {counts[kind]} | {kind} |" for kind in (RUN, NOT_RUN, PROGRAM, DOWNLOAD, INTERNET, UNKNOWN))
-    for kind in (RUN, NOT_RUN, PROGRAM, DOWNLOAD, INTERNET, UNKNOWN):
+    yield from (f"| {counts[kind]} | {kind} |" for kind in KINDS)
+    for kind in KINDS:
         yield from ("", f"## {kind[0].upper()}{kind[1:]}", "", "| domain | task | |", "|---|---|---|")
         chosen = sorted((domain, task_id, words) for domain, task_id, other, words in rows if other == kind)
         yield from (

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "osworld"))
 
 import harness  # noqa: E402
 from solutions import all_solutions  # noqa: E402
+from solutions.chrome import LEFT_OUT  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld import OSWorldEnvironment  # noqa: E402
@@ -67,7 +68,9 @@ def read_index(tasks_dir: Path, name: str, domains: list[str]) -> Iterator[tuple
 
 
 def refusal(path: Path) -> tuple[Task | None, str]:
-    """The task, or why it cannot run here."""
+    """The task, or why it is not run here."""
+    if path.stem in LEFT_OUT:
+        return None, LEFT_OUT[path.stem]
     try:
         (task,) = load_tasks(path)
     except TaskError as error:

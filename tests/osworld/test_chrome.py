@@ -11,6 +11,8 @@ pytestmark = [
     pytest.mark.skipif(not has_program("google-chrome"), reason="neither chromium nor google-chrome is installed"),
 ]
 INFEASIBLE = ("480bcfea", "ae78f875")
+# The others, as slow and of the same kind, are run by benchmarks/osworld_tasks.py.
+SOLVED = [task_id for task_id in SOLUTIONS if task_id.startswith(("12086550", "2ad9387a", "3299584d"))]
 
 
 @pytest.mark.parametrize("task_id", INFEASIBLE)
@@ -18,7 +20,7 @@ def test_saying_fail_scores_one(environment, task, task_id):
     assert harness.run_fail(environment, task("chrome", task_id)) == 1.0
 
 
-@pytest.mark.parametrize("task_id", SOLUTIONS)
+@pytest.mark.parametrize("task_id", SOLVED)
 def test_doing_nothing_scores_zero_and_the_solution_one(environment, task, task_id):
     assert harness.run_nothing(environment, task("chrome", task_id)) == 0.0
     assert harness.run_solution(environment, task("chrome", task_id), SOLUTIONS[task_id]) == 1.0
