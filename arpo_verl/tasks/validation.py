@@ -69,13 +69,15 @@ def _some(ids: list[str]) -> str:
 
 
 def _program_reasons(task: Task) -> Iterator[str]:
-    for program in programs_of(task.spec):
+    programs = programs_of(task.spec)
+    for program in programs:
         if program in _SYSTEM_PROGRAMS:
             yield f"the program {program} needs a system that was booted, which a sandbox is not"
         elif not has_program(program):
             yield f"the program {_described(program)} is not installed"
     for package in apt_packages(task.spec):
-        if shutil.which(package) is None and not Path(f"/var/lib/dpkg/info/{package}.list").exists():
+        installed = shutil.which(package) or Path(f"/var/lib/dpkg/info/{package}.list").exists()
+        if not installed and package not in programs:
             yield f"its set-up installs the package {package} (apt-get install {package} on this machine)"
     for path in opened_files(task.spec):
         if not can_open(path):
