@@ -76,7 +76,7 @@ def row(found: Task | TaskProblem, runs: dict[str, dict[str, Any]]) -> tuple[str
 def category(reasons: list[str]) -> str:
     """The hardest of the obstacles: what no file and no package on this machine would remove comes first."""
     downloads = [reason for reason in reasons if reason.startswith("it downloads")]
-    missing = [reason for reason in reasons if "install" in reason or "needs a system" in reason]
+    missing = [r for r in reasons if any(sign in r for sign in ("not installed", "apt-get install", "was booted"))]
     if len(downloads) + len(missing) < len(reasons):
         return INTERNET
     return PROGRAM if missing else DOWNLOAD
