@@ -47,6 +47,14 @@ def check_stores(run_dir: Path) -> tuple[dict[int, int], list[str]]:
     return sizes, torn
 
 
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it still runs: one that ended, and that nobody has asked for its exit code, does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def kill_once(run: TrainerRun, after_step: int, delay_s: float) -> dict[str, Any]:
     """Kill the run `delay_s` after its next checkpoint, and wait until nothing of it is left."""
     while latest_step(run.run_dir) <= after_step:
@@ -56,7 +64,8 @@ def kill_once(run: TrainerRun, after_step: int, delay_s: float) -> dict[str, Any
     time.sleep(delay_s)
     processes = run.kill()
     start_s = time.perf_counter()
-    gone, alive = psutil.wait_procs(processes, timeout=120)
+    while (alive := [process for process in processes if is_alive(process)]) and time.perf_counter() - start_s < 120:
+        time.sleep(0.05)
     sizes, torn = check_stores(run.run_dir)
     return {
         "delay_s": delay_s,
