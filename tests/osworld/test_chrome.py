@@ -5,6 +5,7 @@ import pytest
 from solutions.chrome import SOLUTIONS
 
 from arpo_verl.desktop.programs import has_program
+from arpo_verl.types import Task
 
 pytestmark = [
     pytest.mark.desktop,
@@ -24,3 +25,22 @@ def test_saying_fail_scores_one(environment, task, task_id):
 def test_doing_nothing_scores_zero_and_the_solution_one(environment, task, task_id):
     assert harness.run_nothing(environment, task("chrome", task_id)) == 0.0
     assert harness.run_solution(environment, task("chrome", task_id), SOLUTIONS[task_id]) == 1.0
+
+
+def test_the_clients_playwright_drives_the_browser(environment):
+    """Through the host's port, the guest's 9222 and the browser's 1337, by set-up and by evaluator."""
+    page = "http://127.0.0.1:8000/"
+    launch = [
+        ["python", "-m", "http.server", "8000", "--bind", "127.0.0.1"],
+        ["google-chrome", "--remote-debugging-port=1337"],
+        ["socat", "tcp-listen:9222,fork", "tcp:localhost:1337"],
+    ]
+    steps = [{"type": "launch", "parameters": {"command": command}} for command in launch]
+    steps.append({"type": "chrome_open_tabs", "parameters": {"urls_to_open": [page, "chrome://version/"]}})
+    evaluator = {
+        "func": "is_expected_tabs",
+        "result": {"type": "open_tabs_info"},
+        "expected": {"type": "rule", "rules": {"type": "url", "urls": [page, "chrome://version"]}},
+    }
+    spec = {"id": "tabs", "instruction": "Look.", "config": steps, "evaluator": evaluator}
+    assert harness.run_nothing(environment, Task("tabs", "Look.", spec)) == 1.0
