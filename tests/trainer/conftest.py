@@ -97,7 +97,7 @@ def killed(start, tmp_path_factory):
         process.check_running()
         return any((folder / "trajectories").glob("step_000003/*/episode.json"))
 
-    wait_until(is_in_third_step, timeout_s=900)
+    wait_until(is_in_third_step, timeout_s=3600)
     processes = process.kill()
     return Run.read(folder, 1, process.stdout()), processes
 

@@ -53,7 +53,7 @@ class TrainerProcess:
 
     def wait(self) -> None:
         """Wait for the end, which must be a good one."""
-        assert self._process.wait(timeout=1800) == 0, self.stdout()[-8000:]
+        assert self._process.wait(timeout=3600) == 0, self.stdout()[-8000:]
 
     def kill(self) -> list[psutil.Process]:
         """`kill -9` of the process group.
