@@ -88,8 +88,9 @@ class Init:
         clean.kill_all()
         clean.wipe(layout.WRITABLE, self._keep)
         session.make_home()
-        session.start(width, height)
+        display = session.start(width, height)
         self._start_server(command_timeout_s)
+        session.await_ready(display)
         return time.monotonic() - start
 
     def _start_server(self, command_timeout_s: float) -> None:

@@ -16,6 +16,7 @@ from Xlib.protocol.event import ClientMessage
 from . import children, keyboard, layout
 
 BACKGROUND = 0x4A6984
+LOOK_INTERVAL_MS = 5
 STEP_TIMEOUT_S = 20.0
 """How long a part of the session may take; a healthy one takes 0.1 s."""
 
@@ -42,8 +43,8 @@ def make_home() -> None:
     os.chdir(layout.HOME)
 
 
-def start(width: int, height: int) -> None:
-    """Start the X server, the message bus and the window manager, and wait until each of them works.
+def start(width: int, height: int) -> Display:
+    """Start the X server, the message bus and the window manager. Returns a connection, for `await_ready`.
 
     Raises:
         BootError: one did not come up; the message has its last words.
@@ -54,10 +55,20 @@ def start(width: int, height: int) -> None:
     children.spawn(bus, NO_AT_BRIDGE="0")
     await_line(x_ready, "Xvfb")
     display = Display(layout.DISPLAY)
+    keyboard.mend(display)
+    _prepare_root(display, width, height)
+    children.spawn(["openbox", "--sm-disable"])
+    return display
+
+
+def await_ready(display: Display) -> None:
+    """Wait until each part of what `start` started works; other parts of a boot go on meanwhile.
+
+    Raises:
+        BootError: one did not come up; the message has its last words.
+    """
     try:
-        keyboard.mend(display)
-        _prepare_root(display, width, height)
-        _start_window_manager(display)
+        _await_window_manager(display)
     finally:
         display.close()
     _await(lambda: os.path.exists(layout.BUS_SOCKET), "dbus-daemon")
@@ -100,13 +111,12 @@ def _prepare_root(display: Any, width: int, height: int) -> None:
     display.sync()
 
 
-def _start_window_manager(display: Any) -> None:
-    """Start openbox and wait until it answers.
+def _await_window_manager(display: Any) -> None:
+    """Wait until openbox answers.
 
     It announces itself before it looks at events, and one that comes in between lies unread until the next: a program's
     first window did not show. So it is asked about a window that is never shown, until it answers.
     """
-    children.spawn(["openbox", "--sm-disable"])
     root = display.screen().root
     probe = root.create_window(0, 0, 1, 1, 0, X.CopyFromParent, event_mask=X.PropertyChangeMask)
     announced = display.intern_atom("_NET_SUPPORTING_WM_CHECK")
@@ -122,7 +132,7 @@ def _start_window_manager(display: Any) -> None:
             raise BootError(f"openbox did not start: {children.log_tail('openbox')}")
         if root.get_full_property(announced, Xatom.WINDOW) is not None:
             root.send_event(question, X.SubstructureRedirectMask | X.SubstructureNotifyMask)
-        poller.poll(50)  # a property of the root or of the window changed, or it is time to look again
+        poller.poll(LOOK_INTERVAL_MS)  # a property of the root or of the window changed, or it is time to ask again
         while display.pending_events():
             display.next_event()
     probe.destroy()
