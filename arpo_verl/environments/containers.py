@@ -30,6 +30,7 @@ IMAGE = "happysixd/osworld-docker"
 OWNER_LABEL = "arpo_verl.owner"
 DESKTOP_LABEL = "arpo_verl.desktop"
 REAPER_START_S = 60.0
+LOOPBACK = "127.0.0.1"
 
 
 class DesktopDocker(docker.DockerClient):
@@ -77,7 +78,9 @@ class _DesktopContainers(ContainerCollection):
         image = options.pop("image", image)
         environment = {**kwargs.pop("environment", {}), **options.pop("environment", {})}
         labels = {**options.pop("labels", {}), OWNER_LABEL: this_owner(), DESKTOP_LABEL: desktop.desktop_id}
-        return super().run(image, command, environment=environment, labels=labels, **{**kwargs, **options})
+        # The provider would publish a machine that runs whatever it is told on all addresses; it looks at this one.
+        ports = {guest: (LOOPBACK, port) for guest, port in kwargs.pop("ports", {}).items()}
+        return super().run(image, command, environment=environment, labels=labels, ports=ports, **{**kwargs, **options})
 
 
 def pull_if_missing(client: docker.DockerClient, image: str) -> None:

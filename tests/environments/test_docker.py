@@ -97,6 +97,7 @@ def _check_container(created, tmp_path):
     assert created["Image"] == IMAGE
     assert host["Binds"] == [f"{tmp_path}/Ubuntu.qcow2:/System.qcow2:ro"]
     assert sorted(host["PortBindings"]) == ["5000/tcp", "8006/tcp", "8080/tcp", "9222/tcp"]
+    assert {hosts[0]["HostIp"] for hosts in host["PortBindings"].values()} == {"127.0.0.1"}
     assert bool(host.get("Devices")) == Path("/dev/kvm").exists()
     assert {"RAM_SIZE=8G", "CPU_CORES=4"} <= set(created["Env"]) and "RAM_SIZE=4G" not in created["Env"]
     assert host["Memory"] == 10 * 2**30
