@@ -48,6 +48,7 @@ def read_offers(nodes: Iterable[Node], prefix: str) -> list[Offer] | None:
         for name, units in sorted(node["Resources"].items())
         if prefix and name.startswith(prefix) and units >= 1
     ]
+    offers.sort(key=lambda offer: (offer.resource, offer.node_id))  # Ray lists its nodes in no order
     return None if not prefix or (not offers and len(live) == 1) else offers
 
 

@@ -62,8 +62,11 @@ class Nodes:
         self.by_name[name] = start_node(self.cluster, num_cpus=0, resources={f"docker:{name}": units})
 
     def kill(self, name):
-        """SIGKILL, as a power cut."""
+        """SIGKILL the node, and wait for its workers: they live on for a moment, long enough to end an episode."""
+        workers = self.processes(name)
         self.cluster.remove_node(self.by_name.pop(name), allow_graceful=False)
+        _, alive = psutil.wait_procs(workers, timeout=PATIENCE_S)
+        assert not alive
 
     def processes(self, name):
         """All that run below the node's raylet: its workers, and their desktops."""
@@ -145,6 +148,7 @@ def test_episodes_of_a_node_that_dies_are_played_elsewhere_and_a_node_that_joins
     episodes = [json.loads(path.read_text()) for path in tmp_path.glob("*/*/episode.json")]
     assert len(episodes) == 6
     assert all(episode["desktop"].endswith("on docker:east") for episode in episodes), "no score from the dead node"
+    wait_until(lambda: pool.status()["desktops_busy"] == 0)  # a lease's end is not waited for
     metrics = pool.metrics()
     assert metrics["environment/faults/host"] == 2 and metrics["environment/dropped_sessions"] == 0
     assert metrics["environment/nodes"] == 1
@@ -173,18 +177,16 @@ def test_real_desktops_of_a_node_that_dies_end_with_it_and_others_go_on(nodes):
     async def run():
         playing = [asyncio.create_task(episode()) for _ in range(3)]
         await asyncio.wait_for(held.wait(), PATIENCE_S)
-        processes = nodes.processes("north")
-        assert any(process.name() == "bwrap" for process in processes)
+        assert any(process.name() == "bwrap" for process in nodes.processes("north"))
         await asyncio.to_thread(nodes.kill, "north")
         dead.set()
         outcomes = await asyncio.wait_for(asyncio.gather(*playing, return_exceptions=True), PATIENCE_S)
-        return processes, outcomes
+        return outcomes
 
-    processes, outcomes = asyncio.run(run())
+    outcomes = asyncio.run(run())
     assert sum(isinstance(outcome, HostLostError) for outcome in outcomes) == 1
     assert outcomes.count(1.0) == 2, "an evaluator's verdict on each desktop that lived"
-    _, alive = psutil.wait_procs(processes, timeout=PATIENCE_S)
-    assert not alive
+    wait_until(lambda: pool.status()["desktops_busy"] == 0)
     assert pool.metrics()["environment/faults/host"] == 1
     pool.close()
 
