@@ -1,8 +1,8 @@
 """What the guest says is not there, the policy did not make: a metric that cannot take that judges it 0.
 
-Several getters and metrics raise where a file is missing, and the benchmark's own runner then writes no result at all:
-it leaves the task out of its average and runs it anew at the next start. Here an evaluator that raises is a fault,
-retried and never scored, unless the guest itself, alive, answered that the result's file or program is not there.
+Several getters and metrics raise where a file is missing, and the benchmark's own runner then appends no score. Here an
+evaluator that raises is a fault, retried and never scored, unless the guest itself, alive, answered that the result's
+file or program is not there.
 """
 
 from __future__ import annotations
