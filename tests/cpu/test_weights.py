@@ -11,8 +11,8 @@ from arpo_verl.cpu.weights import RayCheckpointEngine
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+def cluster(start_ray):
+    start_ray()
     yield
     ray.shutdown()
 

@@ -43,15 +43,8 @@ TASK = Task("t1", "click the square", {"id": "t1", "evaluator": {"func": "exact_
 
 
 @pytest.fixture(scope="module", autouse=True)
-def local_ray():
-    for attempt in range(5):  # Ray gives its own start 30 s and no option to wait longer, which a busy machine may need
-        try:
-            ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-            break
-        except Exception:
-            ray.shutdown()
-            if attempt == 4:
-                raise
+def local_ray(start_ray):
+    start_ray()
     yield
     ray.shutdown()
 

@@ -36,22 +36,8 @@ def model_path(tmp_path_factory):
     return str(build_policy(tmp_path_factory.mktemp("policy") / "qwen", size=PolicySize(num_layers=1, vision_depth=1)))
 
 
-def start_ray(num_cpus, attempts=4):
-    """A local Ray. It gives itself 30 s to start, which a machine under load may not keep: then once more."""
-    import ray
-
-    for attempt in range(1, attempts + 1):
-        try:
-            ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, log_to_driver=False)
-            return
-        except Exception as error:
-            if "timed out during startup" not in str(error) or attempt == attempts:
-                raise
-            ray.shutdown()
-
-
 @pytest.fixture(scope="module")
-def queue():
+def queue(start_ray):
     """A real TransferQueue on a Ray of its own, started as veRL's task runner does."""
     import ray
     import transfer_queue as tq

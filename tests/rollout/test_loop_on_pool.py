@@ -11,8 +11,8 @@ from arpo_verl.rollout.settings import connect_pool
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster():
-    ray.init(address="local", num_cpus=2, include_dashboard=False)
+def cluster(start_ray):
+    start_ray()
     yield
     ray.shutdown()
 
