@@ -49,7 +49,7 @@ def check_recipe(config: DictConfig) -> None:
 def _desktops_are_here(config: DictConfig, environment: EnvironmentConfig) -> bool:
     """Whether this process sees what the desktops' hosts see; else each of them makes the check, at its first boot."""
     address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
-    joins = bool(address) or RAY_CLUSTER_FILE.exists()
+    joins = address != "local" and (bool(address) or RAY_CLUSTER_FILE.exists())
     return not joins and config.trainer.nnodes == 1 and environment.py_executable is None
 
 

@@ -212,6 +212,7 @@ def start_trainer(nodes: Nodes, plan: Plan, policy: Path, run_dir: Path) -> subp
         # The cluster's own, and Ray wants neither said again.
         "ray_kwargs.ray_init.num_cpus=null",
         "~ray_kwargs.ray_init.num_gpus",
+        f"ray_kwargs.ray_init.address={nodes.cluster.address}",
     ]
     command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(ROOT / "recipes")]
     env = {**os.environ, "RAY_ADDRESS": nodes.cluster.address}

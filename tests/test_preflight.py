@@ -81,8 +81,9 @@ def test_what_a_provider_lacks_is_named_before_anything_starts_where_desktops_ar
         check(*overrides)
     check(*overrides, "trainer.nnodes=2")
     check(*overrides, "+environment.py_executable=/opt/python")
+    check(*overrides, "ray_kwargs.ray_init.address=10.0.0.1:6379")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    check(*overrides)
+    check(*overrides, "ray_kwargs.ray_init.address=null")
 
 
 @pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
