@@ -25,6 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from arpo_verl import errors
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.coordinator import DesktopCoordinator
+from arpo_verl.environments.fleet import bounded
 from arpo_verl.environments.leases import Grant, new_lease_id
 from arpo_verl.environments.metrics import LeaseReport
 from arpo_verl.environments.worker import CLOSE_TIMEOUT_S, Reply
@@ -183,7 +184,7 @@ class Desktop:
         if self.fault is not None:
             raise DesktopLostError(f"this desktop already failed with {self.fault}; lease another")
         try:
-            reply = await asyncio.wait_for(_awaited(call), timeout_s)
+            reply = await bounded(call, timeout_s)
         except asyncio.CancelledError:
             self.interrupted = True
             raise
@@ -202,7 +203,3 @@ class Desktop:
             raise getattr(errors, reply.error, DesktopLostError)(reply.message)
         self.seconds[name].append(reply.seconds)
         return reply.value
-
-
-async def _awaited(ref: Awaitable[Any]) -> Any:
-    return await ref
