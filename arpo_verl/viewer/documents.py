@@ -1,0 +1,176 @@
+"""The JSON documents that the page is given, the same by the server and in an export.
+
+Times are seconds, an `id` is `step_000012/<folder>`. What a run did not record is null.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from arpo_verl import __version__
+from arpo_verl.viewer.episodes import EpisodeSummary
+from arpo_verl.viewer.groups import TrainedRow
+from arpo_verl.viewer.live import REPLY_CHARACTERS, RunningEpisode
+from arpo_verl.viewer.runs import Run, Snapshot
+
+COLUMNS = (
+    "id",
+    "task_id",
+    "step",
+    "uid",
+    "session",
+    "validation",
+    "success",
+    "reward",
+    "advantage",
+    "replaced",
+    "replayed_into",
+    "stop_reason",
+    "num_steps",
+    "wall_s",
+    "format_error",
+    "screenshots",
+)
+BROKEN_SHOWN = 20
+Row = list[Any]
+
+
+def run_document(run: Run, snapshot: Snapshot, *, live: bool) -> dict[str, Any]:
+    """`api/run`: what there is to choose from. `broken` tells of the first folders that are no episodes."""
+    tasks = {episode.task_id: episode.instruction for episode in snapshot.episodes}
+    return {
+        "name": run.name,
+        "live": live,
+        "num_episodes": len(snapshot.episodes),
+        "num_broken": len(snapshot.broken),
+        "broken": [{"id": id, "reason": snapshot.broken[id]} for id in sorted(snapshot.broken)[:BROKEN_SHOWN]],
+        "steps": sorted({episode.step for episode in snapshot.episodes}),
+        "tasks": [{"task_id": task_id, "instruction": tasks[task_id]} for task_id in sorted(tasks)],
+        "stop_reasons": sorted({episode.stop_reason for episode in snapshot.episodes}),
+        "version": __version__,
+    }
+
+
+def episode_rows(snapshot: Snapshot) -> dict[str, Row]:
+    """The rows of `api/episodes` by id."""
+    return {episode.id: _row(episode, snapshot) for episode in snapshot.episodes}
+
+
+def _row(episode: EpisodeSummary, snapshot: Snapshot) -> Row:
+    training = snapshot.training(episode.id)
+    derived = {
+        "advantage": training.advantage,
+        "replaced": training.replaced,
+        "replayed_into": list(training.replayed_into),
+    }
+    return [derived[name] if name in derived else getattr(episode, name) for name in COLUMNS]
+
+
+def episodes_document(rows: Iterable[Row], cursor: str = "", complete: bool = True) -> dict[str, Any]:
+    """`api/episodes`. Where `complete`, these are all: what a reader has beside them is gone."""
+    return {"columns": COLUMNS, "rows": list(rows), "cursor": cursor, "complete": complete}
+
+
+class EpisodesFeed:
+    """`api/episodes` for readers that come back with a cursor: they get what changed. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._origin = secrets.token_hex(4)
+        self._snapshot = 0
+        self._rows: dict[str, Row] = {}
+        self._changed_at: dict[str, int] = {}
+
+    def document(self, snapshot: Snapshot, cursor: str | None) -> dict[str, Any]:
+        """The rows that are new or changed since `cursor`, or all where it is none of this feed's."""
+        with self._lock:
+            if snapshot.number > self._snapshot:
+                self._update(snapshot)
+            since = self._number_of(cursor)
+            rows = [row for id, row in self._rows.items() if since is None or self._changed_at[id] > since]
+            return episodes_document(rows, f"{self._origin}.{self._snapshot}", complete=since is None)
+
+    def _update(self, snapshot: Snapshot) -> None:
+        rows = episode_rows(snapshot)
+        if self._rows.keys() - rows.keys():
+            self._origin = secrets.token_hex(4)  # a cursor cannot tell of rows that are gone: all start anew
+        self._changed_at = {
+            id: self._changed_at[id] if self._rows.get(id) == row else snapshot.number for id, row in rows.items()
+        }
+        self._rows, self._snapshot = rows, snapshot.number
+
+    def _number_of(self, cursor: str | None) -> int | None:
+        origin, _, number = (cursor or "").partition(".")
+        return int(number) if origin == self._origin and number.isascii() and number.isdecimal() else None
+
+
+def episode_document(run: Run, snapshot: Snapshot, episode_id: str) -> dict[str, Any]:
+    """`api/episode/ID`: the recorded content, its files, and its group as trained on.
+
+    Raises:
+        KeyError: there is no such episode.
+    """
+    episode = snapshot.find(episode_id)
+    if episode is None:
+        raise KeyError(episode_id)
+    training = snapshot.training(episode_id)
+    return {
+        **run.episode(episode_id),
+        "id": episode_id,
+        "folder_files": sorted(os.listdir(run.folder(episode_id))),
+        "advantage": training.advantage,
+        "replaced": training.replaced,
+        "group": [_member(snapshot, *member) for member in snapshot.index.group_of(episode)],
+        "replayed_by": training.replayed_by,
+        "replayed_into": list(training.replayed_into),
+    }
+
+
+def _member(snapshot: Snapshot, session: int, episode_id: str | None, row: TrainedRow | None) -> dict[str, Any]:
+    """A group's member. `reward` is the episode's own, `trained_reward` and `advantage` those of the row trained on:
+    the replay's, where one took its place. `id` is null for an episode that was not recorded."""
+    episode = snapshot.find(episode_id) if episode_id is not None else None
+    return {
+        "id": episode_id,
+        "session": session,
+        "success": episode.success if episode is not None else None,
+        "reward": episode.reward if episode is not None else None,
+        "trained_reward": row.reward if row is not None else None,
+        "advantage": row.advantage if row is not None else None,
+        "replaced": row is not None and row.replaced,
+        "replay_of": snapshot.index.id_of(row.replay) if row is not None else None,
+    }
+
+
+def metrics_document(run: Run) -> dict[str, Any]:
+    """`api/metrics`, in six significant digits: as many as a curve can show."""
+    metrics = run.metrics()
+    series = {name: [_rounded(value) for value in values] for name, values in metrics.series.items()}
+    return {"steps": metrics.steps, "series": series}
+
+
+def _rounded(value: float | None) -> float | None:
+    return value if value is None or isinstance(value, int) else float(f"{value:.6g}")
+
+
+def live_document(run: Run) -> dict[str, Any]:
+    """`api/live`: the pool, and what its desktops show."""
+    return {"time": time.time(), "pool": run.pool(), "running": [_running(episode) for episode in run.running()]}
+
+
+def _running(episode: RunningEpisode) -> dict[str, Any]:
+    last = episode.turns[-1] if episode.turns else {}
+    names = ("task_id", "instruction", "step", "session", "started_at", "desktop")
+    return {
+        "id": episode.id,
+        **{name: episode.content.get(name) for name in names},
+        "num_turns": len(episode.turns),
+        "last_reply": str(last.get("text") or "")[:REPLY_CHARACTERS],
+        "last_actions": last.get("actions") if isinstance(last.get("actions"), list) else [],
+        "screenshot": f"shots/{episode.id}/{episode.screenshots[-1]}" if episode.screenshots else None,
+    }

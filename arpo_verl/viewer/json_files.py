@@ -1,0 +1,93 @@
+"""JSON as others wrote it: whole files, and files that grow by a line at a time, each line read once."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON; NaN and the infinities, which a browser's JSON does not know, become None.
+
+    Raises:
+        ValueError: it is no JSON, or nested deeper than Python follows.
+    """
+    try:
+        return json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it holds something else.
+    """
+    content = parse_json(path.read_bytes())
+    if not isinstance(content, dict):
+        raise ValueError(f"must hold an object, got a {type(content).__name__}")
+    return content
+
+
+def dump_json(value: Any) -> bytes:
+    """Compact JSON in ASCII: whatever a model wrote, lone surrogates and U+2028 too, is safe to encode and to embed."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+class GrowingFile:
+    """A file of JSON objects, one a line, to which another process appends."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._identity: tuple[int, int] | None = None
+        self._offset = 0
+
+    def read_new(self, forget: Callable[[], object]) -> list[dict[str, Any]]:
+        """The objects appended since the last call; lines that hold none are passed over, a torn last one waits.
+
+        Args:
+            forget: called before, where the file is another one than it was: all of it is then read.
+        """
+        try:
+            with self.path.open("rb") as file:
+                return self._read(file, forget)
+        except OSError:  # not written yet, or taken away: what was read stands
+            return []
+
+    def _read(self, file: Any, forget: Callable[[], object]) -> list[dict[str, Any]]:
+        status = os.fstat(file.fileno())
+        identity = (status.st_dev, status.st_ino)
+        if identity != self._identity or status.st_size < self._offset:
+            if self._identity is not None:
+                forget()
+            self._identity, self._offset = identity, 0
+        if status.st_size == self._offset:
+            return []
+        file.seek(self._offset)
+        *lines, rest = file.read().split(b"\n")
+        self._offset += sum(len(line) + 1 for line in lines)
+        rows = [row for line in lines if (row := _object(line)) is not None]
+        last = _object(rest)  # no beginning of an object is one: this line only lacks its newline
+        if last is not None:
+            self._offset += len(rest)
+            rows.append(last)
+        return rows
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None

@@ -1,0 +1,111 @@
+"""The page's server: the documents of a run, its screenshots and the page itself, to a browser."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from arpo_verl.viewer.access import AccessControl
+from arpo_verl.viewer.documents import (
+    EpisodesFeed,
+    episode_document,
+    live_document,
+    metrics_document,
+    run_document,
+)
+from arpo_verl.viewer.episodes import SCREENSHOT_NAME
+from arpo_verl.viewer.json_files import dump_json
+from arpo_verl.viewer.runs import Run
+
+ASSETS = Path(__file__).parent / "assets"
+_GZIP_FROM_BYTES = 2000
+_MEDIA_TYPES = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "webp": "image/webp"}
+
+
+def build_app(run: Run, *, token: str | None, port: int) -> ASGIApp:
+    """The application, ready for uvicorn.
+
+    Args:
+        token: what each request must carry; None on loopback.
+        port: the port that it is served on.
+    """
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    _add_documents(app, run)
+    _add_screenshots(app, run)
+
+    @app.get("/")
+    def index() -> Response:
+        return Response(
+            (ASSETS / "index.html").read_bytes(), media_type="text/html", headers={"Cache-Control": "no-cache"}
+        )
+
+    app.mount("/assets", StaticFiles(directory=ASSETS), name="assets")
+    return AccessControl(app, token, port)
+
+
+def _add_documents(app: FastAPI, run: Run) -> None:
+    """Endpoints are plain functions: they read files, so FastAPI runs them in threads."""
+    feed = EpisodesFeed()
+
+    @app.get("/api/run")
+    def get_run(request: Request) -> Response:
+        return _json(request, run_document(run, run.snapshot(), live=run.is_live()))
+
+    @app.get("/api/episodes")
+    def get_episodes(request: Request, cursor: str | None = None) -> Response:
+        return _json(request, feed.document(run.snapshot(), cursor))
+
+    @app.get("/api/episode/{step}/{name}")
+    def get_episode(request: Request, step: str, name: str) -> Response:
+        try:
+            return _json(request, episode_document(run, run.snapshot(), f"{step}/{name}"))
+        except KeyError as error:
+            raise HTTPException(404, f"this run has no episode {step}/{name}") from error
+
+    @app.get("/api/metrics")
+    def get_metrics(request: Request) -> Response:
+        return _json(request, metrics_document(run))
+
+    @app.get("/api/live")
+    def get_live(request: Request) -> Response:
+        return _json(request, live_document(run))
+
+
+def _add_screenshots(app: FastAPI, run: Run) -> None:
+    @app.get("/shots/{step}/{name}/{file}")
+    def get_screenshot(step: str, name: str, file: str) -> Response:
+        kind = SCREENSHOT_NAME.fullmatch(file)
+        try:
+            if kind is None:
+                raise KeyError(file)
+            content = _read_no_link(run.folder(f"{step}/{name}") / file)
+        except (KeyError, OSError) as error:
+            raise HTTPException(404, f"this run has no screenshot {file} of {step}/{name}") from error
+        # A finished episode's does not change; the page asks for a running one's under another address each time.
+        headers = {"Cache-Control": "private, max-age=600"}
+        return Response(content, media_type=_MEDIA_TYPES[kind[1]], headers=headers)
+
+
+def _read_no_link(path: Path) -> bytes:
+    """Read a regular file; a link could lead out of the run.
+
+    Raises:
+        OSError: it is not there, or no regular file.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        return file.read()
+
+
+def _json(request: Request, document: dict[str, Any]) -> Response:
+    content = dump_json(document)
+    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    if len(content) >= _GZIP_FROM_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
+        content = gzip.compress(content, compresslevel=5, mtime=0)
+        headers["Content-Encoding"] = "gzip"
+    return Response(content, media_type="application/json", headers=headers)
