@@ -15,7 +15,7 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.providers import PROVIDERS, check_provider
 from arpo_verl.errors import ConfigError, TaskError
 from arpo_verl.replay.config import NONE, ReplayConfig, check_one_correction, check_sampler
-from arpo_verl.replay.persistence import read_manifest
+from arpo_verl.replay.persistence import check_fingerprint, read_manifest
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
@@ -37,9 +37,12 @@ def check_recipe(config: DictConfig) -> None:
     if environment.provider in PROVIDERS and _desktops_are_here(config, environment):
         check_provider(environment)
     agent = build_config(GuiAgentConfig, "gui_agent", _section(config, "gui_agent"))
-    _check_replay(config, build_config(ReplayConfig, "replay", _section(config, "replay")))
+    replay = build_config(ReplayConfig, "replay", _section(config, "replay"))
+    _check_replay(config, replay)
     if _is_local_model(config):
         _check_lengths(config, agent, environment)
+        if replay.enable and replay.seed_from is not None:
+            _check_seeds(config, agent, replay.seed_from)
     selection = build_config(
         TaskSelection, "data.tasks", _section(config.data, "tasks") if "tasks" in config.data else {}
     )
@@ -106,3 +109,13 @@ def _check_lengths(config: DictConfig, agent: GuiAgentConfig, environment: Envir
     processor = AutoProcessor.from_pretrained(Path(config.actor_rollout_ref.model.path).expanduser())
     geometry = ImageGeometry.from_processor(processor, config.data.get("mm_processor_kwargs"))
     check_lengths(agent, config.data.max_response_length, geometry.num_tokens(environment.screen_size))
+
+
+def _check_seeds(config: DictConfig, agent: GuiAgentConfig, seed_from: str) -> None:
+    """As the sampler will, but before anything starts."""
+    from arpo_verl.replay.inputs import ModelInputs, model_fingerprint
+
+    model, kwargs = config.actor_rollout_ref.model, dict(config.data.get("mm_processor_kwargs") or {})
+    inputs = ModelInputs.load(model.path, model.get("trust_remote_code", False), kwargs)
+    fingerprint = model_fingerprint(inputs.tokenizer, inputs.processor, kwargs, agent)
+    check_fingerprint(seed_from, read_manifest(seed_from), fingerprint)

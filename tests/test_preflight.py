@@ -1,5 +1,6 @@
 """Bad input is told before anything starts: what was expected, what came, what to do."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -12,6 +13,10 @@ from arpo_verl import preflight, versions
 from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, TaskError
 from arpo_verl.policy.build import build_policy
 from arpo_verl.preflight import check_recipe
+from arpo_verl.replay.buffer import SuccessStore
+from arpo_verl.replay.inputs import ModelInputs, model_fingerprint
+from arpo_verl.replay.persistence import save_store
+from arpo_verl.rollout.config import GuiAgentConfig
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -35,6 +40,17 @@ def check(policy):
 
 def test_the_shipped_recipe_passes(check):
     check()
+
+
+def test_seeds_of_another_policy_are_refused_with_the_part_that_differs(check, policy, tmp_path):
+    inputs = ModelInputs.load(str(policy), False, {})
+    agent = GuiAgentConfig(prompt="compact")
+    own = model_fingerprint(inputs.tokenizer, inputs.processor, {}, agent)
+    save_store(SuccessStore(1, 10**6), tmp_path / "own", own)
+    check(f"replay.seed_from={tmp_path / 'own'}")
+    save_store(SuccessStore(1, 10**6), tmp_path / "other", dataclasses.replace(own, tokenizer="other"))
+    with pytest.raises(ReplayError, match="made with another tokenizer"):
+        check(f"replay.seed_from={tmp_path / 'other'}")
 
 
 @pytest.mark.parametrize(

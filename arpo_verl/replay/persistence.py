@@ -33,7 +33,9 @@ from arpo_verl.replay.screenshots import screenshot_name
 logger = logging.getLogger(__name__)
 
 FORMAT = "arpo-verl replay store"
-VERSION = 1
+VERSION = 2
+READABLE_VERSIONS = (1, 2)
+"""In version 1 a record does not say which episode it was."""
 MANIFEST = "store.json"
 SCREENSHOTS = "screenshots"
 _TRAJECTORIES = "trajectories-"
@@ -116,7 +118,7 @@ def load_store(folder: Path | str, fingerprint: Fingerprint | None, into: Succes
     folder = Path(folder)
     manifest = read_manifest(folder)
     if fingerprint is not None:
-        _check_fingerprint(folder, manifest.fingerprint, fingerprint)
+        check_fingerprint(folder, manifest, fingerprint)
     store = into
     if store is None:
         store = SuccessStore(manifest.capacity_per_task, manifest.capacity_bytes, eviction=manifest.eviction)
@@ -147,9 +149,9 @@ def read_manifest(folder: Path | str) -> Manifest:
         raise ReplayError(f"{path} must be a replay store's manifest, but cannot be read: {error}") from error
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise ReplayError(f'{path} must be a replay store\'s manifest, with "format": "{FORMAT}"')
-    if values.get("version") != VERSION:
+    if values.get("version") not in READABLE_VERSIONS:
         raise ReplayError(
-            f"{path} must be of version {VERSION}, got {values.get('version')!r}, written by "
+            f"{path} must be of version {' or '.join(map(str, READABLE_VERSIONS))}, got {values.get('version')!r}, written by "
             f"{values.get('written_by')}; read it with that version of arpo-verl"
         )
     if values.pop("checksum", None) != _checksum(values):
@@ -157,6 +159,25 @@ def read_manifest(folder: Path | str) -> Manifest:
     names = [field.name for field in dataclasses.fields(Manifest)]
     fields = {name: values[name] for name in names}
     return Manifest(**{**fields, "fingerprint": Fingerprint(**values["fingerprint"])})
+
+
+def check_fingerprint(folder: Path | str, manifest: Manifest, expected: Fingerprint) -> None:
+    """Refuse the store in `folder` for a policy other than the one that it was saved for.
+
+    Raises:
+        ReplayError: says in which parts they differ.
+    """
+    saved = manifest.fingerprint
+    differences = expected.differences(saved)
+    if differences:
+        parts = "; ".join(
+            f"{part} {getattr(expected, part)} expected, {getattr(saved, part)} got" for part in differences
+        )
+        raise ReplayError(
+            f"the replay store in {folder} was made with another {' and another '.join(differences)} ({parts}): its "
+            "tokens would mean something else to this policy; give the run the model and prompt that made it, or seed "
+            "a new store from the recorded episodes with `arpo-verl replay seed`"
+        )
 
 
 def read_records(folder: Path | str, manifest: Manifest) -> Iterator[tuple[int, StoredRecord]]:
@@ -195,19 +216,6 @@ def _read(path: Path) -> bytes:
         raise ReplayError(
             f"the replay store in {path.parent} is not whole: {error}; copy the folder with all that is in it"
         ) from error
-
-
-def _check_fingerprint(folder: Path, saved: Fingerprint, expected: Fingerprint) -> None:
-    differences = expected.differences(saved)
-    if differences:
-        parts = "; ".join(
-            f"{part} {getattr(expected, part)} expected, {getattr(saved, part)} got" for part in differences
-        )
-        raise ReplayError(
-            f"the replay store in {folder} was made with another {' and another '.join(differences)} ({parts}): its "
-            "tokens would mean something else to this policy; give the run the model and prompt that made it, or seed "
-            "a new store from the recorded episodes with `arpo-verl replay seed`"
-        )
 
 
 def _save_screenshots(store: SuccessStore, folder: Path, names: frozenset[str]) -> None:
