@@ -23,6 +23,8 @@ EXTRAS = {
         "cachetools",
         "tensorboard",
     ],
+    # What `arpo-verl view` serves with; veRL brings both.
+    "view": ["fastapi", "uvicorn"],
     # What the embedded desktop's guest runs.
     "desktop": ["python-xlib==0.33"],
     # What OSWorld's client imports. The client itself pins numpy<2 and torch 2.5: `arpo-verl install-osworld` installs
@@ -86,6 +88,7 @@ setup(
             "skeleton/.config/*/*",
             "skeleton/.config/*/*/*",
         ],
+        "arpo_verl.viewer": ["assets/*", "assets/vendor/*/*"],
         "arpo_verl.tasks": ["embedded/*.json", "expert.json"],
     },
     install_requires=REQUIREMENTS,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -30,12 +29,18 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def new_token() -> str:
+    """A secret of 192 bits, for one server."""
+    return secrets.token_urlsafe(24)
+
+
 class AccessControl:
     """Lets a request through that may see the run, and sets the headers of every answer.
 
     Without a token, the server is on loopback, and the name in the Host header must be this machine's: another site
     whose name was made to resolve to 127.0.0.1 could else read the run through a visitor's browser.
-    With one, each request must carry it, in its address once and in a cookie from then on.
+    With one, each request must carry it, in its address once and in a cookie from then on. The first answer is the page
+    itself and no redirect: a browser that came by another site's link would not send a SameSite=Strict cookie with it.
     """
 
     def __init__(self, app: ASGIApp, token: str | None, port: int):
@@ -46,10 +51,9 @@ class AccessControl:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self._app(scope, receive, send)
             return
-        came_with_token = self._token is not None and self._is_token(self._query_token(scope))
+        request = Request(scope)
+        came_with_token = self._is_token(request.query_params.get("token", ""))
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -59,43 +63,25 @@ class AccessControl:
                     headers.append("Set-Cookie", f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/")
             await send(message)
 
-        refusal = self._refusal(scope, came_with_token)
+        has_token = came_with_token or self._is_token(request.cookies.get(self._cookie, ""))
+        refusal = self._check_host(request) if self._token is None else self._check_token(has_token)
         await (refusal or self._app)(scope, receive, send_with_headers)
 
-    def _refusal(self, scope: Scope, came_with_token: bool) -> PlainTextResponse | None:
-        headers = Headers(scope=scope)
-        if self._token is None:
-            name = _host_name(headers.get("host", ""))
-            if is_loopback(name):
-                return None
-            return PlainTextResponse(
-                f"This viewer answers to localhost only, not to {name!r}; --host opens it to others.\n",
-                status_code=403,
-            )
-        if came_with_token or self._is_token(self._cookie_token(headers)):
-            return None
-        return PlainTextResponse(
-            "Open the address that `arpo-verl view` printed, with its ?token=...\n", status_code=403
-        )
-
     def _is_token(self, value: str) -> bool:
-        return secrets.compare_digest(value.encode(), (self._token or "").encode())
+        return self._token is not None and secrets.compare_digest(value.encode(), self._token.encode())
 
-    def _query_token(self, scope: Scope) -> str:
-        values = parse_qs(scope["query_string"].decode("latin-1")).get("token")
-        return values[0] if values else ""
+    def _check_token(self, has_token: bool) -> PlainTextResponse | None:
+        message = "Open the address that `arpo-verl view` printed, with its ?token=...\n"
+        return None if has_token else PlainTextResponse(message, status_code=403)
 
-    def _cookie_token(self, headers: Headers) -> str:
-        cookies: SimpleCookie = SimpleCookie()
-        try:
-            cookies.load(headers.get("cookie", ""))
-        except CookieError:
-            return ""
-        return cookies[self._cookie].value if self._cookie in cookies else ""
+    def _check_host(self, request: Request) -> PlainTextResponse | None:
+        name = _host_name(request.headers.get("host", ""))
+        message = f"This viewer answers to localhost only, not to {name!r}; --host opens it to others.\n"
+        return None if is_loopback(name) else PlainTextResponse(message, status_code=403)
 
 
 def _host_name(host: str) -> str:
-    """The Host header without its port; an IPv6 address without its brackets."""
+    """The Host header without its port, whatever it is: a forwarded one differs. IPv6 without its brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].lower()

@@ -115,9 +115,7 @@ def episode_document(run: Run, snapshot: Snapshot, episode_id: str) -> dict[str,
     Raises:
         KeyError: there is no such episode.
     """
-    episode = snapshot.find(episode_id)
-    if episode is None:
-        raise KeyError(episode_id)
+    episode = snapshot.by_id[episode_id]
     training = snapshot.training(episode_id)
     return {
         **run.episode(episode_id),
@@ -134,7 +132,7 @@ def episode_document(run: Run, snapshot: Snapshot, episode_id: str) -> dict[str,
 def _member(snapshot: Snapshot, session: int, episode_id: str | None, row: TrainedRow | None) -> dict[str, Any]:
     """A group's member. `reward` is the episode's own, `trained_reward` and `advantage` those of the row trained on:
     the replay's, where one took its place. `id` is null for an episode that was not recorded."""
-    episode = snapshot.find(episode_id) if episode_id is not None else None
+    episode = snapshot.by_id.get(episode_id) if episode_id is not None else None
     return {
         "id": episode_id,
         "session": session,

@@ -67,12 +67,12 @@ class Groups:
 
 
 class TrainingIndex:
-    """Joins recorded episodes and trained rows, as of one moment."""
+    """Joins recorded episodes, in the order of their steps, and trained rows, as of one moment."""
 
-    def __init__(self, episodes: Mapping[str, EpisodeSummary], rows: Mapping[tuple[str, int], TrainedRow]):
+    def __init__(self, episodes: Iterable[EpisodeSummary], rows: Mapping[tuple[str, int], TrainedRow]):
         self._ids: dict[EpisodeKey, str] = {}
         self._members: dict[str, dict[int, str]] = defaultdict(dict)
-        for episode in sorted(episodes.values(), key=lambda episode: episode.step):
+        for episode in episodes:
             self._ids[episode.key] = self._ids[episode.key._replace(step=None)] = episode.id
             self._members[episode.uid][episode.session] = episode.id
         self._rows: dict[str, dict[int, TrainedRow]] = defaultdict(dict)

@@ -12,9 +12,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,19 +40,20 @@ class Snapshot:
 
     number: int
     """Grows with every change: equal numbers of one `Run` are equal snapshots."""
-    episodes: tuple[EpisodeSummary, ...]
-    """By step, then by id."""
+    by_id: Mapping[str, EpisodeSummary]
+    """In the order of steps, then of ids."""
     broken: Mapping[str, str]
     """Id of a folder that could not be read as an episode -> why."""
     index: TrainingIndex
 
+    @property
+    def episodes(self) -> tuple[EpisodeSummary, ...]:
+        """By step, then by id."""
+        return tuple(self.by_id.values())
+
     def training(self, episode_id: str) -> Training:
         """What training made of an episode."""
         return self.index.training.get(episode_id, UNTRAINED)
-
-    def find(self, episode_id: str) -> EpisodeSummary | None:
-        """The episode of this id."""
-        return next((episode for episode in self.episodes if episode.id == episode_id), None)
 
 
 class Run:
@@ -65,7 +67,7 @@ class Run:
         self._groups = Groups(trajectories)
         self._metrics_files = MetricsFiles(run_dir)
         self._metrics: Metrics | None = None
-        self._snapshot = Snapshot(0, (), {}, TrainingIndex({}, {}))
+        self._snapshot = Snapshot(0, {}, {}, TrainingIndex((), {}))
         self._refreshed_at = float("-inf")
 
     @property
@@ -84,13 +86,26 @@ class Run:
         folders_changed = self._folders.refresh()
         groups_changed = self._groups.refresh(self._folders.steps)
         if folders_changed or groups_changed:
-            episodes = dict(self._folders.episodes)
+            episodes = sorted(self._folders.episodes.values(), key=lambda episode: (episode.step, episode.id))
             self._snapshot = Snapshot(
                 number=self._snapshot.number + 1,
-                episodes=tuple(sorted(episodes.values(), key=lambda episode: (episode.step, episode.id))),
+                by_id={episode.id: episode for episode in episodes},
                 broken=dict(self._folders.broken),
                 index=TrainingIndex(episodes, self._groups.rows()),
             )
+
+    def select(self, wanted: Callable[[EpisodeSummary], bool], latest: int | None = None) -> Snapshot:
+        """A snapshot of some of the episodes, as if no other had been recorded.
+
+        Args:
+            latest: at most so many, those of the latest steps.
+        """
+        whole = self.snapshot()
+        episodes = [episode for episode in whole.episodes if wanted(episode)]
+        episodes = episodes if latest is None else episodes[max(0, len(episodes) - latest) :]
+        with self._lock:
+            index = TrainingIndex(episodes, self._groups.rows())
+        return dataclasses.replace(whole, by_id={episode.id: episode for episode in episodes}, index=index)
 
     def episode(self, episode_id: str) -> dict[str, Any]:
         """An episode's `episode.json`.

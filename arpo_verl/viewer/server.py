@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -21,9 +23,9 @@ from arpo_verl.viewer.documents import (
 )
 from arpo_verl.viewer.episodes import SCREENSHOT_NAME
 from arpo_verl.viewer.json_files import dump_json
+from arpo_verl.viewer.page import ASSETS, index_page
 from arpo_verl.viewer.runs import Run
 
-ASSETS = Path(__file__).parent / "assets"
 _GZIP_FROM_BYTES = 2000
 _MEDIA_TYPES = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "webp": "image/webp"}
 
@@ -41,12 +43,23 @@ def build_app(run: Run, *, token: str | None, port: int) -> ASGIApp:
 
     @app.get("/")
     def index() -> Response:
-        return Response(
-            (ASSETS / "index.html").read_bytes(), media_type="text/html", headers={"Cache-Control": "no-cache"}
-        )
+        return Response(index_page("server"), media_type="text/html", headers={"Cache-Control": "no-cache"})
 
     app.mount("/assets", StaticFiles(directory=ASSETS), name="assets")
     return AccessControl(app, token, port)
+
+
+def build_server(run: Run, *, token: str | None, port: int) -> uvicorn.Server:
+    """The server of that application, to be run on a listening socket."""
+    config = uvicorn.Config(
+        build_app(run, token=token, port=port),
+        lifespan="off",
+        log_level="warning",
+        access_log=False,  # a token stands in addresses
+        server_header=False,
+        timeout_graceful_shutdown=2,
+    )
+    return uvicorn.Server(config)
 
 
 def _add_documents(app: FastAPI, run: Run) -> None:
@@ -104,7 +117,10 @@ def _read_no_link(path: Path) -> bytes:
 
 def _json(request: Request, document: dict[str, Any]) -> Response:
     content = dump_json(document)
-    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    etag = f'"{hashlib.sha1(content, usedforsecurity=False).hexdigest()}"'
+    headers = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding", "ETag": etag}
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers=headers)
     if len(content) >= _GZIP_FROM_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
         content = gzip.compress(content, compresslevel=5, mtime=0)
         headers["Content-Encoding"] = "gzip"

@@ -1,0 +1,147 @@
+"""`arpo-verl view RUN`: look at a run in a browser, while it trains and afterwards, or export it to a folder."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import fnmatch
+import math
+import os
+import re
+import socket
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arpo_verl.config import require
+from arpo_verl.errors import ConfigError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from arpo_verl.viewer.episodes import EpisodeSummary
+    from arpo_verl.viewer.runs import Run
+
+DEFAULT_PORT = 8642
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "view",
+        help="look at a run's episodes in a browser, while it trains and afterwards; or export them",
+        description="Serves a page with the run's episodes, metrics and live desktops, to this machine only: "
+        f"from another one, ssh -L {DEFAULT_PORT}:localhost:{DEFAULT_PORT} THIS_MACHINE. Ctrl-C ends it.",
+    )
+    parser.add_argument("path", type=Path, metavar="RUN", help="a recipe's run_dir, or its trajectories folder")
+    serve = parser.add_argument_group("serving")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on; any but loopback demands a token")
+    serve.add_argument("--port", type=int, help=f"default {DEFAULT_PORT}, or the next free one; 0 takes any free one")
+    serve.add_argument(
+        "--token", action="store_true", help="demand a token on loopback too: a machine with other users"
+    )
+    serve.add_argument("--open", action="store_true", help="open the browser")
+    export = parser.add_argument_group("exporting")
+    export.add_argument("--export", type=Path, metavar="DIR", help="write a folder that opens without a server")
+    export.add_argument("--steps", metavar="A-B", help="only these steps: 7, 3-10, 50- or -10")
+    export.add_argument("--task", metavar="PATTERN", help="only tasks whose id matches, for example 'files-*'")
+    export.add_argument("--max-episodes", type=int, metavar="N", help="only the last N of them")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until interrupted, or export."""
+    from arpo_verl.viewer.runs import open_run
+
+    opened = open_run(args.path)
+    if args.export is not None:
+        return _export(opened, args)
+    for name in ("steps", "task", "max_episodes"):
+        given = getattr(args, name)
+        require(given is None, f"--{name.replace('_', '-')}", "given with --export", given, "the page has filters")
+    return _serve(opened, args)
+
+
+def _export(opened: Run, args: argparse.Namespace) -> int:
+    from arpo_verl.viewer.export import export_run
+
+    require(args.max_episodes is None or args.max_episodes > 0, "--max-episodes", "positive", args.max_episodes)
+    snapshot = opened.select(_wanted(args), latest=args.max_episodes)
+    exported = export_run(opened, snapshot, args.export)
+    print(f"{exported.episodes} episodes, {exported.size_bytes / 2**20:.1f} MiB of screenshots: open {exported.index}")
+    return 0
+
+
+def _wanted(args: argparse.Namespace) -> Callable[[EpisodeSummary], bool]:
+    first, last = _range(args.steps) if args.steps is not None else (-math.inf, math.inf)
+    pattern = "*" if args.task is None else args.task
+    return lambda episode: first <= episode.step <= last and fnmatch.fnmatchcase(episode.task_id, pattern)
+
+
+def _range(text: str) -> tuple[float, float]:
+    match = re.fullmatch(r"(\d+)|(\d*)-(\d*)", text)
+    if match is None or text == "-":
+        raise ConfigError(f"--steps must be a step or a range such as 7, 3-10, 50- or -10, got {text!r}")
+    if match[1]:
+        return int(match[1]), int(match[1])
+    return int(match[2] or 0), float(match[3] or math.inf)
+
+
+def _serve(opened: Run, args: argparse.Namespace) -> int:
+    try:
+        from arpo_verl.viewer.server import build_server
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(f'{error.name} is not installed; pip install "arpo-verl[view]"') from error
+    from arpo_verl.viewer.access import is_loopback, new_token
+
+    token = new_token() if args.token or not is_loopback(args.host) else None
+    listener = _listen(args.host, args.port)
+    port = listener.getsockname()[1]
+    url = f"http://{_name_of(args.host)}:{port}/" + (f"?token={token}" if token else "")
+    print(f"{opened.name}: {url}\nCtrl-C ends it.", flush=True)
+    if args.open:
+        webbrowser.open(url)
+    try:
+        build_server(opened, token=token, port=port).run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass  # uvicorn ended in order, then raises what it was sent
+    return 0
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    """A listening socket: on that port, or without one on the default or the next free one."""
+    candidates = range(DEFAULT_PORT, DEFAULT_PORT + 50) if port is None else (port,)
+    require(all(0 <= candidate < 65536 for candidate in candidates), "--port", "in [0, 65535]", port)
+    for candidate in candidates:
+        try:
+            return _listener(host, candidate)
+        except socket.gaierror as error:
+            raise ConfigError(f"--host must be a name or address of this machine, got {host!r}: {error}") from error
+        except OSError as error:
+            failure = error
+            if error.errno != errno.EADDRINUSE:
+                break
+    reason = os.strerror(failure.errno or 0)
+    raise ConfigError(
+        f"--host and --port must be free to listen on, got {host} and {candidate}: {reason}; "
+        "without --port, a free one is taken"
+    ) from failure
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)  # now: two sockets may share a port as long as neither listens
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _name_of(host: str) -> str:
+    """What to call a host in an address: one that means every interface is called by the machine's name."""
+    if host in ("0.0.0.0", "::", ""):
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,119 @@
+"""A run as a folder that opens from disk: the page, its documents as scripts, and the screenshots."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from arpo_verl.errors import ConfigError
+from arpo_verl.viewer.documents import (
+    episode_document,
+    episode_rows,
+    episodes_document,
+    metrics_document,
+    run_document,
+)
+from arpo_verl.viewer.episodes import screenshot_names
+from arpo_verl.viewer.json_files import dump_json
+from arpo_verl.viewer.page import ASSETS, index_page
+from arpo_verl.viewer.runs import Run, Snapshot
+
+MARKER = ".arpo-export"
+"""Says that a folder is an export, which a later one may replace."""
+_PARTS = ("data", "shots", "assets")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export came to."""
+
+    index: Path
+    episodes: int
+    size_bytes: int
+    """Of the screenshots: nearly all of it."""
+
+
+def export_run(run: Run, snapshot: Snapshot, target: Path, *, progress: bool = True) -> Exported:
+    """Write a snapshot to `target`, which then opens without a server.
+
+    Raises:
+        ConfigError: the folder holds something that is no export, or the disk is too small.
+        OSError: the disk refuses.
+    """
+    if not snapshot.by_id:
+        raise ConfigError(f"there must be an episode to export, got none of {run.trajectories} that was asked for")
+    screenshots = {episode_id: _screenshots(run, episode_id) for episode_id in snapshot.by_id}
+    size_bytes = sum(path.stat().st_size for paths in screenshots.values() for path in paths)
+    _prepare(target, size_bytes)
+    _write_page(target)
+    _write_document(target, "api/run", run_document(run, snapshot, live=False))
+    _write_document(target, "api/episodes", episodes_document(episode_rows(snapshot).values()))
+    _write_document(target, "api/metrics", metrics_document(run))
+    with tqdm(total=size_bytes, unit="B", unit_scale=True, desc="export", disable=not progress) as bar:
+        for written in _write_episodes(run, snapshot, target, screenshots):
+            bar.update(written)
+    return Exported(target / "index.html", len(snapshot.by_id), size_bytes)
+
+
+def _screenshots(run: Run, episode_id: str) -> list[Path]:
+    """An episode's screenshots. A link is left out: it could lead out of the run."""
+    try:
+        folder = run.folder(episode_id)
+        paths = [folder / name for name in screenshot_names(folder)]
+    except (KeyError, OSError):  # taken away since the snapshot
+        return []
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+
+def _prepare(target: Path, size_bytes: int) -> None:
+    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / MARKER).is_file())):
+        raise ConfigError(
+            f"--export must be a new or empty folder, or an earlier export, got {target}, which is neither"
+        )
+    for part in _PARTS:
+        shutil.rmtree(target / part, ignore_errors=True)
+    target.mkdir(parents=True, exist_ok=True)
+    (target / MARKER).touch()
+    free_bytes = shutil.disk_usage(target).free
+    if size_bytes > free_bytes:
+        needed, free = (f"{size / 2**30:.1f} GiB" for size in (size_bytes, free_bytes))
+        raise ConfigError(
+            f"{target} must have room for {needed} of screenshots, got {free} free; "
+            "take fewer episodes with --steps, --task or --max-episodes"
+        )
+
+
+def _write_page(target: Path) -> None:
+    shutil.copytree(ASSETS, target / "assets", ignore=shutil.ignore_patterns("index.html"), dirs_exist_ok=True)
+    (target / "index.html").write_text(index_page("files"), encoding="utf-8")
+
+
+def _write_episodes(run: Run, snapshot: Snapshot, target: Path, screenshots: dict[str, list[Path]]) -> Iterator[int]:
+    """Write document and screenshots of each episode; yields the bytes of each."""
+    for episode_id, paths in screenshots.items():
+        try:
+            document = episode_document(run, snapshot, episode_id)
+            sizes = [_copy(path, target / "shots" / episode_id / path.name) for path in paths]
+        except (KeyError, FileNotFoundError):  # taken away since the snapshot: the page says that it is not here
+            continue
+        _write_document(target, f"api/episode/{episode_id}", document)
+        yield sum(sizes)
+
+
+def _copy(source: Path, target: Path) -> int:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target, follow_symlinks=False)
+    return target.stat().st_size
+
+
+def _write_document(target: Path, path: str, document: dict[str, object]) -> None:
+    """Write a document as a script: a page opened from disk may load scripts, but read no files."""
+    file = target / "data" / f"{path.removeprefix('api/')}.js"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # ASCII already; "</" too is escaped, so that the script stays one wherever somebody pastes it.
+    content = b"ARPO_RUN(%s,%s);\n" % (dump_json(path), dump_json(document))
+    file.write_bytes(content.replace(b"</", b"<\\/"))
