@@ -14,6 +14,7 @@ ALL_FAILED, ALL_EQUAL, BELOW_FLOOR = TRIGGERS = ("all_failed", "all_equal", "bel
 SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async", "separate_async")}
 NONE, TRUNCATED, CLIP = CORRECTIONS = ("none", "truncated", "clip")
 FIFO, FULLEST_TASK, LEAST_RECENTLY_REPLAYED = EVICTIONS = ("fifo", "fullest_task", "least_recently_replayed")
+RANDOM, NEWEST, SHORTEST, MOST_LIKELY = CHOICES = ("random", "newest", "shortest", "most_likely")
 SCREENSHOT_ENCODINGS = ("as_sent", "webp")
 
 
@@ -82,6 +83,13 @@ class ReplayConfig:
     The older, the further from the policy that learns from it. veRL's `max_off_policy_threshold` is about rollouts
     that were waiting, and leaves replays alone."""
 
+    choice: str = RANDOM
+    """Which of a task's successes is replayed; draws among equals. `random`: any; the paper. `newest`: of the latest
+    step, the nearest to the policy that learns from it. `shortest`: with the fewest tokens written, since a detour that
+    happened to succeed is not worth learning. `most_likely`: whose replies were the most probable, all together, to the
+    policy that wrote them: the least owed to luck; those without recorded log-probs come last. All but `random`
+    replay one success again and again while it stays the first."""
+
     correction: str = NONE
     """What a replayed token's gradient is multiplied with, since another policy wrote it; rho is its probability now
     over that when it was written. `none`: 1; the paper. `truncated`: min(rho, `correction_bound`), as in veRL's TIS.
@@ -122,6 +130,7 @@ class ReplayConfig:
             require(
                 value is None or (isinstance(value, str) and bool(value)), f"replay.{name}", "a folder or null", value
             )
+        require(self.choice in CHOICES, "replay.choice", f"one of {', '.join(CHOICES)}", self.choice)
         encodings = f"one of {', '.join(SCREENSHOT_ENCODINGS)}"
         got = self.screenshot_encoding
         require(got in SCREENSHOT_ENCODINGS, "replay.screenshot_encoding", encodings, got)

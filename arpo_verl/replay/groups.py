@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.buffer import StoredTrajectory, SuccessStore
-from arpo_verl.replay.config import ALL_EQUAL, BELOW_FLOOR, ReplayConfig
+from arpo_verl.replay.config import ALL_EQUAL, BELOW_FLOOR, MOST_LIKELY, NEWEST, RANDOM, SHORTEST, ReplayConfig
 
 # A lone rollout has no group to be compared with: replacing it would swap data for a zero advantage.
 MIN_GROUP_SIZE = 2
@@ -113,7 +115,7 @@ def form_groups(outcomes: Iterable[Outcome]) -> tuple[Group, ...]:
 def plan_replacements(
     groups: Sequence[Group], store: SuccessStore, config: ReplayConfig, step: int, draw: int = 0
 ) -> tuple[Replacement, ...]:
-    """For each group that triggers and has a cached success of its task: one random failure, one random success.
+    """For each group that triggers and has a cached success of its task: one random failure, one success by `choice`.
 
     No success is used twice, and at most `config.max_share` of the rows are replaced. The choice depends on seed, step,
     draw, task and how many groups of that task triggered before: not on the order in which rollouts finished, and on no
@@ -149,7 +151,24 @@ def _candidates(
         is_young = config.max_age_steps is None or step - trajectory.step <= config.max_age_steps
         if is_young and trajectory not in candidates:
             candidates.append(trajectory)
-    return rng.sample(candidates, len(candidates))
+    # Drawn first: a sort keeps the order of equals.
+    return sorted(rng.sample(candidates, len(candidates)), key=_PREFERENCE[config.choice])
+
+
+def _log_prob(trajectory: StoredTrajectory) -> float:
+    """Of all replies together, under the policy that wrote them; nats."""
+    if trajectory.rollout_log_probs is None:
+        return -math.inf
+    return sum(compress(trajectory.rollout_log_probs, trajectory.response_mask))
+
+
+_PREFERENCE: dict[str, Callable[[StoredTrajectory], float]] = {
+    RANDOM: lambda trajectory: 0,
+    NEWEST: lambda trajectory: -trajectory.step,
+    SHORTEST: lambda trajectory: sum(trajectory.response_mask),
+    MOST_LIKELY: lambda trajectory: -_log_prob(trajectory),
+}
+"""By `replay.choice`: the least is used first."""
 
 
 def _replace(
