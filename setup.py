@@ -66,7 +66,7 @@ EXTRAS = {
         "tldextract",
         "xmltodict",
     ],
-    "dev": ["pytest", "hypothesis", "ruff", "mypy", "psutil"],
+    "dev": ["pytest", "hypothesis", "playwright", "ruff", "mypy", "psutil"],
 }
 
 setup(
