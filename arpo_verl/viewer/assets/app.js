@@ -1,0 +1,142 @@
+"use strict";
+/* The frame around the pages: what is read of the run, which page is shown, help and theme. */
+{
+  const { html, plural, useKeys, usePolling, Link, Waiting, Message } = viewer.ui;
+  const { useEffect, useMemo, useRef, useState } = preactHooks;
+
+  const POLL_MS = 3000;
+  const PAGES = { episodes: viewer.EpisodesPage, episode: viewer.EpisodePage, compare: viewer.ComparePage, heatmap: viewer.HeatmapPage, metrics: viewer.MetricsPage, live: viewer.LivePage };
+  const TABS = [["episodes", "Episodes"], ["heatmap", "Tasks × steps"], ["metrics", "Metrics"], ["live", "Live"]];
+  const TITLES = { ...Object.fromEntries(TABS), episode: "Episode", compare: "Compare" };
+
+  const HELP = [
+    ["Episodes", [["j, k or ↓, ↑", "next, previous row"], ["Enter", "open it"], ["n, p", "next, previous page of rows"], ["/", "search"]]],
+    ["Episode", [["→, ← or j, k", "next, previous step"], ["Home, End", "first, last step"], ["↓, ↑ or n, p", "next, previous episode of the filter"], ["Esc", "back to the list"]]],
+    ["Compare", [["→, ← or j, k", "next, previous step"], ["l", "step together or each alone"], ["s", "the other side, when alone"], ["Esc", "back to the episode"]]],
+    ["Tasks × steps", [["arrows", "move between cells"], ["Enter", "open the cell's episodes"]]],
+    ["Everywhere", [["?", "this help"], ["t", "light, dark or as the system"]]],
+  ]; // prettier-ignore
+
+  function useRoute() {
+    const [route, setRoute] = useState(viewer.route.current());
+    useEffect(() => {
+      const changed = () => setRoute(viewer.route.current());
+      window.addEventListener("hashchange", changed);
+      return () => window.removeEventListener("hashchange", changed);
+    }, []);
+    return route;
+  }
+
+  /** The run and its episodes: read whole once, then what has changed since. */
+  function useRun() {
+    const [state, setState] = useState({ run: null, rows: [], byId: new Map(), error: null, lost: false });
+    const cursor = useRef(null);
+    const byId = useRef(new Map());
+    const take = (document, run) => {
+      cursor.current = document.cursor;
+      if (document.complete !== false) byId.current = new Map(); // these are all: what else was here is gone
+      viewer.episodes.merge(byId.current, document);
+      setState({ run, rows: [...byId.current.values()], byId: byId.current, error: null, lost: false });
+    };
+    useEffect(() => {
+      Promise.all([viewer.source.get("api/run"), viewer.source.get("api/episodes")]).then(
+        ([run, episodes]) => take(episodes, run),
+        (error) => setState((before) => ({ ...before, error })),
+      );
+    }, []);
+    const poll = async () => {
+      try {
+        const episodes = await viewer.source.get("api/episodes", { cursor: cursor.current });
+        const run = await viewer.source.get("api/run");
+        if (episodes.rows.length || episodes.complete || run.live !== state.run.live) take(episodes, run);
+        else if (state.lost) setState((before) => ({ ...before, lost: false }));
+      } catch {
+        setState((before) => ({ ...before, lost: true }));
+      }
+    };
+    usePolling(poll, POLL_MS, Boolean(state.run) && !viewer.source.exported);
+    return state;
+  }
+
+  /** The rows that pass the filters, in order; the list and an episode's next and previous share it. */
+  viewer.useSelected = (rows, filters, tasks) =>
+    useMemo(() => viewer.episodes.select(rows, filters, tasks), [rows, JSON.stringify(filters), tasks]);
+
+  function App() {
+    const { run, rows, byId, error, lost } = useRun();
+    const route = useRoute();
+    const help = useRef(null);
+    const tasks = useMemo(() => new Map((run?.tasks || []).map((task) => [task.task_id, task.instruction])), [run]);
+    const Page = PAGES[route.page];
+    useKeys({ "?": () => help.current.showModal(), t: nextTheme });
+    useEffect(() => {
+      const subject = route.page === "episode" || route.page === "compare" ? byId.get(route.id)?.task_id : null;
+      document.title = [subject, TITLES[route.page], run?.name].filter(Boolean).join(" – ") || "ARPO run";
+    }, [route, run]);
+    return html`
+      <a class="skip" href="#main" onClick=${skipToMain}>Skip to the page</a>
+      <${Header} run=${run} rows=${rows} page=${route.page} help=${() => help.current.showModal()} />
+      ${lost && html`<${Message} kind="bad">The server does not answer. What is shown was read before.<//>`}
+      <main id="main" tabindex="-1">
+        ${!run && html`<${Waiting} error=${error} what="the run" />`}
+        ${run && !Page && html`<${Message} kind="bad">There is no page “${route.page}”. <${Link} to=${{ page: "episodes" }}>Go to the episodes<//><//>`}
+        ${run && Page && html`<${Page} key=${route.page} run=${run} rows=${rows} byId=${byId} tasks=${tasks} id=${route.id} query=${route.query} />`}
+      </main>
+      <${Help} dialog=${help} />
+    `;
+  }
+
+  /** A link to #main would be taken for a page's address. */
+  function skipToMain(event) {
+    event.preventDefault();
+    document.getElementById("main").focus();
+  }
+
+  function Header({ run, rows, page, help }) {
+    const tabs = TABS.filter(([name]) => name !== "live" || !viewer.source.exported);
+    const current = page === "episode" || page === "compare" ? "episodes" : page;
+    return html`<header>
+      <p class="run"><bdi>${run?.name || "ARPO run"}</bdi>${run?.live && html` <span class="badge good">live</span>`}
+        ${run && html` <span class="muted">${plural(rows.length, "episode")}</span>`}</p>
+      <nav aria-label="Pages">
+        ${tabs.map(([name, title]) => html`<${Link} to=${{ page: name }} aria-current=${name === current ? "page" : null}>${title}<//>`)}
+      </nav>
+      <${ThemeButton} />
+      <button type="button" class="quiet" onClick=${help} aria-label="Keyboard help" title="Keyboard help (?)">?</button>
+    </header>`;
+  }
+
+  const THEMES = { auto: "as the system", light: "light", dark: "dark" };
+
+  function nextTheme() {
+    const names = Object.keys(THEMES);
+    viewer.setTheme(names[(names.indexOf(viewer.theme()) + 1) % names.length]);
+  }
+
+  function ThemeButton() {
+    const [theme, setTheme] = useState(viewer.theme());
+    useEffect(() => {
+      const changed = () => setTheme(viewer.theme());
+      window.addEventListener("themechange", changed);
+      return () => window.removeEventListener("themechange", changed);
+    }, []);
+    return html`<button type="button" class="quiet" onClick=${nextTheme} aria-label=${`Theme: ${THEMES[theme]}`} title="Light, dark or as the system (t)">
+      <span aria-hidden="true">${{ auto: "◐", light: "☀", dark: "☾" }[theme]}</span>
+    </button>`;
+  }
+
+  const Help = ({ dialog }) => html`<dialog ref=${dialog} aria-labelledby="help-title">
+    <h2 id="help-title">Keys</h2>
+    ${HELP.map(
+      ([page, keys]) => html`<h3>${page}</h3>
+        <dl class="keys">${keys.map(([key, what]) => html`<div><dt>${key}</dt><dd>${what}</dd></div>`)}</dl>`,
+    )}
+    <h3>Marks on a screenshot</h3>
+    <p>A ring is a left click, a square a right click, a diamond a middle click; a second outline is a double click. An arrow is a drag or a scroll. Dashed: the action named no place, so it happened where the pointer was left.</p>
+    <form method="dialog"><button>Close</button></form>
+  </dialog>`;
+
+  // The cookie has the token from here on; in the address it would be copied along with a link.
+  if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", location.pathname + location.hash);
+  preact.render(html`<${App} />`, document.getElementById("app"));
+}

@@ -1,0 +1,204 @@
+"use strict";
+/* One episode: film strip, step by step, the verdict, its group and what replay did with it. */
+{
+  const { html, number, signed, duration, kindName, plural, useDocument, useKeys } = viewer.ui;
+  const { Link, episodeRoute, Score, ReplayBadges, Waiting, Heading, Facts, Screenshot, Actions, framesOf } = viewer.ui;
+  const { useEffect, useMemo, useRef } = preactHooks;
+
+  function EpisodePage({ id, rows, byId, tasks, query }) {
+    const { data, error } = useDocument(`api/episode/${id}`);
+    const filters = viewer.episodes.filtersOf(query);
+    const selected = viewer.useSelected(rows, filters, tasks);
+    const place = selected.findIndex((row) => row.id === id);
+    const frames = useMemo(() => (data ? framesOf(data) : []), [data]);
+    const turn = Math.min(Math.max(1, Number(query.turn) || 1), Math.max(1, frames.length));
+    const show = (wanted) => {
+      if (wanted >= 1 && wanted <= frames.length) viewer.route.go({ page: "episode", id, query: { ...filters, turn: wanted } }, { replace: true });
+    };
+    const open = (index) => selected[index] && viewer.route.go(episodeRoute(selected[index].id, filters));
+    const back = { page: "episodes", query: filters };
+    const [next, previous] = [() => open(place + 1), () => open(place < 0 ? 0 : place - 1)];
+    const [later, earlier] = [() => show(turn + 1), () => show(turn - 1)];
+    useKeys({
+      ArrowRight: later, j: later, ArrowLeft: earlier, k: earlier, Home: () => show(1), End: () => show(frames.length),
+      ArrowDown: next, n: next, ArrowUp: previous, p: previous, Escape: () => viewer.route.go(back),
+    }); // prettier-ignore
+    return html`
+      <nav class="crumbs" aria-label="Place in the list">
+        <${Link} to=${back}>← Episodes<//>
+        <span class="muted">${place < 0 ? "not among the filtered" : `${place + 1} of ${plural(selected.length, "episode")}`}</span>
+        <button type="button" disabled=${place < 1} onClick=${previous}>↑ Previous</button>
+        <button type="button" disabled=${place + 1 >= selected.length} onClick=${next}>↓ Next</button>
+      </nav>
+      ${data ? html`<${Episode} episode=${data} byId=${byId} frames=${frames} turn=${turn} show=${show} filters=${filters} />` : html`<${Waiting} error=${error} what="the episode" />`}
+    `;
+  }
+
+  function Episode({ episode, byId, frames, turn, show, filters }) {
+    const row = byId.get(episode.id) || episode;
+    const frame = frames[turn - 1];
+    return html`
+      <div class="badges">
+        <${Heading} focusKey=${episode.id}><bdi>${episode.task_id}</bdi><//>
+        <${Score} row=${episode} /> <span class="badge">${episode.stop_reason}</span> <${ReplayBadges} row=${row} />
+        <span class="muted">step ${episode.step}, session ${episode.session}</span>
+      </div>
+      <p class="task"><bdi>${episode.instruction}</bdi></p>
+      <${ReplayNotes} episode=${episode} byId=${byId} filters=${filters} />
+      <${FilmStrip} frames=${frames} turn=${turn} show=${show} />
+      <p class="hidden" role="status">${frame ? `Step ${turn} of ${frames.length}: ${viewer.actions.describeTurn(frame.turn)}` : ""}</p>
+      ${frame && html`<${Step} frame=${frame} turn=${turn} total=${frames.length} show=${show}><${Verdict} episode=${episode} /><//>`}
+      <section class="details">
+        ${!frame && html`<${Verdict} episode=${episode} />`}
+        <${Group} episode=${episode} byId=${byId} filters=${filters} />
+        <${About} episode=${episode} row=${row} />
+      </section>
+    `;
+  }
+
+  function FilmStrip({ frames, turn, show }) {
+    const current = useRef(null);
+    useEffect(() => {
+      const [item, strip] = [current.current, current.current?.parentElement];
+      if (strip) strip.scrollLeft = item.offsetLeft - strip.offsetLeft - (strip.clientWidth - item.clientWidth) / 2;
+    }, [turn, frames]);
+    return html`<ol class="film" aria-label="Film strip">
+      ${frames.map(
+        (frame, i) => html`<li ref=${i + 1 === turn ? current : null}>
+          <button type="button" aria-current=${i + 1 === turn ? "step" : null} class=${frame.turn?.parse_error ? "fault" : ""} onClick=${() => show(i + 1)}>
+            <${Screenshot} src=${frame.src} alt=${frame.alt} marks=${frame.marks} marksAcross=${26} lazy />
+            <span class="what"><b>${i + 1}</b> <bdi>${viewer.actions.describeTurn(frame.turn)}</bdi></span>
+          </button>
+        </li>`,
+      )}
+    </ol>`;
+  }
+
+  function Step({ frame, turn, total, show, children }) {
+    return html`<section class="step" aria-label=${`Step ${turn} of ${total}`}>
+      <figure>
+        <${Screenshot} src=${frame.src} alt=${frame.alt} marks=${frame.marks} />
+        <figcaption><${Actions} turn=${frame.turn} /></figcaption>
+      </figure>
+      <div class="beside">
+        <div class="stepper">
+          <button type="button" disabled=${turn === 1} onClick=${() => show(turn - 1)} aria-label="Previous step">←</button>
+          <span>step <b>${turn}</b> of ${total}</span>
+          <button type="button" disabled=${turn === total} onClick=${() => show(turn + 1)} aria-label="Next step">→</button>
+          ${frame.turn && html`<span class="muted timing">${timing(frame.turn)}</span>`}
+        </div>
+        ${frame.turn && html`<${Reply} turn=${frame.turn} />`} ${children}
+      </div>
+    </section>`;
+  }
+
+  /** "written in 0.31 s, done in 0.12 s"; runs of before these were recorded say nothing. */
+  function timing({ generate_s, desktop_s }) {
+    const parts = [generate_s != null && `reply ${duration(generate_s)}`, desktop_s != null && `desktop ${duration(desktop_s)}`];
+    return parts.filter(Boolean).join(" · ");
+  }
+
+  const Reply = ({ turn }) => html`
+    <h2>Thought</h2>
+    ${turn.thought ? html`<p class="thought"><bdi>${turn.thought}</bdi></p>` : html`<p class="muted">none</p>`}
+    <h2>Reply as written</h2>
+    <pre tabindex="0" aria-label="Reply as written"><bdi>${turn.text}</bdi></pre>
+  `;
+
+  /** The verdict and what led to it: what the desktop had, and what the task expects. */
+  function Verdict({ episode }) {
+    const calls = episode.evaluator || [];
+    return html`<div class="card verdict">
+      <h2>Evaluator's verdict</h2>
+      <p><${Score} row=${episode} /> score ${number(episode.success)}, reward ${number(episode.reward)}</p>
+      ${calls.length === 0 && html`<p class="muted">No metric was recorded.</p>`}
+      ${calls.map(
+        (call) => html`<dl class="metric">
+          <div><dt>metric</dt><dd><code><bdi>${call.metric}</bdi></code> returned <code><bdi>${call.returned}</bdi></code></dd></div>
+          <div><dt>got</dt><dd><code><bdi>${call.result}</bdi></code></dd></div>
+          <div><dt>expected</dt><dd><code><bdi>${call.expected}</bdi></code></dd></div>
+        </dl>`,
+      )}
+    </div>`;
+  }
+
+  function Group({ episode, byId, filters }) {
+    const members = episode.group || [];
+    return html`<div class="card">
+      <h2>Group</h2>
+      ${members.length === 0 && html`<p class="muted">Not recorded.</p>`}
+      ${members.length > 0 &&
+      html`<div class="table-scroll"><table>
+        <thead><tr><th scope="col">Session</th><th scope="col">Result</th><th scope="col" class="numeric">Reward</th><th scope="col" class="numeric">Advantage</th><th scope="col">Look</th></tr></thead>
+        <tbody>${members.map((member) => html`<${Member} episode=${episode} member=${member} byId=${byId} filters=${filters} />`)}</tbody>
+      </table></div>`}
+    </div>`;
+  }
+
+  function Member({ episode, member, byId, filters }) {
+    const self = member.id === episode.id;
+    const recorded = member.id && byId.has(member.id);
+    const session = `session ${member.session}`;
+    return html`<tr class=${self ? "self" : ""}>
+      <th scope="row">${self || !recorded ? session : html`<${Link} to=${episodeRoute(member.id, filters)}>${session}<//>`}${self && " (this one)"}</th>
+      <td><${Score} row=${member} /> ${(member.replaced || member.replay_of) && html`<span class="badge note">replaced</span>`}</td>
+      <td class="numeric">${number(member.reward)}</td>
+      <td class="numeric">${signed(member.advantage)}</td>
+      <td>${!self && recorded && html`<${CompareLink} left=${episode.id} right=${member.id}>compare<//>`}</td>
+    </tr>`;
+  }
+
+  const CompareLink = ({ left, right, children }) => html`<${Link} to=${{ page: "compare", id: left, query: { with: right } }}>${children}<//>`;
+
+  /** Which success took this episode's place in training, and whose places it took itself. */
+  function ReplayNotes({ episode, byId, filters }) {
+    const own = (episode.group || []).find((member) => member.id === episode.id);
+    const helped = (episode.group || []).find((member) => member.replay_of && member.replay_of !== episode.id && member.id !== episode.id);
+    const by = episode.replayed_by || own?.replay_of;
+    const name = (id) => (byId.has(id) ? `the episode of step ${byId.get(id).step}` : id);
+    const link = (id) => html`<${Link} to=${episodeRoute(id, filters)}>${name(id)}<//>`;
+    const into = episode.replayed_into || [];
+    return html`
+      ${by &&
+      html`<p class="message note">
+        In training, this row was replaced by ${link(by)}. <${CompareLink} left=${episode.id} right=${by}>Compare with the success that took its place<//>
+      </p>`}
+      ${!by && episode.replaced && html`<p class="message note">In training, a replayed success took this row's place; its own recording is not in this run.</p>`}
+      ${into.length > 0 &&
+      html`<p class="message info">
+        This success was replayed into ${plural(into.length, "row")}:${" "}
+        ${into.map((id, i) => html`${i > 0 && ", "}${link(id)} (<${CompareLink} left=${id} right=${episode.id}>compare<//>)`)}
+      </p>`}
+      ${!by && helped && !viewer.episodes.isSuccess(episode) &&
+      html`<p class="message note">
+        Into its group ${link(helped.replay_of)} was replayed. <${CompareLink} left=${episode.id} right=${helped.replay_of}>Compare with that success<//>
+      </p>`}
+    `;
+  }
+
+  function About({ episode, row }) {
+    return html`<div class="card">
+      <h2>About</h2>
+      <${Facts}
+        of=${[
+          ["step", episode.step],
+          ["kind", kindName(episode.validation)],
+          ["group", html`<code><bdi>${episode.uid}</bdi></code>, session ${episode.session}`],
+          ["stopped", `${episode.stop_reason}${episode.format_error ? ", with a format error" : ""}`],
+          ["advantage", `${signed(episode.advantage)}${episode.replaced ? ", of the replay that took its place" : ""}`],
+          episode.started_at && ["started", new Date(1000 * episode.started_at).toLocaleString("en-GB")],
+          ["took", duration(episode.wall_s ?? row.wall_s)],
+          ["writing replies", duration(episode.generate_s)],
+          ["the desktop", duration(episode.desktop_s)],
+          ["tokens", `${episode.prompt_tokens ?? "–"} in the prompt, ${episode.response_tokens ?? "–"} in the response`],
+          ["ran on", html`<bdi>${episode.desktop || "–"}</bdi>`],
+          episode.image_size && ["model's image", episode.image_size.join(" × ")],
+          ["compare", html`<${Link} to=${{ page: "compare", id: episode.id }}>with another episode of this task<//>`],
+        ]}
+      />
+    </div>`;
+  }
+
+  viewer.EpisodePage = EpisodePage;
+  Object.assign(viewer.ui, { Reply });
+}

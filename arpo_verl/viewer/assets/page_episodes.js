@@ -1,0 +1,158 @@
+"use strict";
+/* The list of episodes: filters, counts, sorting, a page of rows at a time. */
+{
+  const { html, number, signed, whole, percent, plural, duration, kindName, useKeys, Link, episodeRoute, Score, ReplayBadges, Heading } = viewer.ui;
+  const { useMemo, useRef } = preactHooks;
+  const { count, filtersOf, meanSuccess } = viewer.episodes;
+
+  const PAGE_ROWS = 100;
+
+  const COLUMNS = [
+    { name: "success", title: "Result", cell: (row) => html`<${Score} row=${row} />` },
+    { name: "task_id", title: "Task", cell: null },
+    { name: "step", title: "Step", numeric: true, cell: (row) => row.step },
+    { name: "kind", title: "Kind", wide: true, cell: (row) => kindName(row.validation) },
+    { name: "num_steps", title: "Turns", numeric: true, cell: (row) => row.num_steps },
+    { name: "stop_reason", title: "Stopped", cell: (row) => html`${row.stop_reason}${row.format_error && html` <span class="badge bad">format</span>`}` },
+    { name: "reward", title: "Reward", numeric: true, cell: (row) => number(row.reward) },
+    { name: "advantage", title: "Advantage", numeric: true, wide: true, cell: (row) => html`<span title=${row.replaced ? "of the replay that took its place" : null}>${signed(row.advantage)}</span>` },
+    { name: "replay", title: "Replay", cell: (row) => html`<${ReplayBadges} row=${row} />` },
+    { name: "wall_s", title: "Time", numeric: true, wide: true, cell: (row) => duration(row.wall_s) },
+  ];
+
+  const SUCCESS = [["", "any"], ["yes", "success"], ["no", "failure"], ["none", "not scored"]];
+  const KINDS = [["", "any"], ["training", "training"], ["validation", "validation"]];
+  const REPLAY = [["", "any"], ["took", "took a place"], ["replaced", "was replaced"], ["none", "neither"]];
+
+  function EpisodesPage({ run, rows, tasks, query }) {
+    const filters = filtersOf(query);
+    const selected = viewer.useSelected(rows, filters, tasks);
+    const pages = Math.max(1, Math.ceil(selected.length / PAGE_ROWS));
+    const page = Math.min(Math.max(1, Number(query.page) || 1), pages);
+    const list = useRef(null);
+    const search = useRef(null);
+    const set = (changes) => viewer.route.go({ page: "episodes", query: { ...filters, ...changes } }, { replace: true });
+    const turnTo = (wanted) => {
+      set({ page: wanted === 1 ? "" : wanted });
+      scrollTo(0, 0);
+    };
+    const step = (by) => moveFocus(list.current, by);
+    useKeys({
+      "/": () => search.current.focus(),
+      j: () => step(1),
+      k: () => step(-1),
+      ArrowDown: () => step(1),
+      ArrowUp: () => step(-1),
+      n: () => page < pages && turnTo(page + 1),
+      p: () => page > 1 && turnTo(page - 1),
+    });
+    const shown = selected.slice((page - 1) * PAGE_ROWS, page * PAGE_ROWS);
+    return html`
+      <${Heading} focusKey="episodes">Episodes<//>
+      <${Filters} rows=${rows} tasks=${tasks} filters=${filters} set=${set} search=${search} />
+      ${run.num_broken > 0 && html`<${Broken} run=${run} />`}
+      <${Counts} rows=${rows} selected=${selected} filters=${filters} />
+      <table class="episodes" ref=${list}>
+        <caption class="hidden">Episodes, ${PAGE_ROWS} to a page; a heading sorts by its column.</caption>
+        <thead><tr>${COLUMNS.map((column) => html`<${SortHeader} column=${column} sort=${query.sort || "-step"} set=${set} />`)}</tr></thead>
+        <tbody>${shown.map((row) => html`<${Row} key=${row.id} row=${row} tasks=${tasks} filters=${filters} />`)}</tbody>
+      </table>
+      ${selected.length === 0 && html`<p class="empty">No episode passes these filters.</p>`}
+      ${pages > 1 && html`<${Pager} page=${page} pages=${pages} turnTo=${turnTo} />`}
+    `;
+  }
+
+  function moveFocus(table, by) {
+    const links = [...table.querySelectorAll("tbody a")];
+    const now = links.indexOf(document.activeElement);
+    links[Math.min(Math.max(now + by, 0), links.length - 1)]?.focus();
+  }
+
+  function Filters({ rows, tasks, filters, set, search }) {
+    const stops = useMemo(() => [...count(rows, (row) => row.stop_reason)].sort(), [rows]);
+    const perTask = useMemo(() => count(rows, (row) => row.task_id), [rows]);
+    const names = useMemo(() => [...new Set([...tasks.keys(), ...perTask.keys()])].sort(), [tasks, perTask]);
+    const select = (name, label, options) => html`<${Select} label=${label} value=${filters[name] || ""} options=${options} onChange=${(value) => set({ [name]: value })} />`;
+    const input = (name) => (event) => set({ [name]: event.target.value });
+    const active = Object.keys(filters).some((name) => name !== "sort");
+    return html`
+      <form class="filters" role="search" aria-label="Filter episodes" onSubmit=${(event) => event.preventDefault()}>
+        <label class="grow">Search
+          <input type="search" ref=${search} value=${filters.q || ""} onInput=${input("q")} placeholder="task or instruction" />
+        </label>
+        ${select("task", "Task", [["", "any"], ...names.map((name) => [name, `${name} (${whole(perTask.get(name) || 0)})`])])}
+        <label class="short">Steps<input value=${filters.step || ""} onInput=${input("step")} placeholder="3 or 3-10" inputmode="text" /></label>
+        ${select("success", "Result", SUCCESS)} ${select("replay", "Replay", REPLAY)}
+        ${select("stop", "Stopped", [["", "any"], ...stops.map(([name, many]) => [name, `${name} (${whole(many)})`])])}
+        ${select("kind", "Kind", KINDS)}
+        <button type="button" disabled=${!active} onClick=${() => viewer.route.go({ page: "episodes" }, { replace: true })}>Clear</button>
+      </form>
+    `;
+  }
+
+  const Select = ({ label, value, options, onChange }) => html`
+    <label class=${value ? "set" : ""}>${label}
+      <select value=${value} onChange=${(event) => onChange(event.target.value)}>
+        ${options.map(([name, title]) => html`<option value=${name}>${title}</option>`)}
+        ${!options.some(([name]) => name === value) && html`<option value=${value}>${value}</option>`}
+      </select>
+    </label>
+  `;
+
+  function Counts({ rows, selected, filters }) {
+    const parts = useMemo(() => {
+      const good = selected.filter(viewer.episodes.isSuccess).length;
+      const bad = selected.filter(viewer.episodes.isFailure).length;
+      const replaced = selected.filter((row) => row.replaced).length;
+      return [
+        `${plural(selected.length, "episode")}${selected.length < rows.length ? ` of ${whole(rows.length)}` : ""}`,
+        `${whole(good)} succeeded`,
+        `${whole(bad)} failed`,
+        `mean success ${percent(meanSuccess(selected))}`,
+        `${whole(replaced)} replaced by replays`,
+      ];
+    }, [rows, selected]);
+    const invalid = filters.step && !viewer.episodes.parseRange(filters.step);
+    return html`
+      <p class="counts" role="status">${parts.join(" · ")}</p>
+      ${invalid && html`<p class="message note">Steps must be a number or a range such as 3-10; “${filters.step}” is neither and filters nothing.</p>`}
+    `;
+  }
+
+  function SortHeader({ column, sort, set }) {
+    const by = sort.replace(/^-/, "") === column.name ? (sort.startsWith("-") ? "descending" : "ascending") : "none";
+    const next = by === "descending" ? column.name : `-${column.name}`;
+    return html`<th scope="col" aria-sort=${by} class=${classOf(column)}>
+      <button type="button" onClick=${() => set({ sort: next === "-step" ? "" : next })}>
+        ${column.title}<span class="arrow" aria-hidden="true">${{ ascending: "▲", descending: "▼", none: "" }[by]}</span>
+      </button>
+    </th>`;
+  }
+
+  const Broken = ({ run }) => html`<details class="message note">
+    <summary>${plural(run.num_broken, "folder is", "folders are")} no episode that can be read.</summary>
+    <ul>${(run.broken || []).map(({ id, reason }) => html`<li><code><bdi>${id}</bdi></code>: <bdi>${reason}</bdi></li>`)}</ul>
+  </details>`;
+
+  const classOf = (column) => [column.numeric && "numeric", column.wide && "wide", `of-${column.name}`].filter(Boolean).join(" ");
+
+  function Row({ row, tasks, filters }) {
+    const task = html`<td class="of-task_id">
+      <${Link} to=${episodeRoute(row.id, filters)}><bdi>${row.task_id}</bdi><//>${" "}
+      <span class="instruction"><bdi>${tasks.get(row.task_id)}</bdi></span>
+    </td>`;
+    return html`<tr>${COLUMNS.map((column) => (column.cell ? html`<td class=${classOf(column)}>${column.cell(row)}</td>` : task))}</tr>`;
+  }
+
+  const Pager = ({ page, pages, turnTo }) => html`
+    <nav class="pager" aria-label="Pages of the list">
+      <button type="button" disabled=${page === 1} onClick=${() => turnTo(1)}>First</button>
+      <button type="button" disabled=${page === 1} onClick=${() => turnTo(page - 1)}>Previous</button>
+      <span>page ${whole(page)} of ${whole(pages)}</span>
+      <button type="button" disabled=${page === pages} onClick=${() => turnTo(page + 1)}>Next</button>
+      <button type="button" disabled=${page === pages} onClick=${() => turnTo(pages)}>Last</button>
+    </nav>
+  `;
+
+  viewer.EpisodesPage = EpisodesPage;
+}

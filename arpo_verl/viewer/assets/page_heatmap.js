@@ -1,0 +1,157 @@
+"use strict";
+/* Tasks x steps: mean success a cell. Training and validation apart. */
+{
+  const { html, number, percent, plural, Link, Heading } = viewer.ui;
+  const { useMemo, useState } = preactHooks;
+  const { meanSuccess } = viewer.episodes;
+
+  /** As many columns as a wide screen shows without scrolling; more steps share columns. */
+  const MAX_BINS = 40;
+  /** Up to here a cell has room for its value. */
+  const MAX_BINS_WITH_TEXT = 20;
+  const SHADES = 10;
+
+  const ORDERS = [["name", "name"], ["hard", "hardest first"], ["easy", "easiest first"], ["gain", "most gained"]];
+  const BY = {
+    name: (a, b) => (a.task < b.task ? -1 : 1),
+    hard: (a, b) => a.mean - b.mean || BY.name(a, b),
+    easy: (a, b) => b.mean - a.mean || BY.name(a, b),
+    gain: (a, b) => b.gain - a.gain || BY.name(a, b),
+  };
+
+  /** Step ranges of a round width that cover the run: [[1, 5], [6, 10], ...] */
+  function binsOf(steps) {
+    if (!steps.length) return [];
+    const [first, last] = [Math.min(...steps), Math.max(...steps)];
+    const span = last - first + 1;
+    let [width, scale] = [1, 1];
+    while (span / width > MAX_BINS) {
+      width = [2, 5, 10].map((digit) => digit * scale).find((wider) => wider > width);
+      if (width === 10 * scale) scale = width;
+    }
+    const count = Math.ceil(span / width);
+    return Array.from({ length: count }, (_, i) => [first + i * width, Math.min(first + (i + 1) * width - 1, last)]);
+  }
+
+  /** One row a task: its cells by bin, null where nothing ran, and its mean success. */
+  function tableOf(rows, bins) {
+    const width = bins.length ? bins[0][1] - bins[0][0] + 1 : 1;
+    const byTask = new Map();
+    for (const row of rows) {
+      if (!byTask.has(row.task_id)) byTask.set(row.task_id, bins.map(() => []));
+      byTask.get(row.task_id)[Math.floor((row.step - bins[0][0]) / width)].push(row);
+    }
+    return [...byTask].map(([task, cells]) => {
+      const means = cells.map((cell) => (cell.length ? { mean: meanSuccess(cell), count: cell.length } : null));
+      const seen = means.filter((cell) => cell && cell.mean !== null);
+      return { task, cells: means, mean: meanSuccess(cells.flat()) ?? 0, gain: seen.length ? seen.at(-1).mean - seen[0].mean : 0 };
+    });
+  }
+
+  const rangeText = ([first, last]) => (first === last ? `${first}` : `${first}-${last}`);
+
+  function HeatmapPage({ rows, tasks, query }) {
+    const kind = query.kind === "validation" ? "validation" : "training";
+    const order = BY[query.order] ? query.order : "name";
+    const [seen, setSeen] = useState(null);
+    const wanted = useMemo(() => viewer.episodes.select(rows, { kind, q: query.q }, tasks), [rows, kind, query.q, tasks]);
+    const bins = useMemo(() => binsOf([...new Set(wanted.map((row) => row.step))]), [wanted]);
+    const table = useMemo(() => tableOf(wanted, bins).sort(BY[order]), [wanted, bins, order]);
+    const set = (changes) => viewer.route.go({ page: "heatmap", query: { ...query, ...changes } }, { replace: true });
+    return html`
+      <${Heading} focusKey="heatmap">Tasks × steps<//>
+      <form class="filters" aria-label="Choose" onSubmit=${(event) => event.preventDefault()}>
+        <label class="grow">Search<input type="search" value=${query.q || ""} onInput=${(event) => set({ q: event.target.value })} placeholder="task or instruction" /></label>
+        <label>Kind<select value=${kind} onChange=${(event) => set({ kind: event.target.value })}>
+          <option value="training">training</option><option value="validation">validation</option>
+        </select></label>
+        <label>Order<select value=${order} onChange=${(event) => set({ order: event.target.value })}>
+          ${ORDERS.map(([name, title]) => html`<option value=${name}>${title}</option>`)}
+        </select></label>
+        <${Legend} />
+      </form>
+      <p class="counts" aria-live="polite">${seen || "Mean success of the episodes of a cell. A cell opens its episodes; arrow keys move between cells."}</p>
+      ${table.length === 0
+        ? html`<p class="empty">No ${kind} episode${query.q ? " of such a task" : ""} so far.</p>`
+        : html`<${Grid} table=${table} bins=${bins} kind=${kind} onSeen=${setSeen} />`}
+    `;
+  }
+
+  const Legend = () => html`
+    <div class="legend" role="img" aria-label="Colour scale: dark is no success, bright is success in every episode">
+      <span>0</span>
+      <span class="scale">${Array.from({ length: SHADES + 1 }, (_, i) => html`<i class=${`shade${i}`}></i>`)}</span>
+      <span>1</span>
+    </div>
+  `;
+
+  function Grid({ table, bins, kind, onSeen }) {
+    const text = bins.length <= MAX_BINS_WITH_TEXT;
+    return html`<div class="table-scroll heat-scroll">
+      <table class=${`heat${text ? "" : " dense"}`} role="grid" onKeyDown=${moveInGrid}>
+        <caption class="hidden">Mean success by task and step, ${kind}</caption>
+        <thead><tr>
+          <th scope="col">Task</th>
+          ${bins.map((bin, i) => html`<th scope="col"><span class=${text || i % 5 === 0 ? "" : "hidden"}>${text ? rangeText(bin) : bin[0]}</span></th>`)}
+          <th scope="col">All</th>
+        </tr></thead>
+        <tbody>${table.map((row, i) => html`<${TaskRow} key=${row.task} row=${row} bins=${bins} kind=${kind} text=${text} first=${i === 0} onSeen=${onSeen} />`)}</tbody>
+      </table>
+    </div>`;
+  }
+
+  function TaskRow({ row, bins, kind, text, first, onSeen }) {
+    const firstCell = row.cells.findIndex(Boolean);
+    return html`<tr>
+      <th scope="row"><bdi>${row.task}</bdi></th>
+      ${row.cells.map((cell, i) =>
+        cell
+          ? html`<${Cell} ...${{ row, cell, bin: bins[i], kind, text, onSeen, tabbable: first && i === firstCell }} />`
+          : html`<td class="none"><span class="hidden">none</span></td>`,
+      )}
+      <td class="mean">${percent(row.mean)}</td>
+    </tr>`;
+  }
+
+  function Cell({ row, cell, bin, kind, text, onSeen, tabbable }) {
+    const step = rangeText(bin);
+    const known = cell.mean !== null;
+    const value = known ? number(cell.mean) : "not scored";
+    const label = `${row.task}, ${bin[0] === bin[1] ? "step" : "steps"} ${step}: mean success ${value} of ${plural(cell.count, "episode")}`;
+    const tell = () => onSeen(label);
+    return html`<td class=${known ? `shade${Math.round(SHADES * cell.mean)}` : "none"}>
+      <${Link}
+        to=${{ page: "episodes", query: { task: row.task, step, kind } }}
+        aria-label=${label}
+        title=${label}
+        tabindex=${tabbable ? 0 : -1}
+        onFocus=${tell}
+        onMouseEnter=${tell}
+      >${text && known ? Math.round(100 * cell.mean) : "\u00a0"}<//>
+    </td>`;
+  }
+
+  const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+
+  /** Arrow keys go to the next cell that has episodes; only one cell is a stop of the Tab key. */
+  function moveInGrid(event) {
+    const move = MOVES[event.key];
+    const cell = event.target.closest("td");
+    if (!move || !cell) return;
+    event.preventDefault();
+    const rows = [...event.currentTarget.tBodies[0].rows];
+    let [row, column] = [rows.indexOf(cell.parentElement), cell.cellIndex];
+    let link = null;
+    while (!link) {
+      [row, column] = [row + move[0], column + move[1]];
+      if (!rows[row]?.cells[column]) return;
+      link = rows[row].cells[column].querySelector("a");
+    }
+    event.target.tabIndex = -1;
+    link.tabIndex = 0;
+    link.focus();
+  }
+
+  viewer.HeatmapPage = HeatmapPage;
+  viewer.binsOf = binsOf;
+}

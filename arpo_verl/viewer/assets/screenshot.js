@@ -1,0 +1,163 @@
+"use strict";
+/* A screenshot with what the action did drawn on it. Points are pixels of the screen, which the image shows whole. */
+{
+  const { html, Message } = viewer.ui;
+  const { useEffect, useState } = preactHooks;
+
+  /** Each line twice, dark on light, so that it is seen on any screenshot. */
+  const Line = ({ unit, dashed, children }) => html`
+    <g fill="none" stroke-linejoin="round" stroke-linecap="round" stroke-dasharray=${dashed ? `${unit} ${unit}` : null}>
+      <g class="mark-halo" stroke-width=${unit * 0.62}>${children()}</g>
+      <g class="mark-line" stroke-width=${unit * 0.28}>${children()}</g>
+    </g>
+  `;
+
+  /** A word beside a mark, on the side where there is room. */
+  function Label({ x, y, unit, width, height, text }) {
+    const left = x > width * 0.75;
+    return html`<text
+      class="mark-label"
+      x=${x + (left ? -1.9 : 1.9) * unit}
+      y=${Math.min(Math.max(y - 1.2 * unit, 1.6 * unit), height - 0.6 * unit)}
+      text-anchor=${left ? "end" : "start"}
+      font-size=${1.9 * unit}
+      stroke-width=${unit * 0.5}
+    >${text}</text>`;
+  }
+
+  /** The head of an arrow from one point to another, as a path. */
+  function arrowHead([x0, y0], [x1, y1], size) {
+    const angle = Math.atan2(y1 - y0, x1 - x0);
+    const side = (turn) => `${x1 - size * Math.cos(angle + turn)} ${y1 - size * Math.sin(angle + turn)}`;
+    return `M ${side(0.5)} L ${x1} ${y1} L ${side(-0.5)}`;
+  }
+
+  const cross = (x, y, r) => html`<path d=${`M ${x - r} ${y} H ${x + r} M ${x} ${y - r} V ${y + r}`} />`;
+  const diamond = (x, y, r) => html`<path d=${`M ${x} ${y - r} L ${x + r} ${y} L ${x} ${y + r} L ${x - r} ${y} Z`} />`;
+  const square = (x, y, r) => html`<rect x=${x - r * 0.85} y=${y - r * 0.85} width=${r * 1.7} height=${r * 1.7} />`;
+  const ring = (x, y, r) => html`<circle cx=${x} cy=${y} r=${r} />`;
+  /** The button by its shape: left a ring, right a square, middle a diamond; one outline more for each further click. */
+  const OUTLINES = { left: ring, right: square, middle: diamond };
+
+  function ClickMark({ mark, unit, ...room }) {
+    const [x, y] = mark.at;
+    const outline = OUTLINES[mark.button] || ring;
+    const radii = Array.from({ length: Math.min(mark.count || 1, 3) }, (_, i) => (1.3 + 0.8 * i) * unit);
+    const name = `${mark.count > 1 ? `${mark.count}× ` : ""}${mark.button === "left" && !(mark.count > 1) ? "" : mark.button}`;
+    return html`
+      <${Line} unit=${unit} dashed=${mark.assumed}>${() => [cross(x, y, 0.55 * unit), ...radii.map((r) => outline(x, y, r))]}<//>
+      <${Label} x=${x + (radii.length - 1) * 0.8 * unit} y=${y} unit=${unit} ...${room} text=${withNumber(mark, name)} />
+    `;
+  }
+
+  function ArrowMark({ mark, from, to, name, unit, ...room }) {
+    return html`
+      <${Line} unit=${unit}>
+        ${() => html`<path d=${`M ${from.join(" ")} L ${to.join(" ")}`} /><path d=${arrowHead(from, to, 1.8 * unit)} />`}
+      <//>
+      <${Line} unit=${unit} dashed=${mark.assumed}>${() => ring(from[0], from[1], 0.9 * unit)}<//>
+      <${Label} x=${from[0]} y=${from[1]} unit=${unit} ...${room} text=${withNumber(mark, name)} />
+    `;
+  }
+
+  const WHEEL = { up: [0, -1], down: [0, 1], left: [-1, 0], right: [1, 0] };
+
+  function ScrollMark({ mark, unit, ...room }) {
+    const [dx, dy] = WHEEL[mark.direction] || [0, 0];
+    const to = [mark.at[0] + 6 * unit * dx, mark.at[1] + 6 * unit * dy];
+    return html`<${ArrowMark} mark=${mark} from=${mark.at} to=${to} name=${`scroll ${mark.notches}`} unit=${unit} ...${room} />`;
+  }
+
+  function DragMark({ mark, unit, ...room }) {
+    if (mark.at) return html`<${ArrowMark} mark=${mark} from=${mark.at} to=${mark.to} name="drag" unit=${unit} ...${room} />`;
+    return html`
+      <${Line} unit=${unit}>${() => ring(mark.to[0], mark.to[1], 1.3 * unit)}<//>
+      <${Label} x=${mark.to[0]} y=${mark.to[1]} unit=${unit} ...${room} text=${withNumber(mark, "drag to")} />
+    `;
+  }
+
+  function MoveMark({ mark, unit, ...room }) {
+    const [x, y] = mark.at;
+    return html`
+      <${Line} unit=${unit}>${() => cross(x, y, 1.4 * unit)}<//>
+      <${Label} x=${x} y=${y} unit=${unit} ...${room} text=${withNumber(mark, "move")} />
+    `;
+  }
+
+  const withNumber = (mark, name) => [mark.number && `${mark.number}.`, name].filter(Boolean).join(" ");
+
+  const MARKS = { click: ClickMark, drag: DragMark, move: MoveMark, scroll: ScrollMark };
+
+  /**
+   * One screenshot, or a notice in its place.
+   * @param {string|null} src null where the recording has none
+   * @param {Array} marks of `marksOfTurns`
+   * @param {number} marksAcross how many marks' units make up the width: fewer for a small picture
+   */
+  function Screenshot({ src, alt, marks = [], marksAcross = 72, lazy = false }) {
+    const [size, setSize] = useState(null);
+    const [failed, setFailed] = useState(null);
+    useEffect(() => setFailed(null), [src]);
+    if (!src || failed === src) return html`<div class="shot missing" role="img" aria-label=${`${alt} (not kept)`}><span>screenshot not kept</span></div>`;
+    const [width, height] = size || [4, 3];
+    const unit = width / marksAcross;
+    return html`
+      <div class="shot" style=${{ aspectRatio: `${width} / ${height}`, "--shape": width / height }}>
+        <img
+          src=${src}
+          alt=${alt}
+          loading=${lazy ? "lazy" : "eager"}
+          decoding="async"
+          onLoad=${({ target }) => setSize([target.naturalWidth, target.naturalHeight])}
+          onError=${() => setFailed(src)}
+        />
+        ${size &&
+        html`<svg viewBox=${`0 0 ${width} ${height}`} aria-hidden="true">
+          ${marks.map((mark) => html`<${MARKS[mark.kind]} mark=${mark} unit=${unit} width=${width} height=${height} />`)}
+        </svg>`}
+      </div>
+    `;
+  }
+
+  const NAMED = new Set(["Click", "Drag", "Move", "Scroll"]);
+
+  /** The actions of a turn as a list under its screenshot. */
+  function Actions({ turn }) {
+    if (!turn) return html`<p class="actions muted">after the last action</p>`;
+    if (turn.parse_error) return html`<${Message} kind="bad">The reply could not be parsed: <bdi>${turn.parse_error}</bdi><//>`;
+    if (!turn.actions?.length) return html`<p class="actions muted">no action</p>`;
+    return html`<ol class=${`actions${turn.actions.length > 1 ? "" : " single"}`}>
+      ${turn.actions.map((action) => html`<li><${ActionText} action=${action} /></li>`)}
+    </ol>`;
+  }
+
+  function ActionText({ action }) {
+    const [what, detail] = viewer.actions.words(action);
+    if (action.action === "Hotkey") return html`<b>${what}</b> ${(action.keys || []).map((key, i) => html`${i > 0 && " + "}<kbd>${key}</kbd>`)}`;
+    if (action.action === "TypeText") return html`<b>${what}</b> <q class="typed"><bdi>${detail}</bdi></q>`;
+    return html`<b class=${NAMED.has(action.action) ? "" : "ending"}>${what}</b> <bdi>${detail}</bdi>`;
+  }
+
+  // --- An episode's frames -----------------------------------------------------------------------------------------
+
+  /**
+   * What one steps through: a frame a turn, then screenshots that no turn acted on.
+   * @returns {Array<{turn, src, marks, alt}>} `src` is null where the file is not there.
+   */
+  function framesOf(episode) {
+    const turns = episode.turns || [];
+    const marks = viewer.actions.marksOfTurns(turns);
+    const names = episode.screenshots || [];
+    const files = new Set(episode.folder_files || names);
+    const src = (name) => (name && files.has(name) ? `shots/${viewer.source.encodePath(episode.id)}/${encodeURIComponent(name)}` : null);
+    const shown = new Set(turns.map((turn) => turn.screenshot));
+    const frames = turns.map((turn, i) => ({ turn, src: src(names[turn.screenshot]), marks: marks[i] }));
+    names.forEach((name, i) => shown.has(i) || frames.push({ turn: null, src: src(name), marks: [] }));
+    return frames.map((frame, i) => ({
+      ...frame,
+      alt: `Screenshot ${i + 1} of ${frames.length} of task ${episode.task_id}: ${viewer.actions.describeTurn(frame.turn)}`,
+    }));
+  }
+
+  Object.assign(viewer.ui, { Screenshot, Actions, framesOf });
+}

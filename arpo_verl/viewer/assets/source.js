@@ -1,0 +1,49 @@
+"use strict";
+/*
+ * Where documents come from: a server's JSON, or in an exported folder the scripts below data/, each of which calls
+ * ARPO_RUN(path, document). A page opened from disk may load scripts, but not read files.
+ */
+{
+  const exported = document.documentElement.dataset.source === "files";
+  const waiting = new Map();
+
+  window.ARPO_RUN = (path, content) => waiting.get(path)?.(content);
+
+  /** A path for a URL: folder names may hold any letter. */
+  const encodePath = (path) => path.split("/").map(encodeURIComponent).join("/");
+
+  function fromFile(path) {
+    return new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      const end = (settle, value) => {
+        waiting.delete(path);
+        script.remove();
+        settle(value);
+      };
+      waiting.set(path, (content) => end(resolve, content));
+      script.onerror = () => end(reject, new Error(`${path} is not in this export`));
+      script.src = `data/${encodePath(path.replace(/^api\//, ""))}.js`;
+      document.head.append(script);
+    });
+  }
+
+  async function fromServer(path, query) {
+    const response = await fetch(encodePath(path) + (query ? `?${new URLSearchParams(query)}` : ""), { cache: "no-cache" });
+    if (response.ok) return response.json();
+    const answer = await response.json().catch(() => ({}));
+    throw new Error(typeof answer.detail === "string" ? answer.detail : `the server answered ${response.status} to ${path}`);
+  }
+
+  const underway = new Map(); // two parts of a page that ask for one document ask once
+
+  function get(path, query) {
+    if (query) return fromServer(path, query);
+    if (!underway.has(path)) {
+      const request = (exported ? fromFile(path) : fromServer(path)).finally(() => underway.delete(path));
+      underway.set(path, request);
+    }
+    return underway.get(path);
+  }
+
+  viewer.source = { get, encodePath, exported };
+}
