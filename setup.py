@@ -88,7 +88,7 @@ setup(
             "skeleton/.config/*/*",
             "skeleton/.config/*/*/*",
         ],
-        "arpo_verl.viewer": ["assets/*", "assets/vendor/*/*"],
+        "arpo_verl.viewer": ["assets/*", "assets/*/*", "assets/*/*/*"],
         "arpo_verl.tasks": ["embedded/*.json", "expert.json"],
     },
     install_requires=REQUIREMENTS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +112,14 @@ def _read_no_link(path: Path) -> bytes:
     Raises:
         OSError: it is not there, or no regular file.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-        return file.read()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FileNotFoundError(f"{path} is no regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def _json(request: Request, document: dict[str, Any]) -> Response:
