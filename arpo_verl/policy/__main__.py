@@ -39,6 +39,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="stop imitation at this mean probability of the expert's replies",
     )
     parser.add_argument(
+        "--balanced", action="store_true", help="leave tasks at the target out of imitation, so that none runs ahead"
+    )
+    parser.add_argument(
         "--num-desktops", type=int, default=defaults.num_desktops, help="desktops that demonstrations are played on"
     )
     return parser
@@ -55,7 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     try:
         settings = PolicySettings(
-            seed=args.seed, tasks=args.tasks, target_success=args.target_success, num_desktops=args.num_desktops
+            seed=args.seed,
+            tasks=args.tasks,
+            target_success=args.target_success,
+            balanced=args.balanced,
+            num_desktops=args.num_desktops,
         )
         prepared = prepare_policy(args.out, settings)
     except ArpoError as error:
