@@ -13,6 +13,8 @@ POLICY := .cache/policy
 RUN_DIR ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 RECIPE_ARGS ?=
 PYTEST_ARGS ?=
+# Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup packages osworld-packages demo test lint clean
 
