@@ -135,6 +135,18 @@ class Evaluation:
     metrics: tuple[MetricCall, ...] = ()
 
 
+@dataclass(frozen=True)
+class EpisodeId:
+    """Which of a run's episodes: under this name it is recorded."""
+
+    step: int
+    """Training step in which its prompt was drawn; an asynchronous trainer may train on it in a later one."""
+    uid: str
+    """The prompt's, and so the group's."""
+    session: int
+    """Its number within the group, from 0."""
+
+
 class StopReason(str, Enum):
     """Why an episode ended. Environment faults are exceptions, never a stop reason: they end in no reward at all."""
 

@@ -27,6 +27,7 @@ class RecordedEpisode:
     reward: float
     stop_reason: str
     screenshots: tuple[bytes, ...] = field(repr=False)
+    """None where they are not on disk: `gui_agent.record` or the budget left them out."""
     replies: tuple[str, ...]
     """The text of each, without special tokens."""
     tokens: tuple[Generated, ...] = field(default=(), repr=False)
@@ -57,7 +58,8 @@ def read_episodes(source: Path | str) -> Iterator[RecordedEpisode]:
 
 def _read_folder(folder: Path) -> Iterator[RecordedEpisode]:
     # By `step_000012/<task>__<uid>_<session>`: the order of training, and the same on every machine.
-    paths = sorted(folder.rglob(EPISODE_FILE))
+    # Hidden folders are episodes that a killed run was about to finish.
+    paths = sorted(path for path in folder.rglob(EPISODE_FILE) if not path.parent.name.startswith("."))
     if not paths:
         raise ReplayError(
             f"{folder} must hold recorded episodes, but no {EPISODE_FILE} is in it; record them with "
@@ -78,7 +80,7 @@ def _read_episode(path: Path) -> RecordedEpisode:
         success=float(values["success"]),
         reward=float(values["reward"]),
         stop_reason=values["stop_reason"],
-        screenshots=tuple((path.parent / name).read_bytes() for name in values["screenshots"]),
+        screenshots=_screenshots(path.parent, values["screenshots"]),
         replies=tuple(turn["text"] for turn in values["turns"]),
         tokens=tuple(Generated(tuple(reply["token_ids"]), _tuple(reply["log_probs"])) for reply in replies),
         image_size=Size(*values["image_size"]) if has_size else None,
@@ -87,6 +89,11 @@ def _read_episode(path: Path) -> RecordedEpisode:
         validation=bool(values["validation"]),
         reward_extra_info=values["reward_extra_info"],
     )
+
+
+def _screenshots(folder: Path, names: list[str]) -> tuple[bytes, ...]:
+    paths = [folder / name for name in names]
+    return tuple(path.read_bytes() for path in paths) if all(path.exists() for path in paths) else ()
 
 
 def _tuple(values: list[float] | None) -> tuple[float, ...] | None:

@@ -16,6 +16,7 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register
 from arpo_verl.config import build_config
 from arpo_verl.errors import ConfigError
 from arpo_verl.replay.config import ReplayConfig, check_one_correction
+from arpo_verl.replay.group_log import GROUP_LOG
 from arpo_verl.replay.labels import RowLabel, labelled_rows
 from arpo_verl.replay.late_metrics import LATE_METRICS
 
@@ -77,10 +78,14 @@ def compute_replay_grpo_advantage(
     """
     replay = replay_config_of(config)
     divide_by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
+    labels = labelled_rows(index)
     if not replay.enable:
-        return compute_grpo_outcome_advantage(
+        advantages_BT, returns_BT = compute_grpo_outcome_advantage(
             token_level_rewards, response_mask, index, norm_adv_by_std_in_grpo=divide_by_std
         )
+        # The same for all tokens of a row, and 0 where there is none.
+        GROUP_LOG.write(labels, token_level_rewards.sum(dim=-1), _of_row(advantages_BT, response_mask))
+        return advantages_BT, returns_BT
     with torch.no_grad():
         advantages_B = group_advantages(
             token_level_rewards.sum(dim=-1),
@@ -89,10 +94,15 @@ def compute_replay_grpo_advantage(
             epsilon=replay.epsilon,
             divide_by_std=divide_by_std,
         )
+        GROUP_LOG.write(labels, token_level_rewards.sum(dim=-1), advantages_B)
         advantages_BT = advantages_B.unsqueeze(-1) * response_mask
-        if labels := labelled_rows(index):
+        if labels:
             advantages_BT = _correct(token_level_rewards, advantages_BT, response_mask, labels, replay)
     return advantages_BT, advantages_BT
+
+
+def _of_row(advantages_BT: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
+    return (advantages_BT * response_mask).sum(dim=-1) / response_mask.sum(dim=-1).clamp(min=1)
 
 
 def _correct(

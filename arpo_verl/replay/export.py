@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from PIL import Image
-
 from arpo_verl.replay.buffer import StoredRecord
+from arpo_verl.replay.images import as_png
 from arpo_verl.replay.persistence import read_manifest, read_records, read_screenshot
 from arpo_verl.replay.records import decode_record
 from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory
@@ -47,7 +45,7 @@ def export_store(folder: Path, out: Path, decode: Decode | None = None) -> int:
 def _export_trajectory(folder: Path, trajectory: StoredTrajectory, record: StoredRecord, decode: Decode | None) -> None:
     names = [f"{index:02d}.png" for index in range(len(trajectory.screenshots))]
     for name, screenshot in zip(names, trajectory.screenshots, strict=True):
-        (folder / name).write_bytes(_as_png(screenshot))
+        (folder / name).write_bytes(as_png(screenshot))
     values = {
         "task_id": trajectory.task_id,
         "step": trajectory.step,
@@ -83,11 +81,3 @@ def _readable(token_ids: Sequence[int], decode: Decode) -> str:
         parts += [decode(pending), f"{decode([token_id])} x {count}"]
         pending = []
     return "".join([*parts, decode(pending)])
-
-
-def _as_png(screenshot: bytes) -> bytes:
-    if screenshot.startswith(b"\x89PNG"):
-        return screenshot
-    buffer = io.BytesIO()
-    Image.open(io.BytesIO(screenshot)).save(buffer, format="PNG")
-    return buffer.getvalue()

@@ -41,6 +41,15 @@ def smallest_lossless(screenshot: bytes) -> bytes:
     return encoded if again.size == image.size and again.tobytes() == image.tobytes() else screenshot
 
 
+def as_png(screenshot: bytes) -> bytes:
+    """The screenshot as it is where it is a PNG, else as one."""
+    if image_suffix(screenshot) == "png":
+        return screenshot
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(screenshot)).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
 def image_suffix(screenshot: bytes) -> str:
     """The file name's ending for the image's format; `bin` for none that a desktop sends."""
     return next((suffix for magic, suffix in _SUFFIXES.items() if screenshot.startswith(magic)), "bin")

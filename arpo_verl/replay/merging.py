@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -30,10 +31,13 @@ def merge_stores(folders: Sequence[Path], into: SuccessStore) -> Fingerprint:
                 f"stores to merge must be of one policy, but {folders[0]} and {folder} differ in "
                 f"{' and '.join(differences)}; seed a store for each policy from the recorded episodes instead"
             )
-    entries: dict[bytes, tuple[int, int, int, StoredRecord]] = {}
+    entries: dict[str, tuple[int, int, int, StoredRecord]] = {}
     for number, (folder, manifest) in enumerate(zip(folders, manifests, strict=True)):
         for serial, record in read_records(folder, manifest):
-            entries.setdefault(record.record, (read_record(record.record)["step"], serial, number, record))
+            values = read_record(record.record)
+            values.pop("episode", None)  # two episodes may come to the same trajectory
+            key = json.dumps(values, sort_keys=True)
+            entries.setdefault(key, (values["step"], serial, number, record))
     for _, _, number, record in sorted(entries.values(), key=lambda entry: entry[:3]):
         into.add_record(record, partial(read_screenshot, folders[number]))
     return fingerprint

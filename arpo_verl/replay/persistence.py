@@ -150,9 +150,10 @@ def read_manifest(folder: Path | str) -> Manifest:
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise ReplayError(f'{path} must be a replay store\'s manifest, with "format": "{FORMAT}"')
     if values.get("version") not in READABLE_VERSIONS:
+        known = " or ".join(map(str, READABLE_VERSIONS))
         raise ReplayError(
-            f"{path} must be of version {' or '.join(map(str, READABLE_VERSIONS))}, got {values.get('version')!r}, written by "
-            f"{values.get('written_by')}; read it with that version of arpo-verl"
+            f"{path} must be of version {known}, got {values.get('version')!r}, written by {values.get('written_by')}; "
+            "read it with that version of arpo-verl"
         )
     if values.pop("checksum", None) != _checksum(values):
         raise ReplayError(f"{path} is damaged: its checksum does not match; take an earlier checkpoint's store")

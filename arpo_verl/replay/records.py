@@ -7,6 +7,7 @@ all of them the image placeholder, so the deflated columns are a tenth of a sing
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import sys
 import zlib
@@ -16,6 +17,7 @@ from typing import Any
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory
+from arpo_verl.types import EpisodeId
 
 _PLAIN_FIELDS = ("task_id", "step", "success", "reward", "num_turns", "extra_fields", "mm_processor_kwargs")
 
@@ -31,6 +33,7 @@ def encode_record(trajectory: StoredTrajectory, screenshots: Sequence[str]) -> b
     """
     values = {name: _as_plain(trajectory, name) for name in _PLAIN_FIELDS}
     values["screenshots"] = list(screenshots)
+    values["episode"] = None if trajectory.episode is None else dataclasses.asdict(trajectory.episode)
     for name in COLUMNS:
         column = getattr(trajectory, name)
         values[name] = None if column is None else _pack(column)
@@ -51,6 +54,8 @@ def decode_record(record: bytes, screenshot: Callable[[str], bytes]) -> StoredTr
         for name, type_code in COLUMNS.items():
             values[name] = None if values[name] is None else _unpack(values[name], type_code)
         values["screenshots"] = tuple(screenshot(name) for name in values["screenshots"])
+        if values.get("episode") is not None:
+            values["episode"] = EpisodeId(**values["episode"])
         return StoredTrajectory(**values)
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         if isinstance(error, ReplayError):

@@ -24,6 +24,7 @@ from arpo_verl.replay.groups import Outcome, uid_of
 from arpo_verl.replay.inputs import ModelInputs
 from arpo_verl.replay.labels import REPLAYED, RowLabel
 from arpo_verl.rollout.vision import decode_screenshot
+from arpo_verl.types import EpisodeId
 
 _SCREENSHOTS = "screenshots"
 _OUTCOME_FIELDS = ("task_id", "success", "format_error", "stop_reason", "num_steps", _SCREENSHOTS)
@@ -76,20 +77,32 @@ def _outcome(key: str, extra_fields: Mapping[str, Any], reward: float) -> Outcom
     )
 
 
-def read_trajectories(outcomes: Sequence[Outcome], partition_id: str, step: int) -> list[StoredTrajectory]:
-    """The named rows as trajectories to store."""
+def read_trajectories(
+    outcomes: Sequence[Outcome], partition_id: str, step: int, drawn_in: Mapping[str, int] | None = None
+) -> list[StoredTrajectory]:
+    """The named rows as trajectories to store.
+
+    Args:
+        step: the training step that trains on them.
+        drawn_in: by key, the step in which the row's prompt was drawn, where it was another.
+    """
     if not outcomes:
         return []
     keys = [outcome.key for outcome in outcomes]
     data = _get(keys, partition_id, ["extra_fields", *_TRAJECTORY_FIELDS])
     columns = {name: [plain(value) for value in data[name]] for name in data.keys()}
     return [
-        _trajectory(outcome, {name: column[row] for name, column in columns.items()}, step)
+        _trajectory(
+            outcome,
+            {name: column[row] for name, column in columns.items()},
+            step,
+            EpisodeId((drawn_in or {}).get(outcome.key, step), outcome.uid, outcome.session),
+        )
         for row, outcome in enumerate(outcomes)
     ]
 
 
-def _trajectory(outcome: Outcome, row: Mapping[str, Any], step: int) -> StoredTrajectory:
+def _trajectory(outcome: Outcome, row: Mapping[str, Any], step: int, episode: EpisodeId) -> StoredTrajectory:
     extra_fields = dict(row["extra_fields"])
     screenshots = tuple(extra_fields.pop(_SCREENSHOTS))
     log_probs = row.get("rollout_log_probs")
@@ -106,6 +119,7 @@ def _trajectory(outcome: Outcome, row: Mapping[str, Any], step: int) -> StoredTr
         num_turns=int(row.get("num_turns", 0)),
         extra_fields=extra_fields,
         mm_processor_kwargs=row.get("mm_processor_kwargs"),
+        episode=episode,
     )
 
 

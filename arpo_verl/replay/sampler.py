@@ -20,7 +20,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from arpo_verl.config import build_config, require
 from arpo_verl.replay import rows
-from arpo_verl.replay.buffer import StoredTrajectory, SuccessStore
+from arpo_verl.replay.buffer import SuccessStore
 from arpo_verl.replay.checkpoints import ResumeConfig, restore_store
 from arpo_verl.replay.config import ReplayConfig, check_sampler
 from arpo_verl.replay.desktops import JobDesktops
@@ -30,6 +30,7 @@ from arpo_verl.replay.late_metrics import LATE_METRICS
 from arpo_verl.replay.metrics import group_metrics, rollout_metrics, staleness_without, store_metrics
 from arpo_verl.replay.persistence import Fingerprint, save_store
 from arpo_verl.replay.prefetch import Prefetch
+from arpo_verl.replay.run_records import RunRecords
 from arpo_verl.replay.scored import SCORED_METRICS
 from arpo_verl.rollout.config import GuiAgentConfig
 
@@ -54,7 +55,7 @@ class SamplerConfig:
     trust_remote_code: bool = False
     """`${actor_rollout_ref.model.trust_remote_code}`."""
     gui_agent: Mapping[str, Any] = field(default_factory=dict)
-    """`${gui_agent}`: its prompt and language are part of the store's fingerprint."""
+    """`${gui_agent}`: its prompt and language are part of the store's fingerprint; and where episodes are recorded."""
     resume: Mapping[str, Any] | None = None
     """Where the trainer resumes from; see `ResumeConfig`. None restores no store."""
     sync_refill_failed_groups: bool = False
@@ -88,6 +89,7 @@ class Replayer:
         self.sampler_config = build_config(SamplerConfig, section, sampler_kwargs)
         self.config = build_config(ReplayConfig, "replay", self.sampler_config.replay)
         self._agent = build_config(GuiAgentConfig, "gui_agent", self.sampler_config.gui_agent)
+        self._records = RunRecords(self._agent)
         self._desktops = JobDesktops(self.sampler_config.environment)
         self._step, self._draw = 0, 0
         self._prefetch = Prefetch(
@@ -151,16 +153,21 @@ class Replayer:
 
     def _replay(self, batch: KVBatchMeta) -> dict[str, Any]:
         groups = form_groups(self._prefetch.outcomes(batch.keys))
+        drawn_in = {key: int(tag["global_steps"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
         replacements: tuple[Replacement, ...] = ()
         late: dict[str, Any] = {}
         num_stored = 0
         if self.config.enable:
             successes = [o for group in groups for o in group.outcomes if o.is_success(self.config)]
-            new = rows.read_trajectories(successes, batch.partition_id, self._step)
+            new = rows.read_trajectories(successes, batch.partition_id, self._step, drawn_in)
             replacements = self._plan(groups)
             self._inject(batch, replacements)
             num_stored = sum(self.store.add(trajectory) for trajectory in new)
             late = {**LATE_METRICS.open(SCORED_METRICS), **staleness_without(batch.tags, self._step)}
+        replays = {replacement.outcome.key: replacement.trajectory for replacement in replacements}
+        if self.config.enable or self._records.are_kept:
+            rows.label(batch, replays)
+        self._records.batch_made(self._step, groups, drawn_in, replays)
         ahead = {"replay/prefetched": self._prefetch.hits, "timing_s/replay_ahead": self._prefetch.seconds}
         self._prefetch.clear()
         return {
@@ -175,14 +182,11 @@ class Replayer:
         return plan_replacements(groups, self.store, self.config, self._step, self._draw)
 
     def _inject(self, batch: KVBatchMeta, replacements: tuple[Replacement, ...]) -> None:
-        replays: dict[str, StoredTrajectory] = {}
         for replacement in replacements:
             key, trajectory = replacement.outcome.key, replacement.trajectory
             rows.overwrite(batch, key, trajectory, self._prefetch.rebuilt(trajectory))
             self.store.mark_replayed(trajectory)
-            replays[key] = trajectory
             logger.info("replayed a success of step %d into task %s, row %s", trajectory.step, trajectory.task_id, key)
-        rows.label(batch, replays)
 
 
 class ReplaySampler(ReplayBuffer):

@@ -216,6 +216,8 @@ def _reason_to_skip(episode: RecordedEpisode, agent: GuiAgentConfig, config: Rep
         return "failed"
     if episode.format_error:
         return "ended in a malformed reply"
+    if not episode.screenshots:
+        return "recorded without its screenshots"
     return "longer than gui_agent.max_steps" if len(episode.replies) > agent.max_turns else None
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arpo_verl.errors import ReplayError
+from arpo_verl.types import EpisodeId
 
 # Machine values instead of Python objects: 4 bytes a token id and a log-prob (float32, as the trainer's tensors hold
 # them), 1 byte a mask bit, where tuples of objects take 36, 32 and 8.
@@ -40,6 +41,9 @@ class StoredTrajectory:
     """The row's other extra fields, plain values."""
     mm_processor_kwargs: Mapping[str, Any] | None = field(default=None, repr=False)
     """Of the processor call, where the rollout set its own."""
+    episode: EpisodeId | None = field(default=None, compare=False)
+    """The episode that it is in this run's records; None for a seed, and in a store that was saved before version 2.
+    Two episodes may come to the same trajectory."""
 
     def __post_init__(self) -> None:
         if not self.task_id:

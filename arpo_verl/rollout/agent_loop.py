@@ -17,12 +17,11 @@ from PIL import Image
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.workers.rollout.replica import TokenOutput
 
-from arpo_verl.environments.pool import Desktop
 from arpo_verl.errors import DesktopError, GenerationError
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.conversation import Generated, TokenLimits
 from arpo_verl.rollout.episode import Episode, play_episode
-from arpo_verl.rollout.recorder import EpisodeRecord, record_episode
+from arpo_verl.rollout.recorder import Recorder
 from arpo_verl.rollout.row import read_task
 from arpo_verl.rollout.scoring import Score, score_episode
 from arpo_verl.rollout.settings import connect_pool, load_settings
@@ -46,6 +45,7 @@ class GuiAgentLoop(AgentLoopBase):
         self._chat = ChatTokenizer.from_processor(
             self.tokenizer, self.processor, self.continuous_token_builder, self.mm_processor_kwargs
         )
+        self._recorder = Recorder(self._settings.agent)
         self._limits = TokenLimits(self.rollout_config.prompt_length, self.rollout_config.response_length)
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
@@ -63,26 +63,10 @@ class GuiAgentLoop(AgentLoopBase):
         """
         task = read_task(kwargs)
         priority = int(kwargs.get("priority") or 0)
-        engine, episode, desktop = await self._play_with_retries(task, sampling_params, priority)
-        solution = self._chat.text(episode.sequence.response_ids)
-        score = await score_episode(self._settings.reward_function, episode, solution, kwargs)
-        if self._settings.agent.trajectory_dir is not None:
-            record = EpisodeRecord.of_row(kwargs, episode, score, f"{desktop.name} on {desktop.host}")
-            await record_episode(self._settings.agent.trajectory_dir, record, episode.screenshots)
-        return self._output(episode, engine, score)
-
-    async def _play_with_retries(
-        self, task: Task, sampling_params: Mapping[str, Any], priority: int
-    ) -> tuple[_Engine, Episode, Desktop]:
         attempts, rest_s = self._settings.environment.max_attempts, self._settings.environment.retry_backoff_s
         for attempt in range(1, attempts + 1):
-            engine = _Engine(self, sampling_params, priority)
             try:
-                async with self._pool.lease(task.task_id) as desktop:
-                    episode = await play_episode(
-                        task, desktop, engine.generate, self._chat, self._settings.agent, self._limits
-                    )
-                return engine, episode, desktop
+                return await self._attempt(task, kwargs, _Engine(self, sampling_params, priority))
             except DesktopError as error:
                 logger.warning(
                     "task %s, attempt %d of %d: %s: %s", *(task.task_id, attempt, attempts, _name(error), error)
@@ -92,6 +76,19 @@ class GuiAgentLoop(AgentLoopBase):
                 await asyncio.sleep(rest_s * 2 ** (attempt - 1))
         await self._pool.report_drop(task.task_id)
         raise fault
+
+    async def _attempt(self, task: Task, row: Mapping[str, Any], engine: _Engine) -> AgentLoopOutput:
+        """One episode on one desktop, which is given back before the episode is scored."""
+        async with self._recorder.episode(row, task) as writer:
+            async with self._pool.lease(task.task_id) as desktop:
+                writer.begin(f"{desktop.name} on {desktop.host}")
+                episode = await play_episode(
+                    task, desktop, engine.generate, self._chat, self._settings.agent, self._limits, writer
+                )
+            solution = self._chat.text(episode.sequence.response_ids)
+            score = await score_episode(self._settings.reward_function, episode, solution, row)
+            await writer.finish(episode, score)
+        return self._output(episode, engine, score)
 
     def _output(self, episode: Episode, engine: _Engine, score: Score) -> AgentLoopOutput:
         """The trajectory as veRL's row. Every field is set: those left out would be missing in some rows only."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.config import require
 from arpo_verl.rollout.prompts import PROMPT_GRAMMARS
+
+ALL, FAILURES_AND_REPLAYS, NONE = RECORDS = ("all", "failures_and_replays", "none")
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,18 @@ class GuiAgentConfig:
     language: str = "English"
     """Of the thoughts; `compact` asks for none."""
     trajectory_dir: str | None = None
-    """Where each episode is written with its screenshots; None records nothing."""
+    """Where each episode is written with its screenshots; None records nothing. See docs/trajectories.md."""
+    record: str = ALL
+    """Which episodes keep their screenshots, which are nearly all of a record's bytes. `all`. `failures_and_replays`:
+    a full success keeps its text and numbers alone, and gets its screenshots back when it is replayed; a good policy's
+    successes are many and alike. `none`: nothing is written."""
+    record_share: float = 1.0
+    """Share of the groups that are recorded: whole groups, so that failures can be compared with successes, drawn by
+    their uid, so that every worker draws alike. 1 is all; 0 is none, but for `groups.jsonl`."""
+    trajectory_budget_bytes: int | None = 20 * 1024**3
+    """Bytes of all records together; None has no bound. Over it, the screenshots of the oldest training steps are
+    removed, then those of the oldest validations; texts and numbers stay, and so does the running step. 20 GiB hold
+    some 6,000 episodes of 15 screenshots of 0.24 MB (1080p PNG, plain background)."""
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "max_reply_tokens"):
@@ -59,6 +73,18 @@ class GuiAgentConfig:
         require(isinstance(self.language, str) and bool(self.language), "gui_agent.language", "a name", self.language)
         ok = self.trajectory_dir is None or (isinstance(self.trajectory_dir, str) and bool(self.trajectory_dir))
         require(ok, "gui_agent.trajectory_dir", "a folder or null", self.trajectory_dir)
+        require(self.record in RECORDS, "gui_agent.record", f"one of {', '.join(RECORDS)}", self.record)
+        share = self.record_share
+        ok = isinstance(share, int | float) and not isinstance(share, bool) and math.isfinite(share) and 0 <= share <= 1
+        require(ok, "gui_agent.record_share", "in [0, 1]", share)
+        budget = self.trajectory_budget_bytes
+        ok = budget is None or _positive(budget)
+        require(ok, "gui_agent.trajectory_budget_bytes", "a whole number of bytes from 1, or null", budget)
+
+    @property
+    def recorded_in(self) -> str | None:
+        """The folder of the records; None where there are none."""
+        return None if self.record == NONE else self.trajectory_dir
 
     @property
     def max_turns(self) -> int:

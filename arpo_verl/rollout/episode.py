@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
@@ -30,12 +31,25 @@ class LeasedDesktop(Protocol):
 
 @dataclass(frozen=True)
 class Turn:
-    """One reply as it was taken: its text, and either its actions or why it is none."""
+    """One reply as it was taken: its text, and either its actions or why it is none. Times in seconds."""
 
     text: str
     thought: str = ""
     actions: tuple[Action, ...] = ()
     parse_error: str | None = None
+    generate_s: float = 0.0
+    desktop_s: float = 0.0
+    """Of its actions; 0 until they are done."""
+
+
+class Watcher(Protocol):
+    """Told of an episode as it happens. Must return at once and raise nothing."""
+
+    def saw(self, screenshot: bytes) -> None:
+        """The policy is shown another screenshot."""
+
+    def replied(self, turns: tuple[Turn, ...]) -> None:
+        """The policy replied; `turns` are all so far. The newest one's actions are about to be done."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +67,17 @@ class Episode:
     """The evaluator's score, in [0, 1]."""
     generate_s: float
     desktop_s: float
+    """All calls together: the task's set-up, the actions and the evaluation."""
     image_size: Size
     """Of the images that the coordinates of the replies are in."""
     metrics: tuple[MetricCall, ...] = ()
     """What the evaluator looked at."""
+    started_at: float = 0.0
+    """Unix time at which the desktop was asked for the task's set-up."""
+    wall_s: float = 0.0
+    """From then to the verdict."""
+    reset_s: float = 0.0
+    evaluate_s: float = 0.0
 
     @property
     def format_error(self) -> bool:
@@ -70,18 +91,25 @@ async def play_episode(
     chat: ChatTokenizer,
     config: GuiAgentConfig,
     limits: TokenLimits,
+    watcher: Watcher | None = None,
 ) -> Episode:
-    """Let a policy play `task` to its end and have it judged.
+    """Let a policy play `task` to its end and have it judged; `watcher` is told what happens.
 
     Raises:
         DesktopError: the desktop failed; nothing of the episode may be used.
         GenerationError: the engine gave no usable reply.
         ConfigError: the prompt does not fit its limit.
     """
-    return await play(task, desktop, TokenConversation(generate, chat, config, limits), config)
+    return await play(task, desktop, TokenConversation(generate, chat, config, limits), config, watcher)
 
 
-async def play(task: Task, desktop: LeasedDesktop, conversation: Conversation, config: GuiAgentConfig) -> Episode:
+async def play(
+    task: Task,
+    desktop: LeasedDesktop,
+    conversation: Conversation,
+    config: GuiAgentConfig,
+    watcher: Watcher | None = None,
+) -> Episode:
     """Play `task` to its end, whoever replies, and have it judged.
 
     The evaluator judges however the episode ended, after a malformed reply or at a limit too: the state of the desktop
@@ -90,8 +118,10 @@ async def play(task: Task, desktop: LeasedDesktop, conversation: Conversation, c
     Raises:
         DesktopError: the desktop failed; nothing of the episode may be used.
     """
-    player = _Player(desktop, conversation, config)
+    started_at, began = time.time(), time.perf_counter()
+    player = _Player(desktop, conversation, config, watcher)
     stop_reason = await player.play(task)
+    before_verdict_s = player.desktop_s
     evaluation = await player.timed(desktop.evaluate())
     return Episode(
         task=task,
@@ -105,18 +135,26 @@ async def play(task: Task, desktop: LeasedDesktop, conversation: Conversation, c
         desktop_s=player.desktop_s,
         image_size=conversation.image_size(Size(*player.images[0].size)),
         metrics=evaluation.metrics,
+        started_at=started_at,
+        wall_s=time.perf_counter() - began,
+        reset_s=player.reset_s,
+        evaluate_s=player.desktop_s - before_verdict_s,
     )
 
 
 class _Player:
     """The state of one running episode."""
 
-    def __init__(self, desktop: LeasedDesktop, conversation: Conversation, config: GuiAgentConfig):
+    def __init__(
+        self, desktop: LeasedDesktop, conversation: Conversation, config: GuiAgentConfig, watcher: Watcher | None
+    ):
         self.images: list[Image.Image] = []
         self.screenshots: list[bytes] = []
         self.turns: list[Turn] = []
         self.generate_s = 0.0
         self.desktop_s = 0.0
+        self.reset_s = 0.0
+        self._watcher = watcher
         self._desktop = desktop
         self._conversation = conversation
         self._config = config
@@ -124,6 +162,7 @@ class _Player:
 
     async def play(self, task: Task) -> StopReason:
         observation = await self.timed(self._desktop.reset(task))
+        self.reset_s = self.desktop_s
         image = await _decode(observation)
         self._conversation.open(task, Size(*image.size))
         self._keep(observation, image)
@@ -154,20 +193,33 @@ class _Player:
         """Have one reply; no actions when it is malformed."""
         began = time.perf_counter()
         written = await self._conversation.reply(list(self.images))
-        self.generate_s += time.perf_counter() - began
+        generate_s = time.perf_counter() - began
+        self.generate_s += generate_s
         try:
             if written.problem is not None:
                 raise ActionParseError(written.problem)
             screen = Size(*self.images[-1].size)
             reply = self._parse(written.text, self._conversation.image_size(screen), screen)
         except ActionParseError as error:
-            self.turns.append(Turn(written.text, parse_error=str(error)))
+            self._take(Turn(written.text, parse_error=str(error), generate_s=generate_s))
             return ()
-        self.turns.append(Turn(written.text, reply.thought, reply.actions))
+        self._take(Turn(written.text, reply.thought, reply.actions, generate_s=generate_s))
         return reply.actions
 
+    def _take(self, turn: Turn) -> None:
+        self.turns.append(turn)
+        if self._watcher is not None:
+            self._watcher.replied(tuple(self.turns))
+
     async def _act(self, actions: Sequence[Action]) -> tuple[StopReason | None, Observation]:
-        """Do the reply's actions in order; those after the one that ends the episode are not done."""
+        """Do the reply's actions, and note how long they took."""
+        before_s = self.desktop_s
+        outcome = await self._do(actions)
+        self.turns[-1] = dataclasses.replace(self.turns[-1], desktop_s=self.desktop_s - before_s)
+        return outcome
+
+    async def _do(self, actions: Sequence[Action]) -> tuple[StopReason | None, Observation]:
+        """Do the actions in order; those after the one that ends the episode are not done."""
         for action in actions:
             observation = await self.timed(self._desktop.step(action))
             if isinstance(action, Finish):
@@ -179,6 +231,8 @@ class _Player:
     def _keep(self, observation: Observation, image: Image.Image) -> None:
         self.images.append(image)
         self.screenshots.append(observation.screenshot)
+        if self._watcher is not None:
+            self._watcher.saw(observation.screenshot)
 
 
 async def _decode(observation: Observation) -> Image.Image:

@@ -1,116 +1,153 @@
-"""Writes an episode to disk: `<dir>/step_000012/<task>__<uid>_<session>/` with `episode.json`, `tokens.json`
-and its screenshots."""
+"""Records episodes as they happen: the files are written in threads, in order, and the episode waits for none of them
+but at its end."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import logging
-import os
-import re
-import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+from arpo_verl.rollout.config import FAILURES_AND_REPLAYS, GuiAgentConfig
 from arpo_verl.rollout.episode import Episode, Turn
+from arpo_verl.rollout.episode_folder import EPISODE_FILE, LIVE_FILE, TOKENS_FILE, EpisodeFolder, write_episode
+from arpo_verl.rollout.record import EpisodeRecord, folder_of, id_of_row, live_document
 from arpo_verl.rollout.scoring import Score
-from arpo_verl.rollout.sequence import Generated
-from arpo_verl.types import Action
+from arpo_verl.types import EpisodeId, Task
+
+__all__ = ["EPISODE_FILE", "LIVE_FILE", "TOKENS_FILE", "EpisodeRecord", "Recorder", "write_episode"]
 
 logger = logging.getLogger(__name__)
 
-EPISODE_FILE = "episode.json"
-TOKENS_FILE = "tokens.json"
-"""The policy's replies as token ids with their log-probs: a store of successes can be seeded from them."""
-_PNG = b"\x89PNG"
+FINISH_TIMEOUT_S = 60.0
+"""How long the end of an episode waits for its record: a network disk may hang instead of failing."""
+
+# Of their own, so that a slow disk does not keep screenshots from being decoded.
+_THREADS = ThreadPoolExecutor(4, thread_name_prefix="arpo_verl-recorder")
 
 
-@dataclass(frozen=True)
-class EpisodeRecord:
-    """What is written of an episode beside its screenshots."""
+class Recorder:
+    """Opens a writer for each episode."""
 
-    step: int
-    uid: str
-    session: int
-    task_id: str
-    content: Mapping[str, Any]
-    replies: Sequence[Generated] = ()
+    def __init__(self, config: GuiAgentConfig):
+        self._directory = None if config.recorded_in is None else Path(config.recorded_in)
+        self._share = config.record_share
+        self._drops_successes = config.record == FAILURES_AND_REPLAYS
 
-    @classmethod
-    def of_row(cls, row: Mapping[str, Any], episode: Episode, score: Score, desktop: str = "") -> EpisodeRecord:
-        """Put together the row's place in the training and what the episode came to."""
-        step, uid, session = int(row.get("global_steps", 0)), str(row.get("uid", "")), int(row.get("session_id", 0))
-        content = {
-            "task_id": episode.task.task_id,
-            "instruction": episode.task.instruction,
-            "step": step,
-            "uid": uid,
-            "session": session,
-            "validation": None,
-            "desktop": desktop,
-            "stop_reason": episode.stop_reason.value,
-            "success": episode.success,
-            "format_error": episode.format_error,
-            "reward": score.reward,
-            "reward_extra_info": dict(score.extra_info),
-            "num_steps": len(episode.turns),
-            "prompt_tokens": len(episode.sequence.prompt_ids),
-            "response_tokens": len(episode.sequence.response_ids),
-            "generate_s": episode.generate_s,
-            "desktop_s": episode.desktop_s,
-            "image_size": list(episode.image_size),
-            "evaluator": [dataclasses.asdict(call) for call in episode.metrics],
-            "turns": [_turn(index, turn) for index, turn in enumerate(episode.turns)],
-        }
-        return cls(step, uid, session, episode.task.task_id, content, tuple(episode.sequence.replies))
+    def episode(self, row: Mapping[str, Any], task: Task) -> EpisodeWriter:
+        """The writer of one attempt at an episode of this dataset row; one that writes nothing where it is not to be
+        recorded."""
+        id = id_of_row(row)
+        is_recorded = self._directory is not None and draw(id.uid) < self._share
+        return EpisodeWriter(self._directory if is_recorded else None, id, task, row, self._keeps_screenshots)
 
-    @property
-    def folder(self) -> Path:
-        """Relative to the trajectory directory; from names that may hold anything."""
-        names = (re.sub(r"[^\w.-]", "_", name)[:80] for name in (self.task_id, self.uid))
-        return Path(f"step_{self.step:06d}") / ("__".join(names) + f"_{self.session}")
+    def _keeps_screenshots(self, episode: Episode) -> bool:
+        return not self._drops_successes or episode.success < 1 or episode.format_error
 
 
-async def record_episode(directory: str, record: EpisodeRecord, screenshots: Sequence[bytes]) -> None:
-    """Write it in a thread. A disk that fails costs the record, not the episode."""
-    try:
-        if record.content["validation"] is None:
-            validation = await _runs_in_validation(record.uid)
-            record = dataclasses.replace(record, content={**record.content, "validation": validation})
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, write_episode, Path(directory), record, screenshots)
-    except OSError:
-        logger.exception("an episode of task %s could not be written below %s", record.task_id, directory)
+def draw(uid: str) -> float:
+    """A number in [0, 1), the same for the same uid everywhere."""
+    return int.from_bytes(sha256(uid.encode()).digest()[:8], "big") / 2**64
 
 
-def write_episode(directory: Path, record: EpisodeRecord, screenshots: Sequence[bytes]) -> Path:
-    """Write one episode's folder; it appears whole or not at all.
+class EpisodeWriter:
+    """An attempt's record, the `Watcher` of its episode. Left without `finish`, it takes away what it wrote.
 
-    Raises:
-        OSError: the disk refuses.
+    A disk that fails costs the record, not the episode.
     """
-    folder = directory / record.folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
-    try:
-        names = [f"{i:02d}.{'png' if shot.startswith(_PNG) else 'jpg'}" for i, shot in enumerate(screenshots)]
-        for name, screenshot in zip(names, screenshots, strict=True):
-            (scratch / name).write_bytes(screenshot)
-        text = json.dumps({**record.content, "screenshots": names}, indent=1, ensure_ascii=False, default=str)
-        (scratch / EPISODE_FILE).write_text(text + "\n", encoding="utf-8", errors="replace")
-        tokens = [dataclasses.asdict(reply) for reply in record.replies]
-        (scratch / TOKENS_FILE).write_text(json.dumps(tokens, separators=(",", ":")) + "\n", encoding="utf-8")
-        scratch.chmod(0o755)
-        if folder.exists():  # the same session anew, after a run was resumed
-            shutil.rmtree(folder)
-        os.replace(scratch, folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return folder
+
+    def __init__(
+        self,
+        directory: Path | None,
+        id: EpisodeId,
+        task: Task,
+        row: Mapping[str, Any],
+        keeps_screenshots: Callable[[Episode], bool],
+    ):
+        self._folder = None if directory is None else EpisodeFolder(directory, folder_of(id, task.task_id))
+        self._id = id
+        self._task = task
+        self._row = row
+        self._keeps_screenshots = keeps_screenshots
+        self._desktop = ""
+        self._started_at = 0.0
+        self._writes: asyncio.Task[None] | None = None
+        self._failed = False
+
+    async def __aenter__(self) -> EpisodeWriter:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
+        if self._folder is not None and await self._written() and self._folder.is_open:
+            await _in_thread(self._folder.discard)
+
+    def begin(self, desktop: str) -> None:
+        """The episode begins, on this desktop."""
+        self._desktop, self._started_at = desktop, time.time()
+        if self._folder is not None:
+            self._write(self._folder.open)
+            self.replied(())
+
+    def saw(self, screenshot: bytes) -> None:
+        """See `Watcher`."""
+        if self._folder is not None:
+            self._write(self._folder.add_screenshot, screenshot)
+
+    def replied(self, turns: tuple[Turn, ...]) -> None:
+        """See `Watcher`."""
+        if self._folder is not None:
+            self._write(self._write_live, self._folder, turns)
+
+    async def finish(self, episode: Episode, score: Score) -> None:
+        """Put the finished folder in its place."""
+        if self._folder is None:
+            return
+        record = EpisodeRecord.of_row(self._row, episode, score, self._desktop)
+        validation = await _runs_in_validation(self._id.uid)
+        record = dataclasses.replace(record, content={**record.content, "validation": validation})
+        self._write(partial(self._folder.finish, record, keep_screenshots=self._keeps_screenshots(episode)))
+        await self._written()
+
+    def _write_live(self, folder: EpisodeFolder, turns: tuple[Turn, ...]) -> None:
+        folder.write_live(live_document(self._id, self._task, self._desktop, self._started_at, turns))
+
+    def _write(self, write: Callable[..., object], *args: Any) -> None:
+        """Write in a thread, after what is being written."""
+        self._writes = asyncio.get_running_loop().create_task(self._write_after(self._writes, write, *args))
+
+    async def _write_after(self, before: asyncio.Task[None] | None, write: Callable[..., object], *args: Any) -> None:
+        if before is not None:
+            await before
+        if self._failed:
+            return
+        try:
+            await _in_thread(write, *args)
+        except OSError:
+            self._failed = True
+            logger.exception("an episode of task %s could not be written", self._task.task_id)
+
+    async def _written(self) -> bool:
+        """Wait for all that is to be written; False where the disk hangs."""
+        if self._writes is None:
+            return True
+        await asyncio.wait({self._writes}, timeout=FINISH_TIMEOUT_S)
+        if self._writes.done():
+            self._writes.result()
+            return True
+        self._failed = True
+        logger.error("an episode of task %s was not written within %g s", self._task.task_id, FINISH_TIMEOUT_S)
+        return False
+
+
+async def _in_thread(function: Callable[..., object], *args: Any) -> None:
+    await asyncio.get_running_loop().run_in_executor(_THREADS, function, *args)
 
 
 async def _runs_in_validation(uid: str) -> bool | None:
@@ -124,17 +161,3 @@ async def _runs_in_validation(uid: str) -> bool | None:
         logger.debug("no TransferQueue to ask whether episode %s validates", uid, exc_info=True)
         return None
     return uid in partitions.get("val", {})
-
-
-def _turn(index: int, turn: Turn) -> dict[str, Any]:
-    return {
-        "screenshot": index,
-        "text": turn.text,
-        "thought": turn.thought,
-        "actions": [_action(action) for action in turn.actions],
-        "parse_error": turn.parse_error,
-    }
-
-
-def _action(action: Action) -> dict[str, Any]:
-    return {"action": type(action).__name__, **dataclasses.asdict(action)}

@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from replay_trajectories import stored
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.buffer import SuccessStore
 from arpo_verl.replay.persistence import MANIFEST, Fingerprint, load_store, save_store
+from arpo_verl.types import EpisodeId
 
 PRINT = Fingerprint(tokenizer="aaaa", processor="bbbb", prompt="cccc")
 PLENTY = 10**9
@@ -115,11 +117,45 @@ def test_damage_is_told_and_nothing_of_it_is_loaded(tmp_path, pattern, damage):
     assert len(store) == 0 and store.num_bytes == 0
 
 
+def test_a_trajectory_remembers_which_episode_it_was(tmp_path):
+    store = SuccessStore(2, PLENTY)
+    store.add(stored(episode=EpisodeId(7, "u-1", 3)))
+    store.add(stored(step=2))
+    save_store(store, tmp_path, PRINT)
+    again = load_store(tmp_path, PRINT).trajectories()
+    assert [trajectory.episode for trajectory in again] == [EpisodeId(7, "u-1", 3), None]
+
+
+def test_two_episodes_may_come_to_the_same_trajectory():
+    """Else a group could get the same replay twice, under two names."""
+    assert stored(episode=EpisodeId(7, "u-1", 3)) == stored(episode=EpisodeId(8, "u-2", 0)) == stored()
+
+
+def test_a_store_of_version_1_is_read(tmp_path):
+    """Its records do not say which episode they were."""
+    save_store(filled(1, 2), tmp_path, PRINT)
+    records = next(tmp_path.glob("*.jsonl"))
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    for line in lines:
+        del line["episode"]
+    content = "".join(json.dumps(line, separators=(",", ":"), sort_keys=True) + "\n" for line in lines).encode()
+    name = f"trajectories-{sha256(content).hexdigest()}.jsonl"
+    records.rename(tmp_path / name).write_bytes(content)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    manifest = {key: manifest[key] for key in manifest if key != "checksum"} | {"version": 1, "trajectories": name}
+    checksum = sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (tmp_path / MANIFEST).write_text(json.dumps({**manifest, "checksum": checksum}))
+    store = load_store(tmp_path, PRINT)
+    assert store.trajectories() == filled(1, 2).trajectories()
+    save_store(store, tmp_path / "again", PRINT)
+    assert load_store(tmp_path / "again", PRINT).trajectories() == store.trajectories()
+
+
 def test_a_store_of_a_later_format_is_refused(tmp_path):
     save_store(filled(1), tmp_path, PRINT)
     values = json.loads((tmp_path / MANIFEST).read_text())
-    (tmp_path / MANIFEST).write_text(json.dumps({**values, "version": 2, "written_by": "arpo-verl 9.0"}))
-    with pytest.raises(ReplayError, match="must be of version 1, got 2, written by arpo-verl 9.0"):
+    (tmp_path / MANIFEST).write_text(json.dumps({**values, "version": 3, "written_by": "arpo-verl 9.0"}))
+    with pytest.raises(ReplayError, match="must be of version 1 or 2, got 3, written by arpo-verl 9.0"):
         load_store(tmp_path, PRINT)
 
 

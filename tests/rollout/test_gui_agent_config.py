@@ -32,6 +32,10 @@ def test_the_defaults_are_the_papers_limits():
         ({"grammar": "qwen25_vl"}, "must be ui_tars, which gui_agent.prompt=ui_tars_15 asks"),
         ({"language": ""}, "gui_agent.language"),
         ({"trajectory_dir": ""}, "gui_agent.trajectory_dir"),
+        ({"record": "some"}, "gui_agent.record must be one of all, failures_and_replays, none, got 'some'"),
+        ({"record_share": 1.5}, "gui_agent.record_share must be in [0, 1], got 1.5"),
+        ({"record_share": True}, "gui_agent.record_share"),
+        ({"trajectory_budget_bytes": 0}, "gui_agent.trajectory_budget_bytes must be a whole number of bytes from 1"),
         ({"max_step": 3}, "did you mean gui_agent.max_steps?"),
     ],
 )

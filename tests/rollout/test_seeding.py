@@ -106,6 +106,16 @@ def test_failures_malformed_replies_and_validation_are_left_out(policy, seed_pol
     assert report.skipped == {"failed": 1, "ended in a malformed reply": 1, "of validation": 1}
 
 
+def test_what_is_not_whole_on_disk_is_left_out(policy, seed_policy, tmp_path):
+    record(policy, tmp_path / "good", session=0)
+    episode = next((tmp_path / "good").rglob("episode.json")).parent
+    shutil.copytree(episode, tmp_path / "trimmed" / "click-it__u-1_1")
+    (tmp_path / "trimmed" / "click-it__u-1_1" / "01.png").unlink()
+    shutil.copytree(episode, tmp_path / "unfinished" / ".click-it__u-1_2-abc")
+    trajectories, report = seeded(tmp_path, seed_policy)
+    assert len(trajectories) == 1 and report.skipped == {"recorded without its screenshots": 1}
+
+
 def test_what_does_not_fit_the_run_is_left_out_with_the_reason(policy, tmp_path, caplog):
     record(policy, tmp_path)
     for changed in ({"max_steps": 1, "max_screenshots": 1}, {"max_reply_tokens": 4}):

@@ -1,0 +1,115 @@
+"""What is written of an episode, as JSON documents, and where. Pure; docs/trajectories.md says it field by field."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.rollout.episode import Episode, Turn
+from arpo_verl.rollout.scoring import Score
+from arpo_verl.rollout.sequence import Generated
+from arpo_verl.types import Action, EpisodeId, Task
+
+_PNG = b"\x89PNG"
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """What is written of an episode beside its screenshots."""
+
+    id: EpisodeId
+    task_id: str
+    content: Mapping[str, Any]
+    replies: Sequence[Generated] = ()
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any], episode: Episode, score: Score, desktop: str = "") -> EpisodeRecord:
+        """Put together the row's place in the training and what the episode came to."""
+        id = id_of_row(row)
+        content = {
+            **_whereabouts(id, episode.task),
+            "validation": None,
+            "desktop": desktop,
+            "started_at": episode.started_at,
+            "stop_reason": episode.stop_reason.value,
+            "success": episode.success,
+            "format_error": episode.format_error,
+            "reward": score.reward,
+            "reward_extra_info": dict(score.extra_info),
+            "num_steps": len(episode.turns),
+            "prompt_tokens": len(episode.sequence.prompt_ids),
+            "response_tokens": len(episode.sequence.response_ids),
+            "wall_s": episode.wall_s,
+            "generate_s": episode.generate_s,
+            "desktop_s": episode.desktop_s,
+            "reset_s": episode.reset_s,
+            "evaluate_s": episode.evaluate_s,
+            "image_size": list(episode.image_size),
+            "evaluator": [dataclasses.asdict(call) for call in episode.metrics],
+            "turns": _turns(episode.turns),
+            "screenshots": [screenshot_name(*numbered) for numbered in enumerate(episode.screenshots)],
+        }
+        return cls(id, episode.task.task_id, content, tuple(episode.sequence.replies))
+
+    @property
+    def folder(self) -> Path:
+        """Relative to the trajectory directory."""
+        return folder_of(self.id, self.task_id)
+
+    @property
+    def step(self) -> int:
+        return self.id.step
+
+
+def id_of_row(row: Mapping[str, Any]) -> EpisodeId:
+    """The episode of a dataset row, with what veRL adds to it."""
+    return EpisodeId(int(row.get("global_steps", 0)), str(row.get("uid", "")), int(row.get("session_id", 0)))
+
+
+def step_folder(step: int) -> str:
+    """The folder of a training step's episodes."""
+    return f"step_{step:06d}"
+
+
+def folder_of(id: EpisodeId, task_id: str) -> Path:
+    """An episode's folder, relative to the trajectory directory; from names that may hold anything."""
+    names = (re.sub(r"[^\w.-]", "_", name)[:80] for name in (task_id, id.uid))
+    # A leading dot would say that the episode is still being played.
+    return Path(step_folder(id.step)) / (re.sub(r"^\.", "_", "__".join(names)) + f"_{id.session}")
+
+
+def screenshot_name(number: int, screenshot: bytes) -> str:
+    """The file name of the episode's screenshot of this number, from 0."""
+    return f"{number:02d}.{'png' if screenshot.startswith(_PNG) else 'jpg'}"
+
+
+def live_document(id: EpisodeId, task: Task, desktop: str, started_at: float, turns: Sequence[Turn]) -> dict[str, Any]:
+    """What is known of an episode while it is played."""
+    return {**_whereabouts(id, task), "desktop": desktop, "started_at": started_at, "turns": _turns(turns)}
+
+
+def _whereabouts(id: EpisodeId, task: Task) -> dict[str, Any]:
+    return {"task_id": task.task_id, "instruction": task.instruction, **dataclasses.asdict(id)}
+
+
+def _turns(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    return [
+        {
+            "screenshot": number,
+            "text": turn.text,
+            "thought": turn.thought,
+            "actions": [_action(action) for action in turn.actions],
+            "parse_error": turn.parse_error,
+            "generate_s": turn.generate_s,
+            "desktop_s": turn.desktop_s,
+        }
+        for number, turn in enumerate(turns)
+    ]
+
+
+def _action(action: Action) -> dict[str, Any]:
+    return {"action": type(action).__name__, **dataclasses.asdict(action)}
