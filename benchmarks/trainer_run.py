@@ -2,43 +2,98 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from arpo_verl.summary import METRICS_FILE, read_metrics
+
 ROOT = Path(__file__).parents[1]
+GROUPS = 8
+"""In a training step."""
 # Tasks of one or two actions, which a short imitation learns about half-way: some groups fail, some are solved.
 TASKS = ("dialog-confirm-yes", "dialog-confirm-no", "message-press-green", "radio-size-large")
 
 
-def make_policy(folder: Path, target_success: float) -> tuple[Path, Path]:
-    """A folder of tasks, and a policy that has half learnt them."""
-    tasks, policy = folder / "tasks", folder / "policy"
-    tasks.mkdir(parents=True, exist_ok=True)
-    for task_id in TASKS:
-        shutil.copy(ROOT / "arpo_verl/tasks/embedded" / f"{task_id}.json", tasks)
-    if not (policy / "config.json").is_file():
-        command = [sys.executable, "-m", "arpo_verl.policy", "--out", str(policy), "--tasks", str(tasks)]
-        subprocess.run([*command, "--target-success", str(target_success)], check=True)
-    return tasks, policy
+def argument_parser(description: str | None, smoke: str) -> argparse.ArgumentParser:
+    """The arguments of every benchmark that trains.
+
+    Args:
+        smoke: what `--smoke` shrinks it to.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help=f"{smoke}: does it run at all")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--work", type=Path, help="folder to work in and keep; the policy there is used again")
+    return parser
+
+
+def write_figures(path: Path | None, figures: Mapping[str, Any]) -> None:
+    """Write them as JSON where `--json` asked for it."""
+    if path is not None:
+        path.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A folder with tasks, and a policy that has half learnt them."""
+
+    folder: Path
+
+    @classmethod
+    def make(cls, folder: Path | None, target_success: float = 0.25) -> Workplace:
+        """In `folder`, or in a new one for None; a policy that is there is used again."""
+        place = cls((folder or Path(tempfile.mkdtemp(prefix="benchmark-"))).absolute())
+        place.tasks.mkdir(parents=True, exist_ok=True)
+        for task_id in TASKS:
+            shutil.copy(ROOT / "arpo_verl/tasks/embedded" / f"{task_id}.json", place.tasks)
+        if not (place.policy / "config.json").is_file():
+            command = [sys.executable, "-m", "arpo_verl.policy", "--out", str(place.policy)]
+            command += ["--tasks", str(place.tasks), "--target-success", str(target_success)]
+            subprocess.run(command, check=True)
+        return place
+
+    @property
+    def tasks(self) -> Path:
+        return self.folder / "tasks"
+
+    @property
+    def policy(self) -> Path:
+        return self.folder / "policy"
+
+    def start(self, name: str, steps: int, *overrides: str) -> TrainerRun:
+        """Start the trainer in the subfolder `name`, to the end of step `steps`."""
+        return TrainerRun(self.folder / name, self.tasks, self.policy, steps, *overrides)
+
+    def seed(self, name: str, source: Path) -> Path:
+        """A store in the subfolder `name` of the successes that a run recorded in `source`."""
+        command = [str(Path(sys.executable).with_name("arpo-verl")), "replay", "seed", str(source)]
+        command += ["--recipe", str(ROOT / "recipes" / "embedded.yaml"), "--out", str(self.folder / name)]
+        command += ["--set", f"actor_rollout_ref.model.path={self.policy}"]
+        subprocess.run(command, check=True)
+        return self.folder / name
 
 
 class TrainerRun:
-    """One start of the trainer in `run_dir`, in a session of its own: 16 groups a step, each task four times."""
+    """One start of the trainer in `run_dir`, in a session of its own; each task is twice in a step."""
 
     def __init__(self, run_dir: Path, tasks: Path, policy: Path, steps: int, *overrides: str) -> None:
         self.run_dir = run_dir
         run_dir.mkdir(parents=True, exist_ok=True)
         fixed = [f"run_dir={run_dir}", f"actor_rollout_ref.model.path={policy}"]
-        fixed += [f"data.train_files={tasks}", f"data.val_files={tasks}", "+data.tasks.repeat=4"]
-        fixed += ["data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16"]
+        fixed += [f"data.train_files={tasks}", f"data.val_files={tasks}", f"+data.tasks.repeat={GROUPS // len(TASKS)}"]
+        fixed += [f"data.train_batch_size={GROUPS}", f"actor_rollout_ref.actor.ppo_mini_batch_size={GROUPS}"]
         fixed += [f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}"]
         fixed += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
         command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(ROOT / "recipes")]
@@ -71,8 +126,9 @@ class TrainerRun:
     def output(self) -> str:
         return (self.run_dir / "output.log").read_text(errors="replace")
 
-    def metrics(self) -> dict[int, dict[str, Any]]:
-        """What veRL logged since this start, by step."""
-        path = self.run_dir / "metrics.jsonl"
-        rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-        return {row["step"]: row["data"] for row in rows if "replay/injected" in row["data"]}
+
+def read_steps(run_dir: Path) -> dict[int, dict[str, Any]]:
+    """What veRL logged since the last start in `run_dir`, by training step."""
+    path = run_dir / METRICS_FILE
+    rows = read_metrics(path) if path.is_file() else []
+    return {step: data for step, data in rows if "replay/injected" in data}
