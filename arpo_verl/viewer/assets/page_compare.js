@@ -18,7 +18,8 @@
     const longest = Math.max(one.frames.length, two.frames.length);
     // In lock step the shorter one stays on its last step.
     const locked = Math.max(clamp(query.a, longest), clamp(query.b, longest));
-    const move = (to, which = side) => (free ? set({ [which]: to(turns[which]) }) : set({ a: to(locked), b: to(locked) }));
+    const ready = one.data && (two.data || !right);
+    const move = (to, which = side) => ready && (free ? set({ [which]: to(turns[which]) }) : set({ a: to(locked), b: to(locked) }));
     const within = (turn) => Math.min(Math.max(turn, 1), longest || 1);
     const [later, earlier] = [(turn) => within(turn + 1), (turn) => within(turn - 1)];
     useKeys({

@@ -1,5 +1,6 @@
 "use strict";
-/* A screenshot with what the action did drawn on it. Points are pixels of the screen, which the image shows whole. */
+/* A screenshot with what the action did drawn on it. A point is a pixel of the screen, which the
+ * image shows whole; a mark is centred on that pixel, hence the half in the viewBox. */
 {
   const { html, Message } = viewer.ui;
   const { useEffect, useState } = preactHooks;
@@ -112,7 +113,7 @@
           onError=${() => setFailed(src)}
         />
         ${size &&
-        html`<svg viewBox=${`0 0 ${width} ${height}`} aria-hidden="true">
+        html`<svg viewBox=${`-0.5 -0.5 ${width} ${height}`} aria-hidden="true">
           ${marks.map((mark) => html`<${MARKS[mark.kind]} mark=${mark} unit=${unit} width=${width} height=${height} />`)}
         </svg>`}
       </div>

@@ -1,0 +1,437 @@
+"""The page in a real Chromium, from the real server and from an export opened from disk."""
+
+import io
+import re
+import shutil
+import socket
+import threading
+
+import pytest
+from browser_run import HOSTILE_TASK, MARKUP, NUM_STEPS, make_run, play
+from PIL import Image
+
+playwright = pytest.importorskip("playwright.sync_api", reason='pip install "arpo-verl[dev]" brings playwright')
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="the page is tested in Debian's chromium: make osworld-packages installs it"
+)
+
+from arpo_verl.viewer.export import export_run  # noqa: E402
+from arpo_verl.viewer.runs import open_run  # noqa: E402
+from arpo_verl.viewer.server import build_server  # noqa: E402
+
+ARGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 700, "height": 900}
+RECORD_VIOLATIONS = "addEventListener('securitypolicyviolation', e => console.error('CSP', e.violatedDirective))"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("viewer") / "a-run")
+
+
+@pytest.fixture(scope="module")
+def server(made):
+    """The server's address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        server = build_server(open_run(made.run.path), token=None, port=port)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield f"http://127.0.0.1:{port}/"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def exported(made, tmp_path_factory):
+    """The address of the run's export on disk."""
+    run = open_run(made.run.path)
+    return export_run(run, run.snapshot(), tmp_path_factory.mktemp("export"), progress=False).index.as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=ARGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def new_page(browser):
+    """Opens pages that must neither log an error, nor break the content security policy, nor ask another host."""
+    contexts, faults = [], []
+
+    def open_page(**options):
+        context = browser.new_context(viewport=WIDE, **options)
+        context.add_init_script(RECORD_VIOLATIONS)
+        context.on("request", lambda request: faults.extend([] if _is_local(request.url) else [request.url]))
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(5000)
+        page.on("console", lambda message: faults.extend([message.text] if message.type == "error" else []))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("dialog", lambda dialog: (faults.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+@pytest.fixture
+def page(new_page):
+    return new_page()
+
+
+def _is_local(url):
+    return url.startswith(("http://127.0.0.1:", "file:", "data:"))
+
+
+def see(page, selector, text):
+    """Wait until an element shows the text."""
+    playwright.expect(page.locator(selector).first).to_contain_text(text)
+
+
+def rows(page):
+    return page.locator(".episodes tbody tr")
+
+
+# --- The list ----------------------------------------------------------------------------------------------------
+
+
+def test_list_shows_the_newest_episodes_and_counts(server, made, page):
+    page.goto(server)
+    see(page, ".counts", f"{made.num_episodes} episodes")
+    assert rows(page).count() == 100
+    assert f"{NUM_STEPS}" in rows(page).first.inner_text()
+    page.get_by_role("button", name="Last").click()
+    see(page, ".pager", "page 3 of 3")
+    assert rows(page).count() == made.num_episodes - 200
+
+
+def test_filters_live_in_the_address(server, page):
+    page.goto(server)
+    page.get_by_label("Steps").fill("2-5")
+    page.get_by_label("Result").select_option("yes")
+    page.get_by_label("Search").fill("TEA milk")
+    see(page, ".counts", "1 episode of")
+    assert page.url.endswith("#/episodes?step=2-5&success=yes&q=TEA+milk")
+    page.reload()
+    see(page, ".counts", "1 episode of")
+    assert page.get_by_label("Steps").input_value() == "2-5"
+    page.get_by_role("button", name="Clear").click()
+    see(page, ".pager", "page 1 of 3")
+
+
+FILTERED = {
+    "replay=replaced": 1,
+    "replay=took": 1,
+    "kind=validation": 1,
+    "stop=parse_error": 1,
+    "task=plain-3": NUM_STEPS,
+    "step=29-": 16,
+    "task=order-tea&success=no": 3,
+}
+
+
+def test_each_filter_keeps_its_episodes(server, page):
+    for query, count in FILTERED.items():
+        page.goto(f"{server}#/episodes?{query}")
+        see(page, ".counts", f"{count} episode")
+        assert rows(page).count() == count, query
+
+
+def test_headings_sort(server, page):
+    page.goto(f"{server}#/episodes?task=order-tea")
+    page.get_by_role("button", name="Advantage").click()
+    playwright.expect(page.locator("th[aria-sort=descending]")).to_have_text(re.compile("Advantage"))
+    assert "+1.00" in rows(page).first.inner_text()
+    assert "–" in rows(page).last.inner_text()  # what has no value comes last either way
+    page.get_by_role("button", name="Advantage").click()
+    playwright.expect(rows(page).first).to_contain_text("−1.00")
+    assert "–" in rows(page).last.inner_text()
+
+
+# --- One episode -------------------------------------------------------------------------------------------------
+
+
+def test_keyboard_opens_steps_and_goes_back(server, made, page):
+    page.goto(f"{server}#/episodes?task=order-tea&sort=step")
+    see(page, ".counts", "5 episodes")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    see(page, ".stepper", "step 1 of 7")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("j")
+    see(page, ".stepper", "step 3 of 7")
+    page.keyboard.press("ArrowLeft")
+    see(page, ".stepper", "step 2 of 7")
+    page.keyboard.press("n")
+    see(page, ".crumbs", "3 of 5 episodes")
+    page.keyboard.press("p")
+    see(page, ".crumbs", "2 of 5 episodes")
+    page.keyboard.press("?")
+    playwright.expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    playwright.expect(page.get_by_role("dialog")).to_be_hidden()
+    page.keyboard.press("Escape")
+    see(page, "h1", "Episodes")
+    assert page.url.endswith("#/episodes?task=order-tea&sort=step")
+
+
+def test_click_is_marked_where_it_went(server, made, page):
+    page.goto(f"{server}#/episode/{made.winner}?turn=7")  # without a mark on the target
+    page.wait_for_function("() => document.querySelector('.step img')?.naturalWidth === 640")
+    page.evaluate("document.querySelector('.step img').decode()")  # else it may not be painted yet
+    target = _centre_of_red(Image.open(io.BytesIO(page.screenshot())).convert("RGB"), page.locator(".step img"))
+    page.goto(f"{server}#/episode/{made.winner}?turn=1")
+    mark = page.locator(".step circle").first.bounding_box()
+    assert [mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2] == pytest.approx(target, abs=1)
+
+
+def _centre_of_red(picture, image):
+    """The centre of an image's red pixels, as the browser drew it, in the window's pixels."""
+    box = image.bounding_box()
+    xs, ys = (range(int(box[side]), int(box[side] + box[length])) for side, length in (("x", "width"), ("y", "height")))
+    red = [(x, y) for x in xs for y in ys if _is_red(picture.getpixel((x, y)))]
+    return [sum(axis) / len(red) + 0.5 for axis in zip(*red, strict=True)]
+
+
+def _is_red(pixel):
+    return pixel[0] > 150 and max(pixel[1:]) < 60
+
+
+def test_actions_are_told_and_drawn_apart(server, made, page):
+    page.goto(f"{server}#/episode/{made.winner}")
+    marks, said = page.locator(".step svg"), page.locator(".step figcaption")
+    drawn = {}
+    for turn in range(1, 8):
+        see(page, ".stepper", f"step {turn} of 7")
+        drawn[turn] = (marks.inner_html() if marks.count() else "", said.inner_text())
+        page.keyboard.press("ArrowRight")
+    assert drawn[1][0].count("<circle") == 2 and "click left at (480, 380)" in drawn[1][1]
+    assert drawn[2][0].count("<circle") == 4 and "2× left" in drawn[2][0] and "double click" in drawn[2][1]
+    assert "<rect" in drawn[3][0] and ">right<" in drawn[3][0]
+    assert "drag" in drawn[4][0] and "from (100, 120) to (400, 300)" in drawn[4][1]
+    assert "scroll 3" in drawn[5][0] and "stroke-dasharray" in drawn[5][0]  # where the drag had left the pointer
+    assert "milk, please⏎" in drawn[6][1] and "ctrl + s" in drawn[6][1]
+    assert "finished" in drawn[7][1]
+    assert len({picture for picture, _ in list(drawn.values())[:5]}) == 5
+
+
+def test_episode_tells_verdict_timings_and_group(server, made, page):
+    page.goto(f"{server}#/episode/{made.winner}?turn=2")
+    see(page, ".verdict", "exact_match returned 1.0")
+    see(page, ".verdict", "'milk\\n'")
+    see(page, ".verdict", "{'expected': 'tea'}")
+    see(page, ".timing", "reply 0.25 s · desktop 0.50 s")
+    see(page, ".details", "session 1 (this one)")
+    image = page.locator(".step img")
+    assert image.get_attribute("alt") == "Screenshot 2 of 7 of task order-tea: double click left at (480, 380)"
+    assert image.evaluate("image => image.naturalWidth") == 640
+
+
+def test_replay_links_lead_to_the_other_episode(server, made, page):
+    page.goto(f"{server}#/episode/{made.replaced}")
+    see(page, ".message", "this row was replaced by the episode of step 1")
+    page.get_by_role("link", name="Compare with the success").click()
+    see(page, "h1", "Compare")
+    page.goto(f"{server}#/episode/{made.replaced}")
+    page.get_by_role("link", name="the episode of step 1").click()
+    see(page, ".message", "This success was replayed into 1 row: the episode of step 2")
+
+
+def test_screenshots_that_were_not_kept_are_told(server, made, page):
+    page.goto(f"{server}#/episode/{made.bare}")
+    see(page, ".step .shot", "screenshot not kept")
+    see(page, ".step figcaption", "click left at (100, 100)")
+    assert page.locator("img").count() == 0
+
+
+def test_episode_that_is_not_there_is_told(server, new_page, made):
+    page = new_page()
+    page.route("**/api/episode/**", lambda route: route.fulfill(json={"detail": "this run has no episode x"}))
+    page.goto(f"{server}#/episode/step_000001/none")  # answered with 200, since Chromium logs a 404 as an error
+    see(page, ".crumbs", "not among the filtered")
+
+
+# --- The other pages ---------------------------------------------------------------------------------------------
+
+
+def test_compare_steps_both_or_one(server, made, page):
+    page.goto(f"{server}#/compare/{made.replaced}?with={made.winner}")
+    left, right = page.locator(".side").nth(0), page.locator(".side").nth(1)
+    playwright.expect(right.locator(".stepper")).to_contain_text("step 1 of 7")
+    playwright.expect(left.locator(".stepper")).to_contain_text("step 1 of 2")
+    for _ in range(2):
+        page.keyboard.press("ArrowRight")
+    playwright.expect(right.locator(".stepper")).to_contain_text("step 3 of 7")
+    playwright.expect(left.locator(".stepper")).to_contain_text("step 2 of 2")  # the shorter one waits at its end
+    page.keyboard.press("l")
+    page.keyboard.press("s")
+    page.keyboard.press("ArrowRight")
+    playwright.expect(right.locator(".stepper")).to_contain_text("step 3 of 7")
+    playwright.expect(left.locator(".stepper")).to_contain_text("step 2 of 2")
+    assert "free=1" in page.url
+    right.get_by_label("Right").select_option(index=0)
+    playwright.expect(right.locator(".badge").first).to_contain_text("failure")
+
+
+def test_compare_suggests_an_episode_that_ended_otherwise(server, made, page):
+    page.goto(f"{server}#/compare/{made.replaced}")
+    playwright.expect(page.locator(".side").nth(1).locator(".badge").first).to_contain_text("success")
+
+
+def test_heat_map_cell_opens_its_episodes(server, page):
+    page.goto(f"{server}#/heatmap")
+    cell = page.get_by_role("link", name="order-tea, step 1: mean success 0.50 of 2 episodes")
+    cell.focus()
+    see(page, ".counts", "mean success 0.50 of 2 episodes")
+    page.keyboard.press("ArrowRight")
+    see(page, ".counts", "order-tea, step 2: mean success 0.00 of 2 episodes")
+    page.keyboard.press("Enter")
+    see(page, ".counts", "2 episodes of")
+    page.goto(f"{server}#/heatmap?kind=validation")
+    see(page, ".heat tbody", "order-tea")
+    assert page.locator(".heat tbody tr").count() == 1
+
+
+def test_many_steps_share_columns(server, page):
+    page.goto(server)
+    for last, count, first in [(1, 1, [1, 1]), (40, 40, [1, 1]), (41, 21, [1, 2]), (999, 20, [1, 50])]:
+        bins = page.evaluate("last => viewer.binsOf([1, last])", last)
+        assert (len(bins), bins[0], bins[-1][1]) == (count, first, last)
+
+
+def test_metrics_are_drawn_and_found(server, page):
+    page.goto(f"{server}#/metrics")
+    see(page, ".charts", "val-core/embedded/acc/mean@1")
+    page.locator(".chart canvas").first.wait_for()
+    label = page.locator(".chart [role=img]").first.get_attribute("aria-label")
+    assert label == "val-core/embedded/acc/mean@1: last 1, least 0.1667, most 1, 6 values"
+    page.get_by_label("Search").fill("entropy")
+    see(page, ".counts", "1 curve of 3")
+    page.get_by_label("Group").select_option("val")
+    see(page, ".counts", "1 curve of 3")
+    assert page.url.endswith("#/metrics?group=val")
+
+
+def test_live_page_follows_what_is_written(server, made, page):
+    page.goto(f"{server}#/live")
+    see(page, ".empty", "No desktop is in an episode now.")
+    play(made.run, turns=1)
+    see(page, ".running", "turn 1")
+    see(page, ".counts", "3 desktops: 1 booting, 1 busy, 1 idle · 1 episode waits")
+    play(made.run, turns=2, task_id=HOSTILE_TASK)
+    see(page, ".running", "turn 2")
+    playwright.expect(page.locator(".running img")).to_have_attribute("src", re.compile(r"02\.png\?n=2$"))
+    see(page, ".running h3", MARKUP)
+
+
+def test_new_episode_appears_in_an_open_list(server, made, page):
+    page.goto(f"{server}#/episodes?task=late")
+    see(page, ".empty", "No episode")
+    made.run.episode(31, "late")
+    see(page, ".counts", "1 episode of")
+
+
+# --- Exports, hostile text, accessibility ------------------------------------------------------------------------
+
+
+def test_export_opens_from_disk(exported, made, page):
+    page.goto(f"{exported}#/episodes?task=order-tea")
+    see(page, ".counts", "5 episodes")
+    page.goto(f"{exported}#/episode/{made.winner}?turn=3")
+    see(page, ".step figcaption", "click right")
+    page.wait_for_function("() => document.querySelector('.step img')?.naturalWidth === 640")
+    page.goto(f"{exported}#/metrics")
+    page.locator(".chart canvas").first.wait_for()
+    assert page.get_by_role("link", name="Live").count() == 0
+
+
+@pytest.mark.parametrize("source", ["server", "exported"])
+def test_hostile_text_stays_text(source, made, page, request):
+    base = request.getfixturevalue(source)
+    page.goto(f"{base}#/episode/{made.hostile}")
+    for selector in ["h1", ".task", ".thought", ".beside pre", ".verdict", ".step figcaption", ".details"]:
+        see(page, selector, MARKUP)
+    page.keyboard.press("ArrowRight")
+    see(page, ".step figcaption", f"expected a call, got {MARKUP}")
+    page.goto(f"{base}#/episodes?stop=parse_error")
+    see(page, ".episodes tbody", MARKUP)
+    page.goto(f"{base}#/heatmap")
+    see(page, ".heat tbody", MARKUP)
+    page.goto(f"{base}#/compare/{made.hostile}")
+    see(page, ".task", MARKUP)
+    assert page.evaluate("window.ran") is None
+    assert page.locator("main b:text-is('bold'), main img[src=x], main script").count() == 0
+
+
+PAGES = ["episodes", "episode/{winner}", "episode/{hostile}", "compare/{replaced}", "heatmap", "metrics", "live"]
+
+NAMELESS = """() => [...document.querySelectorAll('button, a[href], input, select, img, [role=img]')]
+    .filter(e => !(e.getAttribute('aria-label') || e.alt || e.textContent.trim() || e.labels?.[0]?.textContent.trim()))
+    .map(e => e.outerHTML)"""
+
+CONTRASTS = """() => {
+    const linear = v => v <= 10 ? v / 255 / 12.92 : ((v / 255 + .055) / 1.055) ** 2.4;
+    const light = ([r, g, b]) => .2126 * linear(r) + .7152 * linear(g) + .0722 * linear(b);
+    const rgba = text => (text.match(/[\\d.]+/g) || []).map(Number);
+    const back = e => { for (; e; e = e.parentElement) { const c = rgba(getComputedStyle(e).backgroundColor);
+                        if (c.length === 3) return c; } return [255, 255, 255]; };
+    const [found, seen] = [[], new Set()];
+    for (const e of document.querySelectorAll('main *, header *')) {
+        const own = [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim());
+        const kind = [e, e.parentElement, e.parentElement.parentElement].map(p => p.tagName + p.className).join();
+        if (!own || seen.has(kind) || e.closest('svg, .uplot, :disabled, option, .hidden')) continue;
+        seen.add(kind);
+        const [a, b] = [light(rgba(getComputedStyle(e).color)), light(back(e))].sort((x, y) => y - x);
+        found.push([(a + .05) / (b + .05), e.className + ': ' + e.textContent.slice(0, 30)]);
+    }
+    return found;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_can_be_read_and_named(server, made, new_page, scheme):
+    page = new_page(color_scheme=scheme)
+    names = {"winner": made.winner, "hostile": made.hostile, "replaced": made.replaced}
+    backs = set()
+    for name in PAGES:
+        page.goto(f"{server}#/{name.format(**names)}")
+        page.locator("main h1").wait_for()
+        page.wait_for_function("() => !document.querySelector('.waiting')")
+        assert page.evaluate(NAMELESS) == []
+        assert [pair for pair in page.evaluate(CONTRASTS) if pair[0] < 4.5] == []
+        assert page.evaluate("document.title").endswith("a-run")
+        page.set_viewport_size(NARROW)
+        assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"], name
+        page.set_viewport_size(WIDE)
+        assert page.evaluate("document.documentElement.scrollWidth") <= WIDE["width"], name
+        backs.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert backs == {"rgb(255, 255, 255)" if scheme == "light" else "rgb(15, 20, 26)"}
+
+
+def test_reader_chooses_the_theme(server, page):
+    page.goto(server)
+    see(page, "h1", "Episodes")
+    page.get_by_role("button", name="Theme: as the system").click()
+    page.keyboard.press("t")
+    page.get_by_role("button", name="Theme: dark").wait_for()
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 20, 26)"
+
+
+def test_focus_goes_to_the_heading_and_is_seen(server, made, page):
+    page.goto(f"{server}#/heatmap")
+    playwright.expect(page.locator("h1")).to_be_focused()
+    page.keyboard.press("Tab")
+    focused = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert focused != "none"
