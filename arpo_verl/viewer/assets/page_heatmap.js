@@ -1,7 +1,8 @@
 "use strict";
 /* Tasks x steps: mean success a cell. Training and validation apart. */
 {
-  const { html, number, percent, plural, Link, Heading } = viewer.ui;
+  const { html, number, percent, plural, Heading } = viewer.ui;
+  const { h } = preact;
   const { useMemo, useState } = preactHooks;
   const { meanSuccess } = viewer.episodes;
 
@@ -53,7 +54,6 @@
   function HeatmapPage({ rows, tasks, query }) {
     const kind = query.kind === "validation" ? "validation" : "training";
     const order = BY[query.order] ? query.order : "name";
-    const [seen, setSeen] = useState(null);
     const wanted = useMemo(() => viewer.episodes.select(rows, { kind, q: query.q }, tasks), [rows, kind, query.q, tasks]);
     const bins = useMemo(() => binsOf([...new Set(wanted.map((row) => row.step))]), [wanted]);
     const table = useMemo(() => tableOf(wanted, bins).sort(BY[order]), [wanted, bins, order]);
@@ -70,10 +70,23 @@
         </select></label>
         <${Legend} />
       </form>
-      <p class="counts" aria-live="polite">${seen || "Mean success of the episodes of a cell. A cell opens its episodes; arrow keys move between cells."}</p>
       ${table.length === 0
         ? html`<p class="empty">No ${kind} episode${query.q ? " of such a task" : ""} so far.</p>`
-        : html`<${Grid} table=${table} bins=${bins} kind=${kind} onSeen=${setSeen} />`}
+        : html`<${ToldGrid} table=${table} bins=${bins} kind=${kind} />`}
+    `;
+  }
+
+  /** The grid, and a line that tells the cell under pointer or focus. Ten thousand cells are not drawn anew for it. */
+  function ToldGrid({ table, bins, kind }) {
+    const [told, setTold] = useState(null);
+    const tell = (event) => {
+      const link = event.target.closest("td a");
+      if (link) setTold(link.getAttribute("aria-label"));
+    };
+    const grid = useMemo(() => html`<${Grid} table=${table} bins=${bins} kind=${kind} />`, [table, bins, kind]);
+    return html`
+      <p class="counts" aria-live="polite">${told || "Mean success of the episodes of a cell. A cell opens its episodes; arrow keys move between cells."}</p>
+      <div class="table-scroll heat-scroll" onMouseOver=${tell} onFocusIn=${tell}>${grid}</div>
     `;
   }
 
@@ -85,50 +98,34 @@
     </div>
   `;
 
-  function Grid({ table, bins, kind, onSeen }) {
+  function Grid({ table, bins, kind }) {
     const text = bins.length <= MAX_BINS_WITH_TEXT;
-    return html`<div class="table-scroll heat-scroll">
-      <table class=${`heat${text ? "" : " dense"}`} role="grid" onKeyDown=${moveInGrid}>
-        <caption class="hidden">Mean success by task and step, ${kind}</caption>
-        <thead><tr>
-          <th scope="col">Task</th>
-          ${bins.map((bin, i) => html`<th scope="col"><span class=${text || i % 5 === 0 ? "" : "hidden"}>${text ? rangeText(bin) : bin[0]}</span></th>`)}
-          <th scope="col">All</th>
-        </tr></thead>
-        <tbody>${table.map((row, i) => html`<${TaskRow} key=${row.task} row=${row} bins=${bins} kind=${kind} text=${text} first=${i === 0} onSeen=${onSeen} />`)}</tbody>
-      </table>
-    </div>`;
+    const firstCell = table[0].cells.findIndex(Boolean);
+    return html`<table class=${`heat${text ? "" : " dense"}`} role="grid" onKeyDown=${moveInGrid}>
+      <caption class="hidden">Mean success by task and step, ${kind}</caption>
+      <thead><tr>
+        <th scope="col">Task</th>
+        ${bins.map((bin, i) => html`<th scope="col"><span class=${text || i % 5 === 0 ? "" : "hidden"}>${text ? rangeText(bin) : bin[0]}</span></th>`)}
+        <th scope="col">All</th>
+      </tr></thead>
+      <tbody>${table.map(
+        (row, i) => html`<tr key=${row.task}>
+          <th scope="row"><bdi>${row.task}</bdi></th>
+          ${row.cells.map((cell, j) => (cell ? cellOf(row.task, cell, bins[j], kind, text, i === 0 && j === firstCell) : h("td", { class: "none" })))}
+          <td class="mean">${percent(row.mean)}</td>
+        </tr>`,
+      )}</tbody>
+    </table>`;
   }
 
-  function TaskRow({ row, bins, kind, text, first, onSeen }) {
-    const firstCell = row.cells.findIndex(Boolean);
-    return html`<tr>
-      <th scope="row"><bdi>${row.task}</bdi></th>
-      ${row.cells.map((cell, i) =>
-        cell
-          ? html`<${Cell} ...${{ row, cell, bin: bins[i], kind, text, onSeen, tabbable: first && i === firstCell }} />`
-          : html`<td class="none"><span class="hidden">none</span></td>`,
-      )}
-      <td class="mean">${percent(row.mean)}</td>
-    </tr>`;
-  }
-
-  function Cell({ row, cell, bin, kind, text, onSeen, tabbable }) {
+  /** Plain elements, since there may be ten thousand. */
+  function cellOf(task, cell, bin, kind, text, tabbable) {
     const step = rangeText(bin);
     const known = cell.mean !== null;
-    const value = known ? number(cell.mean) : "not scored";
-    const label = `${row.task}, ${bin[0] === bin[1] ? "step" : "steps"} ${step}: mean success ${value} of ${plural(cell.count, "episode")}`;
-    const tell = () => onSeen(label);
-    return html`<td class=${known ? `shade${Math.round(SHADES * cell.mean)}` : "none"}>
-      <${Link}
-        to=${{ page: "episodes", query: { task: row.task, step, kind } }}
-        aria-label=${label}
-        title=${label}
-        tabindex=${tabbable ? 0 : -1}
-        onFocus=${tell}
-        onMouseEnter=${tell}
-      >${text && known ? Math.round(100 * cell.mean) : "\u00a0"}<//>
-    </td>`;
+    const label = `${task}, ${bin[0] === bin[1] ? "step" : "steps"} ${step}: mean success ${known ? number(cell.mean) : "not scored"} of ${plural(cell.count, "episode")}`;
+    const href = viewer.route.format({ page: "episodes", query: { task, step, kind } });
+    const link = h("a", { href, "aria-label": label, tabIndex: tabbable ? 0 : -1 }, text && known ? Math.round(100 * cell.mean) : "\u00a0");
+    return h("td", { class: known ? `shade${Math.round(SHADES * cell.mean)}` : "none" }, link);
   }
 
   const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };

@@ -16,6 +16,9 @@
   /** "val-core/embedded/acc/mean@1" -> "val": validation's names begin in several ways. */
   const groupOf = (name) => (/^val[-/]/.test(name) ? "val" : name.includes("/") ? name.split("/")[0] : "other");
 
+  /** layer_2 before layer_10 */
+  const inOrder = new Intl.Collator("en", { numeric: true }).compare;
+
   function overviewOf(names) {
     const found = OVERVIEW.flatMap((pattern) => names.filter((name) => pattern.test(name)).slice(0, MAX_OVERVIEW_OF_ONE_PATTERN));
     return [...new Set(found)];
@@ -23,7 +26,7 @@
 
   function MetricsPage({ run, query }) {
     const { metrics, error } = useMetrics(run.live);
-    const names = useMemo(() => (metrics ? Object.keys(metrics.series).sort() : []), [metrics]);
+    const names = useMemo(() => (metrics ? Object.keys(metrics.series).sort(inOrder) : []), [metrics]);
     const groups = useMemo(() => viewer.episodes.count(names.map((name) => ({ name })), (row) => groupOf(row.name)), [names]);
     const words = (query.q || "").toLowerCase().split(/\s+/).filter(Boolean);
     const group = query.group || OVERVIEW_GROUP;

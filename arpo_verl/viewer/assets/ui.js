@@ -10,7 +10,8 @@
   const known = (value) => typeof value === "number" && Number.isFinite(value);
   const number = (value, digits = 2) => (known(value) ? value.toFixed(digits) : "–");
   const signed = (value) => (known(value) ? `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(value).toFixed(2)}` : "–");
-  const whole = (value) => (known(value) ? value.toLocaleString("en") : "–");
+  const separated = new Intl.NumberFormat("en");
+  const whole = (value) => (known(value) ? separated.format(value) : "–");
   const percent = (value) => (known(value) ? `${Math.round(100 * value)}%` : "–");
   const plural = (count, one, many = `${one}s`) => `${whole(count)} ${count === 1 ? one : many}`;
 
