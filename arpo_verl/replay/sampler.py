@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,9 @@ from arpo_verl.replay.persistence import Fingerprint, save_store
 from arpo_verl.replay.prefetch import Prefetch
 from arpo_verl.replay.run_records import RunRecords
 from arpo_verl.replay.scored import SCORED_METRICS
+from arpo_verl.replay.validation import ValidationSamples
 from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.viewer.loggers import EpisodeLoggers
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +65,15 @@ class SamplerConfig:
     draw another prompt for a group all of whose sessions were dropped, instead of training on fewer groups."""
     poll_interval_s: float = 2.0
     """How often veRL asks the queue whether the rollouts are done: its own default. Short steps want less."""
+    log_val_episodes: int = 0
+    """Episodes of each validation whose film strips go to `loggers`, of the same tasks every time. 0 shows none."""
+    loggers: Sequence[str] = ()
+    """`${trainer.logger}`: tensorboard, wandb and swanlab take film strips."""
 
     def __post_init__(self) -> None:
+        count = self.log_val_episodes
+        ok = isinstance(count, int) and not isinstance(count, bool) and count >= 0
+        require(ok, "trainer.v1.sampler.sampler_kwargs.log_val_episodes", "a whole number, or 0 for none", count)
         poll = "trainer.v1.sampler.sampler_kwargs.poll_interval_s"
         require(self.poll_interval_s > 0, poll, "more than 0 seconds", self.poll_interval_s)
         name = "trainer.v1.sampler.sampler_kwargs.model_path"
@@ -91,6 +100,11 @@ class Replayer:
         self._agent = build_config(GuiAgentConfig, "gui_agent", self.sampler_config.gui_agent)
         self._records = RunRecords(self._agent)
         self._desktops = JobDesktops(self.sampler_config.environment)
+        self.validation_samples = ValidationSamples(
+            self.sampler_config.log_val_episodes,
+            EpisodeLoggers(self.sampler_config.loggers, self._agent.recorded_in),
+            lambda token_ids: self.inputs.tokenizer.decode(token_ids, skip_special_tokens=True),
+        )
         self._step, self._draw = 0, 0
         self._prefetch = Prefetch(
             self.config.prefetch,
@@ -200,9 +214,11 @@ class ReplaySampler(ReplayBuffer):
         self.sync_refill_failed_groups = self.replayer.sampler_config.sync_refill_failed_groups
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
-        """As veRL samples, and then `Replayer.process`. Validation's passes untouched."""
+        """As veRL samples, and then `Replayer.process`. Validation's passes untouched; some of it is shown."""
         if partition_id == _VALIDATION:
-            return super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
+            batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
+            self.replayer.validation_samples.show(batch.keys, partition_id, global_steps)
+            return batch, metrics
         self.replayer.begin(global_steps)
         batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
         return self.replayer.process(batch, metrics)

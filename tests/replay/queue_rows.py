@@ -87,6 +87,7 @@ class Rollouts:
                 "global_steps": step,
                 "raw_prompt": [{"role": "user", "content": output.extra_fields["task_id"]}],
                 "data_source": "osworld",
+                "extra_info": {"task_id": output.extra_fields["task_id"], "instruction": "Wait, please."},
                 "reward_model": {"ground_truth": ""},
             }
             asyncio.run(self.worker._agent_loop_postprocess(output, partition_id == "val", **prompt))
