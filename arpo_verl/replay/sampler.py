@@ -98,7 +98,7 @@ class Replayer:
         self.sampler_config = build_config(SamplerConfig, section, sampler_kwargs)
         self.config = build_config(ReplayConfig, "replay", self.sampler_config.replay)
         self._agent = build_config(GuiAgentConfig, "gui_agent", self.sampler_config.gui_agent)
-        self._records = RunRecords(self._agent)
+        self.records = RunRecords(self._agent)
         self._desktops = JobDesktops(self.sampler_config.environment)
         self.validation_samples = ValidationSamples(
             self.sampler_config.log_val_episodes,
@@ -179,9 +179,9 @@ class Replayer:
             num_stored = sum(self.store.add(trajectory) for trajectory in new)
             late = {**LATE_METRICS.open(SCORED_METRICS), **staleness_without(batch.tags, self._step)}
         replays = {replacement.outcome.key: replacement.trajectory for replacement in replacements}
-        if self.config.enable or self._records.are_kept:
+        if self.config.enable or self.records.are_kept:
             rows.label(batch, replays)
-        self._records.batch_made(self._step, groups, drawn_in, replays)
+        self.records.batch_made(self._step, groups, drawn_in, replays)
         ahead = {"replay/prefetched": self._prefetch.hits, "timing_s/replay_ahead": self._prefetch.seconds}
         self._prefetch.clear()
         return {

@@ -1,6 +1,7 @@
 """The sampler against a real TransferQueue on a real Ray, on rows that veRL's own post-processing wrote."""
 
 import dataclasses
+import json
 import math
 import time
 from types import SimpleNamespace
@@ -21,8 +22,10 @@ from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.replay import rows
 from arpo_verl.replay.rows import plain
 from arpo_verl.replay.sampler import ReplaySampler
+from arpo_verl.rollout.vision import decode_screenshot
 
 REFILL = "+trainer.v1.sampler.sampler_kwargs.sync_refill_failed_groups=${trainer.v1.sampler.sync_refill_failed_groups}"
+RECORDED_IN = "+trainer.v1.sampler.sampler_kwargs.gui_agent.trajectory_dir="
 # What the trajectory determines in a row; the rest of a row is the prompt's.
 TRAJECTORY_FIELDS = ["prompts", "responses", "input_ids", "response_mask", "loss_mask", "position_ids"]
 TRAJECTORY_FIELDS += ["rollout_log_probs", "rm_scores", "num_turns", "multi_modal_inputs", "extra_fields"]
@@ -197,6 +200,113 @@ def test_switched_off_it_only_counts(empty_queue, rollouts, sampler):
         assert all(equal(row, read(tq, key)) for key, row in before.items())
         assert metrics["rollout/success_mean"] == success and metrics["replay/groups_all_failed"] == step - 1
         tq.kv_clear(keys=batch.keys, partition_id="train")
+
+
+def logged_groups(folder, step):
+    lines = (folder / f"step_{step:06d}" / "groups.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def members(*rows):
+    return [dict(zip(("session", "reward", "advantage", "replay"), row, strict=True)) for row in rows]
+
+
+@pytest.mark.parametrize("mode", ["sync", "colocate_async"])
+def test_the_groups_of_a_batch_are_logged_as_they_are_trained_on(
+    empty_queue, rollouts, sampler, compose, tmp_path, mode
+):
+    name = "ReplaySampler" if mode == "sync" else "ReplaySamplerAsync"
+    names = f"trainer.v1.sampler.custom_sampler.name={name}"
+    tq, replaying = empty_queue, sampler(names, RECORDED_IN + str(tmp_path), trainer_mode=mode)
+    outputs = [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2, format_error=1.0)]
+    rollouts.put("p1", outputs, step=4)  # an asynchronous trainer trains on it later
+    batch, _ = replaying.sample(global_steps=5, partition_id="train", batch_size=1)
+    advantages_of(tq, batch, compose())
+    (group,) = logged_groups(tmp_path, 5)
+    assert {key: group[key] for key in group if key != "rows"} == {
+        **{"uid": "p1", "task_id": "a", "step": 5, "drawn_in": 4}
+    }
+    (first, second) = group["rows"]
+    assert first == {**first, "session": 0, "reward": 1.0, "replay": None} and second["reward"] == -0.5
+    assert (first["advantage"], second["advantage"]) == pytest.approx((1, -1), abs=1e-4)
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=6) for i in (3, 4, 5)], step=6)
+    rollouts.put("p3", [rollouts.output("b", 1.0, seed=i, step=6) for i in (6, 7)], step=6)
+    batch, _ = replaying.sample(global_steps=6, partition_id="train", batch_size=2)
+    # As the trainer pads a batch for its workers.
+    batch = upsample_batch_to_divisible_size(batch, 4, eos_token_id=0)
+    advantages_of(tq, batch, compose())
+    by_uid = {group["uid"]: group for group in logged_groups(tmp_path, 6)}
+    assert by_uid["p3"]["rows"] == members((0, 1.0, 0.0, None), (1, 1.0, 0.0, None))
+    rows = by_uid["p2"]["rows"]
+    (replayed,) = [row for row in rows if row["replay"] is not None]
+    assert replayed["replay"] == {"step": 4, "uid": "p1", "session": 0} and replayed["reward"] == 1.0
+    assert replayed["advantage"] == pytest.approx(2**0.5, abs=1e-3)
+    assert [row["session"] for row in rows] == [0, 1, 2] and sorted(by_uid) == ["p2", "p3"]
+
+
+def test_the_groups_of_plain_grpo_are_logged_too(empty_queue, rollouts, sampler, compose, tmp_path):
+    tq, replaying = empty_queue, sampler("replay.enable=false", RECORDED_IN + str(tmp_path))
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
+    before = {key: read(tq, key) for key in ("p1_0_0", "p1_1_0")}
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    assert all(equal(row, read(tq, key)) for key, row in before.items())
+    advantages = advantages_of(tq, batch, compose("replay.enable=false"))
+    (group,) = logged_groups(tmp_path, 1)
+    # By the sample standard deviation, as stock GRPO has it.
+    assert [row["advantage"] for row in group["rows"]] == pytest.approx([0.7071, -0.7071], abs=1e-4)
+    assert [row["advantage"] for row in group["rows"]] == pytest.approx(
+        [advantages["p1_0_0"], advantages["p1_1_0"]], abs=1e-4
+    )
+    assert [row["reward"] for row in group["rows"]] == [1.0, 0.0]
+
+
+def test_nothing_is_logged_where_nothing_is_recorded(empty_queue, rollouts, sampler, compose, tmp_path):
+    off = "+trainer.v1.sampler.sampler_kwargs.gui_agent.record=none"
+    replaying = sampler(off, RECORDED_IN + str(tmp_path))
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    advantages_of(empty_queue, batch, compose())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replayed_success_gets_its_screenshots_back(empty_queue, rollouts, sampler, tmp_path):
+    kept = "+trainer.v1.sampler.sampler_kwargs.gui_agent.record=failures_and_replays"
+    tq, replaying = empty_queue, sampler(kept, RECORDED_IN + str(tmp_path), "+replay.screenshot_encoding=webp")
+    output = rollouts.output("a", 1.0, seed=1)
+    screenshots = output.extra_fields["screenshots"]
+    folder = tmp_path / "step_000001" / "a__p1_0"
+    folder.mkdir(parents=True)
+    (folder / "episode.json").write_text(json.dumps({"screenshots": ["00.png", "01.png"]}))
+    rollouts.put("p1", [output])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+    assert [path.name for path in folder.iterdir()] == ["episode.json"]
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3)], step=2)
+    replaying.sample(global_steps=2, partition_id="train", batch_size=1)
+    replaying.replayer.records.wait()
+    assert sorted(path.name for path in folder.iterdir()) == ["00.png", "01.png", "episode.json"]
+    for name, sent in zip(("00.png", "01.png"), screenshots, strict=True):
+        content = (folder / name).read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert decode_screenshot(content).tobytes() == decode_screenshot(sent).tobytes()
+
+
+def test_the_budget_is_enforced_with_the_next_step(empty_queue, rollouts, sampler, tmp_path):
+    shot = tmp_path / "step_000001" / "a__p0_0" / "00.png"
+    shot.parent.mkdir(parents=True)
+    shot.write_bytes(bytes(1000))
+    left = tmp_path / "step_000001" / ".a__p0_1-abc"
+    left.mkdir()
+    budget = "+trainer.v1.sampler.sampler_kwargs.gui_agent.trajectory_budget_bytes=500"
+    replaying = sampler(budget, RECORDED_IN + str(tmp_path))
+    assert shot.exists() and not left.exists()
+    for step in (1, 2):
+        rollouts.put(f"p{step}", [rollouts.output("a", 0.0, seed=1, turns=1)], step=step)
+        replaying.sample(global_steps=step, partition_id="train", batch_size=1)
+        replaying.replayer.records.wait()
+        assert shot.exists() == (step == 1)
 
 
 def test_the_async_sampler_replays_too(empty_queue, rollouts, sampler):
