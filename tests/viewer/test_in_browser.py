@@ -435,3 +435,35 @@ def test_focus_goes_to_the_heading_and_is_seen(server, made, page):
     page.keyboard.press("Tab")
     focused = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert focused != "none"
+
+
+def test_list_is_found_as_it_was_left(server, made, page):
+    page.goto(server)
+    rows(page).nth(60).get_by_role("link").click()
+    see(page, ".stepper", "step 1 of 2")
+    assert page.evaluate("scrollY") == 0
+    page.keyboard.press("Escape")
+    playwright.expect(rows(page).nth(60).get_by_role("link")).to_be_focused()
+    playwright.expect(rows(page).nth(60)).to_be_in_viewport()
+
+
+def test_episode_plays_by_itself(server, made, page):
+    page.goto(f"{server}#/episode/{made.replaced}")
+    see(page, ".stepper", "step 1 of 2")
+    page.keyboard.press("Space")
+    playwright.expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    see(page, ".stepper", "step 2 of 2")
+    playwright.expect(page.get_by_role("button", name="Play")).to_be_visible()
+
+
+def test_broken_record_is_shown_as_far_as_it_goes(server, made, page):
+    odd = [
+        {"actions": "no list", "screenshot": 0},
+        {"actions": [None, {"action": "constructor"}], "text": {"type": "b"}},
+    ]
+    made.run.episode(31, "odd", turns=odd, evaluator="none", image_size=3)
+    page.goto(f"{server}#/episode/step_000031/odd__u1_0?turn=2")
+    see(page, "h1", "odd")
+    see(page, ".stepper", "step 2 of")
+    page.goto(f"{server}#/metrics")
+    see(page, "h1", "Metrics")

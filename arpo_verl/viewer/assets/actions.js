@@ -11,6 +11,7 @@
   const visible = (text) => String(text).replace(/\n/g, "⏎").replace(/\t/g, "⇥");
 
   const WORDS = {
+    __proto__: null,
     Click: ({ point, button, count }) => [`${COUNTS[count] || `${count} clicks`} ${button}`, at(point)],
     Drag: ({ start, end }) => ["drag", `${start ? `from (${start[0]}, ${start[1]})` : "from where the pointer is"} to (${end[0]}, ${end[1]})`],
     Move: ({ point }) => ["move", `to (${point[0]}, ${point[1]})`],
@@ -37,8 +38,11 @@
   function describeTurn(turn) {
     if (!turn) return "after the last action";
     if (turn.parse_error) return "reply that could not be parsed";
-    return (turn.actions || []).map(describe).join(", then ") || "no action";
+    return list(turn.actions).map(describe).join(", then ") || "no action";
   }
+
+  /** A record may be of another version, or broken: what is no list has nothing to show. */
+  const list = (value) => (Array.isArray(value) ? value : []);
 
   const isPoint = (point) => Array.isArray(point) && point.length === 2 && point.every(Number.isFinite);
 
@@ -50,11 +54,11 @@
     let pointer = null;
     return turns.map((turn) => {
       const marks = [];
-      (turn.actions || []).forEach((action, index) => {
+      list(turn?.actions).forEach((action, index, { length }) => {
         const mark = markOf(action, pointer);
         if (!mark) return;
         pointer = mark.to || mark.at || pointer;
-        if (mark.at || mark.to) marks.push({ ...mark, number: turn.actions.length > 1 ? index + 1 : null });
+        if (mark.at || mark.to) marks.push({ ...mark, number: length > 1 ? index + 1 : null });
       });
       return marks;
     });
@@ -76,5 +80,5 @@
     }
   }
 
-  viewer.actions = { words, describe, describeTurn, marksOfTurns, visible };
+  viewer.actions = { words, describe, describeTurn, marksOfTurns, list };
 }

@@ -2,7 +2,7 @@
 /* The frame around the pages: what is read of the run, which page is shown, help and theme. */
 {
   const { html, plural, useKeys, usePolling, Link, Waiting, Message } = viewer.ui;
-  const { useEffect, useMemo, useRef, useState } = preactHooks;
+  const { useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState } = preactHooks;
 
   const POLL_MS = 3000;
   const PAGES = { episodes: viewer.EpisodesPage, episode: viewer.EpisodePage, compare: viewer.ComparePage, heatmap: viewer.HeatmapPage, metrics: viewer.MetricsPage, live: viewer.LivePage };
@@ -11,7 +11,7 @@
 
   const HELP = [
     ["Episodes", [["j, k or ↓, ↑", "next, previous row"], ["Enter", "open it"], ["n, p", "next, previous page of rows"], ["/", "search"]]],
-    ["Episode", [["→, ← or j, k", "next, previous step"], ["Home, End", "first, last step"], ["↓, ↑ or n, p", "next, previous episode of the filter"], ["Esc", "back to the list"]]],
+    ["Episode", [["→, ← or j, k", "next, previous step"], ["Space", "play, pause"], ["Home, End", "first, last step"], ["↓, ↑ or n, p", "next, previous episode of the filter"], ["Esc", "back to the list"]]],
     ["Compare", [["→, ← or j, k", "next, previous step"], ["l", "step together or each alone"], ["s", "the other side, when alone"], ["Esc", "back to the episode"]]],
     ["Tasks × steps", [["arrows", "move between cells"], ["Enter", "open the cell's episodes"]]],
     ["Everywhere", [["?", "this help"], ["t", "light, dark or as the system"]]],
@@ -68,6 +68,8 @@
     const help = useRef(null);
     const tasks = useMemo(() => new Map((run?.tasks || []).map((task) => [task.task_id, task.instruction])), [run]);
     const Page = PAGES[route.page];
+    useScrollPlaces(run && route.page);
+    if (route.page === "episode") viewer.lastOpened = route.id;
     useKeys({ "?": () => help.current.showModal(), t: nextTheme });
     useEffect(() => {
       const subject = route.page === "episode" || route.page === "compare" ? byId.get(route.id)?.task_id : null;
@@ -80,10 +82,29 @@
       <main id="main" tabindex="-1">
         ${!run && html`<${Waiting} error=${error} what="the run" />`}
         ${run && !Page && html`<${Message} kind="bad">There is no page “${route.page}”. <${Link} to=${{ page: "episodes" }}>Go to the episodes<//><//>`}
-        ${run && Page && html`<${Page} key=${route.page} run=${run} rows=${rows} byId=${byId} tasks=${tasks} id=${route.id} query=${route.query} />`}
+        ${run && Page && html`<${Guard} key=${`${route.page} ${route.id}`}><${Page} run=${run} rows=${rows} byId=${byId} tasks=${tasks} id=${route.id} query=${route.query} /><//>`}
       </main>
       <${Help} dialog=${help} />
     `;
+  }
+
+  /** A record that a page cannot show leaves the other pages as they are. */
+  function Guard({ children }) {
+    const [error] = useErrorBoundary((fault) => console.warn(fault));
+    return error ? html`<${Message} kind="bad">This could not be shown: ${error.message}<//>` : children;
+  }
+
+  const KEPT_PLACES = ["episodes", "heatmap"];
+
+  /** A page opens at its top, a list where it was left. */
+  function useScrollPlaces(page) {
+    const places = useRef({});
+    useLayoutEffect(() => {
+      scrollTo(0, (KEPT_PLACES.includes(page) && places.current[page]) || 0);
+      const note = () => (places.current[page] = scrollY);
+      window.addEventListener("scroll", note);
+      return () => window.removeEventListener("scroll", note);
+    }, [page]);
   }
 
   /** A link to #main would be taken for a page's address. */

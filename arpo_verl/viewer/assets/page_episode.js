@@ -3,7 +3,7 @@
 {
   const { html, number, signed, duration, kindName, plural, useDocument, useKeys } = viewer.ui;
   const { Link, episodeRoute, Score, ReplayBadges, Waiting, Heading, Facts, Screenshot, Actions, framesOf } = viewer.ui;
-  const { useEffect, useMemo, useRef } = preactHooks;
+  const { useEffect, useMemo, useRef, useState } = preactHooks;
 
   function EpisodePage({ id, rows, byId, tasks, query }) {
     const { data, error } = useDocument(`api/episode/${id}`);
@@ -19,9 +19,10 @@
     const back = { page: "episodes", query: filters };
     const [next, previous] = [() => open(place + 1), () => open(place < 0 ? 0 : place - 1)];
     const [later, earlier] = [() => show(turn + 1), () => show(turn - 1)];
+    const [playing, play] = usePlaying(turn, frames.length, show);
     useKeys({
       ArrowRight: later, j: later, ArrowLeft: earlier, k: earlier, Home: () => show(1), End: () => show(frames.length),
-      ArrowDown: next, n: next, ArrowUp: previous, p: previous, Escape: () => viewer.route.go(back),
+      ArrowDown: next, n: next, ArrowUp: previous, p: previous, Escape: () => viewer.route.go(back), " ": play,
     }); // prettier-ignore
     return html`
       <nav class="crumbs" aria-label="Place in the list">
@@ -30,11 +31,29 @@
         <button type="button" disabled=${place < 1} onClick=${previous}>↑ Previous</button>
         <button type="button" disabled=${place + 1 >= selected.length} onClick=${next}>↓ Next</button>
       </nav>
-      ${data ? html`<${Episode} episode=${data} byId=${byId} frames=${frames} turn=${turn} show=${show} filters=${filters} />` : html`<${Waiting} error=${error} what="the episode" />`}
+      ${data ? html`<${Episode} episode=${data} byId=${byId} frames=${frames} turn=${turn} show=${show} filters=${filters} playing=${playing} play=${play} />` : html`<${Waiting} error=${error} what="the episode" />`}
     `;
   }
 
-  function Episode({ episode, byId, frames, turn, show, filters }) {
+  const SHOWN_MS = 1200;
+
+  /** Step by itself to the end; from the end, anew. */
+  function usePlaying(turn, total, show) {
+    const [playing, setPlaying] = useState(false);
+    const going = playing && turn < total;
+    useEffect(() => {
+      if (playing && !going) setPlaying(false);
+      const timer = going && setTimeout(() => show(turn + 1), SHOWN_MS);
+      return () => clearTimeout(timer);
+    }, [going, turn]);
+    const play = () => {
+      if (!going && turn === total) show(1);
+      setPlaying(!going);
+    };
+    return [going, play];
+  }
+
+  function Episode({ episode, byId, frames, turn, show, filters, playing, play }) {
     const row = byId.get(episode.id) || episode;
     const frame = frames[turn - 1];
     return html`
@@ -47,7 +66,7 @@
       <${ReplayNotes} episode=${episode} byId=${byId} filters=${filters} />
       <${FilmStrip} frames=${frames} turn=${turn} show=${show} />
       <p class="hidden" role="status">${frame ? `Step ${turn} of ${frames.length}: ${viewer.actions.describeTurn(frame.turn)}` : ""}</p>
-      ${frame && html`<${Step} frame=${frame} turn=${turn} total=${frames.length} show=${show}><${Verdict} episode=${episode} /><//>`}
+      ${frame && html`<${Step} frame=${frame} turn=${turn} total=${frames.length} show=${show} playing=${playing} play=${play}><${Verdict} episode=${episode} /><//>`}
       <section class="details">
         ${!frame && html`<${Verdict} episode=${episode} />`}
         <${Group} episode=${episode} byId=${byId} filters=${filters} />
@@ -74,7 +93,7 @@
     </ol>`;
   }
 
-  function Step({ frame, turn, total, show, children }) {
+  function Step({ frame, turn, total, show, playing, play, children }) {
     return html`<section class="step" aria-label=${`Step ${turn} of ${total}`}>
       <figure>
         <${Screenshot} src=${frame.src} alt=${frame.alt} marks=${frame.marks} />
@@ -85,6 +104,7 @@
           <button type="button" disabled=${turn === 1} onClick=${() => show(turn - 1)} aria-label="Previous step">←</button>
           <span>step <b>${turn}</b> of ${total}</span>
           <button type="button" disabled=${turn === total} onClick=${() => show(turn + 1)} aria-label="Next step">→</button>
+          <button type="button" disabled=${total < 2} onClick=${play}>${playing ? "Pause" : "Play"}</button>
           ${frame.turn && html`<span class="muted timing">${timing(frame.turn)}</span>`}
         </div>
         ${frame.turn && html`<${Reply} turn=${frame.turn} />`} ${children}
@@ -107,7 +127,7 @@
 
   /** The verdict and what led to it: what the desktop had, and what the task expects. */
   function Verdict({ episode }) {
-    const calls = episode.evaluator || [];
+    const calls = viewer.actions.list(episode.evaluator).filter(Boolean);
     return html`<div class="card verdict">
       <h2>Evaluator's verdict</h2>
       <p><${Score} row=${episode} /> score ${number(episode.success)}, reward ${number(episode.reward)}</p>
@@ -192,7 +212,7 @@
           ["the desktop", duration(episode.desktop_s)],
           ["tokens", `${episode.prompt_tokens ?? "–"} in the prompt, ${episode.response_tokens ?? "–"} in the response`],
           ["ran on", html`<bdi>${episode.desktop || "–"}</bdi>`],
-          episode.image_size && ["model's image", episode.image_size.join(" × ")],
+          ["model's image", viewer.actions.list(episode.image_size).join(" × ") || "–"],
           ["compare", html`<${Link} to=${{ page: "compare", id: episode.id }}>with another episode of this task<//>`],
         ]}
       />

@@ -2,7 +2,7 @@
 /* The list of episodes: filters, counts, sorting, a page of rows at a time. */
 {
   const { html, number, signed, whole, percent, plural, duration, kindName, useKeys, Link, episodeRoute, Score, ReplayBadges, Heading } = viewer.ui;
-  const { useMemo, useRef } = preactHooks;
+  const { useEffect, useMemo, useRef } = preactHooks;
   const { count, filtersOf, meanSuccess } = viewer.episodes;
 
   const PAGE_ROWS = 100;
@@ -46,6 +46,10 @@
       n: () => page < pages && turnTo(page + 1),
       p: () => page > 1 && turnTo(page - 1),
     });
+    useEffect(() => {
+      // Who comes back from an episode goes on from its row.
+      list.current.querySelector(`a[data-id="${CSS.escape(viewer.lastOpened || "")}"]`)?.focus({ preventScroll: true });
+    }, []);
     const shown = selected.slice((page - 1) * PAGE_ROWS, page * PAGE_ROWS);
     return html`
       <${Heading} focusKey="episodes">Episodes<//>
@@ -138,7 +142,7 @@
 
   function Row({ row, tasks, filters }) {
     const task = html`<td class="of-task_id">
-      <${Link} to=${episodeRoute(row.id, filters)}><bdi>${row.task_id}</bdi><//>${" "}
+      <${Link} to=${episodeRoute(row.id, filters)} data-id=${row.id}><bdi>${row.task_id}</bdi><//>${" "}
       <span class="instruction"><bdi>${tasks.get(row.task_id)}</bdi></span>
     </td>`;
     return html`<tr>${COLUMNS.map((column) => (column.cell ? html`<td class=${classOf(column)}>${column.cell(row)}</td>` : task))}</tr>`;

@@ -3,6 +3,7 @@
  * image shows whole; a mark is centred on that pixel, hence the half in the viewBox. */
 {
   const { html, Message } = viewer.ui;
+  const { list } = viewer.actions;
   const { useEffect, useState } = preactHooks;
 
   /** Each line twice, dark on light, so that it is seen on any screenshot. */
@@ -126,17 +127,18 @@
   function Actions({ turn }) {
     if (!turn) return html`<p class="actions muted">after the last action</p>`;
     if (turn.parse_error) return html`<${Message} kind="bad">The reply could not be parsed: <bdi>${turn.parse_error}</bdi><//>`;
-    if (!turn.actions?.length) return html`<p class="actions muted">no action</p>`;
-    return html`<ol class=${`actions${turn.actions.length > 1 ? "" : " single"}`}>
-      ${turn.actions.map((action) => html`<li><${ActionText} action=${action} /></li>`)}
+    const actions = list(turn.actions);
+    if (!actions.length) return html`<p class="actions muted">no action</p>`;
+    return html`<ol class=${`actions${actions.length > 1 ? "" : " single"}`}>
+      ${actions.map((action) => html`<li><${ActionText} action=${action} /></li>`)}
     </ol>`;
   }
 
   function ActionText({ action }) {
     const [what, detail] = viewer.actions.words(action);
-    if (action.action === "Hotkey") return html`<b>${what}</b> ${(action.keys || []).map((key, i) => html`${i > 0 && " + "}<kbd>${key}</kbd>`)}`;
-    if (action.action === "TypeText") return html`<b>${what}</b> <q class="typed"><bdi>${detail}</bdi></q>`;
-    return html`<b class=${NAMED.has(action.action) ? "" : "ending"}>${what}</b> <bdi>${detail}</bdi>`;
+    if (action?.action === "Hotkey") return html`<b>${what}</b> ${list(action.keys).map((key, i) => html`${i > 0 && " + "}<kbd>${key}</kbd>`)}`;
+    if (action?.action === "TypeText") return html`<b>${what}</b> <q class="typed"><bdi>${detail}</bdi></q>`;
+    return html`<b class=${NAMED.has(action?.action) ? "" : "ending"}>${what}</b> <bdi>${detail}</bdi>`;
   }
 
   // --- An episode's frames -----------------------------------------------------------------------------------------
@@ -146,13 +148,13 @@
    * @returns {Array<{turn, src, marks, alt}>} `src` is null where the file is not there.
    */
   function framesOf(episode) {
-    const turns = episode.turns || [];
+    const turns = list(episode.turns);
     const marks = viewer.actions.marksOfTurns(turns);
-    const names = episode.screenshots || [];
-    const files = new Set(episode.folder_files || names);
+    const names = list(episode.screenshots);
+    const files = new Set(episode.folder_files);
     const src = (name) => (name && files.has(name) ? `shots/${viewer.source.encodePath(episode.id)}/${encodeURIComponent(name)}` : null);
-    const shown = new Set(turns.map((turn) => turn.screenshot));
-    const frames = turns.map((turn, i) => ({ turn, src: src(names[turn.screenshot]), marks: marks[i] }));
+    const shown = new Set(turns.map((turn) => turn?.screenshot));
+    const frames = turns.map((turn, i) => ({ turn, src: src(names[turn?.screenshot]), marks: marks[i] }));
     names.forEach((name, i) => shown.has(i) || frames.push({ turn: null, src: src(name), marks: [] }));
     return frames.map((frame, i) => ({
       ...frame,

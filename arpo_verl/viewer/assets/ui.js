@@ -71,7 +71,9 @@
     }, [period_ms, enabled]);
   }
 
-  const TYPED_INTO = "input:not([type=checkbox]), select, textarea, [contenteditable]";
+  /** Where keys mean something already: typing, scrolling, pressing. */
+  const TYPED_INTO = "input:not([type=checkbox]), select, textarea, pre";
+  const PRESSED = "button, a, summary, input";
 
   /** Keys of a page: name of the key -> what it does. None while one types, or with Ctrl, Alt or Meta. */
   function useKeys(keys) {
@@ -84,6 +86,7 @@
           if (event.key === "Escape") event.target.blur();
           return;
         }
+        if (event.key === " " && event.target.closest?.(PRESSED)) return;
         const action = latest.current[event.key];
         if (!action || event.defaultPrevented) return;
         event.preventDefault();
