@@ -9,6 +9,7 @@ import math
 import os
 import re
 import socket
+import threading
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,7 @@ def _serve(opened: Run, args: argparse.Namespace) -> int:
     port = listener.getsockname()[1]
     url = f"http://{_name_of(args.host)}:{port}/" + (f"?token={token}" if token else "")
     print(f"{opened.name}: {url}\nCtrl-C ends it.", flush=True)
+    threading.Thread(target=opened.snapshot, daemon=True).start()  # reads meanwhile
     if args.open:
         webbrowser.open(url)
     try:

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -55,20 +55,23 @@ class GrowingFile:
             forget: called before, where the file is another one than it was: all of it is then read.
         """
         try:
+            if self._is_read(self.path.stat()):
+                return []
             with self.path.open("rb") as file:
                 return self._read(file, forget)
         except OSError:  # not written yet, or taken away: what was read stands
             return []
 
-    def _read(self, file: Any, forget: Callable[[], object]) -> list[dict[str, Any]]:
+    def _is_read(self, status: os.stat_result) -> bool:
+        return (status.st_dev, status.st_ino, status.st_size) == (*(self._identity or (0, 0)), self._offset)
+
+    def _read(self, file: BinaryIO, forget: Callable[[], object]) -> list[dict[str, Any]]:
         status = os.fstat(file.fileno())
         identity = (status.st_dev, status.st_ino)
         if identity != self._identity or status.st_size < self._offset:
             if self._identity is not None:
                 forget()
             self._identity, self._offset = identity, 0
-        if status.st_size == self._offset:
-            return []
         file.seek(self._offset)
         *lines, rest = file.read().split(b"\n")
         self._offset += sum(len(line) + 1 for line in lines)

@@ -32,6 +32,9 @@ from arpo_verl.viewer.step_folders import StepFolders
 TRAJECTORIES = "trajectories"
 REFRESH_S = 0.5
 """Least time between two looks at the folder: several pages that poll cost no more than one."""
+_REST = 9
+"""How many times as long as a look took it rests: a large run takes a tenth of a core."""
+_LONGEST_REST_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Run:
         self._metrics_files = MetricsFiles(run_dir)
         self._metrics: Metrics | None = None
         self._snapshot = Snapshot(0, {}, {}, TrainingIndex((), {}))
-        self._refreshed_at = float("-inf")
+        self._refresh_at = 0.0
 
     @property
     def name(self) -> str:
@@ -77,9 +80,11 @@ class Run:
     def snapshot(self) -> Snapshot:
         """All episodes, after a look at what the trainer wrote meanwhile."""
         with self._lock:
-            if time.monotonic() - self._refreshed_at >= REFRESH_S:
+            start = time.monotonic()
+            if start >= self._refresh_at:
                 self._refresh()
-                self._refreshed_at = time.monotonic()
+                took_s = time.monotonic() - start
+                self._refresh_at = start + took_s + max(REFRESH_S, min(_REST * took_s, _LONGEST_REST_S))
             return self._snapshot
 
     def _refresh(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -14,11 +15,20 @@ from arpo_verl.viewer.episodes import EPISODE_FILE, EpisodeSummary, read_summary
 _CLOCK_STEP_NS = 2_000_000_000
 
 
+_RECHECKED = 500
+"""How many episodes known before are looked at again each time: what is done to them later shows a little later."""
+
+
 @dataclass
 class _Listing:
+    """The episode folders of one step, by id."""
+
     modified_ns: int = -1
-    finished: list[str] = field(default_factory=list)
+    finished: set[str] = field(default_factory=set)
     unfinished: list[str] = field(default_factory=list)
+    taken_in: set[str] = field(default_factory=set)
+    is_new: bool = False
+    """Whether it was listed anew since it was taken in."""
 
 
 class StepFolders:
@@ -31,6 +41,7 @@ class StepFolders:
         """Id to what is wrong, for each folder that could not be read as an episode."""
         self._steps: dict[str, _Listing] = {}
         self._seen: dict[str, tuple[int, ...]] = {}
+        """Id to the folder's signature when it was read, the longest unchecked first."""
 
     @property
     def steps(self) -> list[str]:
@@ -40,7 +51,7 @@ class StepFolders:
     def unfinished(self) -> Iterator[Path]:
         """The folders of episodes that are being played, as of the last `list_folders`."""
         for step in self.steps:
-            yield from (self.root / step / name for name in self._steps[step].unfinished)
+            yield from (self.root / id for id in self._steps[step].unfinished)
 
     def list_folders(self) -> None:
         """List the step folders anew, and the episodes in those that changed."""
@@ -49,27 +60,33 @@ class StepFolders:
                 names = {entry.name for entry in entries if step_of(entry.name) is not None and entry.is_dir()}
         except FileNotFoundError:
             names = set()
-        self._steps = {name: self._steps.get(name, _Listing()) for name in names}
-        for name, listing in self._steps.items():
-            _list_step(self.root / name, listing)
+        for name in names | self._steps.keys():
+            _list_step(self.root / name, self._steps.setdefault(name, _Listing()))
 
     def refresh(self) -> bool:
         """Read the episodes that are new or were replaced, drop those that are gone. True where any was."""
         self.list_folders()
-        present = {f"{step}/{name}" for step, listing in self._steps.items() for name in listing.finished}
-        gone = self._seen.keys() - present
-        for episode_id in gone:
-            self._forget(episode_id)
-        changed = [self._look_at(episode_id) for episode_id in present]
-        return bool(gone) or any(changed)
+        changed = False
+        for listing in self._steps.values():
+            if listing.is_new:
+                gone = listing.taken_in - listing.finished
+                for episode_id in gone:
+                    self._forget(episode_id)
+                read = [self._look_at(episode_id) for episode_id in listing.finished]
+                changed = changed or bool(gone) or any(read)
+                listing.taken_in, listing.is_new = listing.finished, False
+        rechecked = [self._look_at(episode_id) for episode_id in list(itertools.islice(self._seen, _RECHECKED))]
+        return changed or any(rechecked)
 
     def _look_at(self, episode_id: str) -> bool:
         folder = self.root / episode_id
         signature = _signature(folder)
-        if self._seen.get(episode_id) == signature:
+        is_known = self._seen.pop(episode_id, None) == signature
+        self._seen[episode_id] = signature  # at the end: it was checked last
+        if is_known:
             return False
-        self._forget(episode_id)
-        self._seen[episode_id] = signature
+        self.episodes.pop(episode_id, None)
+        self.broken.pop(episode_id, None)
         try:
             self.episodes[episode_id] = read_summary(folder)
         except (OSError, ValueError) as error:
@@ -90,11 +107,12 @@ def _list_step(folder: Path, listing: _Listing) -> None:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if entry.is_dir()]
     except FileNotFoundError:
-        return
-    listing.finished = sorted(name for name in names if not name.startswith("."))
-    listing.unfinished = sorted(name for name in names if name.startswith("."))
+        modified_ns, names = 0, []
+    listing.finished = {f"{folder.name}/{name}" for name in names if not name.startswith(".")}
+    listing.unfinished = sorted(f"{folder.name}/{name}" for name in names if name.startswith("."))
     settled = time.time_ns() - modified_ns > _CLOCK_STEP_NS
     listing.modified_ns = modified_ns if settled else -1
+    listing.is_new = True
 
 
 def _signature(folder: Path) -> tuple[int, ...]:

@@ -14,4 +14,5 @@ def written(tmp_path):
 @pytest.fixture
 def run(written, monkeypatch):
     monkeypatch.setattr(runs, "REFRESH_S", 0.0)
+    monkeypatch.setattr(runs, "_REST", 0)
     return runs.open_run(written.path)

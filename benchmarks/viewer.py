@@ -1,0 +1,200 @@
+"""How long a person waits for the page of a run of 2,000 episodes: served, and exported and opened from disk.
+
+    python benchmarks/viewer.py [--smoke] [--json PATH] [--run RUN] [--episodes N]
+
+The episodes are real ones, copied under other names: those of RUN, for example runs/embedded after `make demo`, or by
+default shipped tasks played by their scripts on embedded desktops (`arpo-verl try`). The server is `arpo-verl view`, a
+process just started: its first reading of the run's folder is in the list's time. The browser is headless
+Chromium, by playwright. The list is open when its first episode is drawn, counted from the start of the navigation; an
+episode is open when its first screenshot is decoded and drawn, counted from the change of the address. No episode is
+opened twice. The files were just written, so the system has them in memory. Without another load, on two cores, the
+list is to be open within 2 s and an episode within 200 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, sync_playwright
+
+EPISODES_PER_STEP, GROUP = 32, 4
+OPENED = 20
+COMMAND = [sys.executable, "-m", "arpo_verl.cli.main"]
+TASKS = (
+    "files-new-folder",
+    "form-new-contact",
+    "window-close-beta",
+    "calculator-copy-product",
+    "text-copy-ticket",
+    "list-scroll-zebra",
+    "editor-replace-text",
+    "code-copy-seven",
+)
+
+LIST_OPEN = """() => new Promise((resolve) => {
+  const look = () => {
+    const link = document.querySelector('a[href^="#/episode/"]');
+    link && link.getBoundingClientRect().height > 0 ? resolve(performance.now()) : requestAnimationFrame(look);
+  };
+  look();
+})"""
+"""Milliseconds from the start of the navigation."""
+
+EPISODE_OPEN = """(id) => new Promise((resolve) => {
+  const start = performance.now();
+  location.hash = `#/episode/${id.split("/").map(encodeURIComponent).join("/")}`;
+  const look = async () => {
+    const shot = [...document.images].find((image) => decodeURIComponent(image.src).includes(`/shots/${id}/`));
+    if (!shot || !shot.complete || !shot.naturalWidth) return requestAnimationFrame(look);
+    await shot.decode();
+    requestAnimationFrame(() => resolve(performance.now() - start));
+  };
+  look();
+})"""
+
+
+# --- Many episodes ---------------------------------------------------------------------------------------------------
+
+
+def play_tasks(tasks: Sequence[str], folder: Path) -> None:
+    """Record each task's scripted solution, played on an embedded desktop."""
+    for task in tasks:
+        command = [*COMMAND, "try", task, "--expert", "--out", str(folder)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def multiply(sources: Sequence[Path], count: int, run_dir: Path) -> None:
+    """Write a run of `count` episodes, in groups of four, by copying those folders in turn."""
+    for number in range(count):
+        source = sources[(number // GROUP) % len(sources)]
+        step, session = 1 + number // EPISODES_PER_STEP, number % GROUP
+        content = json.loads((source / "episode.json").read_bytes())
+        uid = f"copied-{number // GROUP:06d}"
+        folder = run_dir / "trajectories" / f"step_{step:06d}" / f"{content['task_id']}__{uid}_{session}"
+        shutil.copytree(source, folder)
+        content |= {"step": step, "uid": uid, "session": session, "validation": False}
+        (folder / "episode.json").write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+        if session == GROUP - 1:
+            rows = [{"session": s, "reward": 1.0, "advantage": 0.5 - s, "replay": None} for s in range(GROUP)]
+            line = {"uid": uid, "task_id": content["task_id"], "step": step, "rows": rows}
+            with (folder.parent / "groups.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def episode_folders(root: Path) -> list[Path]:
+    """The folders below a run that have a screenshot."""
+    return sorted(path.parent for path in root.glob("**/step_*/*/episode.json") if list(path.parent.glob("00.*")))
+
+
+# --- The page --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def served(run_dir: Path) -> Iterator[str]:
+    """The address of a viewer of this run, just started."""
+    command = [*COMMAND, "view", str(run_dir), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = re.search(r"http://\S+", process.stdout.readline())
+            assert address is not None
+            yield address[0]
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+@contextmanager
+def chromium() -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium")
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.set_default_timeout(60_000)
+        page.goto("about:blank")
+        yield page
+        browser.close()
+
+
+def measure_page(page: Page, address: str, ids: Sequence[str]) -> tuple[float, list[float]]:
+    """Seconds until the list is open, and milliseconds until each episode is."""
+    page.goto(address, wait_until="commit")
+    list_open_s = page.evaluate(LIST_OPEN) / 1000
+    page.wait_for_load_state("networkidle")
+    return list_open_s, [open_episode(page, episode_id) for episode_id in ids]
+
+
+def open_episode(page: Page, episode_id: str) -> float:
+    milliseconds = page.evaluate(EPISODE_OPEN, episode_id)
+    page.wait_for_load_state("networkidle")
+    return milliseconds
+
+
+def measure(run_dir: Path, folder: Path, opened: int) -> dict[str, Any]:
+    """All figures of one run's folder."""
+    ids = [f"{path.parent.name}/{path.name}" for path in episode_folders(run_dir)]
+    ids = random.Random(0).sample(ids, min(len(ids), 2 * opened))
+    with chromium() as page:
+        with served(run_dir) as address:
+            list_open_s, episode_open_ms = measure_page(page, address, ids[:opened])
+        start = time.perf_counter()
+        command = [*COMMAND, "view", str(run_dir), "--export", str(folder)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        export_seconds = time.perf_counter() - start
+        export_list_open_s, export_open_ms = measure_page(page, (folder / "index.html").as_uri(), ids[opened:])
+    return {
+        "list_open_s": list_open_s,
+        "episode_open_ms_median": statistics.median(episode_open_ms),
+        "episode_open_ms_max": max(episode_open_ms),
+        "export_seconds": export_seconds,
+        "export_bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+        "export_list_open_s": export_list_open_s,
+        "export_episode_open_ms_median": statistics.median(export_open_ms),
+        "export_episode_open_ms_max": max(export_open_ms),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help="60 episodes of one task: does it run at all")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument(
+        "--run", type=Path, help="a run whose episodes are copied; by default, shipped tasks are played"
+    )
+    parser.add_argument("--episodes", type=int, help="2,000 by default")
+    arguments = parser.parse_args()
+    count = arguments.episodes or (60 if arguments.smoke else 2000)
+    figures: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "episodes": count}
+    with tempfile.TemporaryDirectory() as scratch:
+        played = arguments.run or Path(scratch) / "played"
+        if arguments.run is None:
+            play_tasks(TASKS[: 1 if arguments.smoke else None], played)
+        sources = episode_folders(played)
+        figures["copied_from"] = len(sources)
+        run_dir = Path(scratch) / "run"
+        multiply(sources, count, run_dir)
+        if (played / "metrics.jsonl").is_file():
+            shutil.copy(played / "metrics.jsonl", run_dir)
+        figures["load_before"] = os.getloadavg()[0]
+        figures |= measure(run_dir, Path(scratch) / "exported", opened=5 if arguments.smoke else OPENED)
+    for name, value in figures.items():
+        print(f"{name:34} {value:.3f}" if isinstance(value, float) else f"{name:34} {value}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
