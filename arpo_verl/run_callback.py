@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from arpo_verl.errors import ArpoError
 from arpo_verl.preflight import check_recipe
+from arpo_verl.starts import note_start
 from arpo_verl.summary import METRICS_FILE, format_summary, keep_earlier_metrics, summarize_run
 
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -32,6 +33,7 @@ class RunCallback(Callback):
         # veRL's own mark of a checkpoint to go on from.
         checkpoint = Path(config.trainer.default_local_dir, "latest_checkpointed_iteration.txt")
         keep_earlier_metrics(run_dir, resumes=config.trainer.resume_mode != "disable" and checkpoint.is_file())
+        note_start(run_dir, config)
         # veRL's loggers take their places from the environment.
         os.environ["VERL_FILE_LOGGER_PATH"] = str(run_dir / METRICS_FILE)
         os.environ.setdefault("TENSORBOARD_DIR", str(run_dir / "tensorboard"))

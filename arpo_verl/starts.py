@@ -1,0 +1,85 @@
+"""What ran: each start of a run is a line in its `starts.jsonl`: the recipe's values that matter, and the versions."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from arpo_verl import __version__
+from arpo_verl.versions import OPTIONAL, TESTED, installed_version
+
+STARTS_FILE = "starts.jsonl"
+# Whole sections, and single values where a section holds what is secret (environment.password) or much.
+SECTIONS = ("gui_agent", "replay")
+VALUES = (
+    "trainer.v1.trainer_mode",
+    "trainer.total_epochs",
+    "trainer.total_training_steps",
+    "data.train_files",
+    "data.val_files",
+    "data.train_batch_size",
+    "data.seed",
+    "environment.provider",
+    "environment.num_desktops",
+    "environment.screen_size",
+    "algorithm.adv_estimator",
+    "actor_rollout_ref.model.path",
+    "actor_rollout_ref.rollout.name",
+    "actor_rollout_ref.rollout.n",
+    "actor_rollout_ref.rollout.temperature",
+    "actor_rollout_ref.rollout.val_kwargs.temperature",
+    "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "actor_rollout_ref.actor.optim.lr",
+    "actor_rollout_ref.actor.clip_ratio_low",
+    "actor_rollout_ref.actor.clip_ratio_high",
+    "actor_rollout_ref.actor.use_kl_loss",
+)
+
+
+def note_start(run_dir: Path, config: Any) -> None:
+    """Append a start of this run.
+
+    Args:
+        config: the composed recipe, a `DictConfig`.
+    """
+    packages = {name: installed_version(name) for name in (*TESTED, *OPTIONAL)}
+    versions = {"arpo-verl": __version__, "python": platform.python_version(), **packages}
+    start = {"time": time.time(), "versions": versions, "recipe": recipe_values(config)}
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / STARTS_FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(start, default=str) + "\n")
+
+
+def recipe_values(config: Any) -> dict[str, Any]:
+    """The recipe's values that matter, by their full names; those that it does not have are left out."""
+    from omegaconf import OmegaConf
+
+    plain = OmegaConf.to_container(config, resolve=False)
+    values = {name: OmegaConf.select(config, name) for name in VALUES}
+    for section in SECTIONS:
+        for key in (plain.get(section) or {}) if isinstance(plain, Mapping) else {}:
+            values[f"{section}.{key}"] = OmegaConf.select(config, f"{section}.{key}")
+    return {
+        name: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def read_starts(run_dir: Path) -> Iterator[dict[str, Any]]:
+    """The starts of a run, the first one first; none of a run older than this file, or not begun by a recipe."""
+    try:
+        lines = (run_dir / STARTS_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            start = json.loads(line)
+        except ValueError:  # the last line of a run that was killed while writing
+            continue
+        if isinstance(start, dict):
+            yield start
