@@ -76,6 +76,11 @@ def run_solution(environment: OSWorldEnvironment, task: Task, solution: Solution
     return _run(environment, task, solution, Finish())
 
 
+def scores(environment: OSWorldEnvironment, task: Task, solution: Solution) -> tuple[float, float]:
+    """The scores of doing nothing and of a scripted solution."""
+    return run_nothing(environment, task), run_solution(environment, task, solution)
+
+
 def _run(environment: OSWorldEnvironment, task: Task, solution: Solution, last: Action) -> float:
     check_tasks_run_here([task], environment._config)
     observation = environment.reset(task)

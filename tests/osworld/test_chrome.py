@@ -23,8 +23,7 @@ def test_saying_fail_scores_one(environment, task, task_id):
 
 @pytest.mark.parametrize("task_id", SOLVED)
 def test_doing_nothing_scores_zero_and_the_solution_one(environment, task, task_id):
-    assert harness.run_nothing(environment, task("chrome", task_id)) == 0.0
-    assert harness.run_solution(environment, task("chrome", task_id), SOLUTIONS[task_id]) == 1.0
+    assert harness.scores(environment, task("chrome", task_id), SOLUTIONS[task_id]) == (0.0, 1.0)
 
 
 def test_the_clients_playwright_drives_the_browser(environment):

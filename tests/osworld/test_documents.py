@@ -1,0 +1,16 @@
+"""OSWorld's tasks that download a document, with documents of our own in the download's place."""
+
+import harness
+import pytest
+from documents import keep_documents
+from solutions import gimp, libreoffice, vlc
+
+pytestmark = pytest.mark.desktop
+SOLUTIONS = {name: run for module in (gimp, libreoffice, vlc) for name, run in module.WITH_DOCUMENTS_OF_OUR_OWN.items()}
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_a_task_whose_downloads_are_kept_runs_without_the_internet(environment, task, downloads, name):
+    found = task(*name.split("/"))
+    keep_documents(downloads, found)
+    assert harness.scores(environment, found, SOLUTIONS[name]) == (0.0, 1.0)
