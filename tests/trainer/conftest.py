@@ -11,6 +11,8 @@ import pytest
 import torch
 from trainer_process import TrainerProcess, wait_until
 
+from arpo_verl.cli.main import main
+
 ROOT = Path(__file__).parents[2]
 # Tasks of one or two actions, which a short imitation learns about half-way.
 TASKS = ["dialog-confirm-yes", "dialog-confirm-no", "message-press-green", "radio-size-large"]
@@ -72,11 +74,21 @@ def policy(tasks, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def start(tasks, policy):
+def seeds(policy) -> Path:
+    """A store of the expert's demonstrations, which are one a task and were written by no policy."""
+    (demonstrations,) = policy.parent.glob("policy-demonstrations-*.zip")
+    recipe = ["--recipe", str(ROOT / "recipes" / "embedded.yaml"), "--set", f"actor_rollout_ref.model.path={policy}"]
+    out = policy.parent / "seeds"
+    assert main(["replay", "seed", str(demonstrations), *recipe, "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture(scope="session")
+def start(tasks, policy, seeds):
     """Start the trainer in a folder, to the end of a step."""
 
     def start_in(folder: Path, steps: int) -> TrainerProcess:
-        paths = [f"run_dir={folder}", f"actor_rollout_ref.model.path={policy}"]
+        paths = [f"run_dir={folder}", f"actor_rollout_ref.model.path={policy}", f"replay.seed_from={seeds}"]
         paths += [f"data.train_files={tasks}", f"data.val_files={tasks}"]
         return TrainerProcess(folder, [*paths, *OVERRIDES, f"trainer.total_training_steps={steps}"])
 

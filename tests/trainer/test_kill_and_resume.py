@@ -50,10 +50,16 @@ def is_alive(process: psutil.Process) -> bool:
 def test_the_checkpoints_hold_the_store_of_their_step(run):
     for step in (1, 2):
         assert len(store_at(run, step)) == run.metrics[step]["replay/store_trajectories"]
-    assert run.restored == []
 
 
-def test_the_resumed_run_begins_with_the_same_store(run, resumed):
+def test_a_new_run_begins_with_the_seeds_and_replays_them_in_its_first_step(run, seeds):
+    seeded = [tuple(digest(t)) for t in load_store(seeds, fingerprint=None).trajectories()]
+    assert [tuple(t) for t in run.restored] == seeded and len(seeded) == 4
+    assert len(replays(run, 1)) == run.metrics[1]["replay/injected"] >= 1
+    assert set(replays(run, 1)) <= set(seeded)
+
+
+def test_the_resumed_run_begins_with_the_same_store_and_not_with_the_seeds(run, resumed):
     assert [tuple(t) for t in resumed.restored] == [tuple(digest(t)) for t in store_at(run, 1).trajectories()]
     assert len(resumed.restored) > 0
 
