@@ -101,6 +101,10 @@ class EnvironmentConfig:
     """Another Python for the workers, where `desktop-env` clashes with the trainer's packages. It needs arpo_verl,
     the OSWorld client and the same Ray. None: the trainer's own."""
 
+    status_file: str | None = None
+    """Where what every desktop is at can be read while the run goes on, as JSON; None: nowhere. Written by the process
+    behind the pool, on the trainer's node, when something changed. See docs/trajectories.md."""
+
     # --- Pace --------------------------------------------------------------------------------------------------
     action_pause_s: float = 0.05
     """Least time between an action and the look at its effect. Measured on the embedded suite, on two busy cores: at
@@ -161,6 +165,8 @@ class EnvironmentConfig:
         self._check_numbers()
         ok = self.host_resource is None or isinstance(self.host_resource, str)
         require(ok, "environment.host_resource", "the beginning of Ray resources' names", self.host_resource)
+        ok = self.status_file is None or (isinstance(self.status_file, str) and bool(self.status_file))
+        require(ok, "environment.status_file", "a file or null", self.status_file)
         for name, amount in self.worker_resources.items():
             ok = isinstance(amount, (int, float)) and amount >= 0
             require(ok, f"environment.worker_resources.{name}", "a number that is not negative", amount)

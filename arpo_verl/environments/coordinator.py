@@ -6,6 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -16,6 +19,7 @@ from arpo_verl.environments.leases import Grant, LeaseDesk
 from arpo_verl.environments.metrics import LeaseReport, PoolMetrics
 from arpo_verl.environments.placement import check_cluster
 from arpo_verl.environments.quarantine import Quarantine
+from arpo_verl.environments.status_file import StatusFile, pool_document
 from arpo_verl.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -40,6 +44,9 @@ class DesktopCoordinator:
         if self._fleet is None:
             self._fleet = Fleet(self._config, self._desk.host_lost)
             self._tasks = [asyncio.create_task(self._open(self._fleet))]
+            if self._config.status_file is not None:
+                status_file = StatusFile(Path(self._config.status_file), partial(self._document, self._fleet))
+                self._tasks.append(asyncio.create_task(status_file.run()))
         if config != self._config:
             return f"this job's desktop pool was made with another environment section: {self._config}, now {config}"
         return ""
@@ -76,6 +83,9 @@ class DesktopCoordinator:
             task.cancel()
         if self._fleet is not None:
             await self._fleet.close()
+
+    def _document(self, fleet: Fleet) -> dict[str, Any]:
+        return pool_document(fleet, self._desk, self._metrics, self._quarantine.task_ids)
 
     # --- In the background ---------------------------------------------------------------------------------------
 

@@ -85,6 +85,13 @@ class Fleet:
     def is_placed(self, slot: int) -> bool:
         return slot not in self._homeless
 
+    def host_of(self, slot: int) -> str | None:
+        """The node of the slot's worker; None where it has none, or one of which that is not known yet."""
+        home = self._homes[slot]
+        worker = home.result() if home.done() else None
+        is_known = worker is not None and (worker.placement.offer is not None or worker.has_started)
+        return worker.host if worker is not None and is_known else None
+
     def lost(self, worker: Worker) -> None:
         """Forget a worker that died or does not answer; its desktops are placed anew. Safe to call twice."""
         if worker not in self.workers:

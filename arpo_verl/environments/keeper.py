@@ -50,8 +50,10 @@ class SlotKeeper:
                 report = await self._offer(worker, slot)
                 if report.fault is None and not report.interrupted:
                     continue
+                self._metrics.desktop_is(slot, DesktopState.DEAD)
             else:
                 failures += 1
+                self._metrics.desktop_is(slot, DesktopState.DEAD)
                 self._boot_failed(reply, slot)
                 await asyncio.sleep(min(BACKOFF_FIRST_S * 2 ** (failures - 1), BACKOFF_MAX_S))
             await self._renew(worker, slot)

@@ -33,6 +33,8 @@ class DesktopState(str, Enum):
     """Its worker starts, or its desktop boots or is cleaned, or waits its turn for that."""
     IDLE = "idle"
     BUSY = "busy"
+    DEAD = "dead"
+    """It failed, or its boot did, and is being thrown away; it boots anew after that, or after a rest."""
 
     @property
     def level(self) -> str:
@@ -73,7 +75,7 @@ class PoolMetrics:
         self._clock = clock
         self._levels = {**dict.fromkeys((state.level for state in DesktopState), 0), WAITING: 0}
         self._levels[DesktopState.UNPLACED.level] = num_desktops
-        self._states = [DesktopState.UNPLACED] * num_desktops
+        self._states = [(DesktopState.UNPLACED, time.time())] * num_desktops
         self._clear()
 
     def call_done(self, call: str, seconds: float) -> None:
@@ -90,10 +92,13 @@ class PoolMetrics:
 
     def desktop_is(self, slot: int, state: DesktopState) -> None:
         """Note a slot's new state."""
+        before, _ = self._states[slot]
+        if state is before:
+            return
         self._spend()
-        self._levels[self._states[slot].level] -= 1
+        self._levels[before.level] -= 1
         self._levels[state.level] += 1
-        self._states[slot] = state
+        self._states[slot] = (state, time.time())
 
     def rollouts_wait(self, number: int) -> None:
         """Note how many rollouts wait for a desktop now."""
@@ -109,6 +114,11 @@ class PoolMetrics:
             self._seconds[call].extend(seconds)
         if report.fault is not None:
             self.fault(report.fault)
+
+    @property
+    def states(self) -> list[tuple[DesktopState, float]]:
+        """Of each slot, and the Unix time since which it has it."""
+        return list(self._states)
 
     @property
     def now(self) -> dict[str, int]:

@@ -5,6 +5,7 @@ given, and each test has tasks of its own. Times are limits only: nothing here d
 """
 
 import asyncio
+import json
 import random
 import time
 import uuid
@@ -70,9 +71,15 @@ def make_pool(local_ray):
 
 
 @pytest.fixture(scope="module")
-def patient_pool(make_pool):
+def status_file(tmp_path_factory):
+    """Where the patient pool says what it is at."""
+    return tmp_path_factory.mktemp("run") / "pool.json"
+
+
+@pytest.fixture(scope="module")
+def patient_pool(make_pool, status_file):
     """Four desktops in two worker processes, which nothing but a fault takes away."""
-    return make_pool(SIZE, desktops_per_worker=2)
+    return make_pool(SIZE, desktops_per_worker=2, status_file=str(status_file))
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +154,40 @@ def test_an_episode_gets_screenshots_and_a_verdict(pool):
     assert asyncio.run(fail()) == 1.0
 
 
+def test_what_every_desktop_is_at_can_be_read_from_a_file(pool, status_file):
+    def state():
+        return json.loads(status_file.read_text())
+
+    async def run():
+        began = time.time()
+        holders = [pool.lease(f"task-{number}") for number in range(SIZE)]
+        for holder in holders:
+            await holder.__aenter__()
+        waiter = asyncio.create_task(play(pool))
+        await until_async(lambda: state()["waiting"] == 1)
+        busy = state()
+        for holder in holders:
+            await holder.__aexit__(None, None, None)
+        await waiter
+        await until_async(lambda: {desktop["state"] for desktop in state()["desktops"]} == {"idle"})
+        return began, busy, state()
+
+    async def until_async(condition):
+        async def met():
+            return condition()
+
+        await until(met)
+
+    began, busy, idle = asyncio.run(run())
+    assert {desktop["state"] for desktop in busy["desktops"]} == {"busy"}
+    assert {desktop["task_id"] for desktop in busy["desktops"]} == {f"task-{number}" for number in range(SIZE)}
+    assert all(began <= desktop["since"] <= busy["time"] for desktop in busy["desktops"])
+    assert [desktop["name"].split(".")[0] for desktop in busy["desktops"]] == [f"desktop-{i}" for i in range(SIZE)]
+    assert all(isinstance(desktop["host"], str) and desktop["host"] for desktop in busy["desktops"])
+    assert idle["waiting"] == 0 and {desktop["task_id"] for desktop in idle["desktops"]} == {None}
+    assert idle["quarantined"] == []
+
+
 def test_episodes_beyond_the_desktops_wait_in_turn_and_are_counted(pool):
     order = []
 
@@ -191,7 +232,7 @@ def test_episodes_beyond_the_desktops_wait_in_turn_and_are_counted(pool):
     assert metrics["environment/resets"] == 5
     assert metrics["environment/lease_wait_s/max"] > 0 and metrics["environment/rollouts_waiting"] > 0
     assert 0 < metrics["environment/busy_share"] <= 1
-    levels = [metrics[f"environment/desktops_{state}"] for state in ("unplaced", "booting", "idle", "busy")]
+    levels = [metrics[f"environment/desktops_{state}"] for state in ("unplaced", "booting", "idle", "busy", "dead")]
     assert sum(levels) == pytest.approx(SIZE, rel=0.01)
     assert metrics["environment/nodes"] == 1
     assert pool.metrics()["environment/leases"] == 0

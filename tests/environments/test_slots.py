@@ -99,14 +99,17 @@ def test_an_idle_desktop_that_is_found_dead_is_renewed_before_anybody_gets_it():
         assert not acquiring.done(), "a desktop that is being looked at is nobody's"
         actor.is_ready.calls[0][1].set_result(Reply(value=False))
         await settle()
+        states = [metrics.states[0][0].value]
         actor.renew.calls[0][1].set_result(2)
         await settle()
+        states.append(metrics.states[0][0].value)
         actor.prepare.calls[1][1].set_result(Reply())
         grant = await acquiring
+        states.append(metrics.states[0][0].value)
         keeping.cancel()
-        return grant.generation, metrics.collect()["environment/faults/idle"]
+        return grant.generation, metrics.collect()["environment/faults/idle"], states
 
-    assert asyncio.run(run()) == (2, 1.0)
+    assert asyncio.run(run()) == (2, 1.0, ["dead", "booting", "busy"])
 
 
 def test_those_who_wait_for_a_desktop_with_a_quarantined_task_are_told_at_once():

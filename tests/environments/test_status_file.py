@@ -1,0 +1,79 @@
+"""The file in which people can read what the pool is at."""
+
+import asyncio
+import json
+
+import pytest
+
+from arpo_verl.environments import status_file
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.environments.status_file import StatusFile
+from arpo_verl.errors import ConfigError
+
+
+async def until(condition):
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("not within 5 s")
+
+
+def run_beside(status, script):
+    """Run `script`, a coroutine, while the file is kept."""
+
+    async def run():
+        keeping = asyncio.create_task(status.run())
+        try:
+            return await script
+        finally:
+            keeping.cancel()
+
+    return asyncio.run(run())
+
+
+def test_it_is_written_when_something_changed_and_now_and_then(tmp_path, monkeypatch):
+    monkeypatch.setattr(status_file, "INTERVAL_S", 0.005)
+    path, state, writes, looks = tmp_path / "run" / "pool.json", {"waiting": 0}, [], []
+
+    class Observed(StatusFile):
+        def _write(self, document):
+            writes.append(document)
+            super()._write(document)
+
+    def read():
+        looks.append(1)
+        return dict(state)
+
+    async def script():
+        await until(lambda: len(looks) > 5)
+        assert [document["waiting"] for document in writes] == [0]
+        state["waiting"] = 3
+        await until(lambda: len(writes) == 2)
+        await until(lambda: json.loads(path.read_text())["waiting"] == 3)
+        monkeypatch.setattr(status_file, "HEARTBEAT_S", 0.05)
+        await until(lambda: len(writes) > 3)
+
+    run_beside(Observed(path, read), script())
+    assert all(later["time"] - earlier["time"] >= 0.05 for earlier, later in zip(writes[1:], writes[2:], strict=False))
+    assert [file.name for file in path.parent.iterdir()] == ["pool.json"]
+
+
+def test_a_disk_that_refuses_is_told_once_and_tried_again(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(status_file, "INTERVAL_S", 0.005)
+    monkeypatch.setattr(status_file, "HEARTBEAT_S", 0.0)
+    folder, looks = tmp_path / "run", []
+    folder.write_text("a file")
+
+    async def script():
+        await until(lambda: len(looks) > 5)
+        folder.unlink()
+        await until(lambda: (folder / "pool.json").exists())
+
+    run_beside(StatusFile(folder / "pool.json", lambda: {"looks": looks.append(1)}), script())
+    assert caplog.text.count("could not be written") == 1
+
+
+def test_a_file_without_a_name_is_refused():
+    with pytest.raises(ConfigError, match="environment.status_file must be a file or null, got ''"):
+        EnvironmentConfig(status_file="")
