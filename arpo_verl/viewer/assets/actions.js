@@ -13,11 +13,17 @@
   const WORDS = {
     __proto__: null,
     Click: ({ point, button, count }) => [`${COUNTS[count] || `${count} clicks`} ${button}`, at(point)],
-    Drag: ({ start, end }) => ["drag", `${start ? `from (${start[0]}, ${start[1]})` : "from where the pointer is"} to (${end[0]}, ${end[1]})`],
+    Drag: ({ start, end }) => [
+      "drag",
+      `${start ? `from (${start[0]}, ${start[1]})` : "from where the pointer is"} to (${end[0]}, ${end[1]})`,
+    ],
     Move: ({ point }) => ["move", `to (${point[0]}, ${point[1]})`],
     Hotkey: ({ keys }) => ["press", keys.join(" + ")],
     TypeText: ({ text }) => ["type", visible(text)],
-    Scroll: ({ direction, point, notches }) => [`scroll ${direction}`, `${notches ?? USUAL_NOTCHES} notches ${at(point)}`],
+    Scroll: ({ direction, point, notches }) => [
+      `scroll ${direction}`,
+      `${notches ?? USUAL_NOTCHES} notches ${at(point)}`,
+    ],
     Wait: () => ["wait", ""],
     Finish: ({ answer }) => ["finished", answer ? `with the answer ${visible(answer)}` : ""],
     Fail: () => ["fail:", "the agent says that the task cannot be done"],
@@ -74,7 +80,12 @@
       case "Move":
         return isPoint(action.point) ? { kind: "move", at: action.point, assumed: false } : null;
       case "Scroll":
-        return { kind: "scroll", direction: action.direction, notches: action.notches ?? USUAL_NOTCHES, ...placed(action.point) };
+        return {
+          kind: "scroll",
+          direction: action.direction,
+          notches: action.notches ?? USUAL_NOTCHES,
+          ...placed(action.point),
+        };
       default:
         return null;
     }

@@ -5,17 +5,66 @@
   const { useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState } = preactHooks;
 
   const POLL_MS = 3000;
-  const PAGES = { episodes: viewer.EpisodesPage, episode: viewer.EpisodePage, compare: viewer.ComparePage, heatmap: viewer.HeatmapPage, metrics: viewer.MetricsPage, live: viewer.LivePage };
-  const TABS = [["episodes", "Episodes"], ["heatmap", "Tasks × steps"], ["metrics", "Metrics"], ["live", "Live"]];
+  const PAGES = {
+    episodes: viewer.EpisodesPage,
+    episode: viewer.EpisodePage,
+    compare: viewer.ComparePage,
+    heatmap: viewer.HeatmapPage,
+    metrics: viewer.MetricsPage,
+    live: viewer.LivePage,
+  };
+  const TABS = [
+    ["episodes", "Episodes"],
+    ["heatmap", "Tasks × steps"],
+    ["metrics", "Metrics"],
+    ["live", "Live"],
+  ];
   const TITLES = { ...Object.fromEntries(TABS), episode: "Episode", compare: "Compare" };
 
   const HELP = [
-    ["Episodes", [["j, k or ↓, ↑", "next, previous row"], ["Enter", "open it"], ["n, p", "next, previous page of rows"], ["/", "search"]]],
-    ["Episode", [["→, ← or j, k", "next, previous step"], ["Space", "play, pause"], ["Home, End", "first, last step"], ["↓, ↑ or n, p", "next, previous episode of the filter"], ["Esc", "back to the list"]]],
-    ["Compare", [["→, ← or j, k", "next, previous step"], ["l", "step together or each alone"], ["s", "the other side, when alone"], ["Esc", "back to the episode"]]],
-    ["Tasks × steps", [["arrows", "move between cells"], ["Enter", "open the cell's episodes"]]],
-    ["Everywhere", [["?", "this help"], ["t", "light, dark or as the system"]]],
-  ]; // prettier-ignore
+    [
+      "Episodes",
+      [
+        ["j, k or ↓, ↑", "next, previous row"],
+        ["Enter", "open it"],
+        ["n, p", "next, previous page of rows"],
+        ["/", "search"],
+      ],
+    ],
+    [
+      "Episode",
+      [
+        ["→, ← or j, k", "next, previous step"],
+        ["Space", "play, pause"],
+        ["Home, End", "first, last step"],
+        ["↓, ↑ or n, p", "next, previous episode of the filter"],
+        ["Esc", "back to the list"],
+      ],
+    ],
+    [
+      "Compare",
+      [
+        ["→, ← or j, k", "next, previous step"],
+        ["l", "step together or each alone"],
+        ["s", "the other side, when alone"],
+        ["Esc", "back to the episode"],
+      ],
+    ],
+    [
+      "Tasks × steps",
+      [
+        ["arrows", "move between cells"],
+        ["Enter", "open the cell's episodes"],
+      ],
+    ],
+    [
+      "Everywhere",
+      [
+        ["?", "this help"],
+        ["t", "light, dark or as the system"],
+      ],
+    ],
+  ];
 
   function useRoute() {
     const [route, setRoute] = useState(viewer.route.current());
@@ -81,12 +130,22 @@
       ${lost && html`<${Message} kind="bad">The server does not answer. What is shown was read before.<//>`}
       <main id="main" tabindex="-1">
         ${!run && html`<${Waiting} error=${error} what="the run" />`}
-        ${run && !Page && html`<${Message} kind="bad">There is no page “${route.page}”. <${Link} to=${{ page: "episodes" }}>Go to the episodes<//><//>`}
-        ${run && Page && html`<${Guard} key=${`${route.page} ${route.id}`}><${Page} run=${run} rows=${rows} byId=${byId} tasks=${tasks} id=${route.id} query=${route.query} /><//>`}
+        ${run && !Page && html`<${NoPage} name=${route.page} />`}
+        ${
+          run &&
+          Page &&
+          html`<${Guard} key=${`${route.page} ${route.id}`}>
+          <${Page} ...${{ run, rows, byId, tasks, id: route.id, query: route.query }} />
+        <//>`
+        }
       </main>
       <${Help} dialog=${help} />
     `;
   }
+
+  const NoPage = ({ name }) => html`<${Message} kind="bad">
+    There is no page “${name}”. <${Link} to=${{ page: "episodes" }}>Go to the episodes<//>
+  <//>`;
 
   /** A record that a page cannot show leaves the other pages as they are. */
   function Guard({ children }) {
@@ -120,7 +179,10 @@
       <p class="run"><bdi>${run?.name || "ARPO run"}</bdi>${run?.live && html` <span class="badge good">live</span>`}
         ${run && html` <span class="muted">${plural(rows.length, "episode")}</span>`}</p>
       <nav aria-label="Pages">
-        ${tabs.map(([name, title]) => html`<${Link} to=${{ page: name }} aria-current=${name === current ? "page" : null}>${title}<//>`)}
+        ${tabs.map(
+          ([name, title]) =>
+            html`<${Link} to=${{ page: name }} aria-current=${name === current ? "page" : null}>${title}<//>`,
+        )}
       </nav>
       <${ThemeButton} />
       <button type="button" class="quiet" onClick=${help} aria-label="Keyboard help" title="Keyboard help (?)">?</button>
@@ -141,7 +203,8 @@
       window.addEventListener("themechange", changed);
       return () => window.removeEventListener("themechange", changed);
     }, []);
-    return html`<button type="button" class="quiet" onClick=${nextTheme} aria-label=${`Theme: ${THEMES[theme]}`} title="Light, dark or as the system (t)">
+    const title = "Light, dark or as the system (t)";
+    return html`<button type="button" class="quiet" onClick=${nextTheme} aria-label=${`Theme: ${THEMES[theme]}`} title=${title}>
       <span aria-hidden="true">${{ auto: "◐", light: "☀", dark: "☾" }[theme]}</span>
     </button>`;
   }
@@ -153,11 +216,15 @@
         <dl class="keys">${keys.map(([key, what]) => html`<div><dt>${key}</dt><dd>${what}</dd></div>`)}</dl>`,
     )}
     <h3>Marks on a screenshot</h3>
-    <p>A ring is a left click, a square a right click, a diamond a middle click; a second outline is a double click. An arrow is a drag or a scroll. Dashed: the action named no place, so it happened where the pointer was left.</p>
+    <p>
+      A ring is a left click, a square a right click, a diamond a middle click; a second outline is a double click. An
+      arrow is a drag or a scroll. Dashed: the action named no place, so it happened where the pointer was left.
+    </p>
     <form method="dialog"><button>Close</button></form>
   </dialog>`;
 
   // The cookie has the token from here on; in the address it would be copied along with a link.
-  if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", location.pathname + location.hash);
+  if (new URLSearchParams(location.search).has("token"))
+    history.replaceState(null, "", location.pathname + location.hash);
   preact.render(html`<${App} />`, document.getElementById("app"));
 }

@@ -37,9 +37,11 @@
     },
     success: (wanted) => (wanted === "yes" ? isSuccess : wanted === "no" ? isFailure : (row) => row.success === null),
     replay: (wanted) =>
-      ({ took: (row) => tookPlaces(row) > 0, replaced: (row) => row.replaced, none: (row) => !row.replaced && !tookPlaces(row) })[
-        wanted
-      ] || (() => true),
+      ({
+        took: (row) => tookPlaces(row) > 0,
+        replaced: (row) => row.replaced,
+        none: (row) => !row.replaced && !tookPlaces(row),
+      })[wanted] || (() => true),
     stop: (wanted) => (row) => row.stop_reason === wanted,
     kind: (wanted) => (row) => (wanted === "validation" ? row.validation === true : row.validation !== true),
     q: (wanted, tasks) => {
@@ -72,7 +74,10 @@
     );
   }
 
-  const SORT_VALUES = { replay: (row) => (row.replaced ? 1 : 0) + 2 * tookPlaces(row), kind: (row) => (row.validation ? 1 : 0) };
+  const SORT_VALUES = {
+    replay: (row) => (row.replaced ? 1 : 0) + 2 * tookPlaces(row),
+    kind: (row) => (row.validation ? 1 : 0),
+  };
 
   /** Sort by a column, "-column" for descending; what has no value comes last, equal rows by step and id. */
   function sort(rows, by) {
@@ -102,7 +107,19 @@
   }
 
   /** The filters of an address, without what belongs to one page. */
-  const filtersOf = (query) => Object.fromEntries(FILTERS.filter((name) => query[name]).map((name) => [name, query[name]]));
+  const filtersOf = (query) =>
+    Object.fromEntries(FILTERS.filter((name) => query[name]).map((name) => [name, query[name]]));
 
-  viewer.episodes = { merge, select, sort, count, meanSuccess, parseRange, filtersOf, isSuccess, isFailure, tookPlaces };
+  viewer.episodes = {
+    merge,
+    select,
+    sort,
+    count,
+    meanSuccess,
+    parseRange,
+    filtersOf,
+    isSuccess,
+    isFailure,
+    tookPlaces,
+  };
 }

@@ -1,7 +1,23 @@
 "use strict";
 /* Two episodes of one task side by side, in lock step or each on its own. */
 {
-  const { html, number, signed, plural, useDocument, useKeys, Link, episodeRoute, Score, Waiting, Heading, Screenshot, Actions, Reply, framesOf } = viewer.ui;
+  const {
+    html,
+    number,
+    signed,
+    plural,
+    useDocument,
+    useKeys,
+    Link,
+    episodeRoute,
+    Score,
+    Waiting,
+    Heading,
+    Screenshot,
+    Actions,
+    Reply,
+    framesOf,
+  } = viewer.ui;
   const { useMemo } = preactHooks;
 
   /** More would make the list of choices slow to open; a link can still name any episode. */
@@ -14,35 +30,53 @@
     const free = query.free === "1";
     const side = query.side === "b" ? "b" : "a";
     const turns = { a: clamp(query.a, one.frames.length), b: clamp(query.b, two.frames.length) };
-    const set = (changes) => viewer.route.go({ page: "compare", id, query: { ...query, with: right, ...changes } }, { replace: true });
+    const set = (changes) =>
+      viewer.route.go({ page: "compare", id, query: { ...query, with: right, ...changes } }, { replace: true });
     const longest = Math.max(one.frames.length, two.frames.length);
     // In lock step the shorter one stays on its last step.
     const locked = Math.max(clamp(query.a, longest), clamp(query.b, longest));
     const ready = one.data && (two.data || !right);
-    const move = (to, which = side) => ready && (free ? set({ [which]: to(turns[which]) }) : set({ a: to(locked), b: to(locked) }));
+    const move = (to, which = side) =>
+      ready && (free ? set({ [which]: to(turns[which]) }) : set({ a: to(locked), b: to(locked) }));
     const within = (turn) => Math.min(Math.max(turn, 1), longest || 1);
     const [later, earlier] = [(turn) => within(turn + 1), (turn) => within(turn - 1)];
+    const toggle = () => set(free ? { free: "", a: turns[side], b: turns[side] } : { free: "1", ...turns });
     useKeys({
-      ArrowRight: () => move(later), j: () => move(later), ArrowLeft: () => move(earlier), k: () => move(earlier),
-      Home: () => move(() => 1), End: () => move(() => longest), l: () => set({ free: free ? "" : "1", a: turns.a, b: turns.a }),
-      s: () => set({ side: side === "a" ? "b" : "a" }), Escape: () => viewer.route.go(episodeRoute(id)),
-    }); // prettier-ignore
+      ArrowRight: () => move(later),
+      j: () => move(later),
+      ArrowLeft: () => move(earlier),
+      k: () => move(earlier),
+      Home: () => move(() => 1),
+      End: () => move(() => longest),
+      l: toggle,
+      s: () => set({ side: side === "a" ? "b" : "a" }),
+      Escape: () => viewer.route.go(episodeRoute(id)),
+    });
     const choose = (which) => (wanted) =>
-      viewer.route.go({ page: "compare", id: which === "a" ? wanted : id, query: { ...query, with: which === "a" ? right : wanted, a: "", b: "" } });
+      viewer.route.go({
+        page: "compare",
+        id: which === "a" ? wanted : id,
+        query: { ...query, with: which === "a" ? right : wanted, a: "", b: "" },
+      });
+    const of = (which) => ({ turn: turns[which], active: free && side === which, choose: choose(which) });
     const common = { choices, free, move, set, later, earlier };
     return html`
       <nav class="crumbs" aria-label="Place"><${Link} to=${episodeRoute(id)}>← Episode<//></nav>
       <${Heading} focusKey="compare">Compare<//>
       <p class="task"><bdi>${one.data?.instruction}</bdi></p>
       <p class="compare-mode">
-        <label><input type="checkbox" checked=${!free} onChange=${() => set({ free: free ? "" : "1", a: turns.a, b: turns.a })} /> step both together</label>
-        ${free ? html`<span class="muted">The keys step the ${side === "a" ? "left" : "right"} one; s changes sides.</span>` : html`<span class="muted">step ${locked} of ${longest}</span>`}
+        <label><input type="checkbox" checked=${!free} onChange=${toggle} /> step both together</label>
+        <span class="muted">
+          ${free ? `The keys step the ${side === "a" ? "left" : "right"} one; s changes sides.` : `step ${locked} of ${longest}`}
+        </span>
       </p>
       <div class="compare">
-        <${Side} which="a" name="Left" episode=${one} id=${id} turn=${turns.a} active=${free && side === "a"} choose=${choose("a")} ...${common} />
-        ${right
-          ? html`<${Side} which="b" name="Right" episode=${two} id=${right} turn=${turns.b} active=${free && side === "b"} choose=${choose("b")} ...${common} />`
-          : html`<p class="empty">This run has no other episode of the task.</p>`}
+        <${Side} which="a" name="Left" episode=${one} id=${id} ...${of("a")} ...${common} />
+        ${
+          right
+            ? html`<${Side} which="b" name="Right" episode=${two} id=${right} ...${of("b")} ...${common} />`
+            : html`<p class="empty">This run has no other episode of the task.</p>`
+        }
       </div>
     `;
   }
@@ -58,7 +92,9 @@
   /** The other episodes of a task, those of near steps first to stay when there are too many. */
   function choicesFor(rows, self) {
     if (!self) return [];
-    const near = rows.filter((row) => row.task_id === self.task_id).sort((a, b) => Math.abs(a.step - self.step) - Math.abs(b.step - self.step));
+    const near = rows
+      .filter((row) => row.task_id === self.task_id)
+      .sort((a, b) => Math.abs(a.step - self.step) - Math.abs(b.step - self.step));
     return viewer.episodes.sort(near.slice(0, MAX_CHOICES), "step");
   }
 
@@ -71,18 +107,24 @@
 
   function Side({ which, name, episode, id, turn, active, choose, choices, free, move, set, later, earlier }) {
     const { data, error, frames } = episode;
-    return html`<section class=${`side${active ? " active" : ""}`} aria-label=${`${name} episode`} onClick=${() => free && !active && set({ side: which })}>
+    const activate = () => free && !active && set({ side: which });
+    return html`<section class=${`side${active ? " active" : ""}`} aria-label=${`${name} episode`} onClick=${activate}>
       <label>${name}
         <select value=${id} onChange=${(event) => choose(event.target.value)}>
           ${!choices.some((row) => row.id === id) && html`<option value=${id}>${id}</option>`}
           ${choices.map((row) => html`<option value=${row.id}>${choiceName(row)}</option>`)}
         </select>
       </label>
-      ${data ? html`<${Shown} ...${{ data, frames, turn, free, move, which, later, earlier }} />` : html`<${Waiting} error=${error} what="the episode" />`}
+      ${
+        data
+          ? html`<${Shown} ...${{ data, frames, turn, free, move, which, later, earlier }} />`
+          : html`<${Waiting} error=${error} what="the episode" />`
+      }
     </section>`;
   }
 
-  const choiceName = (row) => `step ${row.step}, session ${row.session}: ${viewer.episodes.isSuccess(row) ? "success" : "failure"}, ${plural(row.num_steps, "turn")}`;
+  const choiceName = (row) =>
+    `step ${row.step}, session ${row.session}: ${viewer.episodes.isSuccess(row) ? "success" : "failure"}, ${plural(row.num_steps, "turn")}`;
 
   function Shown({ data, frames, turn, free, move, which, later, earlier }) {
     const frame = frames[turn - 1];
@@ -97,12 +139,14 @@
         <span>step <b>${turn}</b> of ${frames.length}</span>
         ${free && html`<button type="button" disabled=${turn === frames.length} onClick=${() => move(later, which)} aria-label="Next step">→</button>`}
       </div>
-      ${frame &&
-      html`<figure>
+      ${
+        frame &&
+        html`<figure>
           <${Screenshot} src=${frame.src} alt=${frame.alt} marks=${frame.marks} marksAcross=${56} />
           <figcaption><${Actions} turn=${frame.turn} /></figcaption>
         </figure>
-        ${frame.turn && html`<${Reply} turn=${frame.turn} />`}`}
+        ${frame.turn && html`<${Reply} turn=${frame.turn} />`}`
+      }
     `;
   }
 

@@ -13,7 +13,8 @@
     const frames = useMemo(() => (data ? framesOf(data) : []), [data]);
     const turn = Math.min(Math.max(1, Number(query.turn) || 1), Math.max(1, frames.length));
     const show = (wanted) => {
-      if (wanted >= 1 && wanted <= frames.length) viewer.route.go({ page: "episode", id, query: { ...filters, turn: wanted } }, { replace: true });
+      if (wanted >= 1 && wanted <= frames.length)
+        viewer.route.go({ page: "episode", id, query: { ...filters, turn: wanted } }, { replace: true });
     };
     const open = (index) => selected[index] && viewer.route.go(episodeRoute(selected[index].id, filters));
     const back = { page: "episodes", query: filters };
@@ -21,9 +22,19 @@
     const [later, earlier] = [() => show(turn + 1), () => show(turn - 1)];
     const [playing, play] = usePlaying(turn, frames.length, show);
     useKeys({
-      ArrowRight: later, j: later, ArrowLeft: earlier, k: earlier, Home: () => show(1), End: () => show(frames.length),
-      ArrowDown: next, n: next, ArrowUp: previous, p: previous, Escape: () => viewer.route.go(back), " ": play,
-    }); // prettier-ignore
+      ArrowRight: later,
+      j: later,
+      ArrowLeft: earlier,
+      k: earlier,
+      Home: () => show(1),
+      End: () => show(frames.length),
+      ArrowDown: next,
+      n: next,
+      ArrowUp: previous,
+      p: previous,
+      Escape: () => viewer.route.go(back),
+      " ": play,
+    });
     return html`
       <nav class="crumbs" aria-label="Place in the list">
         <${Link} to=${back}>← Episodes<//>
@@ -31,7 +42,11 @@
         <button type="button" disabled=${place < 1} onClick=${previous}>↑ Previous</button>
         <button type="button" disabled=${place + 1 >= selected.length} onClick=${next}>↓ Next</button>
       </nav>
-      ${data ? html`<${Episode} episode=${data} byId=${byId} frames=${frames} turn=${turn} show=${show} filters=${filters} playing=${playing} play=${play} />` : html`<${Waiting} error=${error} what="the episode" />`}
+      ${
+        data
+          ? html`<${Episode} episode=${data} ...${{ byId, frames, turn, show, filters, playing, play }} />`
+          : html`<${Waiting} error=${error} what="the episode" />`
+      }
     `;
   }
 
@@ -66,7 +81,12 @@
       <${ReplayNotes} episode=${episode} byId=${byId} filters=${filters} />
       <${FilmStrip} frames=${frames} turn=${turn} show=${show} />
       <p class="hidden" role="status">${frame ? `Step ${turn} of ${frames.length}: ${viewer.actions.describeTurn(frame.turn)}` : ""}</p>
-      ${frame && html`<${Step} frame=${frame} turn=${turn} total=${frames.length} show=${show} playing=${playing} play=${play}><${Verdict} episode=${episode} /><//>`}
+      ${
+        frame &&
+        html`<${Step} total=${frames.length} ...${{ frame, turn, show, playing, play }}>
+        <${Verdict} episode=${episode} />
+      <//>`
+      }
       <section class="details">
         ${!frame && html`<${Verdict} episode=${episode} />`}
         <${Group} episode=${episode} byId=${byId} filters=${filters} />
@@ -84,7 +104,12 @@
     return html`<ol class="film" aria-label="Film strip">
       ${frames.map(
         (frame, i) => html`<li ref=${i + 1 === turn ? current : null}>
-          <button type="button" aria-current=${i + 1 === turn ? "step" : null} class=${frame.turn?.parse_error ? "fault" : ""} onClick=${() => show(i + 1)}>
+          <button
+            type="button"
+            aria-current=${i + 1 === turn ? "step" : null}
+            class=${frame.turn?.parse_error ? "fault" : ""}
+            onClick=${() => show(i + 1)}
+          >
             <${Screenshot} src=${frame.src} alt=${frame.alt} marks=${frame.marks} marksAcross=${26} lazy />
             <span class="what"><b>${i + 1}</b> <bdi>${viewer.actions.describeTurn(frame.turn)}</bdi></span>
           </button>
@@ -114,7 +139,10 @@
 
   /** "written in 0.31 s, done in 0.12 s"; runs of before these were recorded say nothing. */
   function timing({ generate_s, desktop_s }) {
-    const parts = [generate_s != null && `reply ${duration(generate_s)}`, desktop_s != null && `desktop ${duration(desktop_s)}`];
+    const parts = [
+      generate_s != null && `reply ${duration(generate_s)}`,
+      desktop_s != null && `desktop ${duration(desktop_s)}`,
+    ];
     return parts.filter(Boolean).join(" · ");
   }
 
@@ -147,11 +175,19 @@
     return html`<div class="card">
       <h2>Group</h2>
       ${members.length === 0 && html`<p class="muted">Not recorded.</p>`}
-      ${members.length > 0 &&
-      html`<div class="table-scroll"><table>
-        <thead><tr><th scope="col">Session</th><th scope="col">Result</th><th scope="col" class="numeric">Reward</th><th scope="col" class="numeric">Advantage</th><th scope="col">Look</th></tr></thead>
-        <tbody>${members.map((member) => html`<${Member} episode=${episode} member=${member} byId=${byId} filters=${filters} />`)}</tbody>
-      </table></div>`}
+      ${
+        members.length > 0 &&
+        html`<div class="table-scroll"><table>
+        <thead><tr>
+          <th scope="col">Session</th>
+          <th scope="col">Result</th>
+          <th scope="col" class="numeric">Reward</th>
+          <th scope="col" class="numeric">Advantage</th>
+          <th scope="col">Look</th>
+        </tr></thead>
+        <tbody>${members.map((member) => html`<${Member} ...${{ episode, member, byId, filters }} />`)}</tbody>
+      </table></div>`
+      }
     </div>`;
   }
 
@@ -160,7 +196,10 @@
     const recorded = member.id && byId.has(member.id);
     const session = `session ${member.session}`;
     return html`<tr class=${self ? "self" : ""}>
-      <th scope="row">${self || !recorded ? session : html`<${Link} to=${episodeRoute(member.id, filters)}>${session}<//>`}${self && " (this one)"}</th>
+      <th scope="row">
+        ${self || !recorded ? session : html`<${Link} to=${episodeRoute(member.id, filters)}>${session}<//>`}
+        ${self && " (this one)"}
+      </th>
       <td><${Score} row=${member} /> ${(member.replaced || member.replay_of) && html`<span class="badge note">replaced</span>`}</td>
       <td class="numeric">${number(member.reward)}</td>
       <td class="numeric">${signed(member.advantage)}</td>
@@ -168,31 +207,50 @@
     </tr>`;
   }
 
-  const CompareLink = ({ left, right, children }) => html`<${Link} to=${{ page: "compare", id: left, query: { with: right } }}>${children}<//>`;
+  const CompareLink = ({ left, right, children }) =>
+    html`<${Link} to=${{ page: "compare", id: left, query: { with: right } }}>${children}<//>`;
 
   /** Which success took this episode's place in training, and whose places it took itself. */
   function ReplayNotes({ episode, byId, filters }) {
     const own = (episode.group || []).find((member) => member.id === episode.id);
-    const helped = (episode.group || []).find((member) => member.replay_of && member.replay_of !== episode.id && member.id !== episode.id);
+    const helped = (episode.group || []).find(
+      (member) => member.replay_of && member.replay_of !== episode.id && member.id !== episode.id,
+    );
     const by = episode.replayed_by || own?.replay_of;
     const name = (id) => (byId.has(id) ? `the episode of step ${byId.get(id).step}` : id);
     const link = (id) => html`<${Link} to=${episodeRoute(id, filters)}>${name(id)}<//>`;
     const into = episode.replayed_into || [];
     return html`
-      ${by &&
-      html`<p class="message note">
-        In training, this row was replaced by ${link(by)}. <${CompareLink} left=${episode.id} right=${by}>Compare with the success that took its place<//>
-      </p>`}
-      ${!by && episode.replaced && html`<p class="message note">In training, a replayed success took this row's place; its own recording is not in this run.</p>`}
-      ${into.length > 0 &&
-      html`<p class="message info">
+      ${
+        by &&
+        html`<p class="message note">
+        In training, this row was replaced by ${link(by)}.${" "}
+        <${CompareLink} left=${episode.id} right=${by}>Compare with the success that took its place<//>
+      </p>`
+      }
+      ${
+        !by &&
+        episode.replaced &&
+        html`<p class="message note">
+        In training, a replayed success took this row's place; its own recording is not in this run.
+      </p>`
+      }
+      ${
+        into.length > 0 &&
+        html`<p class="message info">
         This success was replayed into ${plural(into.length, "row")}:${" "}
         ${into.map((id, i) => html`${i > 0 && ", "}${link(id)} (<${CompareLink} left=${id} right=${episode.id}>compare<//>)`)}
-      </p>`}
-      ${!by && helped && !viewer.episodes.isSuccess(episode) &&
-      html`<p class="message note">
-        Into its group ${link(helped.replay_of)} was replayed. <${CompareLink} left=${episode.id} right=${helped.replay_of}>Compare with that success<//>
-      </p>`}
+      </p>`
+      }
+      ${
+        !by &&
+        helped &&
+        !viewer.episodes.isSuccess(episode) &&
+        html`<p class="message note">
+        Into its group ${link(helped.replay_of)} was replayed.${" "}
+        <${CompareLink} left=${episode.id} right=${helped.replay_of}>Compare with that success<//>
+      </p>`
+      }
     `;
   }
 
@@ -210,7 +268,10 @@
           ["took", duration(episode.wall_s ?? row.wall_s)],
           ["writing replies", duration(episode.generate_s)],
           ["the desktop", duration(episode.desktop_s)],
-          ["tokens", `${episode.prompt_tokens ?? "–"} in the prompt, ${episode.response_tokens ?? "–"} in the response`],
+          [
+            "tokens",
+            `${episode.prompt_tokens ?? "–"} in the prompt, ${episode.response_tokens ?? "–"} in the response`,
+          ],
           ["ran on", html`<bdi>${episode.desktop || "–"}</bdi>`],
           ["model's image", viewer.actions.list(episode.image_size).join(" × ") || "–"],
           ["compare", html`<${Link} to=${{ page: "compare", id: episode.id }}>with another episode of this task<//>`],

@@ -1,7 +1,22 @@
 "use strict";
 /* The list of episodes: filters, counts, sorting, a page of rows at a time. */
 {
-  const { html, number, signed, whole, percent, plural, duration, kindName, useKeys, Link, episodeRoute, Score, ReplayBadges, Heading } = viewer.ui;
+  const {
+    html,
+    number,
+    signed,
+    whole,
+    percent,
+    plural,
+    duration,
+    kindName,
+    useKeys,
+    Link,
+    episodeRoute,
+    Score,
+    ReplayBadges,
+    Heading,
+  } = viewer.ui;
   const { useEffect, useMemo, useRef } = preactHooks;
   const { count, filtersOf, meanSuccess } = viewer.episodes;
 
@@ -13,16 +28,41 @@
     { name: "step", title: "Step", numeric: true, cell: (row) => row.step },
     { name: "kind", title: "Kind", wide: true, cell: (row) => kindName(row.validation) },
     { name: "num_steps", title: "Turns", numeric: true, cell: (row) => row.num_steps },
-    { name: "stop_reason", title: "Stopped", cell: (row) => html`${row.stop_reason}${row.format_error && html` <span class="badge bad">format</span>`}` },
+    {
+      name: "stop_reason",
+      title: "Stopped",
+      cell: (row) => html`${row.stop_reason}${row.format_error && html` <span class="badge bad">format</span>`}`,
+    },
     { name: "reward", title: "Reward", numeric: true, cell: (row) => number(row.reward) },
-    { name: "advantage", title: "Advantage", numeric: true, wide: true, cell: (row) => html`<span title=${row.replaced ? "of the replay that took its place" : null}>${signed(row.advantage)}</span>` },
+    {
+      name: "advantage",
+      title: "Advantage",
+      numeric: true,
+      wide: true,
+      cell: (row) =>
+        html`<span title=${row.replaced ? "of the replay that took its place" : null}>${signed(row.advantage)}</span>`,
+    },
     { name: "replay", title: "Replay", cell: (row) => html`<${ReplayBadges} row=${row} />` },
     { name: "wall_s", title: "Time", numeric: true, wide: true, cell: (row) => duration(row.wall_s) },
   ];
 
-  const SUCCESS = [["", "any"], ["yes", "success"], ["no", "failure"], ["none", "not scored"]];
-  const KINDS = [["", "any"], ["training", "training"], ["validation", "validation"]];
-  const REPLAY = [["", "any"], ["took", "took a place"], ["replaced", "was replaced"], ["none", "neither"]];
+  const SUCCESS = [
+    ["", "any"],
+    ["yes", "success"],
+    ["no", "failure"],
+    ["none", "not scored"],
+  ];
+  const KINDS = [
+    ["", "any"],
+    ["training", "training"],
+    ["validation", "validation"],
+  ];
+  const REPLAY = [
+    ["", "any"],
+    ["took", "took a place"],
+    ["replaced", "was replaced"],
+    ["none", "neither"],
+  ];
 
   function EpisodesPage({ run, rows, tasks, query }) {
     const filters = filtersOf(query);
@@ -31,7 +71,8 @@
     const page = Math.min(Math.max(1, Number(query.page) || 1), pages);
     const list = useRef(null);
     const search = useRef(null);
-    const set = (changes) => viewer.route.go({ page: "episodes", query: { ...filters, ...changes } }, { replace: true });
+    const set = (changes) =>
+      viewer.route.go({ page: "episodes", query: { ...filters, ...changes } }, { replace: true });
     const turnTo = (wanted) => {
       set({ page: wanted === 1 ? "" : wanted });
       scrollTo(0, 0);
@@ -76,7 +117,8 @@
     const stops = useMemo(() => [...count(rows, (row) => row.stop_reason)].sort(), [rows]);
     const perTask = useMemo(() => count(rows, (row) => row.task_id), [rows]);
     const names = useMemo(() => [...new Set([...tasks.keys(), ...perTask.keys()])].sort(), [tasks, perTask]);
-    const select = (name, label, options) => html`<${Select} label=${label} value=${filters[name] || ""} options=${options} onChange=${(value) => set({ [name]: value })} />`;
+    const select = (name, label, options) =>
+      html`<${Select} label=${label} value=${filters[name] || ""} options=${options} onChange=${(value) => set({ [name]: value })} />`;
     const input = (name) => (event) => set({ [name]: event.target.value });
     const active = Object.keys(filters).some((name) => name !== "sort");
     return html`
@@ -85,7 +127,7 @@
           <input type="search" ref=${search} value=${filters.q || ""} onInput=${input("q")} placeholder="task or instruction" />
         </label>
         ${select("task", "Task", [["", "any"], ...names.map((name) => [name, `${name} (${whole(perTask.get(name) || 0)})`])])}
-        <label class="short">Steps<input value=${filters.step || ""} onInput=${input("step")} placeholder="3 or 3-10" inputmode="text" /></label>
+        <label class="short">Steps<input value=${filters.step || ""} onInput=${input("step")} placeholder="3 or 3-10" /></label>
         ${select("success", "Result", SUCCESS)} ${select("replay", "Replay", REPLAY)}
         ${select("stop", "Stopped", [["", "any"], ...stops.map(([name, many]) => [name, `${name} (${whole(many)})`])])}
         ${select("kind", "Kind", KINDS)}
@@ -119,7 +161,12 @@
     const invalid = filters.step && !viewer.episodes.parseRange(filters.step);
     return html`
       <p class="counts" role="status">${parts.join(" · ")}</p>
-      ${invalid && html`<p class="message note">Steps must be a number or a range such as 3-10; “${filters.step}” is neither and filters nothing.</p>`}
+      ${
+        invalid &&
+        html`<p class="message note">
+        Steps must be a number or a range such as 3-10; “${filters.step}” is neither and filters nothing.
+      </p>`
+      }
     `;
   }
 
@@ -138,7 +185,8 @@
     <ul>${(run.broken || []).map(({ id, reason }) => html`<li><code><bdi>${id}</bdi></code>: <bdi>${reason}</bdi></li>`)}</ul>
   </details>`;
 
-  const classOf = (column) => [column.numeric && "numeric", column.wide && "wide", `of-${column.name}`].filter(Boolean).join(" ");
+  const classOf = (column) =>
+    [column.numeric && "numeric", column.wide && "wide", `of-${column.name}`].filter(Boolean).join(" ");
 
   function Row({ row, tasks, filters }) {
     const task = html`<td class="of-task_id">

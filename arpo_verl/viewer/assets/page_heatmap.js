@@ -12,7 +12,12 @@
   const MAX_BINS_WITH_TEXT = 20;
   const SHADES = 10;
 
-  const ORDERS = [["name", "name"], ["hard", "hardest first"], ["easy", "easiest first"], ["gain", "most gained"]];
+  const ORDERS = [
+    ["name", "name"],
+    ["hard", "hardest first"],
+    ["easy", "easiest first"],
+    ["gain", "most gained"],
+  ];
   const BY = {
     name: (a, b) => (a.task < b.task ? -1 : 1),
     hard: (a, b) => a.mean - b.mean || BY.name(a, b),
@@ -39,13 +44,22 @@
     const width = bins.length ? bins[0][1] - bins[0][0] + 1 : 1;
     const byTask = new Map();
     for (const row of rows) {
-      if (!byTask.has(row.task_id)) byTask.set(row.task_id, bins.map(() => []));
+      if (!byTask.has(row.task_id))
+        byTask.set(
+          row.task_id,
+          bins.map(() => []),
+        );
       byTask.get(row.task_id)[Math.floor((row.step - bins[0][0]) / width)].push(row);
     }
     return [...byTask].map(([task, cells]) => {
       const means = cells.map((cell) => (cell.length ? { mean: meanSuccess(cell), count: cell.length } : null));
       const seen = means.filter((cell) => cell && cell.mean !== null);
-      return { task, cells: means, mean: meanSuccess(cells.flat()) ?? 0, gain: seen.length ? seen.at(-1).mean - seen[0].mean : 0 };
+      return {
+        task,
+        cells: means,
+        mean: meanSuccess(cells.flat()) ?? 0,
+        gain: seen.length ? seen.at(-1).mean - seen[0].mean : 0,
+      };
     });
   }
 
@@ -54,14 +68,24 @@
   function HeatmapPage({ rows, tasks, query }) {
     const kind = query.kind === "validation" ? "validation" : "training";
     const order = BY[query.order] ? query.order : "name";
-    const wanted = useMemo(() => viewer.episodes.select(rows, { kind, q: query.q }, tasks), [rows, kind, query.q, tasks]);
+    const wanted = useMemo(
+      () => viewer.episodes.select(rows, { kind, q: query.q }, tasks),
+      [rows, kind, query.q, tasks],
+    );
     const bins = useMemo(() => binsOf([...new Set(wanted.map((row) => row.step))]), [wanted]);
     const table = useMemo(() => tableOf(wanted, bins).sort(BY[order]), [wanted, bins, order]);
     const set = (changes) => viewer.route.go({ page: "heatmap", query: { ...query, ...changes } }, { replace: true });
     return html`
       <${Heading} focusKey="heatmap">Tasks × steps<//>
       <form class="filters" aria-label="Choose" onSubmit=${(event) => event.preventDefault()}>
-        <label class="grow">Search<input type="search" value=${query.q || ""} onInput=${(event) => set({ q: event.target.value })} placeholder="task or instruction" /></label>
+        <label class="grow">Search
+          <input
+            type="search"
+            value=${query.q || ""}
+            onInput=${(event) => set({ q: event.target.value })}
+            placeholder="task or instruction"
+          />
+        </label>
         <label>Kind<select value=${kind} onChange=${(event) => set({ kind: event.target.value })}>
           <option value="training">training</option><option value="validation">validation</option>
         </select></label>
@@ -70,9 +94,11 @@
         </select></label>
         <${Legend} />
       </form>
-      ${table.length === 0
-        ? html`<p class="empty">No ${kind} episode${query.q ? " of such a task" : ""} so far.</p>`
-        : html`<${ToldGrid} table=${table} bins=${bins} kind=${kind} />`}
+      ${
+        table.length === 0
+          ? html`<p class="empty">No ${kind} episode${query.q ? " of such a task" : ""} so far.</p>`
+          : html`<${ToldGrid} table=${table} bins=${bins} kind=${kind} />`
+      }
     `;
   }
 
@@ -85,7 +111,9 @@
     };
     const grid = useMemo(() => html`<${Grid} table=${table} bins=${bins} kind=${kind} />`, [table, bins, kind]);
     return html`
-      <p class="counts" aria-live="polite">${told || "Mean success of the episodes of a cell. A cell opens its episodes; arrow keys move between cells."}</p>
+      <p class="counts" aria-live="polite">
+        ${told || "Mean success of the episodes of a cell. A cell opens its episodes; arrow keys move between cells."}
+      </p>
       <div class="table-scroll heat-scroll" onMouseOver=${tell} onFocusIn=${tell}>${grid}</div>
     `;
   }
@@ -105,13 +133,18 @@
       <caption class="hidden">Mean success by task and step, ${kind}</caption>
       <thead><tr>
         <th scope="col">Task</th>
-        ${bins.map((bin, i) => html`<th scope="col"><span class=${text || i % 5 === 0 ? "" : "hidden"}>${text ? rangeText(bin) : bin[0]}</span></th>`)}
+        ${bins.map(
+          (bin, i) =>
+            html`<th scope="col"><span class=${text || i % 5 === 0 ? "" : "hidden"}>${text ? rangeText(bin) : bin[0]}</span></th>`,
+        )}
         <th scope="col">All</th>
       </tr></thead>
       <tbody>${table.map(
         (row, i) => html`<tr key=${row.task}>
           <th scope="row"><bdi>${row.task}</bdi></th>
-          ${row.cells.map((cell, j) => (cell ? cellOf(row.task, cell, bins[j], kind, text, i === 0 && j === firstCell) : h("td", { class: "none" })))}
+          ${row.cells.map((cell, j) =>
+            cell ? cellOf(row.task, cell, bins[j], kind, text, i === 0 && j === firstCell) : h("td", { class: "none" }),
+          )}
           <td class="mean">${percent(row.mean)}</td>
         </tr>`,
       )}</tbody>
@@ -122,9 +155,14 @@
   function cellOf(task, cell, bin, kind, text, tabbable) {
     const step = rangeText(bin);
     const known = cell.mean !== null;
-    const label = `${task}, ${bin[0] === bin[1] ? "step" : "steps"} ${step}: mean success ${known ? number(cell.mean) : "not scored"} of ${plural(cell.count, "episode")}`;
+    const mean = `mean success ${known ? number(cell.mean) : "not scored"} of ${plural(cell.count, "episode")}`;
+    const label = `${task}, ${bin[0] === bin[1] ? "step" : "steps"} ${step}: ${mean}`;
     const href = viewer.route.format({ page: "episodes", query: { task, step, kind } });
-    const link = h("a", { href, "aria-label": label, tabIndex: tabbable ? 0 : -1 }, text && known ? Math.round(100 * cell.mean) : "\u00a0");
+    const link = h(
+      "a",
+      { href, "aria-label": label, tabIndex: tabbable ? 0 : -1 },
+      text && known ? Math.round(100 * cell.mean) : "\u00a0",
+    );
     return h("td", { class: known ? `shade${Math.round(SHADES * cell.mean)}` : "none" }, link);
   }
 

@@ -32,7 +32,9 @@
       ${live && html`<${Pool} pool=${live.pool} now=${live.time} />`}
       ${live && html`<h2>${plural(live.running.length, "episode")} under way</h2>`}
       ${live && live.running.length === 0 && html`<p class="empty">No desktop is in an episode now.</p>`}
-      <ul class="running">${(live?.running || []).map((episode) => html`<${Running} key=${episode.id} episode=${episode} now=${live.time} />`)}</ul>
+      <ul class="running">
+        ${(live?.running || []).map((episode) => html`<${Running} key=${episode.id} episode=${episode} now=${live.time} />`)}
+      </ul>
     `;
   }
 
@@ -47,10 +49,14 @@
         step ${episode.step}, session ${episode.session} · turn ${episode.num_turns} · ${since(now, episode.started_at)} ·${" "}
         <bdi>${episode.desktop}</bdi>
       </p>
-      <p>${(episode.last_actions || []).map((action) => html`<span class="badge"><bdi>${viewer.actions.describe(action)}</bdi></span> `)}</p>
+      <p class="badges">
+        ${(episode.last_actions || []).map((action) => html`<span class="badge"><bdi>${viewer.actions.describe(action)}</bdi></span>`)}
+      </p>
       ${episode.last_reply && html`<pre tabindex="0" aria-label="Last reply"><bdi>${episode.last_reply}</bdi></pre>`}
     </li>`;
   }
+
+  const nameOf = (task) => (typeof task === "string" ? task : task?.task_id || JSON.stringify(task));
 
   function Pool({ pool, now }) {
     if (!pool) return html`<p class="muted">The pool has written no state.</p>`;
@@ -60,12 +66,18 @@
       <p class="counts" role="status">
         ${plural((pool.desktops || []).length, "desktop")}: ${states.map(([state, many]) => `${many} ${state}`).join(", ") || "none"} ·
         ${" "}${plural(pool.waiting || 0, "episode waits", "episodes wait")} for one · as of ${since(now, pool.time)} ago
-        ${quarantined.length > 0 && ` · quarantined: ${quarantined.map((task) => (typeof task === "string" ? task : task.task_id || JSON.stringify(task))).join(", ")}`}
+        ${quarantined.length > 0 && ` · quarantined: ${quarantined.map(nameOf).join(", ")}`}
       </p>
       <details>
         <summary>Desktops</summary>
         <table>
-          <thead><tr><th scope="col">Desktop</th><th scope="col">Host</th><th scope="col">State</th><th scope="col">Task</th><th scope="col" class="numeric">For</th></tr></thead>
+          <thead><tr>
+            <th scope="col">Desktop</th>
+            <th scope="col">Host</th>
+            <th scope="col">State</th>
+            <th scope="col">Task</th>
+            <th scope="col" class="numeric">For</th>
+          </tr></thead>
           <tbody>
             ${(pool.desktops || []).map(
               (desktop) => html`<tr key=${desktop.name}>

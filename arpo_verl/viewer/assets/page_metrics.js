@@ -6,10 +6,24 @@
 
   /** What one looks at first, as far as the run has it: patterns of names, in order. */
   const OVERVIEW = [
-    /^val(-core)?\/.*(mean@|success|reward|score|acc)/, /^rollout\/success_mean$/, /^rollout\/reward_mean$/, /^critic\/score\/mean$/, /^rollout\/steps_mean$/,
-    /^rollout\/format_error_mean$/, /^replay\/injected$/, /^replay\/informative_share$/, /^replay\/groups_all_failed$/, /^actor\/entropy$/, /^actor\/pg_loss$/,
-    /^actor\/grad_norm$/, /^response_length\/mean$/, /^timing_s\/step$/, /^timing_s\/gen$/, /^environment\/busy_share$/, /^environment\/desktops_busy$/,
-  ]; // prettier-ignore
+    /^val(-core)?\/.*(mean@|success|reward|score|acc)/,
+    /^rollout\/success_mean$/,
+    /^rollout\/reward_mean$/,
+    /^critic\/score\/mean$/,
+    /^rollout\/steps_mean$/,
+    /^rollout\/format_error_mean$/,
+    /^replay\/injected$/,
+    /^replay\/informative_share$/,
+    /^replay\/groups_all_failed$/,
+    /^actor\/entropy$/,
+    /^actor\/pg_loss$/,
+    /^actor\/grad_norm$/,
+    /^response_length\/mean$/,
+    /^timing_s\/step$/,
+    /^timing_s\/gen$/,
+    /^environment\/busy_share$/,
+    /^environment\/desktops_busy$/,
+  ];
   const OVERVIEW_GROUP = "overview";
   const MAX_OVERVIEW_OF_ONE_PATTERN = 4;
 
@@ -20,34 +34,58 @@
   const inOrder = new Intl.Collator("en", { numeric: true }).compare;
 
   function overviewOf(names) {
-    const found = OVERVIEW.flatMap((pattern) => names.filter((name) => pattern.test(name)).slice(0, MAX_OVERVIEW_OF_ONE_PATTERN));
+    const found = OVERVIEW.flatMap((pattern) =>
+      names.filter((name) => pattern.test(name)).slice(0, MAX_OVERVIEW_OF_ONE_PATTERN),
+    );
     return [...new Set(found)];
   }
 
   function MetricsPage({ run, query }) {
     const { metrics, error } = useMetrics(run.live);
     const names = useMemo(() => (metrics ? Object.keys(metrics.series).sort(inOrder) : []), [metrics]);
-    const groups = useMemo(() => viewer.episodes.count(names.map((name) => ({ name })), (row) => groupOf(row.name)), [names]);
+    const groups = useMemo(
+      () =>
+        viewer.episodes.count(
+          names.map((name) => ({ name })),
+          (row) => groupOf(row.name),
+        ),
+      [names],
+    );
     const words = (query.q || "").toLowerCase().split(/\s+/).filter(Boolean);
     const group = query.group || OVERVIEW_GROUP;
     const shown = words.length
       ? names.filter((name) => words.every((word) => name.toLowerCase().includes(word)))
-      : group === OVERVIEW_GROUP ? overviewOf(names) : names.filter((name) => groupOf(name) === group); // prettier-ignore
+      : group === OVERVIEW_GROUP
+        ? overviewOf(names)
+        : names.filter((name) => groupOf(name) === group);
     const set = (changes) => viewer.route.go({ page: "metrics", query: { ...query, ...changes } }, { replace: true });
-    if (!metrics) return html`<${Heading} focusKey="metrics">Metrics<//><${Waiting} error=${error} what="the metrics" />`;
+    if (!metrics)
+      return html`<${Heading} focusKey="metrics">Metrics<//><${Waiting} error=${error} what="the metrics" />`;
     return html`
       <${Heading} focusKey="metrics">Metrics<//>
       <form class="filters" role="search" aria-label="Choose metrics" onSubmit=${(event) => event.preventDefault()}>
-        <label class="grow">Search<input type="search" value=${query.q || ""} onInput=${(event) => set({ q: event.target.value })} placeholder="part of a name" /></label>
+        <label class="grow">Search
+          <input
+            type="search"
+            value=${query.q || ""}
+            onInput=${(event) => set({ q: event.target.value })}
+            placeholder="part of a name"
+          />
+        </label>
         <label>Group<select value=${words.length ? "" : group} onChange=${(event) => set({ group: event.target.value, q: "" })}>
           ${words.length > 0 && html`<option value="">all groups</option>`}
           <option value=${OVERVIEW_GROUP}>overview</option>
           ${[...groups].map(([name, many]) => html`<option value=${name}>${name} (${many})</option>`)}
         </select></label>
       </form>
-      <p class="counts" role="status">${plural(shown.length, "curve")} of ${names.length}; ${plural(metrics.steps.length, "step")}. Drag across a curve to enlarge, double-click to see all.</p>
+      <p class="counts" role="status">
+        ${plural(shown.length, "curve")} of ${names.length}; ${plural(metrics.steps.length, "step")}. Drag across a curve to
+        enlarge, double-click to see all.
+      </p>
       ${names.length === 0 && html`<p class="empty">No metrics.jsonl in this run: veRL writes it with trainer.logger=[file].</p>`}
-      <div class="charts">${shown.map((name) => html`<${Chart} key=${name} name=${name} steps=${metrics.steps} values=${metrics.series[name]} />`)}</div>
+      <div class="charts">
+        ${shown.map((name) => html`<${Chart} key=${name} ...${{ name, steps: metrics.steps, values: metrics.series[name] }} />`)}
+      </div>
     `;
   }
 
@@ -61,7 +99,12 @@
     return { metrics: newer || data, error };
   }
 
-  const short = (value) => (value === null || value === undefined ? "–" : Math.abs(value) >= 1e6 || (value !== 0 && Math.abs(value) < 1e-3) ? value.toExponential(2) : String(Number(value.toPrecision(4))));
+  const short = (value) =>
+    value === null || value === undefined
+      ? "–"
+      : Math.abs(value) >= 1e6 || (value !== 0 && Math.abs(value) < 1e-3)
+        ? value.toExponential(2)
+        : String(Number(value.toPrecision(4)));
 
   function Chart({ name, steps, values }) {
     const box = useRef(null);
@@ -69,7 +112,10 @@
     const theme = useTheme();
     const known = values.map((value, i) => [steps[i], value]).filter(([, value]) => typeof value === "number");
     const numbers = known.map(([, value]) => value);
-    const [low, high] = [numbers.reduce((a, b) => Math.min(a, b), Infinity), numbers.reduce((a, b) => Math.max(a, b), -Infinity)];
+    const [low, high] = [
+      numbers.reduce((a, b) => Math.min(a, b), Infinity),
+      numbers.reduce((a, b) => Math.max(a, b), -Infinity),
+    ];
     const last = numbers.at(-1);
     useEffect(() => {
       if (!seen) return undefined;
@@ -81,7 +127,9 @@
         plot.destroy();
       };
     }, [seen, theme, name, steps, values]);
-    const summary = numbers.length ? `last ${short(last)}, least ${short(low)}, most ${short(high)}, ${plural(numbers.length, "value")}` : "no value";
+    const summary = numbers.length
+      ? `last ${short(last)}, least ${short(low)}, most ${short(high)}, ${plural(numbers.length, "value")}`
+      : "no value";
     return html`<figure class="chart">
       <figcaption><bdi>${name}</bdi><b>${short(last)}</b></figcaption>
       <div ref=${box} role="img" aria-label=${`${name}: ${summary}`}></div>
@@ -94,7 +142,12 @@
   function options(name, box) {
     const style = getComputedStyle(box);
     const [line, ink, grid] = ["--accent", "--muted", "--border"].map((variable) => resolved(style, variable));
-    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: "11px system-ui, sans-serif" };
+    const axis = {
+      stroke: ink,
+      grid: { stroke: grid, width: 1 },
+      ticks: { stroke: grid, width: 1 },
+      font: "11px system-ui, sans-serif",
+    };
     return {
       width: box.clientWidth,
       height: HEIGHT,
@@ -104,7 +157,13 @@
       scales: { x: { time: false } },
       series: [
         { label: "step", value: (_, step) => (step === null ? "–" : String(step)) },
-        { label: "value", stroke: line, width: 1.5, points: { show: (plot) => plot.data[0].length <= 60, size: 4, fill: line }, value: (_, value) => short(value) },
+        {
+          label: "value",
+          stroke: line,
+          width: 1.5,
+          points: { show: (plot) => plot.data[0].length <= 60, size: 4, fill: line },
+          value: (_, value) => short(value),
+        },
       ],
       axes: [
         { ...axis, size: 28, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000], space: 44 },
@@ -127,7 +186,10 @@
   function useSeen(box) {
     const [seen, setSeen] = useState(false);
     useEffect(() => {
-      const observer = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && setSeen(true), { rootMargin: "300px" });
+      const observer = new IntersectionObserver(
+        (entries) => entries.some((entry) => entry.isIntersecting) && setSeen(true),
+        { rootMargin: "300px" },
+      );
       observer.observe(box.current);
       return () => observer.disconnect();
     }, []);

@@ -71,7 +71,8 @@
   }
 
   function DragMark({ mark, unit, ...room }) {
-    if (mark.at) return html`<${ArrowMark} mark=${mark} from=${mark.at} to=${mark.to} name="drag" unit=${unit} ...${room} />`;
+    if (mark.at)
+      return html`<${ArrowMark} mark=${mark} from=${mark.at} to=${mark.to} name="drag" unit=${unit} ...${room} />`;
     return html`
       <${Line} unit=${unit}>${() => ring(mark.to[0], mark.to[1], 1.3 * unit)}<//>
       <${Label} x=${mark.to[0]} y=${mark.to[1]} unit=${unit} ...${room} text=${withNumber(mark, "drag to")} />
@@ -100,7 +101,8 @@
     const [size, setSize] = useState(null);
     const [failed, setFailed] = useState(null);
     useEffect(() => setFailed(null), [src]);
-    if (!src || failed === src) return html`<div class="shot missing" role="img" aria-label=${`${alt} (not kept)`}><span>screenshot not kept</span></div>`;
+    if (!src || failed === src)
+      return html`<div class="shot missing" role="img" aria-label=${`${alt} (not kept)`}><span>screenshot not kept</span></div>`;
     const [width, height] = size || [4, 3];
     const unit = width / marksAcross;
     return html`
@@ -113,10 +115,12 @@
           onLoad=${({ target }) => setSize([target.naturalWidth, target.naturalHeight])}
           onError=${() => setFailed(src)}
         />
-        ${size &&
-        html`<svg viewBox=${`-0.5 -0.5 ${width} ${height}`} aria-hidden="true">
+        ${
+          size &&
+          html`<svg viewBox=${`-0.5 -0.5 ${width} ${height}`} aria-hidden="true">
           ${marks.map((mark) => html`<${MARKS[mark.kind]} mark=${mark} unit=${unit} width=${width} height=${height} />`)}
-        </svg>`}
+        </svg>`
+        }
       </div>
     `;
   }
@@ -126,7 +130,8 @@
   /** The actions of a turn as a list under its screenshot. */
   function Actions({ turn }) {
     if (!turn) return html`<p class="actions muted">after the last action</p>`;
-    if (turn.parse_error) return html`<${Message} kind="bad">The reply could not be parsed: <bdi>${turn.parse_error}</bdi><//>`;
+    if (turn.parse_error)
+      return html`<${Message} kind="bad">The reply could not be parsed: <bdi>${turn.parse_error}</bdi><//>`;
     const actions = list(turn.actions);
     if (!actions.length) return html`<p class="actions muted">no action</p>`;
     return html`<ol class=${`actions${actions.length > 1 ? "" : " single"}`}>
@@ -136,7 +141,8 @@
 
   function ActionText({ action }) {
     const [what, detail] = viewer.actions.words(action);
-    if (action?.action === "Hotkey") return html`<b>${what}</b> ${list(action.keys).map((key, i) => html`${i > 0 && " + "}<kbd>${key}</kbd>`)}`;
+    if (action?.action === "Hotkey")
+      return html`<b>${what}</b> ${list(action.keys).map((key, i) => html`${i > 0 && " + "}<kbd>${key}</kbd>`)}`;
     if (action?.action === "TypeText") return html`<b>${what}</b> <q class="typed"><bdi>${detail}</bdi></q>`;
     return html`<b class=${NAMED.has(action?.action) ? "" : "ending"}>${what}</b> <bdi>${detail}</bdi>`;
   }
@@ -152,7 +158,8 @@
     const marks = viewer.actions.marksOfTurns(turns);
     const names = list(episode.screenshots);
     const files = new Set(episode.folder_files);
-    const src = (name) => (name && files.has(name) ? `shots/${viewer.source.encodePath(episode.id)}/${encodeURIComponent(name)}` : null);
+    const src = (name) =>
+      name && files.has(name) ? `shots/${viewer.source.encodePath(episode.id)}/${encodeURIComponent(name)}` : null;
     const shown = new Set(turns.map((turn) => turn?.screenshot));
     const frames = turns.map((turn, i) => ({ turn, src: src(names[turn?.screenshot]), marks: marks[i] }));
     names.forEach((name, i) => shown.has(i) || frames.push({ turn: null, src: src(name), marks: [] }));

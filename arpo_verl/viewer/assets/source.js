@@ -28,10 +28,14 @@
   }
 
   async function fromServer(path, query) {
-    const response = await fetch(encodePath(path) + (query ? `?${new URLSearchParams(query)}` : ""), { cache: "no-cache" });
+    const response = await fetch(encodePath(path) + (query ? `?${new URLSearchParams(query)}` : ""), {
+      cache: "no-cache",
+    });
     if (response.ok) return response.json();
     const answer = await response.json().catch(() => ({}));
-    throw new Error(typeof answer.detail === "string" ? answer.detail : `the server answered ${response.status} to ${path}`);
+    throw new Error(
+      typeof answer.detail === "string" ? answer.detail : `the server answered ${response.status} to ${path}`,
+    );
   }
 
   const underway = new Map(); // two parts of a page that ask for one document ask once

@@ -23,5 +23,7 @@ window.viewer = {};
   } catch {
     root.dataset.theme = "auto";
   }
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => window.dispatchEvent(new Event("themechange")));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
+    window.dispatchEvent(new Event("themechange")),
+  );
 }

@@ -9,7 +9,8 @@
 
   const known = (value) => typeof value === "number" && Number.isFinite(value);
   const number = (value, digits = 2) => (known(value) ? value.toFixed(digits) : "–");
-  const signed = (value) => (known(value) ? `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(value).toFixed(2)}` : "–");
+  const signed = (value) =>
+    known(value) ? `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(value).toFixed(2)}` : "–";
   const separated = new Intl.NumberFormat("en");
   const whole = (value) => (known(value) ? separated.format(value) : "–");
   const percent = (value) => (known(value) ? `${Math.round(100 * value)}%` : "–");
@@ -20,9 +21,12 @@
     if (!known(seconds)) return "–";
     if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
     const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
-    return hours ? `${hours} h ${minutes} min` : `${minutes} min ${String(Math.floor(seconds % 60)).padStart(2, "0")} s`;
+    return hours
+      ? `${hours} h ${minutes} min`
+      : `${minutes} min ${String(Math.floor(seconds % 60)).padStart(2, "0")} s`;
   }
-  const kindName = (validation) => (validation === true ? "validation" : validation === false ? "training" : "not known");
+  const kindName = (validation) =>
+    validation === true ? "validation" : validation === false ? "training" : "not known";
 
   // --- Hooks -------------------------------------------------------------------------------------------------------
 
@@ -118,16 +122,21 @@
     const places = viewer.episodes.tookPlaces(row);
     return html`
       ${row.replaced && html`<span class="badge note" title="In training, a replayed success took this episode's place">replaced</span>`}
-      ${places > 0 &&
-      html`<span class="badge info" title=${`This success took ${plural(places, "place")} in later groups`}>replayed ×${places}</span>`}
+      ${
+        places > 0 &&
+        html`<span class="badge info" title=${`This success took ${plural(places, "place")} in later groups`}>replayed ×${places}</span>`
+      }
     `;
   }
 
-  const Message = ({ kind = "note", children }) => html`<p class=${`message ${kind}`} role=${kind === "bad" ? "alert" : "status"}>${children}</p>`;
+  const Message = ({ kind = "note", children }) =>
+    html`<p class=${`message ${kind}`} role=${kind === "bad" ? "alert" : "status"}>${children}</p>`;
 
   /** What stands in a page's place until its document is there. */
   const Waiting = ({ error, what }) =>
-    error ? html`<${Message} kind="bad">${what} could not be read: ${error.message}<//>` : html`<p class="waiting" role="status">Reading ${what} …</p>`;
+    error
+      ? html`<${Message} kind="bad">${what} could not be read: ${error.message}<//>`
+      : html`<p class="waiting" role="status">Reading ${what} …</p>`;
 
   /** A heading that takes the focus when its page opens, so that a screen reader begins there. */
   function Heading({ children, focusKey }) {
@@ -144,5 +153,17 @@
     </dl>`;
 
   viewer.ui = { html, number, signed, whole, percent, plural, duration, kindName, known };
-  Object.assign(viewer.ui, { useDocument, usePolling, useKeys, Link, episodeRoute, Score, ReplayBadges, Message, Waiting, Heading, Facts });
+  Object.assign(viewer.ui, {
+    useDocument,
+    usePolling,
+    useKeys,
+    Link,
+    episodeRoute,
+    Score,
+    ReplayBadges,
+    Message,
+    Waiting,
+    Heading,
+    Facts,
+  });
 }
