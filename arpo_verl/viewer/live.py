@@ -14,7 +14,7 @@ from arpo_verl.viewer.json_files import read_json_object
 LIVE_FILE = "live.json"
 POOL_FILE = "pool.json"
 POOL_FRESH_S = 60.0
-"""A pool writes its state every second while it works; after this long without, its trainer is taken to have ended."""
+"""A pool writes its state every 15 s at least; after this long without, its trainer is taken to have ended."""
 RUNNING_S = 900.0
 """An episode that was not written to for so long was left by a trainer that was killed: no turn takes that long."""
 REPLY_CHARACTERS = 2000

@@ -1,0 +1,99 @@
+"""What the recorder, the trainer's driver and the pool write is what the viewer reads."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import torch
+from viewer_run import png
+
+from arpo_verl.environments.status_file import HEARTBEAT_S, StatusFile
+from arpo_verl.replay.group_log import GROUPS_FILE, GroupLog, LoggedRow
+from arpo_verl.replay.labels import RowLabel
+from arpo_verl.rollout.episode import Episode, Turn
+from arpo_verl.rollout.episode_folder import EpisodeFolder, write_episode
+from arpo_verl.rollout.record import EpisodeRecord, live_document
+from arpo_verl.rollout.scoring import Score
+from arpo_verl.rollout.sequence import EpisodeSequence
+from arpo_verl.types import Click, EpisodeId, Point, Size, StopReason, Task
+from arpo_verl.viewer import documents, live
+
+TASK = Task("press-ok", "Press OK.", {})
+TURN = Turn("Action: click(start_box='(3,4)')", "press it", (Click(Point(30, 40)),))
+
+
+def record(written, id, success=1.0):
+    """An episode of two turns, recorded as a rollout worker does."""
+    episode = Episode(
+        task=TASK,
+        sequence=EpisodeSequence([1, 2]),
+        images=(),
+        screenshots=(png(), png("gray")),
+        turns=(TURN, TURN),
+        stop_reason=StopReason.FINISHED,
+        success=success,
+        generate_s=1.0,
+        desktop_s=2.0,
+        image_size=Size(96, 64),
+        started_at=1_700_000_000.5,
+        wall_s=3.5,
+    )
+    row = {"global_steps": id.step, "uid": id.uid, "session_id": id.session}
+    content = EpisodeRecord.of_row(row, episode, Score(success), "desktop-1 on here")
+    folder = write_episode(written.trajectories, content, episode.screenshots)
+    return f"{folder.parent.name}/{folder.name}"
+
+
+def test_a_recorded_episode_is_read(written, run):
+    id = record(written, EpisodeId(7, "u-1", 2))
+    (episode,) = run.snapshot().episodes
+    assert (episode.id, episode.task_id, episode.key) == (id, "press-ok", (7, "u-1", 2))
+    assert (episode.success, episode.reward, episode.stop_reason) == (1.0, 1.0, "finished")
+    assert (episode.num_steps, episode.screenshots, episode.validation) == (2, 2, None)
+    assert (episode.started_at, episode.wall_s, episode.generate_s) == (1_700_000_000.5, 3.5, 1.0)
+    assert documents.episode_document(run, run.snapshot(), id)["turns"][1]["actions"][0]["point"] == [30, 40]
+
+
+def test_a_replay_that_the_trainer_logged_is_joined(written, run):
+    """Trained on a step later than drawn, as an asynchronous trainer does."""
+    source = record(written, EpisodeId(1, "u-0", 0))
+    failed = record(written, EpisodeId(2, "u-1", 0), success=0.0)
+    elsewhere = record(written, EpisodeId(2, "u-1", 1), success=0.0)
+    log = GroupLog()
+    rows = {
+        "u-1_0_0": LoggedRow("press-ok", 0, 2, SimpleNamespace(step=1, episode=EpisodeId(1, "u-0", 0))),
+        "u-1_1_0": LoggedRow("press-ok", 1, 2, SimpleNamespace(step=0, episode=None)),
+    }
+    log.open(written.trajectories / "step_000003" / GROUPS_FILE, 3, rows)
+    labels = {position: RowLabel("u-1", key) for position, key in enumerate(rows)}
+    log.write(labels, torch.tensor([1.0, 0.5]), torch.tensor([0.25, -0.25]))
+    snapshot = run.snapshot()
+    assert snapshot.training(source).replayed_into == (failed,)
+    assert (snapshot.training(failed).advantage, snapshot.training(failed).replayed_by) == (0.25, source)
+    assert (snapshot.training(elsewhere).replaced, snapshot.training(elsewhere).replayed_by) == (True, None)
+
+
+def test_an_episode_being_recorded_is_seen(written, run):
+    id = EpisodeId(4, "u-9", 1)
+    folder = EpisodeFolder(written.trajectories, EpisodeRecord(id, "press-ok", {}).folder)
+    folder.open()
+    folder.write_live(live_document(id, TASK, "desktop-1 on here", time.time(), ()))
+    folder.add_screenshot(png())
+    folder.write_live(live_document(id, TASK, "desktop-1 on here", time.time(), (TURN,)))
+    folder.add_screenshot(png())
+    (running,) = documents.live_document(run)["running"]
+    assert (running["task_id"], running["step"], running["session"]) == ("press-ok", 4, 1)
+    assert (running["num_turns"], running["last_actions"][0]["action"]) == (1, "Click")
+    assert running["screenshot"].endswith("/01.png")
+
+
+def test_the_pools_state_is_seen_and_its_pause_is_no_end(written, run):
+    async def written_once():
+        writing = asyncio.create_task(StatusFile(written.path / live.POOL_FILE, lambda: {"waiting": 2}).run())
+        while not (written.path / live.POOL_FILE).exists():
+            await asyncio.sleep(0.01)
+        writing.cancel()
+
+    asyncio.run(written_once())
+    assert run.pool()["waiting"] == 2
+    assert live.POOL_FRESH_S >= 2 * HEARTBEAT_S
