@@ -32,7 +32,7 @@ osworld-packages:
 $(READY): setup.py pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e ".[trainer,osworld,desktop,dev]"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e ".[trainer,osworld,desktop,view,dev]"
 	$(BIN)/arpo-verl install-osworld
 	touch $@
 

@@ -23,8 +23,8 @@ EXTRAS = {
         "cachetools",
         "tensorboard",
     ],
-    # What `arpo-verl view` serves with; veRL brings both.
-    "view": ["fastapi", "uvicorn"],
+    # What `arpo-verl view` serves with, which veRL brings too, and `arpo-verl report` writes and draws with.
+    "view": ["fastapi", "uvicorn", "jinja2", "matplotlib"],
     # What the embedded desktop's guest runs.
     "desktop": ["python-xlib==0.33"],
     # What OSWorld's client imports. The client itself pins numpy<2 and torch 2.5: `arpo-verl install-osworld` installs
@@ -88,6 +88,7 @@ setup(
             "skeleton/.config/*/*",
             "skeleton/.config/*/*/*",
         ],
+        "arpo_verl.viewer.report": ["templates/*"],
         "arpo_verl.viewer": ["assets/*", "assets/*/*", "assets/*/*/*"],
         "arpo_verl.tasks": ["embedded/*.json", "expert.json"],
     },

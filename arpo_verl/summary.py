@@ -74,7 +74,7 @@ def summarize_run(run_dir: Path) -> RunSummary:
     rows = sorted(by_step.items())
     training = [data for _, data in rows if "rollout/success_mean" in data]
     successes = [data["rollout/success_mean"] for data in training]
-    validations = [value for _, data in rows if (value := _validation_success(data)) is not None]
+    validations = [value for _, data in rows if (value := validation_success(data)) is not None]
     step_seconds = [data["timing_s/step"] for data in training if "timing_s/step" in data]
     diffs = [diff for data in training if (diff := _probs_diff(data)) is not None]
     return RunSummary(
@@ -124,7 +124,7 @@ def format_summary(summary: RunSummary) -> str:
     return "\n".join(lines)
 
 
-def _validation_success(data: dict[str, float]) -> float | None:
+def validation_success(data: dict[str, float]) -> float | None:
     """The success rate of a validation row: veRL names it by data source and sample count."""
     for name, value in data.items():
         if name.startswith("val-") and "/success/mean@" in name:

@@ -1,0 +1,38 @@
+"""`arpo-verl report RUN`: one HTML file that tells what a run came to."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from arpo_verl.errors import MissingDependencyError
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "report",
+        help="one HTML file: what ran, success, replay's effect, faults, times, episodes",
+        description="Writes one HTML file that opens from disk, needs no network and can be printed or sent. "
+        "Works on a run that goes on, was resumed or is old, and says what it does not tell.",
+    )
+    parser.add_argument("path", type=Path, metavar="RUN", help="a recipe's run_dir, or its trajectories folder")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the run's folder")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the report and say where it lies."""
+    from arpo_verl.viewer.runs import open_run
+
+    opened = open_run(args.path)
+    try:
+        from arpo_verl.viewer.report import write_report
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f'a report needs {error.name}, which is not installed; pip install "arpo-verl[view]"'
+        ) from error
+    file = args.out or opened.run_dir / "report.html"
+    size = write_report(opened, file)
+    print(f"{file} ({size / 1024:.0f} KiB)")
+    return 0

@@ -1,0 +1,23 @@
+"""A run's report: one HTML file that needs neither a network nor a script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from arpo_verl.viewer.report.content import gather
+from arpo_verl.viewer.report.page import render
+from arpo_verl.viewer.runs import Run
+
+__all__ = ["write_report"]
+
+
+def write_report(run: Run, file: Path) -> int:
+    """Write the report of a run, finished or not.
+
+    Returns:
+        The file's size in bytes.
+    """
+    content = render(gather(run)).encode("utf-8", errors="replace")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+    return len(content)

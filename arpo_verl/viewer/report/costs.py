@@ -1,0 +1,148 @@
+"""Where the time went, and what broke."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from arpo_verl.viewer.episodes import EpisodeSummary
+from arpo_verl.viewer.metrics import Metrics
+from arpo_verl.viewer.report.success import group_by
+
+STEP = "timing_s/step"
+PARTS = {
+    "timing_s/gen": "rollouts: desktops and generation",
+    "timing_s/old_log_prob": "old log-probs",
+    "timing_s/ref": "reference log-probs",
+    "timing_s/adv": "advantages",
+    "timing_s/update_critic": "critic's update",
+    "timing_s/update_actor": "actor's update",
+    "timing_s/update_weights": "weights to the rollout engine",
+    "timing_s/save_checkpoint": "checkpoint",
+    "timing_s/testing": "validation",
+}
+"""What a step consists of, in veRL's names; the rest of `timing_s/*` is a part of one of these."""
+CALLS = {
+    "environment/lease_wait_s/mean": "wait for a desktop",
+    "environment/boot_s/mean": "boot or clean a desktop (before it is leased)",
+    "environment/reset_s/mean": "set the task up",
+    "environment/step_s/mean": "one action and the look at it",
+    "environment/evaluate_s/mean": "evaluate",
+}
+FAULTS = {
+    "environment/dropped_sessions": "sessions dropped: every desktop they were given failed",
+    "environment/faults/boot": "desktops that did not boot",
+    "environment/faults/setup": "task set-ups that failed",
+    "environment/faults/lost": "desktops lost during an episode",
+    "environment/faults/evaluator": "evaluators that failed",
+    "environment/faults/host": "desktops lost with their node",
+    "environment/faults/idle": "desktops found dead while idle",
+    "environment/leases_reclaimed": "desktops taken back from rollouts that had died",
+    "environment/quarantined_sessions": "sessions dropped because their task is quarantined",
+}
+ALL_TASKS = "all tasks"
+_IN_EPISODES = ("setup", "lost", "evaluator", "host")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a step, or a call: seconds."""
+
+    name: str
+    what: str
+    mean_s: float
+    max_s: float
+    share: float | None = None
+    """Of all steps' time."""
+
+
+@dataclass(frozen=True)
+class TaskTime:
+    """A task's mean seconds an episode; None where the run did not record them."""
+
+    task_id: str
+    episodes: int
+    wall_s: float | None
+    generate_s: float | None
+    desktop_s: float | None
+    num_steps: float
+
+    @property
+    def order(self) -> float:
+        known = (self.generate_s or 0.0) + (self.desktop_s or 0.0)
+        return self.wall_s if self.wall_s is not None else known
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of fault and how often it came."""
+
+    what: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Faults:
+    kinds: list[Fault] | None
+    """None: the run did not log them."""
+    retried: int
+    """Attempts that a desktop's fault ended, and that were made again on a fresh desktop."""
+    quarantined: list[str]
+    """Tasks quarantined when the pool last wrote its state."""
+    broken: dict[str, str]
+    """Recorded folders that could not be read as an episode, and why."""
+
+
+def step_parts(metrics: Metrics) -> list[Part]:
+    """What a step's time is made of, longest first, with what no timer accounts for."""
+    whole = _values(metrics, STEP)
+    parts = [_part(metrics, name, what, sum(whole)) for name, what in PARTS.items() if _values(metrics, name)]
+    parts.sort(key=lambda part: part.mean_s, reverse=True)
+    if not whole:
+        return parts
+    rest_s = sum(whole) - sum(sum(_values(metrics, name)) for name in PARTS)
+    rest = Part("", "everything else", max(0.0, rest_s) / len(whole), 0.0, max(0.0, rest_s) / sum(whole))
+    return [*parts, rest]
+
+
+def desktop_calls(metrics: Metrics) -> list[Part]:
+    """What the desktops' calls take, by the step's means."""
+    return [_part(metrics, name, what, 0.0) for name, what in CALLS.items() if _values(metrics, name)]
+
+
+def slowest_tasks(episodes: Sequence[EpisodeSummary], count: int = 10) -> list[TaskTime]:
+    """The tasks whose episodes take longest, after all together."""
+    if not episodes:
+        return []
+    tasks = [_task_time(id, of) for id, of in group_by((e.task_id, e) for e in episodes).items()]
+    slowest = sorted((task for task in tasks if task.order > 0), key=lambda task: task.order, reverse=True)
+    return [_task_time(ALL_TASKS, episodes), *slowest[:count]] if slowest else []
+
+
+def faults(metrics: Metrics, quarantined: Iterable[str], broken: dict[str, str]) -> Faults:
+    """What broke."""
+    kinds = None
+    if any(name in metrics.series for name in FAULTS):
+        kinds = [Fault(what, int(sum(_values(metrics, name)))) for name, what in FAULTS.items()]
+    in_episodes = sum(sum(_values(metrics, f"environment/faults/{kind}")) for kind in _IN_EPISODES)
+    retried = int(in_episodes - sum(_values(metrics, "environment/dropped_sessions")))
+    return Faults(kinds, max(0, retried), list(quarantined), broken)
+
+
+def _part(metrics: Metrics, name: str, what: str, whole_s: float) -> Part:
+    values = _values(metrics, name)
+    return Part(name, what, fmean(values), max(values), sum(values) / whole_s if whole_s else None)
+
+
+def _values(metrics: Metrics, name: str) -> list[float]:
+    return [value for value in metrics.column(name) if value is not None]
+
+
+def _task_time(task_id: str, episodes: Sequence[EpisodeSummary]) -> TaskTime:
+    def mean(name: str) -> float | None:
+        values = [value for episode in episodes if (value := getattr(episode, name)) is not None]
+        return fmean(values) if values else None
+
+    steps = fmean(episode.num_steps for episode in episodes)
+    return TaskTime(task_id, len(episodes), mean("wall_s"), mean("generate_s"), mean("desktop_s"), steps)
