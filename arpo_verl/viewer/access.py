@@ -59,6 +59,8 @@ class AccessControl:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(SECURITY_HEADERS)
+                # Browsers else keep the page's files for a guessed time, past an upgrade.
+                headers.setdefault("Cache-Control", "private, no-cache")
                 if came_with_token:
                     headers.append("Set-Cookie", f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/")
             await send(message)

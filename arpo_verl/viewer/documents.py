@@ -6,6 +6,7 @@ Times are seconds, an `id` is `step_000012/<folder>`. What a run did not record 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import threading
 import time
@@ -106,7 +107,7 @@ class EpisodesFeed:
 
     def _number_of(self, cursor: str | None) -> int | None:
         origin, _, number = (cursor or "").partition(".")
-        return int(number) if origin == self._origin and number.isascii() and number.isdecimal() else None
+        return int(number) if origin == self._origin and re.fullmatch("[0-9]{1,18}", number) else None
 
 
 def episode_document(run: Run, snapshot: Snapshot, episode_id: str) -> dict[str, Any]:

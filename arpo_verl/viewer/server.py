@@ -44,7 +44,7 @@ def build_app(run: Run, *, token: str | None, port: int) -> ASGIApp:
 
     @app.get("/")
     def index() -> Response:
-        return Response(index_page("server"), media_type="text/html", headers={"Cache-Control": "no-cache"})
+        return Response(index_page("server"), media_type="text/html")
 
     app.mount("/assets", StaticFiles(directory=ASSETS), name="assets")
     return AccessControl(app, token, port)
@@ -125,7 +125,7 @@ def _read_no_link(path: Path) -> bytes:
 def _json(request: Request, document: dict[str, Any]) -> Response:
     content = dump_json(document)
     etag = f'"{hashlib.sha1(content, usedforsecurity=False).hexdigest()}"'
-    headers = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding", "ETag": etag}
+    headers = {"Vary": "Accept-Encoding", "ETag": etag}
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers=headers)
     if len(content) >= _GZIP_FROM_BYTES and "gzip" in request.headers.get("accept-encoding", ""):

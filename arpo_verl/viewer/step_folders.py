@@ -56,10 +56,11 @@ class StepFolders:
     def list_folders(self) -> None:
         """List the step folders anew, and the episodes in those that changed."""
         try:
-            with os.scandir(self.root) as entries:
-                names = {entry.name for entry in entries if step_of(entry.name) is not None and entry.is_dir()}
+            names = {name for name in _folders_in(self.root) if step_of(name) is not None}
         except FileNotFoundError:
             names = set()
+        except OSError:  # a network disk may fail for a while: what was seen stands
+            names = set(self._steps)
         for name in names | self._steps.keys():
             _list_step(self.root / name, self._steps.setdefault(name, _Listing()))
 
@@ -104,15 +105,22 @@ def _list_step(folder: Path, listing: _Listing) -> None:
         modified_ns = folder.stat().st_mtime_ns
         if modified_ns == listing.modified_ns:
             return
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.is_dir()]
+        names = _folders_in(folder)
     except FileNotFoundError:
         modified_ns, names = 0, []
+    except OSError:
+        return
     listing.finished = {f"{folder.name}/{name}" for name in names if not name.startswith(".")}
     listing.unfinished = sorted(f"{folder.name}/{name}" for name in names if name.startswith("."))
     settled = time.time_ns() - modified_ns > _CLOCK_STEP_NS
     listing.modified_ns = modified_ns if settled else -1
     listing.is_new = True
+
+
+def _folders_in(folder: Path) -> list[str]:
+    """The names of the folders in a folder; no links, which could lead out of the run."""
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def _signature(folder: Path) -> tuple[int, ...]:

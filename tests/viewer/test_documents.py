@@ -91,6 +91,14 @@ def test_a_cursor_of_another_server_gets_all(written, run, cursor):
     assert (len(document["rows"]), document["complete"]) == (1, True)
 
 
+@pytest.mark.parametrize("number", ["9" * 5000, "-1", "1.0", " 1", "x", ""])
+def test_a_cursor_that_was_tampered_with_gets_all(written, run, number):
+    written.episode(1)
+    feed = EpisodesFeed()
+    origin = feed.document(run.snapshot(), None)["cursor"].partition(".")[0]
+    assert feed.document(run.snapshot(), f"{origin}.{number}")["complete"]
+
+
 def test_an_older_snapshot_takes_nothing_back(written, run):
     feed = EpisodesFeed()
     written.episode(1, uid="a")

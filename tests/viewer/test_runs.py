@@ -204,5 +204,23 @@ def test_a_link_leads_out_of_no_run(written, run, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (written.trajectories / "step_000001" / "link__u_0").symlink_to(outside)
+    (written.trajectories / "step_000009").symlink_to(written.trajectories / "step_000001")
     with pytest.raises(KeyError):
         run.folder("step_000001/link__u_0")
+    snapshot = run.snapshot()
+    assert len(snapshot.episodes) == 1
+    assert not snapshot.broken
+
+
+def test_a_disk_that_fails_for_a_while_takes_nothing_back(written, run, monkeypatch):
+    written.episode(1)
+    run.snapshot()
+    written.episode(2)
+
+    def fail(_):
+        raise OSError(116, "Stale file handle")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(step_folders.os, "scandir", fail)
+        assert len(run.snapshot().episodes) == 1
+    assert len(run.snapshot().episodes) == 2

@@ -98,6 +98,11 @@ def test_every_document_is_served(written, url):
     assert requests.get(url + "api/live").json()["running"] == []
 
 
+@pytest.mark.parametrize("path", ["", "assets/app.js", "api/run"])
+def test_what_may_change_is_asked_for_again(enclosed_url, path):
+    assert requests.get(enclosed_url + path).headers["cache-control"] == "private, no-cache"
+
+
 def test_screenshots_are_served_as_what_they_are(written, url):
     id = written.episode(1)
     shutil.copy(written.trajectories / id / "00.png", written.trajectories / id / "02.jpg")
