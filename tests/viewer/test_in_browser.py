@@ -214,13 +214,14 @@ def _is_red(pixel):
 def test_actions_are_told_and_drawn_apart(server, made, page):
     page.goto(f"{server}#/episode/{made.winner}")
     marks, said = page.locator(".step svg"), page.locator(".step figcaption")
+    marks.wait_for()  # they need the screenshot's size
     drawn = {}
     for turn in range(1, 8):
         see(page, ".stepper", f"step {turn} of 7")
-        drawn[turn] = (marks.inner_html() if marks.count() else "", said.inner_text())
+        drawn[turn] = (marks.inner_html(), said.inner_text())
         page.keyboard.press("ArrowRight")
-    assert drawn[1][0].count("<circle") == 2 and "click left at (480, 380)" in drawn[1][1]
-    assert drawn[2][0].count("<circle") == 4 and "2× left" in drawn[2][0] and "double click" in drawn[2][1]
+    assert drawn[1][0].count("<circle") == 4 and "click left at (480, 380)" in drawn[1][1]
+    assert drawn[2][0].count("<circle") == 6 and "2× left" in drawn[2][0] and "double click" in drawn[2][1]
     assert "<rect" in drawn[3][0] and ">right<" in drawn[3][0]
     assert "drag" in drawn[4][0] and "from (100, 120) to (400, 300)" in drawn[4][1]
     assert "scroll 3" in drawn[5][0] and "stroke-dasharray" in drawn[5][0]  # where the drag had left the pointer

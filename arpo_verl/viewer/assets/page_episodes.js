@@ -39,12 +39,14 @@
       title: "Advantage",
       numeric: true,
       wide: true,
-      cell: (row) =>
-        html`<span title=${row.replaced ? "of the replay that took its place" : null}>${signed(row.advantage)}</span>`,
+      cell: (row) => (row.replaced ? html`<${ReplaysAdvantage} row=${row} />` : signed(row.advantage)),
     },
     { name: "replay", title: "Replay", cell: (row) => html`<${ReplayBadges} row=${row} />` },
     { name: "wall_s", title: "Time", numeric: true, wide: true, cell: (row) => duration(row.wall_s) },
   ];
+
+  const ReplaysAdvantage = ({ row }) =>
+    html`<span class="muted" title="of the replay that took its place">(${signed(row.advantage)})</span>`;
 
   const SUCCESS = [
     ["", "any"],
