@@ -49,6 +49,16 @@ def test_a_last_line_without_its_newline_counts_once(written, run):
     assert run.metrics().column("loss") == (3.0, 2.0)
 
 
+def test_a_file_written_anew_in_place_is_read_anew(written, run):
+    for step in (1, 2, 3):
+        written.metrics(step, loss=3.0)
+    run.metrics()
+    (written.path / "metrics.jsonl").write_text("")
+    run.metrics()
+    written.metrics(1, loss=1.0)
+    assert run.metrics().column("loss") == (1.0,)
+
+
 def test_a_resumed_run_goes_on_with_its_curves(written, run):
     for step, loss in ((1, 3.0), (2, 2.0), (3, 9.0)):
         written.metrics(step, loss=loss)

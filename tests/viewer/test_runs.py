@@ -105,7 +105,9 @@ def test_an_episode_taken_away_is_gone(written, run):
     written.episode(2)
     run.snapshot()
     shutil.rmtree(written.trajectories / id)
-    assert [episode.step for episode in run.snapshot().episodes] == [2]
+    snapshot = run.snapshot()
+    assert [episode.step for episode in snapshot.episodes] == [2]
+    assert not snapshot.broken
 
 
 @pytest.mark.parametrize("content", ["", '{"task_id": "a", "tur', "[]", '{"task_id": 3}', "[" * 100_000])
@@ -192,9 +194,18 @@ def test_what_is_no_folder_is_refused(tmp_path):
         open_run(tmp_path / "file")
 
 
-@pytest.mark.parametrize("id", ["step_000001/..", "step_000001/.", "../x", "step_000001", "step_000001/", "x/y", ""])
+EPISODE = "step_000001/press-ok__u1_0"
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        *("", "x/y", "../x", "step_000001", "step_000001/", "step_000001/.", "step_000001/..", f"{EPISODE}/"),
+        *(f"{EPISODE}/../press-ok__u1_0", f"step_000001/../{EPISODE}", f"{EPISODE}\0", "/" + EPISODE),
+    ],
+)
 def test_an_id_leads_to_no_other_folder(written, run, id):
-    written.episode(1)
+    assert written.episode(1) == EPISODE
     with pytest.raises(KeyError):
         run.folder(id)
 
