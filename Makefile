@@ -45,7 +45,7 @@ demo: $(POLICY)
 
 test: setup
 	-@$(MAKE) --silent osworld-packages  # without them, the tests that need them are skipped
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)  # much of a test is waiting for a desktop or for Ray
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

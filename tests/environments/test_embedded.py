@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -110,12 +112,12 @@ ODD_SIZE = (322, 242)
 
 POOL_OWNER = f"""
 import asyncio, json, sys
-import ray
+from ray_start import start_ray
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.pool import DesktopPool
 from arpo_verl.types import Hotkey, Task, TypeText, Wait
 
-ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+start_ray()
 pool = DesktopPool.connect(EnvironmentConfig(screen_size={ODD_SIZE}, num_desktops=2))
 task = Task("name-dialog", "", json.loads(sys.argv[1]))
 
@@ -144,7 +146,8 @@ def odd_x_servers():
 
 def test_episodes_run_through_the_pool_and_a_killed_owner_leaves_no_desktop():
     command = [sys.executable, "-c", POOL_OWNER, json.dumps(NAME_DIALOG)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as owner:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as owner:
         try:
             scores = json.loads(owner.stdout.readline())
             metrics = json.loads(owner.stdout.readline())

@@ -36,6 +36,7 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Hide
 TRAINER = """
 import asyncio, json, os, signal, sys
 import ray
+from ray_start import start_ray
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.pool import DesktopPool
 from arpo_verl.errors import DesktopError
@@ -47,13 +48,7 @@ try:
     import desktop_env
 except ImportError:
     desktop_env = None
-for attempt in range(4):  # a busy machine may need another go
-    try:
-        options = dict(num_cpus=1, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
-        ray.init(address="local", **options)
-        break
-    except Exception:
-        ray.shutdown()
+start_ray(num_cpus=1, object_store_memory=100 * 2**20)
 pool = DesktopPool.connect(EnvironmentConfig(
     provider="where_it_runs:make", provider_options={"record": record}, path_to_vm=vm, screen_size=(640, 480),
     num_desktops=1, py_executable=python, cache_dir=cache, action_pause_s=0.5, evaluate_pause_s=1,
@@ -109,7 +104,9 @@ def test_desktops_run_on_another_python_and_a_killed_worker_leaves_no_container(
     engine = FakeDocker(tmp_path, Size(640, 480))
     try:
         command = [trainer, "-c", TRAINER, record, vm, worker, tmp_path / "cache"]
-        env = {**os.environ, "DOCKER_HOST": engine.host, "PYTHONPATH": str(Path(__file__).parent)}
+        here = Path(__file__).parent
+        path = os.pathsep.join(map(str, (here, here.parent)))
+        env = {**os.environ, "DOCKER_HOST": engine.host, "PYTHONPATH": path}
         env["RAY_raylet_start_wait_time_s"] = "60"
         done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=900)
         lines = [line for line in done.stdout.splitlines() if line.startswith("REPORT")]

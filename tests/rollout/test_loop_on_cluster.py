@@ -15,6 +15,7 @@ import ray
 from loop_harness import DONE, HIT, ROW, ScriptedEngine, make_loop, recipe
 from omegaconf import OmegaConf
 from ray.cluster_utils import Cluster
+from ray_start import in_a_few_attempts
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.pool import DesktopPool
@@ -33,7 +34,7 @@ def nodes():
     cluster = Cluster()
     running = Nodes(cluster)
     try:
-        start_node(cluster, num_cpus=2, include_dashboard=False)
+        in_a_few_attempts(lambda: cluster.add_node(num_cpus=2, include_dashboard=False))
         running.add("east", 4)
         running.add("west", 2)
         ray.init(address=cluster.address, log_to_driver=False)
@@ -43,23 +44,14 @@ def nodes():
         cluster.shutdown()
 
 
-def start_node(cluster, **options):
-    """Ray gives a node's start 30 s and no option to wait longer, which a busy machine may need."""
-    for attempt in range(5):
-        try:
-            return cluster.add_node(**options)
-        except Exception:
-            if attempt == 4:
-                raise
-
-
 class Nodes:
     def __init__(self, cluster):
         self.cluster = cluster
         self.by_name = {}
 
     def add(self, name, units):
-        self.by_name[name] = start_node(self.cluster, num_cpus=0, resources={f"docker:{name}": units})
+        resources = {f"docker:{name}": units}
+        self.by_name[name] = in_a_few_attempts(lambda: self.cluster.add_node(num_cpus=0, resources=resources))
 
     def kill(self, name):
         """SIGKILL the node, and wait for its workers: they live on for a moment, long enough to end an episode."""
