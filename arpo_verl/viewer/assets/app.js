@@ -68,7 +68,7 @@
 
   function useRoute() {
     const [route, setRoute] = useState(viewer.route.current());
-    useEffect(() => {
+    useLayoutEffect(() => {
       const changed = () => setRoute(viewer.route.current());
       window.addEventListener("hashchange", changed);
       return () => window.removeEventListener("hashchange", changed);

@@ -17,7 +17,7 @@
     ReplayBadges,
     Heading,
   } = viewer.ui;
-  const { useEffect, useMemo, useRef } = preactHooks;
+  const { useLayoutEffect, useMemo, useRef } = preactHooks;
   const { count, filtersOf, meanSuccess } = viewer.episodes;
 
   const PAGE_ROWS = 100;
@@ -89,7 +89,7 @@
       n: () => page < pages && turnTo(page + 1),
       p: () => page > 1 && turnTo(page - 1),
     });
-    useEffect(() => {
+    useLayoutEffect(() => {
       // Who comes back from an episode goes on from its row.
       list.current.querySelector(`a[data-id="${CSS.escape(viewer.lastOpened || "")}"]`)?.focus({ preventScroll: true });
     }, []);

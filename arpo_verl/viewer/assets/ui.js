@@ -2,7 +2,7 @@
 /* What every page uses: templates, hooks, and the small parts that recur. Text is always text: no markup is set. */
 {
   const { h } = preact;
-  const { useEffect, useRef, useState } = preactHooks;
+  const { useEffect, useLayoutEffect, useRef, useState } = preactHooks;
   const html = htm.bind(h);
 
   // --- Numbers and names -------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@
   function useKeys(keys) {
     const latest = useRef(keys);
     latest.current = keys;
-    useEffect(() => {
+    useLayoutEffect(() => {
       const pressed = (event) => {
         if (event.ctrlKey || event.altKey || event.metaKey || document.querySelector("dialog[open]")) return;
         if (event.target.closest?.(TYPED_INTO)) {
@@ -141,7 +141,7 @@
   /** A heading that takes the focus when its page opens, so that a screen reader begins there. */
   function Heading({ children, focusKey }) {
     const ref = useRef(null);
-    useEffect(() => {
+    useLayoutEffect(() => {
       ref.current.focus({ preventScroll: true });
     }, [focusKey]);
     return html`<h1 tabindex="-1" ref=${ref}>${children}</h1>`;
