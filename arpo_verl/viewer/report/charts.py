@@ -31,7 +31,6 @@ _VARIABLES = {
 _INK, _FAINT, _GRID, *SERIES = _VARIABLES
 _STYLE: Any = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "arpo_verl",
     "text.parse_math": False,
     "font.family": "sans-serif",
     "font.size": 10,
@@ -78,7 +77,7 @@ def success_chart(training: Sequence[StepSuccess], validation: Sequence[StepSucc
         axes.set_ylim(0, 102)
         axes.set_ylabel("success, %")
 
-    return _svg(draw)
+    return _svg("success", draw)
 
 
 def stacked_chart(
@@ -104,19 +103,20 @@ def stacked_chart(
         axes.set_ylim(bottom=0)
         axes.set_ylabel(label)
 
-    return _svg(draw)
+    return _svg(label, draw)
 
 
 def _percent(shares: Sequence[float]) -> list[float]:
     return [100 * share for share in shares]
 
 
-def _svg(draw: Any) -> str:
+def _svg(name: str, draw: Any) -> str:
+    """Draw on a chart's axes; `name` makes the ids in it differ from those of the page's other charts."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
         axes = figure.add_subplot()
         draw(axes)
