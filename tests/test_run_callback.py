@@ -4,8 +4,11 @@ import json
 import os
 
 import pytest
+from omegaconf import OmegaConf
 
-from arpo_verl.run_callback import RAY_JOB_CONFIG, hand_to_ray_workers
+from arpo_verl import run_callback
+from arpo_verl.run_callback import RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers
+from arpo_verl.starts import read_starts
 
 
 @pytest.fixture(autouse=True)
@@ -31,3 +34,14 @@ def test_what_a_submitted_job_says_stays(monkeypatch):
     hand_to_ray_workers("PLACE")
     expected = {"working_dir": "/code", "env_vars": {"A": "1", "PLACE": "/runs/1"}}
     assert handed() == {"runtime_env": expected, "metadata": {"job_name": "x"}}
+
+
+def test_each_start_is_noted_in_the_runs_folder(tmp_path, monkeypatch):
+    for name in ("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"):
+        monkeypatch.setenv(name, "")  # so that it is put back afterwards
+    monkeypatch.setattr(run_callback, "check_recipe", lambda config: None)
+    trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto", "total_epochs": 3}
+    config = OmegaConf.create({"run_dir": str(tmp_path / "run"), "trainer": trainer})
+    for _ in range(2):
+        RunCallback().on_job_start(config)
+    assert [start["recipe"] for start in read_starts(tmp_path / "run")] == [{"trainer.total_epochs": 3}] * 2
