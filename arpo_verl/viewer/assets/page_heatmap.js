@@ -9,7 +9,7 @@
   /** As many columns as a wide screen shows without scrolling; more steps share columns. */
   const MAX_BINS = 40;
   /** Up to here a cell has room for its value. */
-  const MAX_BINS_WITH_TEXT = 20;
+  const MAX_BINS_WITH_TEXT = 26;
   const SHADES = 10;
 
   const ORDERS = [

@@ -44,7 +44,7 @@
     return html`<li class="card">
       <h3><bdi>${episode.task_id}</bdi></h3>
       <p class="instruction"><bdi>${episode.instruction}</bdi></p>
-      <${Screenshot} src=${src} alt=${alt} />
+      <${Screenshot} src=${src} alt=${alt} without="no screenshot yet" />
       <p class="muted">
         step ${episode.step}, session ${episode.session} · turn ${episode.num_turns} · ${since(now, episode.started_at)} ·${" "}
         <bdi>${episode.desktop}</bdi>

@@ -95,14 +95,15 @@
    * One screenshot, or a notice in its place.
    * @param {string|null} src null where the recording has none
    * @param {Array} marks of `marksOfTurns`
+   * @param {string} without what stands in its place
    * @param {number} marksAcross how many marks' units make up the width: fewer for a small picture
    */
-  function Screenshot({ src, alt, marks = [], marksAcross = 72, lazy = false }) {
+  function Screenshot({ src, alt, marks = [], marksAcross = 72, lazy = false, without = "screenshot not kept" }) {
     const [size, setSize] = useState(null);
     const [failed, setFailed] = useState(null);
     useEffect(() => setFailed(null), [src]);
     if (!src || failed === src)
-      return html`<div class="shot missing" role="img" aria-label=${`${alt} (not kept)`}><span>screenshot not kept</span></div>`;
+      return html`<div class="shot missing" role="img" aria-label=${`${alt} (${without})`}><span>${without}</span></div>`;
     const [width, height] = size || [4, 3];
     const unit = width / marksAcross;
     return html`
