@@ -245,8 +245,8 @@ def test_an_old_run_without_groups_and_times_is_reported(written, tmp_path):
     page = page_of(written, tmp_path / "report.html")
     notes = text(page.xpath("//div[@class='notes']")[0])
     assert "no groups.jsonl" in notes and "When episodes began" in notes
-    assert "1 replays went into 1 steps" in text(page.get_element_by_id("replay"))
-    assert "1 episodes got a part of the score" in text(page.get_element_by_id("success"))
+    assert "Replays injected: 1, in 1 of the steps" in text(page.get_element_by_id("replay"))
+    assert "Episodes with a part of the score: 1." in text(page.get_element_by_id("success"))
 
 
 def test_metrics_without_a_recorded_episode_are_reported(tmp_path):

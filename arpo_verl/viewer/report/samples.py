@@ -18,6 +18,7 @@ EPISODES_A_KIND = 3
 MAX_FRAMES = 12
 FRAME_WIDTH = 300
 WEBP_QUALITY = 70
+REPLY_CHARACTERS = 400
 _USUAL = {"button": "left", "count": 1}
 IMAGE_BYTES = 3 * 1024**2
 """Of all images together, as they lie in the file: with the text, below some 5 MB."""
@@ -34,6 +35,9 @@ class Shot:
     thought: str
     actions: str
     error: str
+    """Why the reply could not be parsed; empty where it could."""
+    reply: str
+    """The raw reply, its beginning."""
 
     @property
     def alt(self) -> str:
@@ -133,6 +137,7 @@ def _shot(run: Run, episode_id: str, number: int, turn: Mapping[str, Any], budge
         thought=_text(turn.get("thought")),
         actions="; ".join(describe_action(action) for action in actions),
         error=_text(turn.get("parse_error")),
+        reply=_text(turn.get("text"))[:REPLY_CHARACTERS],
     )
 
 
