@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -29,8 +30,9 @@ logger = logging.getLogger(__name__)
 FINISH_TIMEOUT_S = 60.0
 """How long the end of an episode waits for its record: a network disk may hang instead of failing."""
 
-# Of their own, so that a slow disk does not keep screenshots from being decoded.
-_THREADS = ThreadPoolExecutor(4, thread_name_prefix="arpo_verl-recorder")
+# Of their own, so that a slow disk does not keep screenshots from being decoded. An episode keeps to one of them, which
+# keeps its writes in order: to tell the event loop of every write would cost more than the writes.
+_THREADS = itertools.cycle([ThreadPoolExecutor(1, thread_name_prefix="arpo_verl-recorder") for _ in range(4)])
 
 
 class Recorder:
@@ -78,15 +80,21 @@ class EpisodeWriter:
         self._keeps_screenshots = keeps_screenshots
         self._desktop = ""
         self._started_at = 0.0
-        self._writes: asyncio.Task[None] | None = None
+        self._thread = next(_THREADS)
         self._failed = False
 
     async def __aenter__(self) -> EpisodeWriter:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
-        if self._folder is not None and await self._written() and self._folder.is_open:
-            await _in_thread(self._folder.discard)
+        if self._folder is None:
+            return
+        done = self._thread.submit(self._folder.discard)  # nothing, where it is finished
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(done), FINISH_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            self._failed = True
+            logger.error("an episode of task %s was not written within %g s", self._task.task_id, FINISH_TIMEOUT_S)
 
     def begin(self, desktop: str) -> None:
         """The episode begins, on this desktop."""
@@ -106,48 +114,29 @@ class EpisodeWriter:
             self._write(self._write_live, self._folder, turns)
 
     async def finish(self, episode: Episode, score: Score) -> None:
-        """Put the finished folder in its place."""
+        """Have the finished folder put in its place; it is there when the writer is left."""
         if self._folder is None:
             return
         record = EpisodeRecord.of_row(self._row, episode, score, self._desktop)
         validation = await _runs_in_validation(self._id.uid)
         record = dataclasses.replace(record, content={**record.content, "validation": validation})
         self._write(partial(self._folder.finish, record, keep_screenshots=self._keeps_screenshots(episode)))
-        await self._written()
 
     def _write_live(self, folder: EpisodeFolder, turns: tuple[Turn, ...]) -> None:
         folder.write_live(live_document(self._id, self._task, self._desktop, self._started_at, turns))
 
     def _write(self, write: Callable[..., object], *args: Any) -> None:
-        """Write in a thread, after what is being written."""
-        self._writes = asyncio.get_running_loop().create_task(self._write_after(self._writes, write, *args))
+        """Write after what is being written, unless that failed."""
+        self._thread.submit(self._try, write, *args)
 
-    async def _write_after(self, before: asyncio.Task[None] | None, write: Callable[..., object], *args: Any) -> None:
-        if before is not None:
-            await before
+    def _try(self, write: Callable[..., object], *args: Any) -> None:
         if self._failed:
             return
         try:
-            await _in_thread(write, *args)
-        except OSError:
+            write(*args)
+        except Exception:  # whatever it is: no record is worth an episode
             self._failed = True
             logger.exception("an episode of task %s could not be written", self._task.task_id)
-
-    async def _written(self) -> bool:
-        """Wait for all that is to be written; False where the disk hangs."""
-        if self._writes is None:
-            return True
-        await asyncio.wait({self._writes}, timeout=FINISH_TIMEOUT_S)
-        if self._writes.done():
-            self._writes.result()
-            return True
-        self._failed = True
-        logger.error("an episode of task %s was not written within %g s", self._task.task_id, FINISH_TIMEOUT_S)
-        return False
-
-
-async def _in_thread(function: Callable[..., object], *args: Any) -> None:
-    await asyncio.get_running_loop().run_in_executor(_THREADS, function, *args)
 
 
 async def _runs_in_validation(uid: str) -> bool | None:
