@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from arpo_verl.viewer.json_files import read_json_object
+from arpo_verl.viewer.json_files import as_number, read_json_object
 
 EPISODE_FILE = "episode.json"
 SCREENSHOT_NAME = re.compile(r"[0-9]{2,6}\.(png|jpg|jpeg|webp)")
@@ -74,16 +74,16 @@ def read_summary(folder: Path) -> EpisodeSummary:
         uid=_text(content, "uid"),
         session=_whole(content, "session", 0),
         validation=content["validation"] if isinstance(content.get("validation"), bool) else None,
-        success=_number(content, "success"),
-        reward=_number(content, "reward"),
+        success=as_number(content.get("success")),
+        reward=as_number(content.get("reward")),
         stop_reason=_text(content, "stop_reason"),
         num_steps=_whole(content, "num_steps", number_of_turns),
         format_error=content.get("format_error") is True,
         screenshots=len(screenshot_names(folder)),
-        started_at=_number(content, "started_at"),
-        wall_s=_number(content, "wall_s"),
-        generate_s=_number(content, "generate_s"),
-        desktop_s=_number(content, "desktop_s"),
+        started_at=as_number(content.get("started_at")),
+        wall_s=as_number(content.get("wall_s")),
+        generate_s=as_number(content.get("generate_s")),
+        desktop_s=as_number(content.get("desktop_s")),
     )
 
 
@@ -102,11 +102,6 @@ def step_of(folder_name: str) -> int | None:
 def _text(content: Mapping[str, Any], name: str) -> str:
     value = content.get(name)
     return value if isinstance(value, str) else ""
-
-
-def _number(content: Mapping[str, Any], name: str) -> float | None:
-    value = content.get(name)
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _whole(content: Mapping[str, Any], name: str, otherwise: int) -> int:

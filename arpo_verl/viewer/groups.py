@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.viewer.episodes import EpisodeKey, EpisodeSummary
-from arpo_verl.viewer.json_files import GrowingFile
+from arpo_verl.viewer.json_files import GrowingFile, as_number
 
 GROUPS_FILE = "groups.jsonl"
 
@@ -123,8 +123,8 @@ def _rows_of(line: Mapping[str, Any]) -> list[TrainedRow]:
             uid=uid,
             session=row["session"],
             step=step if isinstance(step, int) else None,
-            reward=_number(row.get("reward")),
-            advantage=_number(row.get("advantage")),
+            reward=as_number(row.get("reward")),
+            advantage=as_number(row.get("advantage")),
             replaced=isinstance(row.get("replay"), dict),
             replay=_key(row.get("replay")),
         )
@@ -140,7 +140,3 @@ def _key(replay: object) -> EpisodeKey | None:
     if not isinstance(uid, str) or not isinstance(session, int):
         return None
     return EpisodeKey(step if isinstance(step, int) else None, uid, session)
-
-
-def _number(value: object) -> float | None:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

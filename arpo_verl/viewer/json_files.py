@@ -40,6 +40,11 @@ def dump_json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
+def as_number(value: object) -> float | None:
+    """A number as it stands, None for anything else; a bool is none."""
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
 class GrowingFile:
     """A file of JSON objects, one a line, to which another process appends."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arpo_verl.summary import METRICS_FILE
-from arpo_verl.viewer.json_files import GrowingFile
+from arpo_verl.viewer.json_files import GrowingFile, as_number
 
 
 @dataclass(frozen=True)
@@ -59,5 +59,5 @@ def _merge(by_step: dict[int, dict[str, float]], row: Mapping[str, object]) -> N
     step, data = row.get("step"), row.get("data")
     if not isinstance(step, int) or not isinstance(data, dict):
         return
-    numbers = {name: value for name, value in data.items() if isinstance(value, (int, float))}
+    numbers = {name: number for name, value in data.items() if (number := as_number(value)) is not None}
     by_step.setdefault(step, {}).update(numbers)

@@ -38,7 +38,7 @@ def build_app(run: Run, *, token: str | None, port: int) -> ASGIApp:
         token: what each request must carry; None on loopback.
         port: the port that it is served on.
     """
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     _add_documents(app, run)
     _add_screenshots(app, run)
 

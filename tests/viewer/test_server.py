@@ -158,6 +158,10 @@ def test_every_answer_forbids_what_the_page_does_not_need(enclosed_url, path):
         "/assets/%2e%2e/server.py",
         "/assets//etc/passwd",
         "//etc/passwd",
+        "/api/run/",
+        "/assets",
+        "/docs",
+        "/openapi.json",
     ],
 )
 def test_nothing_but_the_runs_episodes_and_the_page_is_served(enclosed_url, path):
