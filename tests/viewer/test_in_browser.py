@@ -12,9 +12,8 @@ from PIL import Image
 
 playwright = pytest.importorskip("playwright.sync_api", reason='pip install "arpo-verl[dev]" brings playwright')
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="the page is tested in Debian's chromium: make osworld-packages installs it"
-)
+if CHROMIUM is None:
+    pytest.skip("the page is tested in Debian's chromium: make osworld-packages installs it", allow_module_level=True)
 
 from arpo_verl.viewer.export import export_run  # noqa: E402
 from arpo_verl.viewer.runs import open_run  # noqa: E402
@@ -236,7 +235,8 @@ def test_episode_tells_verdict_timings_and_group(server, made, page):
     see(page, ".verdict", "'milk\\n'")
     see(page, ".verdict", "{'expected': 'tea'}")
     see(page, ".timing", "reply 0.25 s · desktop 0.50 s")
-    see(page, ".details", "session 1 (this one)")
+    see(page, ".details tr.self", "session 1 (this one)")
+    see(page, ".details tr.self", "+1.00")
     image = page.locator(".step img")
     assert image.get_attribute("alt") == "Screenshot 2 of 7 of task order-tea: double click left at (480, 380)"
     assert image.evaluate("image => image.naturalWidth") == 640
@@ -247,9 +247,21 @@ def test_replay_links_lead_to_the_other_episode(server, made, page):
     see(page, ".message", "this row was replaced by the episode of step 1")
     page.get_by_role("link", name="Compare with the success").click()
     see(page, "h1", "Compare")
+    linked = page.url
+    page.keyboard.press("Escape")
+    see(page, ".message", "this row was replaced by the episode of step 1")
+    page.keyboard.press("c")
+    page.wait_for_url(linked)
     page.goto(f"{server}#/episode/{made.replaced}")
     page.get_by_role("link", name="the episode of step 1").click()
     see(page, ".message", "This success was replayed into 1 row: the episode of step 2")
+
+
+def test_group_tells_what_a_replaced_row_was_trained_on(server, made, page):
+    page.goto(f"{server}#/episode/{made.replaced}")
+    see(page, ".details tr.self", "0.00, trained on 1.00")
+    page.get_by_role("link", name="replaced by a success of step 1").click()
+    see(page, ".stepper", "step 1 of 7")
 
 
 def test_screenshots_that_were_not_kept_are_told(server, made, page):

@@ -36,6 +36,7 @@
       [
         ["→, ← or j, k", "next, previous step"],
         ["Space", "play, pause"],
+        ["c", "compare with another"],
         ["Home, End", "first, last step"],
         ["↓, ↑ or n, p", "next, previous episode of the filter"],
         ["Esc", "back to the list"],

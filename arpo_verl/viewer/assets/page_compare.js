@@ -27,6 +27,7 @@
     const choices = useMemo(() => choicesFor(rows, byId.get(id)), [rows, id]);
     const right = query.with || suggestion(choices, byId.get(id));
     const [one, two] = [useFrames(id), useFrames(right)];
+    const back = episodeRoute(id, viewer.episodes.filtersOf(query));
     const free = query.free === "1";
     const side = query.side === "b" ? "b" : "a";
     const turns = { a: clamp(query.a, one.frames.length), b: clamp(query.b, two.frames.length) };
@@ -50,7 +51,7 @@
       End: () => move(() => longest),
       l: toggle,
       s: () => set({ side: side === "a" ? "b" : "a" }),
-      Escape: () => viewer.route.go(episodeRoute(id)),
+      Escape: () => viewer.route.go(back),
     });
     const choose = (which) => (wanted) =>
       viewer.route.go({
@@ -61,7 +62,7 @@
     const of = (which) => ({ turn: turns[which], active: free && side === which, choose: choose(which) });
     const common = { choices, free, move, set, later, earlier };
     return html`
-      <nav class="crumbs" aria-label="Place"><${Link} to=${episodeRoute(id)}>← Episode<//></nav>
+      <nav class="crumbs" aria-label="Place"><${Link} to=${back}>← Episode<//></nav>
       <${Heading} focusKey="compare">Compare<//>
       <p class="task"><bdi>${one.data?.instruction}</bdi></p>
       <p class="compare-mode">

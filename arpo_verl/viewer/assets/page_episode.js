@@ -1,9 +1,12 @@
 "use strict";
 /* One episode: film strip, step by step, the verdict, its group and what replay did with it. */
 {
-  const { html, number, signed, duration, kindName, plural, useDocument, useKeys } = viewer.ui;
+  const { html, known, number, signed, duration, kindName, plural, useDocument, useKeys } = viewer.ui;
   const { Link, episodeRoute, Score, ReplayBadges, Waiting, Heading, Facts, Screenshot, Actions, framesOf } = viewer.ui;
   const { useEffect, useMemo, useRef, useState } = preactHooks;
+
+  /** Two episodes side by side; without a second one, the page finds one that ended otherwise. */
+  const compareRoute = (left, right, filters) => ({ page: "compare", id: left, query: { ...filters, with: right } });
 
   function EpisodePage({ id, rows, byId, tasks, query }) {
     const { data, error } = useDocument(`api/episode/${id}`);
@@ -34,6 +37,7 @@
       p: previous,
       Escape: () => viewer.route.go(back),
       " ": play,
+      c: () => viewer.route.go(compareRoute(id, data?.replayed_by, filters)),
     });
     return html`
       <nav class="crumbs" aria-label="Place in the list">
@@ -90,7 +94,7 @@
       <section class="details">
         ${!frame && html`<${Verdict} episode=${episode} />`}
         <${Group} episode=${episode} byId=${byId} filters=${filters} />
-        <${About} episode=${episode} row=${row} />
+        <${About} ...${{ episode, row, filters }} />
       </section>
     `;
   }
@@ -200,23 +204,32 @@
         ${self || !recorded ? session : html`<${Link} to=${episodeRoute(member.id, filters)}>${session}<//>`}
         ${self && " (this one)"}
       </th>
-      <td><${Score} row=${member} /> ${(member.replaced || member.replay_of) && html`<span class="badge note">replaced</span>`}</td>
-      <td class="numeric">${number(member.reward)}</td>
+      <td><${Score} row=${member} /> <${Replacement} ...${{ member, byId, filters }} /></td>
+      <td class="numeric">
+        ${number(member.reward)}${member.replaced && known(member.trained_reward) && `, trained on ${number(member.trained_reward)}`}
+      </td>
       <td class="numeric">${signed(member.advantage)}</td>
-      <td>${!self && recorded && html`<${CompareLink} left=${episode.id} right=${member.id}>compare<//>`}</td>
+      <td>${!self && recorded && html`<${CompareLink} ...${{ left: episode.id, right: member.id, filters }}>compare<//>`}</td>
     </tr>`;
   }
 
-  const CompareLink = ({ left, right, children }) =>
-    html`<${Link} to=${{ page: "compare", id: left, query: { with: right } }}>${children}<//>`;
+  /** What took a member's place in training, if anything did. */
+  function Replacement({ member, byId, filters }) {
+    if (!member.replaced && !member.replay_of) return null;
+    if (!byId.has(member.replay_of)) return html`<span class="badge note">replaced</span>`;
+    const step = byId.get(member.replay_of).step;
+    return html`<${Link} class="badge note" to=${episodeRoute(member.replay_of, filters)}>replaced by a success of step ${step}<//>`;
+  }
+
+  const CompareLink = ({ left, right, filters, children }) =>
+    html`<${Link} to=${compareRoute(left, right, filters)}>${children}<//>`;
 
   /** Which success took this episode's place in training, and whose places it took itself. */
   function ReplayNotes({ episode, byId, filters }) {
-    const own = (episode.group || []).find((member) => member.id === episode.id);
     const helped = (episode.group || []).find(
       (member) => member.replay_of && member.replay_of !== episode.id && member.id !== episode.id,
     );
-    const by = episode.replayed_by || own?.replay_of;
+    const by = episode.replayed_by;
     const name = (id) => (byId.has(id) ? `the episode of step ${byId.get(id).step}` : id);
     const link = (id) => html`<${Link} to=${episodeRoute(id, filters)}>${name(id)}<//>`;
     const into = episode.replayed_into || [];
@@ -225,7 +238,7 @@
         by &&
         html`<p class="message note">
         In training, this row was replaced by ${link(by)}.${" "}
-        <${CompareLink} left=${episode.id} right=${by}>Compare with the success that took its place<//>
+        <${CompareLink} ...${{ left: episode.id, right: by, filters }}>Compare with the success that took its place<//>
       </p>`
       }
       ${
@@ -239,7 +252,7 @@
         into.length > 0 &&
         html`<p class="message info">
         This success was replayed into ${plural(into.length, "row")}:${" "}
-        ${into.map((id, i) => html`${i > 0 && ", "}${link(id)} (<${CompareLink} left=${id} right=${episode.id}>compare<//>)`)}
+        ${into.map((id, i) => html`${i > 0 && ", "}${link(id)} (<${CompareLink} ...${{ left: id, right: episode.id, filters }}>compare<//>)`)}
       </p>`
       }
       ${
@@ -248,13 +261,13 @@
         !viewer.episodes.isSuccess(episode) &&
         html`<p class="message note">
         Into its group ${link(helped.replay_of)} was replayed.${" "}
-        <${CompareLink} left=${episode.id} right=${helped.replay_of}>Compare with that success<//>
+        <${CompareLink} ...${{ left: episode.id, right: helped.replay_of, filters }}>Compare with that success<//>
       </p>`
       }
     `;
   }
 
-  function About({ episode, row }) {
+  function About({ episode, row, filters }) {
     return html`<div class="card">
       <h2>About</h2>
       <${Facts}
@@ -274,7 +287,10 @@
           ],
           ["ran on", html`<bdi>${episode.desktop || "–"}</bdi>`],
           ["model's image", viewer.actions.list(episode.image_size).join(" × ") || "–"],
-          ["compare", html`<${Link} to=${{ page: "compare", id: episode.id }}>with another episode of this task<//>`],
+          [
+            "compare",
+            html`<${CompareLink} left=${episode.id} filters=${filters}>with another episode of this task<//>`,
+          ],
         ]}
       />
     </div>`;
