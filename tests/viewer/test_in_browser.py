@@ -235,7 +235,7 @@ def test_episode_tells_verdict_timings_and_group(server, made, page):
     see(page, ".verdict", "'milk\\n'")
     see(page, ".verdict", "{'expected': 'tea'}")
     see(page, ".timing", "reply 0.25 s · desktop 0.50 s")
-    see(page, ".details tr.self", "session 1 (this one)")
+    see(page, ".details tr.self", "session 1, this")
     see(page, ".details tr.self", "+1.00")
     image = page.locator(".step img")
     assert image.get_attribute("alt") == "Screenshot 2 of 7 of task order-tea: double click left at (480, 380)"
@@ -259,8 +259,8 @@ def test_replay_links_lead_to_the_other_episode(server, made, page):
 
 def test_group_tells_what_a_replaced_row_was_trained_on(server, made, page):
     page.goto(f"{server}#/episode/{made.replaced}")
-    see(page, ".details tr.self", "0.00, trained on 1.00")
-    page.get_by_role("link", name="replaced by a success of step 1").click()
+    see(page, ".details tr.self", "0.00 → 1.00")
+    page.get_by_role("link", name="replaced by step 1").click()
     see(page, ".stepper", "step 1 of 7")
 
 

@@ -199,14 +199,15 @@
     const self = member.id === episode.id;
     const recorded = member.id && byId.has(member.id);
     const session = `session ${member.session}`;
+    const trained = member.replaced && known(member.trained_reward);
     return html`<tr class=${self ? "self" : ""}>
       <th scope="row">
         ${self || !recorded ? session : html`<${Link} to=${episodeRoute(member.id, filters)}>${session}<//>`}
-        ${self && " (this one)"}
+        ${self && ", this"}
       </th>
       <td><${Score} row=${member} /> <${Replacement} ...${{ member, byId, filters }} /></td>
-      <td class="numeric">
-        ${number(member.reward)}${member.replaced && known(member.trained_reward) && `, trained on ${number(member.trained_reward)}`}
+      <td class="numeric" title=${trained && "its own reward → that of the row trained on"}>
+        ${number(member.reward)}${trained && ` → ${number(member.trained_reward)}`}
       </td>
       <td class="numeric">${signed(member.advantage)}</td>
       <td>${!self && recorded && html`<${CompareLink} ...${{ left: episode.id, right: member.id, filters }}>compare<//>`}</td>
@@ -218,7 +219,7 @@
     if (!member.replaced && !member.replay_of) return null;
     if (!byId.has(member.replay_of)) return html`<span class="badge note">replaced</span>`;
     const step = byId.get(member.replay_of).step;
-    return html`<${Link} class="badge note" to=${episodeRoute(member.replay_of, filters)}>replaced by a success of step ${step}<//>`;
+    return html`<${Link} class="badge note" to=${episodeRoute(member.replay_of, filters)}>replaced by step ${step}<//>`;
   }
 
   const CompareLink = ({ left, right, filters, children }) =>
