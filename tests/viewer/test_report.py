@@ -148,10 +148,16 @@ def test_of_a_group_trained_on_twice_after_a_resume_the_later_counts(written):
 
 
 def test_parts_of_a_step_add_up_to_it(made):
+    made.metrics(4, timing_s__testing=30.0)
     report = report_of(made)
     parts = {part.what: part.mean_s for part in report.parts}
-    assert parts == {"rollouts: desktops and generation": 6.0, "actor's update": 3.0, "everything else": 1.0}
-    assert sum(part.share for part in step_parts(report.metrics)) == pytest.approx(1)
+    assert parts == {
+        "rollouts: desktops and generation": 6.0,
+        "actor's update": 3.0,
+        "everything else": 1.0,
+        "validation, beside the steps": 30.0,
+    }
+    assert sum(part.share or 0.0 for part in step_parts(report.metrics)) == pytest.approx(1)
     assert [(task.task_id, task.wall_s) for task in report.slowest] == [
         ("all tasks", 4.0),
         ("hard", 6.0),

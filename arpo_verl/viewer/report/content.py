@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ class Times:
 
     begin: float | None
     end: float | None
+    end_is: str
+    """What `end` is the time of."""
 
 
 @dataclass(frozen=True)
@@ -119,14 +121,17 @@ def _summary(run_dir: Path) -> RunSummary | None:
         return None
 
 
-def _times(run_dir: Path, starts: Sequence[dict[str, Any]], episodes: Iterable[EpisodeSummary]) -> Times:
+def _times(run_dir: Path, starts: Sequence[dict[str, Any]], episodes: Sequence[EpisodeSummary]) -> Times:
     begun = [episode.started_at for episode in episodes if episode.started_at is not None]
     begun += [start["time"] for start in starts if isinstance(start.get("time"), (int, float))]
+    ended = [e.started_at + (e.wall_s or 0.0) for e in episodes if e.started_at is not None]
+    if ended:
+        return Times(min(begun), max(ended), "last episode ended")
     try:
         end: float | None = (run_dir / METRICS_FILE).stat().st_mtime
     except OSError:
-        end = max(begun, default=None)
-    return Times(min(begun, default=None), end)
+        end = None
+    return Times(min(begun, default=None), end, "metrics last written")
 
 
 def _quarantined(run_dir: Path) -> list[str]:

@@ -20,9 +20,10 @@ PARTS = {
     "timing_s/update_actor": "actor's update",
     "timing_s/update_weights": "weights to the rollout engine",
     "timing_s/save_checkpoint": "checkpoint",
-    "timing_s/testing": "validation",
 }
-"""What a step consists of, in veRL's names; the rest of `timing_s/*` is a part of one of these."""
+"""What a step consists of, in veRL's names; the rest of `timing_s/*` is a part of one of these, or lies beside them."""
+VALIDATION = "timing_s/testing"
+"""veRL's timer of a step has ended when it validates."""
 CALLS = {
     "environment/lease_wait_s/mean": "wait for a desktop",
     "environment/boot_s/mean": "boot or clean a desktop (before it is leased)",
@@ -95,15 +96,16 @@ class Faults:
 
 
 def step_parts(metrics: Metrics) -> list[Part]:
-    """What a step's time is made of, longest first, with what no timer accounts for."""
-    whole = _values(metrics, STEP)
-    parts = [_part(metrics, name, what, sum(whole)) for name, what in PARTS.items() if _values(metrics, name)]
-    parts.sort(key=lambda part: part.mean_s, reverse=True)
-    if not whole:
-        return parts
-    rest_s = sum(whole) - sum(sum(_values(metrics, name)) for name in PARTS)
-    rest = Part("", "everything else", max(0.0, rest_s) / len(whole), 0.0, max(0.0, rest_s) / sum(whole))
-    return [*parts, rest]
+    """What the steps' time is made of, most of it first; then what no timer accounts for, and validation beside it."""
+    whole_s = sum(_values(metrics, STEP))
+    parts = [_part(metrics, name, what, whole_s) for name, what in PARTS.items() if _values(metrics, name)]
+    parts.sort(key=lambda part: sum(_values(metrics, part.name)), reverse=True)
+    if whole_s:
+        rest_s = max(0.0, whole_s - sum(sum(_values(metrics, name)) for name in PARTS))
+        parts.append(Part("", "everything else", rest_s / len(_values(metrics, STEP)), 0.0, rest_s / whole_s))
+    if _values(metrics, VALIDATION):
+        parts.append(_part(metrics, VALIDATION, "validation, beside the steps", 0.0))
+    return parts
 
 
 def desktop_calls(metrics: Metrics) -> list[Part]:
