@@ -268,7 +268,7 @@ def test_screenshots_that_were_not_kept_are_told(server, made, page):
 
 def test_episode_that_is_not_there_is_told(server, page):
     page.goto(f"{server}#/episode/{MISSING}")
-    see(page, ".message", f"the episode could not be read: this run has no episode {MISSING}")
+    see(page, ".message", f"Could not read the episode: this run has no episode {MISSING}")
 
 
 # --- The other pages ---------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@
   /** What stands in a page's place until its document is there. */
   const Waiting = ({ error, what }) =>
     error
-      ? html`<${Message} kind="bad">${what} could not be read: ${error.message}<//>`
+      ? html`<${Message} kind="bad">Could not read ${what}: ${error.message}<//>`
       : html`<p class="waiting" role="status">Reading ${what} …</p>`;
 
   /** A heading that takes the focus when its page opens, so that a screen reader begins there. */
