@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, make_loop, play, recipe
@@ -95,11 +96,14 @@ def test_an_episode_can_be_read_while_it_is_played(policy, tokenizer, tmp_path):
 
     async def watch(number):
         (folder,) = (tmp_path / "step_000012").iterdir()
-        await until(lambda: (folder / f"{number:02d}.png").exists() and len(live(folder)["turns"]) == number)
+        await until(lambda: (folder / f"{number:02d}.png").exists() and len(live(folder).get("turns", "?")) == number)
         seen.append((folder.name, live(folder), files_below(folder)))
 
     def live(folder):
-        return json.loads((folder / "live.json").read_text())
+        try:
+            return json.loads((folder / "live.json").read_text())
+        except ValueError:  # it is being written
+            return {}
 
     before = time.time()
     config = recipe({"trajectory_dir": str(tmp_path)})
@@ -115,6 +119,15 @@ def test_an_episode_can_be_read_while_it_is_played(policy, tokenizer, tmp_path):
     (turn,) = second["turns"]
     assert {**turn, "desktop_s": 0} == {**finished["turns"][0], "desktop_s": 0}
     assert [path.name for path in path.parent.parent.iterdir()] == ["click-it__u-1_2"]
+
+
+def test_what_is_known_while_it_is_played_is_overwritten_whole(tmp_path):
+    folder = EpisodeFolder(tmp_path, Path("step_000001/task__u_0"))
+    folder.open()
+    for document in ({"turns": [1, 2, 3]}, {"turns": []}, {"turns": ["ä" * 9000]}):
+        folder.write_live(document)
+        (file,) = tmp_path.rglob("live.json")
+        assert json.loads(file.read_text(encoding="utf-8")) == document
 
 
 def test_a_failed_attempt_leaves_nothing(policy, tokenizer, tmp_path):
