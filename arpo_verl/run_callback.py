@@ -33,11 +33,11 @@ class RunCallback(Callback):
         # veRL's own mark of a checkpoint to go on from.
         checkpoint = Path(config.trainer.default_local_dir, "latest_checkpointed_iteration.txt")
         keep_earlier_metrics(run_dir, resumes=config.trainer.resume_mode != "disable" and checkpoint.is_file())
-        note_start(run_dir, config)
         # veRL's loggers take their places from the environment.
         os.environ["VERL_FILE_LOGGER_PATH"] = str(run_dir / METRICS_FILE)
         os.environ.setdefault("TENSORBOARD_DIR", str(run_dir / "tensorboard"))
         hand_to_ray_workers("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR", "VERL_PLATFORM")
+        note_start(run_dir, config)  # last: Hydra makes a warning of what goes wrong here
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Say what the run reached and where everything lies."""

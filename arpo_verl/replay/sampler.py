@@ -67,7 +67,7 @@ class SamplerConfig:
     """How often veRL asks the queue whether the rollouts are done: its own default. Short steps want less."""
     log_val_episodes: int = 0
     """Episodes of each validation whose film strips go to `loggers`, of the same tasks every time. 0 shows none."""
-    loggers: Sequence[str] = ()
+    loggers: str | Sequence[str] = ()
     """`${trainer.logger}`: tensorboard, wandb and swanlab take film strips."""
 
     def __post_init__(self) -> None:

@@ -52,18 +52,19 @@ class EpisodeLoggers:
     """Shows episodes in those of the trainer's loggers that take images: `tensorboard`, `wandb`, `swanlab`.
 
     Args:
-        names: the recipe's `trainer.logger`; others than these three are passed over.
+        names: the recipe's `trainer.logger`, one or several; others than these three are passed over.
         recorded_in: the folder that `arpo-verl view` finds the episodes in; None where they are not recorded.
     """
 
-    def __init__(self, names: Iterable[str], recorded_in: str | None):
+    def __init__(self, names: str | Iterable[str], recorded_in: str | None):
         self._recorded_in = recorded_in
+        names = {names} if isinstance(names, str) else set(names)
         writers: Mapping[str, Callable[[Sequence[SampleEpisode], int], None]] = {
             "tensorboard": self._to_tensorboard,
             "wandb": _to_wandb,
             "swanlab": _to_swanlab,
         }
-        self._writers = [write for name, write in writers.items() if name in set(names)]
+        self._writers = [write for name, write in writers.items() if name in names]
 
     def __bool__(self) -> bool:
         return bool(self._writers)

@@ -77,7 +77,7 @@ def test_what_a_model_writes_is_text_in_tensorboard(tmp_path, monkeypatch):
 
 def test_loggers_that_take_no_images_are_passed_over():
     assert not EpisodeLoggers(["console", "file", "mlflow"], None)
-    assert EpisodeLoggers(["console", "tensorboard"], None)
+    assert EpisodeLoggers(["console", "tensorboard"], None) and EpisodeLoggers("tensorboard", None)
 
 
 def test_a_film_strip_puts_frames_in_rows_and_keeps_the_order():
