@@ -45,6 +45,34 @@ def played_successes(folder: Path, step: int) -> dict[str, list[float]]:
     return successes
 
 
+def test_the_groups_are_logged_as_they_were_trained_on(run):
+    for step in (1, 2):
+        folder = run.folder / "trajectories" / f"step_{step:06d}"
+        groups = [json.loads(line) for line in (folder / "groups.jsonl").read_text().splitlines()]
+        rows = [row for group in groups for row in group["rows"]]
+        record = run.estimated[step]
+        for name in ("reward", "advantage"):
+            values = sorted(value.item() for value in record[f"{name}s"])
+            assert sorted(row[name] for row in rows) == pytest.approx(values, abs=1e-5)
+        replays = [row["replay"] for row in rows if row["replay"]]
+        assert len(replays) == run.metrics[step]["replay/injected"]
+        recorded = {(e["step"], e["uid"], e["session"]): e for e in episodes(run.folder)}
+        sources = [recorded[tuple(replay.values())] for replay in replays if replay["uid"] is not None]
+        assert all(episode["success"] == 1.0 and episode["step"] < step for episode in sources)
+        played = {(e["uid"], e["session"]) for e in recorded.values() if e["step"] == step}
+        assert {(group["uid"], row["session"]) for group in groups for row in group["rows"]} == played
+
+
+def episodes(folder: Path) -> list[dict]:
+    return [json.loads(path.read_text()) for path in (folder / "trajectories").glob("step_*/[!.]*/episode.json")]
+
+
+def test_the_pools_state_and_no_unfinished_episode_are_left(resumed):
+    pool = json.loads((resumed.folder / "pool.json").read_text())
+    assert pool["waiting"] == 0 and {desktop["state"] for desktop in pool["desktops"]} <= {"idle", "booting", "busy"}
+    assert not list((resumed.folder / "trajectories").glob("step_*/.*"))
+
+
 def test_the_trainers_metrics_are_told_without_the_replays_too(run):
     """The replayed rows were written by the expert and the policy of step 1; the others by the one that is trained."""
     for step in (1, 2):
