@@ -19,6 +19,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from arpo_verl.config import build_config, require
+from arpo_verl.film_strips.loggers import EpisodeLoggers
 from arpo_verl.replay import rows
 from arpo_verl.replay.buffer import SuccessStore
 from arpo_verl.replay.checkpoints import ResumeConfig, restore_store
@@ -34,7 +35,6 @@ from arpo_verl.replay.run_records import RunRecords
 from arpo_verl.replay.scored import SCORED_METRICS
 from arpo_verl.replay.validation import ValidationSamples
 from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.viewer.loggers import EpisodeLoggers
 
 logger = logging.getLogger(__name__)
 

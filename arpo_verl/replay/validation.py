@@ -10,11 +10,11 @@ from typing import Any
 
 import transfer_queue as tq
 
+from arpo_verl.film_strips.loggers import EpisodeLoggers, SampleEpisode
 from arpo_verl.replay.groups import Outcome
 from arpo_verl.replay.rows import plain, read_outcomes
 from arpo_verl.rollout.record import folder_of
 from arpo_verl.types import EpisodeId
-from arpo_verl.viewer.loggers import EpisodeLoggers, SampleEpisode
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from arpo_verl.film_strips.film_strip import Frame, thumbnail
 from arpo_verl.viewer.episodes import EpisodeSummary
-from arpo_verl.viewer.film_strip import Frame, thumbnail
 from arpo_verl.viewer.report.success import TaskSuccess
 from arpo_verl.viewer.runs import Run
 

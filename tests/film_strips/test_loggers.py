@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from arpo_verl.viewer.film_strip import Frame, film_strip, thumbnail
-from arpo_verl.viewer.loggers import EpisodeLoggers, SampleEpisode
+from arpo_verl.film_strips.film_strip import Frame, film_strip, thumbnail
+from arpo_verl.film_strips.loggers import EpisodeLoggers, SampleEpisode
 
 HOSTILE = "</code></pre><script>alert(1)</script>\n\n# [click](javascript:alert(1)) <img src=x onerror=alert(1)>"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from PIL import Image
 
-from arpo_verl.viewer.film_strip import Frame, film_strip
+from arpo_verl.film_strips.film_strip import Frame, film_strip
 
 logger = logging.getLogger(__name__)
 
