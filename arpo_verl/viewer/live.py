@@ -18,6 +18,7 @@ POOL_FRESH_S = 60.0
 RUNNING_S = 900.0
 """An episode that was not written to for so long was left by a trainer that was killed: no turn takes that long."""
 REPLY_CHARACTERS = 2000
+_TRIES, _RETRY_S = 3, 0.005
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,22 @@ def read_running(folders: Iterable[Path]) -> list[RunningEpisode]:
         try:
             if time.time() - (folder / LIVE_FILE).stat().st_mtime > RUNNING_S:
                 continue
-            content = read_json_object(folder / LIVE_FILE)
+            content = _read_overwritten(folder / LIVE_FILE)
             names = tuple(screenshot_names(folder))
         except (OSError, ValueError):
             continue
         episodes.append(RunningEpisode(f"{folder.parent.name}/{folder.name}", content, names))
     return episodes
+
+
+def _read_overwritten(path: Path) -> dict[str, Any]:
+    """Read a file that is overwritten in place: whoever comes in that very moment finds no JSON, and comes again."""
+    for _ in range(_TRIES - 1):
+        try:
+            return read_json_object(path)
+        except ValueError:
+            time.sleep(_RETRY_S)
+    return read_json_object(path)
 
 
 def read_pool(run_dir: Path) -> dict[str, Any] | None:

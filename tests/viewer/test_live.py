@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 
+from arpo_verl.viewer import live
 from arpo_verl.viewer.documents import live_document
 from arpo_verl.viewer.live import POOL_FRESH_S, RUNNING_S
 
@@ -38,6 +39,15 @@ def test_what_a_killed_trainer_left_does_not_run(written, run):
     os.utime(folder / "live.json", (long_ago, long_ago))
     assert run.running() == []
     assert not run.is_live()
+
+
+def test_an_episode_whose_file_is_just_overwritten_is_looked_at_again(written, run, monkeypatch):
+    file = written.live(4) / "live.json"
+    whole = file.read_text()
+    file.write_text(whole[:50])
+    monkeypatch.setattr(live.time, "sleep", lambda _: file.write_text(whole))
+    (running,) = run.running()
+    assert running.content["task_id"] == "press-ok"
 
 
 def test_a_torn_or_odd_live_file_is_left_out(written, run):
