@@ -73,8 +73,13 @@ class Workplace:
         return self.folder / "policy"
 
     def start(self, name: str, steps: int, *overrides: str) -> TrainerRun:
-        """Start the trainer in the subfolder `name`, to the end of step `steps`."""
-        return TrainerRun(self.folder / name, self.tasks, self.policy, steps, *overrides)
+        """Start the trainer in the subfolder `name`, to the end of step `steps`; each task is twice in a step."""
+        fixed = [f"actor_rollout_ref.model.path={self.policy}", f"data.train_files={self.tasks}"]
+        fixed += [f"data.val_files={self.tasks}", f"+data.tasks.repeat={GROUPS // len(TASKS)}"]
+        fixed += [f"data.train_batch_size={GROUPS}", f"actor_rollout_ref.actor.ppo_mini_batch_size={GROUPS}"]
+        fixed += [f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}"]
+        fixed += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
+        return TrainerRun(self.folder / name, *fixed, *overrides)
 
     def seed(self, name: str, source: Path) -> Path:
         """A store in the subfolder `name` of the successes that a run recorded in `source`."""
@@ -86,20 +91,19 @@ class Workplace:
 
 
 class TrainerRun:
-    """One start of the trainer in `run_dir`, in a session of its own; each task is twice in a step."""
+    """One start of the trainer in `run_dir`, in a session of its own.
 
-    def __init__(self, run_dir: Path, tasks: Path, policy: Path, steps: int, *overrides: str) -> None:
+    Args:
+        overrides: options behind the recipe `embedded`.
+    """
+
+    def __init__(self, run_dir: Path, *overrides: str) -> None:
         self.run_dir = run_dir
         run_dir.mkdir(parents=True, exist_ok=True)
-        fixed = [f"run_dir={run_dir}", f"actor_rollout_ref.model.path={policy}"]
-        fixed += [f"data.train_files={tasks}", f"data.val_files={tasks}", f"+data.tasks.repeat={GROUPS // len(TASKS)}"]
-        fixed += [f"data.train_batch_size={GROUPS}", f"actor_rollout_ref.actor.ppo_mini_batch_size={GROUPS}"]
-        fixed += [f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}"]
-        fixed += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
         command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(ROOT / "recipes")]
         with (run_dir / "output.log").open("a") as log:
             self.process = psutil.Popen(
-                [*command, "--config-name", "embedded", *fixed, *overrides],
+                [*command, "--config-name", "embedded", f"run_dir={run_dir}", *overrides],
                 cwd=ROOT,
                 env={**os.environ, "VERL_PLATFORM": "cpu"},
                 stdout=log,
@@ -116,12 +120,10 @@ class TrainerRun:
         if self.process.wait() != 0:
             raise RuntimeError(f"the trainer ended badly:\n{self.output()[-4000:]}")
 
-    def kill(self) -> list[psutil.Process]:
-        """`kill -9` of the process group; returns every process that the trainer had started."""
-        processes = self.process.children(recursive=True)
+    def kill(self) -> None:
+        """`kill -9` of the process group."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        return processes
 
     def output(self) -> str:
         return (self.run_dir / "output.log").read_text(errors="replace")
