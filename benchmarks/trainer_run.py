@@ -81,14 +81,6 @@ class Workplace:
         fixed += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
         return TrainerRun(self.folder / name, *fixed, *overrides)
 
-    def seed(self, name: str, source: Path) -> Path:
-        """A store in the subfolder `name` of the successes that a run recorded in `source`."""
-        command = [str(Path(sys.executable).with_name("arpo-verl")), "replay", "seed", str(source)]
-        command += ["--recipe", str(ROOT / "recipes" / "embedded.yaml"), "--out", str(self.folder / name)]
-        command += ["--set", f"actor_rollout_ref.model.path={self.policy}"]
-        subprocess.run(command, check=True)
-        return self.folder / name
-
 
 class TrainerRun:
     """One start of the trainer in `run_dir`, in a session of its own.
