@@ -39,7 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="stop imitation at this mean probability of the expert's replies",
     )
     parser.add_argument(
-        "--balanced", action="store_true", help="leave tasks at the target out of imitation, so that none runs ahead"
+        "--floor", type=float, default=defaults.floor, help="and go on until each task's own probability is this"
     )
     parser.add_argument(
         "--num-desktops", type=int, default=defaults.num_desktops, help="desktops that demonstrations are played on"
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             seed=args.seed,
             tasks=args.tasks,
             target_success=args.target_success,
-            balanced=args.balanced,
+            floor=args.floor,
             num_desktops=args.num_desktops,
         )
         prepared = prepare_policy(args.out, settings)

@@ -49,8 +49,8 @@ class PolicySettings:
     """As `load_tasks` takes it; the expert must know each of them."""
     target_success: float = 0.36
     """See `WarmStartConfig.target_success`."""
-    balanced: bool = False
-    """See `WarmStartConfig.balanced`."""
+    floor: float = 0.0
+    """See `WarmStartConfig.floor`."""
     demonstrations_per_task: int = 1
     """More only pay where a task's screens differ from one time to the next."""
     num_desktops: int = 3
@@ -111,7 +111,7 @@ def _train(
         save_policy(scratch, model, build_processor(tokenizer))
         builder = SequenceBuilder(hf_processor(str(scratch)), PROMPT)
         sequences = [builder.build(demonstration) for demonstration in demonstrations]
-        config = WarmStartConfig(settings.target_success, settings.balanced, seed=settings.seed)
+        config = WarmStartConfig(settings.target_success, settings.floor, seed=settings.seed)
         result = imitate(model, builder.images, sequences, config)
         model.save_pretrained(scratch)
         report = _report(settings, result, key, sum(p.numel() for p in model.parameters()))

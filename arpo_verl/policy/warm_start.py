@@ -29,10 +29,10 @@ class WarmStartConfig:
     """Stop once the expert's own replies have this probability, as a mean over the tasks, under sampling at
     temperature 1. It does not depend on the machine's speed, and needs no desktop. Desktops measure more (0.39 here was
     0.51 there, over 96 episodes): other words, or a click some pixels beside the expert's, may solve a task too."""
-    balanced: bool = False
-    """Leave a task out of an epoch while its own probability is at the target. Imitation learns a few tasks well before
-    it knows the others at all; balanced, it ends near the target in each: some success everywhere, as the paper's
-    filter leaves it (a task is kept when the base model solves it at least once in 16 rollouts)."""
+    floor: float = 0.0
+    """Least probability of each single task. Imitation knows a few tasks well before it knows others at all; with a
+    floor it goes on gently, on the tasks below it and some of the others, until each is solved now and then: as the
+    paper's filter leaves them (a task is kept when the base model solves it at least once in 16 rollouts)."""
     learning_rate: float = 2e-3
     batch_size: int = 4
     """Demonstrations of one update."""
@@ -47,6 +47,8 @@ class WarmStartConfig:
     def __post_init__(self) -> None:
         ok = 0 < self.target_success < 1
         require(ok, "target_success", "between 0 and 1", self.target_success, "0.36 leaves RL something to learn")
+        ok = 0 <= self.floor <= self.target_success
+        require(ok, "floor", f"from 0 to target_success ({self.target_success:g})", self.floor)
         for name in ("learning_rate", "batch_size", "warmup_updates", "max_grad_norm", "max_epochs"):
             require(getattr(self, name) > 0, name, "positive", getattr(self, name))
 
@@ -79,26 +81,33 @@ def imitate(
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay
     )
-    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: min(1.0, (update + 1) / config.warmup_updates))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda update: min(1.0, (update + 1) / config.warmup_updates)
+    )
     order = random.Random(config.seed)
-    pending = sequences
+    pending, gentle = list(sequences), False
     progress = tqdm(range(1, config.max_epochs + 1), desc="imitation", unit="epoch")
     model.train()
     for epoch in progress:
-        loss = _train_epoch(model, images, _batches(pending, config.batch_size, order), optimizer, warmup, config)
-        success = estimate_success(model, images, sequences) if loss < _WORTH_ASKING else {}
+        loss = _train_epoch(model, images, _batches(pending, config.batch_size, order), optimizer, schedule, config)
+        success = estimate_success(model, images, sequences) if gentle or loss < _WORTH_ASKING else {}
         result = WarmStartResult(epoch, loss, success or dict.fromkeys((s.task_id for s in sequences), 0.0))
         progress.set_postfix(loss=f"{loss:.3f}", success=f"{result.mean_success:.2f}")
-        if result.mean_success >= config.target_success:
+        if not gentle and result.mean_success < config.target_success:
+            continue
+        weak = [s for s in sequences if result.success_by_task[s.task_id] < config.floor]
+        if not weak:
             break
-        if config.balanced:
-            pending = [s for s in sequences if result.success_by_task[s.task_id] < config.target_success]
+        if not gentle:
+            gentle, schedule = True, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: _GENTLE)
+        others = [s for s in sequences if s not in weak]
+        pending = weak + order.sample(others, min(len(others), len(weak) // 2))
     else:
         logger.warning(
-            "imitation ended at a mean success of %.2f after %d epochs, below target_success=%g; raise max_epochs",
-            result.mean_success,
-            config.max_epochs,
-            config.target_success,
+            "imitation ended at a mean success of %.2f (least: %.2f) after %d epochs, below target_success=%g or "
+            "floor=%g; raise max_epochs",
+            *(result.mean_success, min(result.success_by_task.values())),
+            *(config.max_epochs, config.target_success, config.floor),
         )
     progress.close()
     model.eval()
@@ -125,6 +134,8 @@ def estimate_success(
 
 # The estimate costs a third of an epoch; above this loss, nats a token, it is 0 to two digits for any demonstration.
 _WORTH_ASKING = 0.25
+# Of the learning rate, once only tasks below the floor are left.
+_GENTLE = 0.25
 
 
 def _train_epoch(
