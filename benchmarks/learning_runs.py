@@ -1,0 +1,224 @@
+"""The runs of the learning study: one method and seed each, through the stock trainer, for so many environment steps.
+
+A run's folder says all that is measured of it: every episode is recorded as it is played, those too that dynamic
+sampling throws away, so that methods are compared by the steps that their agents took on desktops.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from held_out import SUFFIX
+from trainer_run import TrainerRun, read_steps
+
+from arpo_verl.viewer.runs import EpisodeSummary, open_run
+
+METHODS: Mapping[str, tuple[str, ...]] = {
+    "grpo": ("+baseline=grpo",),
+    "dynamic_sampling": ("+baseline=dynamic_sampling",),
+    "arpo": (),
+    "arpo_truncated": ("replay.correction=truncated",),
+    "arpo_newest": ("replay.choice=newest",),
+    "arpo_shortest": ("replay.choice=shortest",),
+    "arpo_most_likely": ("replay.choice=most_likely",),
+}
+"""What stands behind the common command line."""
+
+POLL_S = 2.0
+DONE = "done.json"
+FINAL_SHARE = 0.25
+"""The end of a run, as a share of its environment steps, over which success is averaged."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """What all runs share."""
+
+    policy: Path
+    tasks: Path
+    held_out: Path
+    """Folders of the training tasks and of their held-out variants."""
+    environment_steps: int
+    """Budget of a run: replies of its policy in the episodes of training, those thrown away included."""
+    group_size: int
+    groups: int
+    learning_rate: float
+    validate_every: int
+    """Training steps between validations (each task and each variant once, at temperature 0.6) and checkpoints."""
+
+    def overrides(self, method: str, seed: int) -> list[str]:
+        """The options behind the recipe `embedded`."""
+        return [
+            f"actor_rollout_ref.model.path={self.policy}",
+            f"data.train_files={self.tasks}",
+            f"data.val_files=[{self.tasks},{self.held_out}]",
+            f"data.train_batch_size={self.groups}",
+            f"data.seed={seed}",
+            f"++actor_rollout_ref.rollout.seed={seed}",
+            f"actor_rollout_ref.rollout.n={self.group_size}",
+            "actor_rollout_ref.rollout.val_kwargs.temperature=0.6",
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={self.groups // 4}",
+            f"actor_rollout_ref.actor.optim.lr={self.learning_rate}",
+            # How many training steps the budget is, is not known before: no schedule, and an end far away.
+            "actor_rollout_ref.actor.optim.lr_scheduler_type=constant",
+            "trainer.total_epochs=1000000",
+            "trainer.total_training_steps=1000000",
+            "trainer.val_before_train=false",
+            f"trainer.test_freq={self.validate_every}",
+            f"trainer.save_freq={self.validate_every}",
+            *METHODS[method],
+        ]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One training step, as its episodes tell it."""
+
+    environment_steps: int
+    """From the beginning of training to this step's end."""
+    success: float
+    episodes: int
+    informative: float
+    """Share of groups, of those played, whose rewards differ."""
+    all_failed: float
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Success at temperature 0.6 after a training step."""
+
+    environment_steps: int
+    training_tasks: float
+    held_out: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run."""
+
+    method: str
+    seed: int
+    points: tuple[Point, ...]
+    validations: tuple[Validation, ...]
+    replays: int
+    wall_s: float
+
+    def final_success(self, budget: int) -> float:
+        """Mean success of the episodes of the last `FINAL_SHARE` of the budget, at temperature 1."""
+        last = [p for p in self.points if (1 - FINAL_SHARE) * budget < p.environment_steps <= budget]
+        return sum(p.success * p.episodes for p in last) / sum(p.episodes for p in last)
+
+    def last_validation(self, budget: int) -> Validation | None:
+        """The last one within the budget."""
+        return max(
+            (v for v in self.validations if v.environment_steps <= budget),
+            key=lambda v: v.environment_steps,
+            default=None,
+        )
+
+
+def train(study: Study, folder: Path, method: str, seed: int, progress: Callable[[int], None]) -> Curve:
+    """Run, or go on with, one method and seed until its budget is used up; a finished run is only read.
+
+    Args:
+        progress: told the environment steps so far.
+
+    Raises:
+        RuntimeError: the trainer ended by itself.
+    """
+    run_dir = folder / f"{method}-{seed}"
+    done = run_dir / DONE
+    if not done.is_file():
+        run_dir.mkdir(parents=True, exist_ok=True)
+        _forget_after_checkpoint(run_dir)
+        seconds = _seconds_so_far(run_dir)
+        began = time.monotonic()
+        run = TrainerRun(run_dir, *study.overrides(method, seed))
+        try:
+            while (steps := _environment_steps(run_dir)) < study.environment_steps:
+                progress(steps)
+                time.sleep(POLL_S)
+                if run.process.poll() is not None:
+                    raise RuntimeError(f"the trainer ended before its budget:\n{run.output()[-4000:]}")
+        finally:
+            run.kill()
+            (run_dir / "seconds.json").write_text(json.dumps(seconds + time.monotonic() - began))
+        done.write_text(json.dumps({"environment_steps": steps}) + "\n")
+    return read_curve(run_dir, method, seed)
+
+
+def _forget_after_checkpoint(run_dir: Path) -> None:
+    """Remove the records of the steps that a run which goes on from its checkpoint does again."""
+    tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
+    last = int(tracker.read_text()) if tracker.is_file() else 0
+    for folder in (run_dir / "trajectories").glob("step_*"):
+        if int(folder.name.removeprefix("step_")) > last:
+            shutil.rmtree(folder)
+
+
+def _seconds_so_far(run_dir: Path) -> float:
+    path = run_dir / "seconds.json"
+    return json.loads(path.read_text()) if path.is_file() else 0.0
+
+
+def _environment_steps(run_dir: Path) -> int:
+    return sum(episode.num_steps for episode in _episodes(run_dir) if not episode.validation)
+
+
+def _episodes(run_dir: Path) -> Sequence[EpisodeSummary]:
+    return open_run(run_dir).snapshot().episodes if (run_dir / "trajectories").is_dir() else ()
+
+
+def read_curve(run_dir: Path, method: str, seed: int) -> Curve:
+    """What a run's folder says of it."""
+    by_step: dict[int, list[EpisodeSummary]] = defaultdict(list)
+    for episode in _episodes(run_dir):
+        by_step[episode.step].append(episode)
+    points: list[Point] = []
+    validations: list[Validation] = []
+    total = 0
+    for _, episodes in sorted(by_step.items()):
+        training = [episode for episode in episodes if not episode.validation]
+        total += sum(episode.num_steps for episode in training)
+        if training:
+            points.append(_point(training, total))
+        if validation := [episode for episode in episodes if episode.validation]:
+            validations.append(_validation(validation, total))
+    replays = sum(int(data.get("replay/injected", 0)) for data in read_steps(run_dir).values())
+    return Curve(method, seed, tuple(points), tuple(validations), replays, _seconds_so_far(run_dir))
+
+
+def _point(episodes: Sequence[EpisodeSummary], environment_steps: int) -> Point:
+    groups = list(_groups(episodes))
+    return Point(
+        environment_steps,
+        statistics.fmean(episode.success or 0.0 for episode in episodes),
+        len(episodes),
+        statistics.fmean(len({episode.reward for episode in group}) > 1 for group in groups),
+        statistics.fmean(not any(episode.success for episode in group) for group in groups),
+    )
+
+
+def _groups(episodes: Sequence[EpisodeSummary]) -> Iterator[list[EpisodeSummary]]:
+    by_uid: dict[str, list[EpisodeSummary]] = defaultdict(list)
+    for episode in episodes:
+        by_uid[episode.uid].append(episode)
+    yield from by_uid.values()
+
+
+def _validation(episodes: Sequence[EpisodeSummary], environment_steps: int) -> Validation:
+    held_out = [e.success or 0.0 for e in episodes if e.task_id.endswith(SUFFIX)]
+    training = [e.success or 0.0 for e in episodes if not e.task_id.endswith(SUFFIX)]
+    return Validation(environment_steps, statistics.fmean(training), statistics.fmean(held_out))
+
+
+def as_json(curve: Curve) -> dict[str, object]:
+    """The curve in plain values."""
+    return asdict(curve)
