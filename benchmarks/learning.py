@@ -44,7 +44,7 @@ TARGET_SUCCESS, FLOOR = 0.25, 0.06
 def main() -> None:
     arguments = _arguments()
     work = (arguments.work or Path(tempfile.mkdtemp(prefix="learning-"))).absolute()
-    study = prepare(work, arguments.smoke)
+    study = prepare(work, arguments.smoke, arguments.environment_steps)
     curves = [_run(study, work, method, seed) for seed in range(1, arguments.seeds + 1) for method in arguments.methods]
     figures = summarize(study, curves)
     print(table(figures))
@@ -65,13 +65,15 @@ def _arguments() -> argparse.Namespace:
         "--methods", nargs="+", choices=list(METHODS), help="by default all; with --smoke grpo and arpo"
     )
     parser.add_argument("--seeds", type=int, help="runs of each method; 3 by default, 1 with --smoke")
+    parser.add_argument("--environment-steps", type=int, help="of each run; 2400 by default, 60 with --smoke")
     arguments = parser.parse_args()
+    arguments.environment_steps = arguments.environment_steps or (60 if arguments.smoke else 2400)
     arguments.methods = arguments.methods or (["grpo", "arpo"] if arguments.smoke else list(METHODS))
     arguments.seeds = arguments.seeds or (1 if arguments.smoke else 3)
     return arguments
 
 
-def prepare(work: Path, smoke: bool) -> Study:
+def prepare(work: Path, smoke: bool, environment_steps: int) -> Study:
     """Tasks, their held-out variants, each of them solvable, and the policy that all runs start from."""
     task_ids = SMOKE_TASKS if smoke else TASKS
     tasks, policy = work / "tasks", work / "policy"
@@ -94,7 +96,7 @@ def prepare(work: Path, smoke: bool) -> Study:
         policy=policy,
         tasks=tasks,
         held_out=held_out,
-        environment_steps=60 if smoke else 2400,
+        environment_steps=environment_steps,
         group_size=4,
         groups=4 if smoke else 8,
         learning_rate=2e-4,

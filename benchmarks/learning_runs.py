@@ -111,8 +111,11 @@ class Curve:
     wall_s: float
 
     def final_success(self, budget: int) -> float:
-        """Mean success of the episodes of the last `FINAL_SHARE` of the budget, at temperature 1."""
-        last = [p for p in self.points if (1 - FINAL_SHARE) * budget < p.environment_steps <= budget]
+        """Mean success, at temperature 1, in the training steps that end in the last `FINAL_SHARE` of the budget.
+
+        The run was ended in the step that used the budget up, which counts as far as it was played.
+        """
+        last = [p for p in self.points if p.environment_steps > (1 - FINAL_SHARE) * budget]
         return sum(p.success * p.episodes for p in last) / sum(p.episodes for p in last)
 
     def last_validation(self, budget: int) -> Validation | None:
