@@ -117,8 +117,9 @@ class TransformersServer:
         """Do nothing: caches are made when they are needed."""
 
     async def wait_for_requests_to_drain(self) -> None:
-        if self._loop_task is not None:
-            await asyncio.shield(self._loop_task)
+        # Not for the loop's task: a request that is just being added has none yet.
+        while self._replies:
+            await asyncio.wait(list(self._replies.values()))
 
     async def abort_all_requests(self, reset_prefix_cache: bool = True, reject_request: bool = False) -> dict[str, Any]:
         """Cut off all requests and hold back new ones until `resume_generation`.
@@ -173,7 +174,7 @@ class TransformersServer:
         try:
             await self._in_thread(lambda: self._generator.add(request))
         except Exception:
-            del self._replies[request.request_id]
+            self._replies.pop(request.request_id).cancel()
             raise
         if self._loop_task is None or self._loop_task.done():
             self._loop_task = asyncio.create_task(self._generate_all())

@@ -157,6 +157,19 @@ def test_sleep_waits_for_running_requests(server, judge):
     assert asyncio.run(scenario()).stop_reason == "completed"
 
 
+def test_sleep_waits_for_a_request_that_is_just_being_added(server, judge):
+    async def scenario() -> Any:
+        running = asyncio.create_task(generate(server, judge.prompt("Task."), max_tokens=100))
+        while not server._replies:
+            await asyncio.sleep(0)
+        assert server._loop_task is None
+        await server.sleep()
+        assert not server._replies
+        return await running
+
+    assert asyncio.run(scenario()).stop_reason == "completed"
+
+
 def test_failed_step_fails_its_requests_and_the_server_lives_on(server, judge, monkeypatch):
     async def scenario() -> Any:
         with monkeypatch.context() as patch:
