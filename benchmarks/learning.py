@@ -4,7 +4,8 @@
 
 Trains a small policy on the harder half of the embedded suite with the stock trainer, one process after the other, once
 for each method and seed, until each run's agents took the same number of steps on desktops. All runs share the warm
-start, the tasks and every hyper-parameter. `base` is the warm start itself: the first training step of every run.
+start, the tasks and every hyper-parameter. `base` is the warm start itself: the first steps of every run, until each
+task was played.
 
 The study goes on where it was stopped when it is given its `--work` again; a finished run is read, not repeated. It
 takes a small model on 16 tasks that it may learn by heart: it shows what replay does to learning where many groups
@@ -119,7 +120,9 @@ def _run(study: Study, work: Path, method: str, seed: int) -> Curve:
 def summarize(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
     """Everything that is reported, in plain values; shares in [0, 1], differences in points of percent."""
     budget = study.environment_steps
-    base = [curve.points[0].success for curve in curves]
+    # A step holds some of the tasks only: as many episodes as make each task's group once.
+    epoch = len(list(study.tasks.glob("*.json"))) * study.group_size
+    base = [curve.base_success(epoch) for curve in curves]
     final: dict[str, dict[int, float]] = {}
     methods: dict[str, Any] = {}
     for method in dict.fromkeys(curve.method for curve in curves):
@@ -131,7 +134,7 @@ def summarize(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
             "success_by_seed": final[method],
             "validation_training_tasks": interval([v.training_tasks for v in validations]),
             "validation_held_out": interval([v.held_out for v in validations]),
-            "all_failed_at_start": statistics.fmean(curve.points[0].all_failed for curve in of_method),
+            "all_failed_at_start": statistics.fmean(p.all_failed for curve in of_method for p in curve.points[:2]),
             "informative_share": statistics.fmean(p.informative for curve in of_method for p in curve.points),
             "replays": statistics.fmean(curve.replays for curve in of_method),
             "episodes": statistics.fmean(sum(p.episodes for p in curve.points) for curve in of_method),

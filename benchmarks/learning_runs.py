@@ -110,6 +110,17 @@ class Curve:
     replays: int
     wall_s: float
 
+    def base_success(self, num_episodes: int) -> float:
+        """Mean success of the first training steps, so many as hold this number of episodes.
+
+        They are the warm start's own but for the updates of the steps among them.
+        """
+        first: list[Point] = []
+        for point in self.points:
+            if sum(p.episodes for p in first) < num_episodes:
+                first.append(point)
+        return sum(p.success * p.episodes for p in first) / sum(p.episodes for p in first)
+
     def final_success(self, budget: int) -> float:
         """Mean success, at temperature 1, in the training steps that end in the last `FINAL_SHARE` of the budget.
 
