@@ -19,6 +19,7 @@ class TrainedRow:
     """One row of a group as it was trained on."""
 
     uid: str
+    task_id: str | None
     session: int
     step: int | None
     reward: float | None
@@ -26,7 +27,7 @@ class TrainedRow:
     replaced: bool
     """Whether a replay took the row's place; reward and advantage are then the replay's."""
     replay: EpisodeKey | None
-    """The episode that did."""
+    """The episode that did; without uid and session where another run recorded it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,10 @@ class TrainingIndex:
         members, rows = self._members[episode.uid], self._rows.get(episode.uid, {})
         return [(session, members.get(session), rows.get(session)) for session in sorted({*members, *rows})]
 
+    def groups(self) -> list[list[TrainedRow]]:
+        """The trained rows of each group, in the order of the steps."""
+        return [list(rows.values()) for rows in self._rows.values() if rows]
+
     def _join(self) -> dict[str, Training]:
         replayed_into: dict[str, list[str]] = defaultdict(list)
         own: dict[str, tuple[TrainedRow, str | None]] = {}
@@ -115,12 +120,13 @@ class TrainingIndex:
 
 def _rows_of(line: Mapping[str, Any]) -> list[TrainedRow]:
     rows = line.get("rows")
-    uid, step = line.get("uid"), line.get("step")
+    uid, task_id, step = line.get("uid"), line.get("task_id"), line.get("step")
     if not isinstance(uid, str) or not isinstance(rows, list):
         return []
     return [
         TrainedRow(
             uid=uid,
+            task_id=task_id if isinstance(task_id, str) else None,
             session=row["session"],
             step=step if isinstance(step, int) else None,
             reward=as_number(row.get("reward")),
@@ -137,6 +143,7 @@ def _key(replay: object) -> EpisodeKey | None:
     if not isinstance(replay, dict):
         return None
     step, uid, session = replay.get("step"), replay.get("uid"), replay.get("session")
+    step = step if isinstance(step, int) else None
     if not isinstance(uid, str) or not isinstance(session, int):
-        return None
-    return EpisodeKey(step if isinstance(step, int) else None, uid, session)
+        return EpisodeKey(step, None, None)
+    return EpisodeKey(step, uid, session)

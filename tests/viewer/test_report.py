@@ -144,7 +144,7 @@ def test_of_a_group_trained_on_twice_after_a_resume_the_later_counts(written):
     written.group(3, "u", row(0, 1.0, {"step": 1, "uid": None, "session": None}), row(1, 0.0))
     written.group(4, "u", row(0, 0.0), row(1, 0.0))
     run = open_run(written.path)
-    assert replay_effect(run.trajectories, [], run.metrics()).ages == []
+    assert replay_effect(run.snapshot().index.groups(), [], run.metrics()).ages == []
 
 
 def test_parts_of_a_step_add_up_to_it(made):

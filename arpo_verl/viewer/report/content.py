@@ -87,7 +87,7 @@ def gather(run: Run) -> Report:
     training = [episode for episode in snapshot.episodes if not is_validation(episode)]
     tasks = by_task(training, validation)
     starts = list(read_starts(run.run_dir))
-    replay = replay_effect(run.trajectories, training, metrics)
+    replay = replay_effect(snapshot.index.groups(), training, metrics)
     return Report(
         name=run.name,
         run_dir=run.run_dir,

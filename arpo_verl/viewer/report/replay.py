@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, median
-from typing import Any
 
-from arpo_verl.viewer.episodes import EpisodeSummary, step_of
-from arpo_verl.viewer.groups import GROUPS_FILE
-from arpo_verl.viewer.json_files import GrowingFile
+from arpo_verl.viewer.episodes import EpisodeSummary
+from arpo_verl.viewer.groups import TrainedRow
 from arpo_verl.viewer.metrics import Metrics
 from arpo_verl.viewer.report.rates import Rate
 
 WITHOUT = "replay/without/"
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of a group as it was trained on."""
-
-    session: int
-    reward: float | None
-    replay: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True)
-class TrainedGroup:
-    """A line of `groups.jsonl`."""
-
-    uid: str
-    task_id: str
-    step: int
-    rows: tuple[Row, ...]
-
-    @property
-    def replays(self) -> list[Mapping[str, Any]]:
-        return [row.replay for row in self.rows if row.replay is not None]
 
 
 @dataclass(frozen=True)
@@ -97,12 +71,13 @@ class ReplayEffect:
         return median(self.ages) if self.ages else None
 
 
-def replay_effect(trajectories: Path, episodes: Iterable[EpisodeSummary], metrics: Metrics) -> ReplayEffect:
+def replay_effect(
+    groups: Sequence[Sequence[TrainedRow]], episodes: Iterable[EpisodeSummary], metrics: Metrics
+) -> ReplayEffect:
     """Put together the trainer's metrics, the recorded groups and the episodes behind them."""
-    groups = read_groups(trajectories)
     injected = metrics.column("replay/injected")
     replayed = [position for position, count in enumerate(injected) if count]
-    ages = [group.step - replay["step"] for group in groups for replay in group.replays if _is_whole(replay)]
+    ages = [age for group in groups for row in group if (age := _age(row)) is not None]
     stored = [value for value in metrics.column("replay/store_trajectories") if value is not None]
     return ReplayEffect(
         injected=_total(metrics, "replay/injected"),
@@ -119,51 +94,26 @@ def replay_effect(trajectories: Path, episodes: Iterable[EpisodeSummary], metric
     )
 
 
-def read_groups(trajectories: Path) -> list[TrainedGroup]:
-    """All recorded groups in the order of their steps; of one trained on twice, after a resume, the later."""
-    groups: dict[str, TrainedGroup] = {}
-    files = trajectories.glob(f"step_*/{GROUPS_FILE}") if trajectories.is_dir() else ()
-    for file in sorted(files, key=lambda file: step_of(file.parent.name) or 0):
-        for line in GrowingFile(file).read_new(forget=groups.clear):
-            group = _group(line)
-            if group is not None:
-                groups[group.uid] = group
-    return list(groups.values())
-
-
-def _group(line: Mapping[str, Any]) -> TrainedGroup | None:
-    uid, task_id, step, rows = (line.get(name) for name in ("uid", "task_id", "step", "rows"))
-    if not (isinstance(uid, str) and isinstance(task_id, str) and isinstance(step, int) and isinstance(rows, list)):
+def _age(row: TrainedRow) -> int | None:
+    """Of the replay in this row, in training steps."""
+    if row.replay is None or row.replay.step is None or row.step is None:
         return None
-    members = [row for row in rows if isinstance(row, dict) and isinstance(row.get("session"), int)]
-    return TrainedGroup(uid, task_id, step, tuple(_row(member) for member in members))
+    return row.step - row.replay.step
 
 
-def _row(member: Mapping[str, Any]) -> Row:
-    reward, replay = member.get("reward"), member.get("replay")
-    return Row(
-        session=member["session"],
-        reward=reward if isinstance(reward, (int, float)) else None,
-        replay=replay if isinstance(replay, dict) else None,
-    )
-
-
-def _is_whole(replay: Mapping[str, Any]) -> bool:
-    return isinstance(replay.get("step"), int)
-
-
-def _teaching(groups: Iterable[TrainedGroup], played: Mapping[tuple[str, int], EpisodeSummary]) -> list[Teaching]:
+def _teaching(
+    groups: Iterable[Sequence[TrainedRow]], played: Mapping[tuple[str, int], EpisodeSummary]
+) -> list[Teaching]:
     successes, rewards = [], []
     for group in groups:
-        episodes = [played.get((group.uid, row.session)) for row in group.rows]
-        known = [(row, episode) for row, episode in zip(group.rows, episodes, strict=True) if episode is not None]
-        if len(known) == len(group.rows) > 1:
+        known = [(row, episode) for row in group if (episode := played.get((row.uid, row.session))) is not None]
+        if len(known) == len(group) > 1:
             own = [episode.success for _, episode in known]
             # What is replayed is a success.
-            trained = [1.0 if row.replay else success for row, success in zip(group.rows, own, strict=True)]
+            trained = [1.0 if row.replaced else success for row, success in zip(group, own, strict=True)]
             successes.append((len(set(own)) > 1, len(set(trained)) > 1))
-            own = [episode.reward if row.replay else row.reward for row, episode in known]
-            rewards.append((len(set(own)) > 1, len({row.reward for row in group.rows}) > 1))
+            own = [episode.reward if row.replaced else row.reward for row, episode in known]
+            rewards.append((len(set(own)) > 1, len({row.reward for row in group}) > 1))
     outcomes = {"success": successes, "reward (success and format)": rewards}
     return [
         Teaching(what, *(Rate(sum(column), len(column)) for column in zip(*pairs, strict=True)))
@@ -172,11 +122,14 @@ def _teaching(groups: Iterable[TrainedGroup], played: Mapping[tuple[str, int], E
     ]
 
 
-def _by_task(groups: Iterable[TrainedGroup]) -> list[TaskReplays]:
+def _by_task(groups: Iterable[Sequence[TrainedRow]]) -> list[TaskReplays]:
     all_groups, replays = Counter[str](), Counter[str]()
     for group in groups:
-        all_groups[group.task_id] += 1
-        replays[group.task_id] += len(group.replays)
+        task_id = group[0].task_id
+        if task_id is None:
+            continue
+        all_groups[task_id] += 1
+        replays[task_id] += sum(row.replaced for row in group)
     return [TaskReplays(task_id, all_groups[task_id], count) for task_id, count in replays.most_common() if count]
 
 
