@@ -12,13 +12,14 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from held_out import SUFFIX
 from trainer_run import TrainerRun, read_steps
 
-from arpo_verl.viewer.runs import EpisodeSummary, open_run
+from arpo_verl.viewer.episodes import EpisodeSummary
+from arpo_verl.viewer.runs import TRAJECTORIES, Run, open_run
 
 METHODS: Mapping[str, tuple[str, ...]] = {
     "grpo": ("+baseline=grpo",),
@@ -154,9 +155,10 @@ def train(study: Study, folder: Path, method: str, seed: int, progress: Callable
         _forget_after_checkpoint(run_dir)
         seconds = _seconds_so_far(run_dir)
         began = time.monotonic()
+        records = Run(run_dir, run_dir / TRAJECTORIES)
         run = TrainerRun(run_dir, *study.overrides(method, seed))
         try:
-            while (steps := _environment_steps(run_dir)) < study.environment_steps:
+            while (steps := _environment_steps(records)) < study.environment_steps:
                 progress(steps)
                 time.sleep(POLL_S)
                 if run.process.poll() is not None:
@@ -172,7 +174,7 @@ def _forget_after_checkpoint(run_dir: Path) -> None:
     """Remove the records of the steps that a run which goes on from its checkpoint does again."""
     tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
     last = int(tracker.read_text()) if tracker.is_file() else 0
-    for folder in (run_dir / "trajectories").glob("step_*"):
+    for folder in (run_dir / TRAJECTORIES).glob("step_*"):
         if int(folder.name.removeprefix("step_")) > last:
             shutil.rmtree(folder)
 
@@ -182,18 +184,14 @@ def _seconds_so_far(run_dir: Path) -> float:
     return json.loads(path.read_text()) if path.is_file() else 0.0
 
 
-def _environment_steps(run_dir: Path) -> int:
-    return sum(episode.num_steps for episode in _episodes(run_dir) if not episode.validation)
-
-
-def _episodes(run_dir: Path) -> Sequence[EpisodeSummary]:
-    return open_run(run_dir).snapshot().episodes if (run_dir / "trajectories").is_dir() else ()
+def _environment_steps(records: Run) -> int:
+    return sum(episode.num_steps for episode in records.snapshot().episodes if not episode.validation)
 
 
 def read_curve(run_dir: Path, method: str, seed: int) -> Curve:
     """What a run's folder says of it."""
     by_step: dict[int, list[EpisodeSummary]] = defaultdict(list)
-    for episode in _episodes(run_dir):
+    for episode in open_run(run_dir).snapshot().episodes:
         by_step[episode.step].append(episode)
     points: list[Point] = []
     validations: list[Validation] = []
@@ -231,8 +229,3 @@ def _validation(episodes: Sequence[EpisodeSummary], environment_steps: int) -> V
     held_out = [e.success or 0.0 for e in episodes if e.task_id.endswith(SUFFIX)]
     training = [e.success or 0.0 for e in episodes if not e.task_id.endswith(SUFFIX)]
     return Validation(environment_steps, statistics.fmean(training), statistics.fmean(held_out))
-
-
-def as_json(curve: Curve) -> dict[str, object]:
-    """The curve in plain values."""
-    return asdict(curve)
