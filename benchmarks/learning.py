@@ -18,6 +18,7 @@ import argparse
 import json
 import math
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -27,27 +28,40 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from held_out import VARIANTS, check_solvable, write_variants
-from learning_runs import METHODS, Curve, Study, train
+from held_out import check_solvable, write_variants
+from learning_runs import METHODS, Curve, Study, Validation, train, validate_base
 from scipy.stats import t
 from tqdm import tqdm
 
 from arpo_verl.tasks.loader import EMBEDDED_DIR
 
-TASKS = tuple(VARIANTS)
-"""The half of the suite to which the demo's warm start gives the least probability."""
+TASKS = (
+    "form-order-juice",
+    "calculator-to-dialog",
+    "code-copy-seven",
+    "list-scroll-zebra",
+    "code-copy-four",
+    "files-delete-old",
+    "files-new-folder",
+    "password-log-in",
+)
+"""The quarter of the suite that the warm start solves least often: 0 to 4 of 12 rollouts each."""
 SMOKE_TASKS = ("dialog-follow-right", "scale-volume-one", "scale-volume-three", "password-log-in")
-MAIN_METHODS = ("grpo", "dynamic_sampling", "arpo")
-TARGET_SUCCESS, FLOOR = 0.25, 0.06
+SEEDS = {"grpo": 4, "arpo": 4, **dict.fromkeys(list(METHODS)[2:], 3)}
+"""Runs of each method, in this order: the two that the study is about are told apart best."""
+MAIN_METHODS = ("grpo", "arpo")
+TARGET_SUCCESS, FLOOR = 0.18, 0.04
 """Of the warm start, over all tasks and of each."""
 
 
 def main() -> None:
     arguments = _arguments()
+    # Ended by a signal, it must not leave a trainer behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     work = (arguments.work or Path(tempfile.mkdtemp(prefix="learning-"))).absolute()
     study = prepare(work, arguments.smoke, arguments.environment_steps)
-    curves = [_run(study, work, method, seed) for seed in range(1, arguments.seeds + 1) for method in arguments.methods]
-    figures = summarize(study, curves)
+    curves = [_run(study, work, method, seed) for method, seed in _runs(arguments.methods, arguments.seeds)]
+    figures = summarize(study, validate_base(study, work), curves)
     print(table(figures))
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
@@ -65,13 +79,19 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--methods", nargs="+", choices=list(METHODS), help="by default all; with --smoke grpo and arpo"
     )
-    parser.add_argument("--seeds", type=int, help="runs of each method; 3 by default, 1 with --smoke")
-    parser.add_argument("--environment-steps", type=int, help="of each run; 2400 by default, 60 with --smoke")
+    parser.add_argument("--seeds", type=int, help="at most so many runs of each method; 1 with --smoke")
+    parser.add_argument("--environment-steps", type=int, help="of each run; 800 by default, 60 with --smoke")
     arguments = parser.parse_args()
-    arguments.environment_steps = arguments.environment_steps or (60 if arguments.smoke else 2400)
+    arguments.environment_steps = arguments.environment_steps or (60 if arguments.smoke else 800)
     arguments.methods = arguments.methods or (["grpo", "arpo"] if arguments.smoke else list(METHODS))
-    arguments.seeds = arguments.seeds or (1 if arguments.smoke else 3)
+    arguments.seeds = arguments.seeds or (1 if arguments.smoke else max(SEEDS.values()))
     return arguments
+
+
+def _runs(methods: Sequence[str], seeds: int) -> list[tuple[str, int]]:
+    """Method and seed of every run. GRPO and ARPO take turns, so that a slow hour meets both."""
+    runs = [(method, seed) for method in methods for seed in range(1, min(seeds, SEEDS[method]) + 1)]
+    return sorted(runs, key=lambda run: run[1] if run[0] in MAIN_METHODS else len(runs))
 
 
 def prepare(work: Path, smoke: bool, environment_steps: int) -> Study:
@@ -98,10 +118,10 @@ def prepare(work: Path, smoke: bool, environment_steps: int) -> Study:
         tasks=tasks,
         held_out=held_out,
         environment_steps=environment_steps,
-        group_size=4,
-        groups=4 if smoke else 8,
+        group_size=2,
+        groups_per_task=2,
         learning_rate=2e-4,
-        validate_every=1 if smoke else 10,
+        validate_every=1 if smoke else 5,
     )
 
 
@@ -117,38 +137,51 @@ def _run(study: Study, work: Path, method: str, seed: int) -> Curve:
 # --- Figures -------------------------------------------------------------------------------------------------------
 
 
-def summarize(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
+def summarize(study: Study, base: Validation, curves: Sequence[Curve]) -> dict[str, Any]:
     """Everything that is reported, in plain values; shares in [0, 1], differences in points of percent."""
-    budget = study.environment_steps
-    # A step holds some of the tasks only: as many episodes as make each task's group once.
-    epoch = len(list(study.tasks.glob("*.json"))) * study.group_size
-    base = [curve.base_success(epoch) for curve in curves]
     final: dict[str, dict[int, float]] = {}
     methods: dict[str, Any] = {}
     for method in dict.fromkeys(curve.method for curve in curves):
         of_method = [curve for curve in curves if curve.method == method]
-        final[method] = {curve.seed: curve.final_success(budget) for curve in of_method}
-        validations = [v for curve in of_method if (v := curve.last_validation(budget)) is not None]
-        methods[method] = {
-            "success": interval(list(final[method].values())),
-            "success_by_seed": final[method],
-            "validation_training_tasks": interval([v.training_tasks for v in validations]),
-            "validation_held_out": interval([v.held_out for v in validations]),
-            "all_failed_at_start": statistics.fmean(p.all_failed for curve in of_method for p in curve.points[:2]),
-            "informative_share": statistics.fmean(p.informative for curve in of_method for p in curve.points),
-            "replays": statistics.fmean(curve.replays for curve in of_method),
-            "episodes": statistics.fmean(sum(p.episodes for p in curve.points) for curve in of_method),
-            "environment_steps": statistics.fmean(curve.points[-1].environment_steps for curve in of_method),
-            "training_steps": statistics.fmean(len(curve.points) for curve in of_method),
-            "wall_s": statistics.fmean(curve.wall_s for curve in of_method),
-        }
-    summary: dict[str, Any] = {"base": interval(base)}
-    for other in final:
-        if other != "grpo" and "grpo" in final:
-            points = [100 * (final[other][seed] - final["grpo"][seed]) for seed in final["grpo"]]
-            summary[f"{other}_minus_grpo_points"] = interval(points)
+        final[method] = {curve.seed: curve.final_success(study.environment_steps) for curve in of_method}
+        methods[method] = _row(study, of_method, final[method])
+    summary: dict[str, Any] = {
+        # All tasks are in every step, and the first is played before the first update.
+        "base": interval([curve.points[0].success for curve in curves]),
+        "base_validation_training_tasks": base.training_tasks,
+        "base_validation_held_out": base.held_out,
+        "all_failed_at_start": statistics.fmean(curve.points[0].all_failed for curve in curves),
+    }
+    for reference in MAIN_METHODS:
+        for other in (m for m in final if m not in MAIN_METHODS[: MAIN_METHODS.index(reference) + 1]):
+            if reference in final:
+                summary[f"{other}_minus_{reference}_points"] = _difference(final[other], final[reference])
     settings = {name: value for name, value in asdict(study).items() if not isinstance(value, Path)}
     return {"settings": settings, "summary": summary, "methods": methods, "curves": [asdict(curve) for curve in curves]}
+
+
+def _row(study: Study, curves: Sequence[Curve], final: Mapping[int, float]) -> dict[str, Any]:
+    ended = [point for curve in curves for point in curve.ended(study.environment_steps)]
+    validations = [v for curve in curves if (v := curve.last_validation(study.environment_steps)) is not None]
+    return {
+        "success": interval(list(final.values())),
+        "success_by_seed": final,
+        "validation_training_tasks": interval([v.training_tasks for v in validations]),
+        "validation_held_out": interval([v.held_out for v in validations]),
+        "all_failed_at_start": statistics.fmean(curve.points[0].all_failed for curve in curves),
+        "informative_share": statistics.fmean(point.informative for point in ended),
+        "replays": statistics.fmean(curve.replays for curve in curves),
+        "episodes": statistics.fmean(sum(p.episodes for p in curve.points) for curve in curves),
+        "environment_steps": statistics.fmean(curve.points[-1].environment_steps for curve in curves),
+        "training_steps": len(ended) / len(curves),
+        "wall_s": statistics.fmean(curve.wall_s for curve in curves),
+    }
+
+
+def _difference(success: Mapping[int, float], reference: Mapping[int, float]) -> dict[str, Any]:
+    """In points, paired by seed: runs of one seed meet the tasks in one order."""
+    by_seed = {seed: 100 * (success[seed] - reference[seed]) for seed in success if seed in reference}
+    return {**interval(list(by_seed.values())), "by_seed": by_seed}
 
 
 def interval(values: Sequence[float]) -> dict[str, Any]:
@@ -164,19 +197,24 @@ def interval(values: Sequence[float]) -> dict[str, Any]:
 
 def table(figures: Mapping[str, Any]) -> str:
     """The figures as a Markdown table."""
+    summary = figures["summary"]
     lines = [
-        "| method | success, last quarter | validation, training tasks | validation, held-out | groups that teach "
+        "| method | seeds | success, last third | at 0.6, training tasks | at 0.6, held-out | groups that teach "
         "| replays | training steps | minutes |",
-        "|---|---|---|---|---|---|---|---|",
-        f"| base | {_percent(figures['summary']['base'])} | | | | | | |",
+        "|---|---|---|---|---|---|---|---|---|",
+        f"| base | | {_percent(summary['base'])} | {100 * summary['base_validation_training_tasks']:.1f}% "
+        f"| {100 * summary['base_validation_held_out']:.1f}% | | | | |",
     ]
     for method, row in figures["methods"].items():
-        cells = [_percent(row[name]) for name in ("success", "validation_training_tasks", "validation_held_out")]
+        cells = [method, str(len(row["success_by_seed"]))]
+        cells += [_percent(row[name]) for name in ("success", "validation_training_tasks", "validation_held_out")]
         cells += [f"{100 * row['informative_share']:.0f}%", f"{row['replays']:.0f}", f"{row['training_steps']:.0f}"]
-        lines.append(f"| {method} | " + " | ".join([*cells, f"{row['wall_s'] / 60:.1f}"]) + " |")
-    for name, value in figures["summary"].items():
+        lines.append(f"| {' | '.join(cells)} | {row['wall_s'] / 60:.1f} |")
+    lines.append(f"\ngroups that failed whole at the start: {100 * summary['all_failed_at_start']:.0f}%")
+    for name, value in summary.items():
         if name.endswith("_points") and value["low"] is not None:
-            lines.append(f"\n{name}: {value['mean']:+.1f} ({value['low']:+.1f} to {value['high']:+.1f})")
+            seeds = ", ".join(f"{points:+.1f}" for points in value["by_seed"].values())
+            lines.append(f"{name}: {value['mean']:+.1f} ({value['low']:+.1f} to {value['high']:+.1f}); by seed {seeds}")
     return "\n".join(lines)
 
 
@@ -193,23 +231,24 @@ def plot(curves: Sequence[Curve], budget: int, path: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    import numpy as np
 
-    figure, axes = plt.subplots(figsize=(8, 4.5))
-    grid = np.linspace(0, budget, 100)
-    for method in dict.fromkeys(curve.method for curve in curves):
-        rows = []
-        for curve in (c for c in curves if c.method == method):
-            steps = np.array([p.environment_steps for p in curve.points])
-            # Over five training steps: one alone is noise.
-            window = np.ones(min(5, len(steps))) / min(5, len(steps))
-            smooth = np.convolve([p.success for p in curve.points], window, mode="valid")
-            rows.append(np.interp(grid, steps[len(window) - 1 :], 100 * smooth))
-        (line,) = axes.plot(grid, np.mean(rows, axis=0), label=method)
-        axes.fill_between(grid, np.min(rows, axis=0), np.max(rows, axis=0), alpha=0.15, color=line.get_color())
-    axes.set(xlabel="environment steps", ylabel="success on the training tasks, %", xlim=(0, budget), ylim=(0, 100))
-    axes.legend()
-    axes.grid(alpha=0.3)
+    methods = list(dict.fromkeys(curve.method for curve in curves))
+    colors = dict(zip(methods, plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
+    variants = [m for m in methods if m.startswith("arpo")]
+    panels = [[m for m in methods if m == "arpo" or m not in variants], *([variants] if len(variants) > 1 else [])]
+    figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4), sharey=True, squeeze=False)
+    grid = range(0, budget + 1, max(1, budget // 100))
+    for panel, names in zip(axes[0], panels, strict=True):
+        for method in names:
+            rows = [[100 * c.success_at(steps, budget / 5) for steps in grid] for c in curves if c.method == method]
+            by_step = list(zip(*rows, strict=True))
+            panel.plot(grid, [statistics.fmean(values) for values in by_step], label=method, color=colors[method])
+            low, high = ([pick(values) for values in by_step] for pick in (min, max))
+            panel.fill_between(grid, low, high, alpha=0.15, color=colors[method], linewidth=0)
+        panel.set(xlabel="environment steps", xlim=(0, budget), ylim=(0, None))
+        panel.legend(loc="upper left")
+        panel.grid(alpha=0.3)
+    axes[0][0].set_ylabel("success on the training tasks, %")
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

@@ -21,10 +21,12 @@ from trainer_run import TrainerRun, read_steps
 from arpo_verl.viewer.episodes import EpisodeSummary
 from arpo_verl.viewer.runs import TRAJECTORIES, Run, open_run
 
+_BASE = "base"
 METHODS: Mapping[str, tuple[str, ...]] = {
     "grpo": ("+baseline=grpo",),
-    "dynamic_sampling": ("+baseline=dynamic_sampling",),
     "arpo": (),
+    # Its training steps play several times as many episodes.
+    "dynamic_sampling": ("+baseline=dynamic_sampling", "trainer.test_freq=2", "trainer.save_freq=2"),
     "arpo_truncated": ("replay.correction=truncated",),
     "arpo_newest": ("replay.choice=newest",),
     "arpo_shortest": ("replay.choice=shortest",),
@@ -32,9 +34,11 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 }
 """What stands behind the common command line."""
 
+VALIDATION_ROLLOUTS, BASE_ROLLOUTS = 2, 8
+"""Of each task and of each variant, in a validation and in that of the warm start."""
 POLL_S = 2.0
 DONE = "done.json"
-FINAL_SHARE = 0.25
+FINAL_SHARE = 1 / 3
 """The end of a run, as a share of its environment steps, over which success is averaged."""
 
 
@@ -49,23 +53,28 @@ class Study:
     environment_steps: int
     """Budget of a run: replies of its policy in the episodes of training, those thrown away included."""
     group_size: int
-    groups: int
+    groups_per_task: int
+    """In a training step, which has all tasks."""
     learning_rate: float
     validate_every: int
-    """Training steps between validations (each task and each variant once, at temperature 0.6) and checkpoints."""
+    """Training steps between validations (of tasks and variants, at temperature 0.6) and checkpoints."""
 
     def overrides(self, method: str, seed: int) -> list[str]:
         """The options behind the recipe `embedded`."""
+        groups = self.groups_per_task * len(list(self.tasks.glob("*.json")))
         return [
             f"actor_rollout_ref.model.path={self.policy}",
             f"data.train_files={self.tasks}",
             f"data.val_files=[{self.tasks},{self.held_out}]",
-            f"data.train_batch_size={self.groups}",
+            f"+data.tasks.repeat={self.groups_per_task}",
+            f"data.train_batch_size={groups}",
             f"data.seed={seed}",
             f"++actor_rollout_ref.rollout.seed={seed}",
             f"actor_rollout_ref.rollout.n={self.group_size}",
             "actor_rollout_ref.rollout.val_kwargs.temperature=0.6",
-            f"actor_rollout_ref.actor.ppo_mini_batch_size={self.groups // 4}",
+            f"actor_rollout_ref.rollout.val_kwargs.n={VALIDATION_ROLLOUTS}",
+            # Four updates a step, as in the recipe.
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={groups // 4}",
             f"actor_rollout_ref.actor.optim.lr={self.learning_rate}",
             # How many training steps the budget is, is not known before: no schedule, and an end far away.
             "actor_rollout_ref.actor.optim.lr_scheduler_type=constant",
@@ -74,7 +83,7 @@ class Study:
             "trainer.val_before_train=false",
             f"trainer.test_freq={self.validate_every}",
             f"trainer.save_freq={self.validate_every}",
-            *METHODS[method],
+            *METHODS.get(method, ()),
         ]
 
 
@@ -111,24 +120,30 @@ class Curve:
     replays: int
     wall_s: float
 
-    def base_success(self, num_episodes: int) -> float:
-        """Mean success of the first training steps, so many as hold this number of episodes.
+    def ended(self, budget: int) -> list[Point]:
+        """The training steps that ended within the budget.
 
-        They are the warm start's own but for the updates of the steps among them.
+        Not the one that the run was ended in: of its episodes the shortest were over.
         """
-        first: list[Point] = []
-        for point in self.points:
-            if sum(p.episodes for p in first) < num_episodes:
-                first.append(point)
-        return sum(p.success * p.episodes for p in first) / sum(p.episodes for p in first)
+        return [point for point in self.points if point.environment_steps <= budget]
+
+    def success_at(self, environment_steps: float, window: float) -> float:
+        """Mean success, at temperature 1, of the steps that end at most half a window before or after a moment.
+
+        Where none does it is that of the nearest.
+        """
+        near = [p for p in self.points if abs(p.environment_steps - environment_steps) <= window / 2]
+        near = near or [min(self.points, key=lambda p: abs(p.environment_steps - environment_steps))]
+        return _success(near)
 
     def final_success(self, budget: int) -> float:
-        """Mean success, at temperature 1, in the training steps that end in the last `FINAL_SHARE` of the budget.
+        """Mean success, at temperature 1, in the training steps that ended in the last `FINAL_SHARE` of the budget.
 
-        The run was ended in the step that used the budget up, which counts as far as it was played.
+        With dynamic sampling a step may be longer than that share; then it is the last one that ended.
         """
-        last = [p for p in self.points if p.environment_steps > (1 - FINAL_SHARE) * budget]
-        return sum(p.success * p.episodes for p in last) / sum(p.episodes for p in last)
+        ended = self.ended(budget)
+        last = [p for p in ended if p.environment_steps > (1 - FINAL_SHARE) * budget] or ended[-1:]
+        return _success(last)
 
     def last_validation(self, budget: int) -> Validation | None:
         """The last one within the budget."""
@@ -168,6 +183,26 @@ def train(study: Study, folder: Path, method: str, seed: int, progress: Callable
             (run_dir / "seconds.json").write_text(json.dumps(seconds + time.monotonic() - began))
         done.write_text(json.dumps({"environment_steps": steps}) + "\n")
     return read_curve(run_dir, method, seed)
+
+
+def validate_base(study: Study, folder: Path) -> Validation:
+    """Play the warm start at temperature 0.6, as validation does, but each task and each variant more often.
+
+    Raises:
+        RuntimeError: the trainer failed.
+    """
+    run_dir = folder / _BASE
+    done = run_dir / DONE
+    if not done.is_file():
+        run_dir.mkdir(parents=True, exist_ok=True)
+        often = [f"actor_rollout_ref.rollout.val_kwargs.n={BASE_ROLLOUTS}"]
+        often += ["trainer.val_before_train=true", "trainer.val_only=true"]
+        run = TrainerRun(run_dir, *study.overrides(_BASE, seed=1), *often)
+        if run.process.wait() != 0:
+            raise RuntimeError(f"the trainer failed:\n{run.output()[-4000:]}")
+        done.write_text("{}\n")
+    (validation,) = read_curve(run_dir, _BASE, 1).validations
+    return validation
 
 
 def _forget_after_checkpoint(run_dir: Path) -> None:
@@ -216,6 +251,10 @@ def _point(episodes: Sequence[EpisodeSummary], environment_steps: int) -> Point:
         statistics.fmean(len({episode.reward for episode in group}) > 1 for group in groups),
         statistics.fmean(not any(episode.success for episode in group) for group in groups),
     )
+
+
+def _success(points: Sequence[Point]) -> float:
+    return sum(p.success * p.episodes for p in points) / sum(p.episodes for p in points)
 
 
 def _groups(episodes: Sequence[EpisodeSummary]) -> Iterator[list[EpisodeSummary]]:

@@ -1,0 +1,104 @@
+"""`benchmarks/learning.py`: its smoke form through the stock trainer, and how it reads runs."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def modules():
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        yield importlib.import_module("learning"), importlib.import_module("learning_runs")
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture
+def curve(modules):
+    _, runs = modules
+
+    def make(method: str, seed: int, *successes: float, at: int = 100):
+        points = [runs.Point(at * (i + 1), success, 32, 0.5, 0.25) for i, success in enumerate(successes)]
+        return runs.Curve(method, seed, tuple(points), (runs.Validation(at, 0.5, 0.25),), 3, 60.0)
+
+    return make
+
+
+@pytest.fixture
+def study(modules):
+    _, runs = modules
+    return runs.Study(
+        Path(),
+        Path(),
+        Path(),
+        environment_steps=400,
+        group_size=4,
+        groups_per_task=2,
+        learning_rate=1e-4,
+        validate_every=5,
+    )
+
+
+@pytest.mark.trainer
+@pytest.mark.desktop
+def test_two_methods_train_for_the_same_environment_steps_and_are_not_trained_again(tmp_path):
+    def study() -> dict:
+        command = [sys.executable, str(BENCHMARKS / "learning.py"), "--smoke", "--work", str(tmp_path / "work")]
+        command += ["--json", str(tmp_path / "learning.json"), "--plot", str(tmp_path / "learning.png")]
+        subprocess.run(command, check=True)
+        return json.loads((tmp_path / "learning.json").read_text())
+
+    figures = study()
+    assert list(figures["methods"]) == ["grpo", "arpo"]
+    for row in figures["methods"].values():
+        assert row["environment_steps"] >= figures["settings"]["environment_steps"]
+        assert row["validation_training_tasks"]["mean"] is not None
+    assert {"mean", "low", "high", "by_seed"} == set(figures["summary"]["arpo_minus_grpo_points"])
+    assert 0 < figures["summary"]["base"]["mean"] < 1
+    assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
+
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("done.json")}
+    assert study() == figures
+    assert len(written) == 3
+    assert all(path.stat().st_mtime_ns == then for path, then in written.items())
+
+
+def test_success_is_that_of_the_whole_steps_of_the_last_third(curve):
+    # The fifth step was under way when the budget was used up.
+    assert curve("grpo", 1, 0.1, 0.2, 0.3, 0.5, 1.0).final_success(400) == pytest.approx(0.4)
+    # Long steps: none ended in the last third, and the last that ended counts.
+    assert curve("dynamic_sampling", 1, 0.1, 1.0, at=260).final_success(400) == 0.1
+
+
+def test_methods_are_compared_by_seed(modules, study, curve):
+    learning, runs = modules
+    curves = [curve("grpo", seed, 0.1, 0.1, *[0.1 * seed] * 2) for seed in (1, 2, 3)]
+    curves += [curve("arpo", seed, 0.1, 0.1, *[0.1 * seed + 0.2] * 2) for seed in (1, 2, 3)]
+    curves += [curve("arpo_newest", seed, 0.1, 0.1, *[0.2 * seed] * 2) for seed in (1, 2)]
+    summary = learning.summarize(study, runs.Validation(0, 0.5, 0.0), curves)["summary"]
+    assert summary["base"]["mean"] == pytest.approx(0.1)
+    assert summary["arpo_minus_grpo_points"]["mean"] == pytest.approx(20)
+    assert summary["arpo_minus_grpo_points"]["low"] == pytest.approx(20)
+    assert summary["arpo_newest_minus_grpo_points"]["by_seed"] == pytest.approx({1: 10, 2: 20})
+    assert summary["arpo_newest_minus_arpo_points"]["by_seed"] == pytest.approx({1: -10, 2: 0})
+    assert "grpo_minus_arpo_points" not in summary
+
+
+def test_interval_is_students(modules):
+    learning, _ = modules
+    # Of three values: 4.303 standard errors.
+    assert learning.interval([1.0, 2.0, 3.0]) == pytest.approx({"mean": 2.0, "low": -0.484, "high": 4.484}, abs=1e-3)
+    assert learning.interval([1.0]) == {"mean": 1.0, "low": None, "high": None}
+
+
+def test_success_by_environment_steps_is_smoothed_over_a_window(curve):
+    run = curve("grpo", 1, 0.1, 0.2, 0.6)
+    assert run.success_at(200, window=200) == pytest.approx(0.3)
+    assert run.success_at(0, window=50) == 0.1
