@@ -121,7 +121,7 @@ def prepare(work: Path, smoke: bool, environment_steps: int) -> Study:
         group_size=2,
         groups_per_task=2,
         learning_rate=2e-4,
-        validate_every=1 if smoke else 5,
+        validate_every=1 if smoke else 4,
     )
 
 
