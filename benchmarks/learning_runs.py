@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from held_out import SUFFIX
-from trainer_run import TrainerRun, read_steps
+from trainer_run import TrainerRun
 
 from arpo_verl.viewer.episodes import EpisodeSummary
 from arpo_verl.viewer.runs import TRAJECTORIES, Run, open_run
@@ -36,6 +36,8 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 
 VALIDATION_ROLLOUTS, BASE_ROLLOUTS = 2, 8
 """Of each task and of each variant, in a validation and in that of the warm start."""
+ATTEMPTS = 3
+"""At a run: a trainer's start may fail by the way, as when another process takes the port that it has just chosen."""
 POLL_S = 2.0
 DONE = "done.json"
 FINAL_SHARE = 1 / 3
@@ -161,28 +163,39 @@ def train(study: Study, folder: Path, method: str, seed: int, progress: Callable
         progress: told the environment steps so far.
 
     Raises:
-        RuntimeError: the trainer ended by itself.
+        RuntimeError: the trainer ended by itself, and did so at each attempt.
     """
     run_dir = folder / f"{method}-{seed}"
     done = run_dir / DONE
-    if not done.is_file():
-        run_dir.mkdir(parents=True, exist_ok=True)
-        _forget_after_checkpoint(run_dir)
-        seconds = _seconds_so_far(run_dir)
-        began = time.monotonic()
-        records = Run(run_dir, run_dir / TRAJECTORIES)
-        run = TrainerRun(run_dir, *study.overrides(method, seed))
-        try:
-            while (steps := _environment_steps(records)) < study.environment_steps:
-                progress(steps)
-                time.sleep(POLL_S)
-                if run.process.poll() is not None:
-                    raise RuntimeError(f"the trainer ended before its budget:\n{run.output()[-4000:]}")
-        finally:
-            run.kill()
-            (run_dir / "seconds.json").write_text(json.dumps(seconds + time.monotonic() - began))
-        done.write_text(json.dumps({"environment_steps": steps}) + "\n")
+    for attempt in range(1, ATTEMPTS + 1):
+        if done.is_file():
+            break
+        _train_until(study, run_dir, study.overrides(method, seed), progress, last=attempt == ATTEMPTS)
     return read_curve(run_dir, method, seed)
+
+
+def _train_until(
+    study: Study, run_dir: Path, overrides: Sequence[str], progress: Callable[[int], None], last: bool
+) -> None:
+    """Train from the last checkpoint until the budget is used up, or until the trainer ends by itself."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    _forget_after_checkpoint(run_dir)
+    seconds = _seconds_so_far(run_dir)
+    began = time.monotonic()
+    records = Run(run_dir, run_dir / TRAJECTORIES)
+    run = TrainerRun(run_dir, *overrides)
+    try:
+        while (steps := _environment_steps(records)) < study.environment_steps:
+            progress(steps)
+            time.sleep(POLL_S)
+            if run.process.poll() is not None:
+                if last:
+                    raise RuntimeError(f"the trainer ended before its budget:\n{run.output()[-4000:]}")
+                return
+    finally:
+        run.kill()
+        (run_dir / "seconds.json").write_text(json.dumps(seconds + time.monotonic() - began))
+    (run_dir / DONE).write_text(json.dumps({"environment_steps": steps}) + "\n")
 
 
 def validate_base(study: Study, folder: Path) -> Validation:
@@ -197,9 +210,7 @@ def validate_base(study: Study, folder: Path) -> Validation:
         run_dir.mkdir(parents=True, exist_ok=True)
         often = [f"actor_rollout_ref.rollout.val_kwargs.n={BASE_ROLLOUTS}"]
         often += ["trainer.val_before_train=true", "trainer.val_only=true"]
-        run = TrainerRun(run_dir, *study.overrides(_BASE, seed=1), *often)
-        if run.process.wait() != 0:
-            raise RuntimeError(f"the trainer failed:\n{run.output()[-4000:]}")
+        TrainerRun(run_dir, *study.overrides(_BASE, seed=1), *often).wait()
         done.write_text("{}\n")
     (validation,) = read_curve(run_dir, _BASE, 1).validations
     return validation
@@ -226,7 +237,8 @@ def _environment_steps(records: Run) -> int:
 def read_curve(run_dir: Path, method: str, seed: int) -> Curve:
     """What a run's folder says of it."""
     by_step: dict[int, list[EpisodeSummary]] = defaultdict(list)
-    for episode in open_run(run_dir).snapshot().episodes:
+    snapshot = open_run(run_dir).snapshot()
+    for episode in snapshot.episodes:
         by_step[episode.step].append(episode)
     points: list[Point] = []
     validations: list[Validation] = []
@@ -238,7 +250,7 @@ def read_curve(run_dir: Path, method: str, seed: int) -> Curve:
             points.append(_point(training, total))
         if validation := [episode for episode in episodes if episode.validation]:
             validations.append(_validation(validation, total))
-    replays = sum(int(data.get("replay/injected", 0)) for data in read_steps(run_dir).values())
+    replays = sum(snapshot.training(episode.id).replaced for episode in snapshot.episodes)
     return Curve(method, seed, tuple(points), tuple(validations), replays, _seconds_so_far(run_dir))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -114,7 +115,8 @@ class TrainerRun:
 
     def kill(self) -> None:
         """`kill -9` of the process group."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def output(self) -> str:
