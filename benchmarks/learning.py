@@ -2,13 +2,13 @@
 
     python benchmarks/learning.py [--smoke] [--json PATH] [--plot PATH] [--work DIR] [--methods M ...] [--seeds N]
 
-Trains a small policy on the harder half of the embedded suite with the stock trainer, one process after the other, once
-for each method and seed, until each run's agents took the same number of steps on desktops. All runs share the warm
-start, the tasks and every hyper-parameter. `base` is the warm start itself: the first steps of every run, until each
-task was played.
+Trains a small policy on the hardest quarter of the embedded suite with the stock trainer, one process after the other,
+once for each method and seed, until each run's agents took the same number of steps on desktops. All runs share the
+warm start, the tasks and every hyper-parameter. `base` is the warm start itself: the first training step of every run,
+and a validation of its own. See docs/learning.md.
 
 The study goes on where it was stopped when it is given its `--work` again; a finished run is read, not repeated. It
-takes a small model on 16 tasks that it may learn by heart: it shows what replay does to learning where many groups
+takes a small model on eight tasks that it may learn by heart: it shows what replay does to learning where many groups
 fail, not what a 7B model would reach.
 """
 
@@ -80,9 +80,9 @@ def _arguments() -> argparse.Namespace:
         "--methods", nargs="+", choices=list(METHODS), help="by default all; with --smoke grpo and arpo"
     )
     parser.add_argument("--seeds", type=int, help="at most so many runs of each method; 1 with --smoke")
-    parser.add_argument("--environment-steps", type=int, help="of each run; 800 by default, 60 with --smoke")
+    parser.add_argument("--environment-steps", type=int, help="of each run; 1200 by default, 60 with --smoke")
     arguments = parser.parse_args()
-    arguments.environment_steps = arguments.environment_steps or (60 if arguments.smoke else 800)
+    arguments.environment_steps = arguments.environment_steps or (60 if arguments.smoke else 1200)
     arguments.methods = arguments.methods or (["grpo", "arpo"] if arguments.smoke else list(METHODS))
     arguments.seeds = arguments.seeds or (1 if arguments.smoke else max(SEEDS.values()))
     return arguments
