@@ -15,7 +15,6 @@ fail, not what a 7B model would reach.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import shutil
 import signal
@@ -32,6 +31,7 @@ from held_out import check_solvable, write_variants
 from learning_runs import METHODS, Curve, Study, Validation, train, validate_base
 from scipy.stats import t
 from tqdm import tqdm
+from trainer_run import argument_parser, write_figures
 
 from arpo_verl.tasks.loader import EMBEDDED_DIR
 
@@ -63,19 +63,14 @@ def main() -> None:
     curves = [_run(study, work, method, seed) for method, seed in _runs(arguments.methods, arguments.seeds)]
     figures = summarize(study, validate_base(study, work), curves)
     print(table(figures))
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(figures, indent=1, default=str) + "\n")
+    write_figures(arguments.json, figures)
     if arguments.plot:
         plot(curves, study.environment_steps, arguments.plot)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="four tasks, two methods, two steps: does it run at all")
-    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser = argument_parser(__doc__, "four tasks, two methods, few steps")
     parser.add_argument("--plot", type=Path, help="draw the curves there, as PNG or SVG")
-    parser.add_argument("--work", type=Path, help="folder to work in and keep")
     parser.add_argument(
         "--methods", nargs="+", choices=list(METHODS), help="by default all; with --smoke grpo and arpo"
     )

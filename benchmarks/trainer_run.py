@@ -43,6 +43,7 @@ def argument_parser(description: str | None, smoke: str) -> argparse.ArgumentPar
 def write_figures(path: Path | None, figures: Mapping[str, Any]) -> None:
     """Write them as JSON where `--json` asked for it."""
     if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(figures, indent=2) + "\n")
 
 
