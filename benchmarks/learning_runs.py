@@ -193,7 +193,7 @@ def _train_until(
                     raise RuntimeError(f"the trainer ended before its budget:\n{run.output()[-4000:]}")
                 return
     finally:
-        run.kill()
+        run.stop()
         (run_dir / "seconds.json").write_text(json.dumps(seconds + time.monotonic() - began))
     (run_dir / DONE).write_text(json.dumps({"environment_steps": steps}) + "\n")
 

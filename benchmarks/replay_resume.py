@@ -22,8 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import psutil
-from trainer_run import GROUPS, TrainerRun, Workplace, argument_parser, write_figures
+from trainer_run import GROUPS, TrainerRun, Workplace, argument_parser, is_alive, write_figures
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.buffer import SuccessStore
@@ -134,14 +133,6 @@ def replays_asked_for(store: SuccessStore, task_id: str, number: int, step: int)
         for uid in range(number)
     ]
     return {replacement.trajectory.episode for replacement in plan_replacements(groups, store, ReplayConfig(), step)}
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Whether it still runs: one that ended, and that nobody has asked for its exit code, does not."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def kill(run: TrainerRun, is_time: Callable[[], bool], start: Start) -> None:

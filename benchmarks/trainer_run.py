@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,8 +121,27 @@ class TrainerRun:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
+    def stop(self, patience_s: float = 120.0) -> None:
+        """`kill` it and wait until nothing that it started runs: its agents still play, and record, for a moment."""
+        try:
+            processes = self.process.children(recursive=True)
+        except psutil.NoSuchProcess:  # it ended by itself
+            processes = []
+        self.kill()
+        deadline = time.monotonic() + patience_s
+        while any(map(is_alive, processes)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
     def output(self) -> str:
         return (self.run_dir / "output.log").read_text(errors="replace")
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it still runs: one that ended, and that nobody has asked for its exit code, does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def read_steps(run_dir: Path) -> dict[int, dict[str, Any]]:
