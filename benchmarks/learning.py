@@ -60,7 +60,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     work = (arguments.work or Path(tempfile.mkdtemp(prefix="learning-"))).absolute()
     study = prepare(work, arguments.smoke, arguments.environment_steps)
-    curves = [_run(study, work, method, seed) for method, seed in _runs(arguments.methods, arguments.seeds)]
+    runs = _runs(arguments.methods, arguments.seeds)
+    curves = [
+        _run(study, work, method, seed, f"{number}/{len(runs)} {method}, seed {seed}")
+        for number, (method, seed) in enumerate(runs, start=1)
+    ]
     figures = summarize(study, validate_base(study, work), curves)
     print(table(figures))
     write_figures(arguments.json, figures)
@@ -120,8 +124,8 @@ def prepare(work: Path, smoke: bool, environment_steps: int) -> Study:
     )
 
 
-def _run(study: Study, work: Path, method: str, seed: int) -> Curve:
-    with tqdm(total=study.environment_steps, desc=f"{method}, seed {seed}", unit="step") as progress:
+def _run(study: Study, work: Path, method: str, seed: int, title: str) -> Curve:
+    with tqdm(total=study.environment_steps, desc=title, unit="step") as progress:
 
         def show(steps: int) -> None:
             progress.update(steps - progress.n)
@@ -146,6 +150,7 @@ def summarize(study: Study, base: Validation, curves: Sequence[Curve]) -> dict[s
         "base_validation_training_tasks": base.training_tasks,
         "base_validation_held_out": base.held_out,
         "all_failed_at_start": statistics.fmean(curve.points[0].all_failed for curve in curves),
+        "wall_s": sum(curve.wall_s for curve in curves),
     }
     for reference in MAIN_METHODS:
         for other in (m for m in final if m not in MAIN_METHODS[: MAIN_METHODS.index(reference) + 1]):
@@ -206,6 +211,7 @@ def table(figures: Mapping[str, Any]) -> str:
         cells += [f"{100 * row['informative_share']:.0f}%", f"{row['replays']:.0f}", f"{row['training_steps']:.0f}"]
         lines.append(f"| {' | '.join(cells)} | {row['wall_s'] / 60:.1f} |")
     lines.append(f"\ngroups that failed whole at the start: {100 * summary['all_failed_at_start']:.0f}%")
+    lines.append(f"all runs together: {summary['wall_s'] / 60:.0f} minutes")
     for name, value in summary.items():
         if name.endswith("_points") and value["low"] is not None:
             seeds = ", ".join(f"{points:+.1f}" for points in value["by_seed"].values())
