@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -68,6 +69,21 @@ def test_two_methods_train_for_the_same_environment_steps_and_are_not_trained_ag
     assert study() == figures
     assert len(written) == 3
     assert all(path.stat().st_mtime_ns == then for path, then in written.items())
+
+
+def test_the_recipe_takes_the_options_of_every_method(modules, study):
+    _, runs = modules
+    recipes = str(BENCHMARKS.parent / "recipes")
+    configs = {}
+    with initialize_config_dir(recipes, version_base=None):
+        for method in runs.METHODS:
+            overrides = ["hydra.searchpath=[pkg://verl.trainer.config]", *study.overrides(method, seed=2)]
+            configs[method] = compose("embedded", overrides=overrides)
+    assert {method for method, config in configs.items() if not config.replay.enable} == {"grpo", "dynamic_sampling"}
+    assert configs["dynamic_sampling"].algorithm.filter_groups.enable
+    assert configs["arpo_truncated"].replay.correction == "truncated"
+    for choice in ("newest", "shortest", "most_likely"):
+        assert configs[f"arpo_{choice}"].replay.choice == choice
 
 
 def test_success_is_that_of_the_whole_steps_of_the_last_third(curve):
