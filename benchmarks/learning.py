@@ -238,14 +238,17 @@ def plot(curves: Sequence[Curve], budget: int, path: Path) -> None:
     variants = [m for m in methods if m.startswith("arpo")]
     panels = [[m for m in methods if m == "arpo" or m not in variants], *([variants] if len(variants) > 1 else [])]
     figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4), sharey=True, squeeze=False)
+    base = 100 * statistics.fmean(curve.points[0].success for curve in curves)
     grid = range(0, budget + 1, max(1, budget // 100))
     for panel, names in zip(axes[0], panels, strict=True):
         for method in names:
-            rows = [[100 * c.success_at(steps, budget / 5) for steps in grid] for c in curves if c.method == method]
+            runs = [curve for curve in curves if curve.method == method]
+            rows = [[100 * run.success_at(steps, budget / 5, budget) for steps in grid] for run in runs]
             by_step = list(zip(*rows, strict=True))
             panel.plot(grid, [statistics.fmean(values) for values in by_step], label=method, color=colors[method])
             low, high = ([pick(values) for values in by_step] for pick in (min, max))
             panel.fill_between(grid, low, high, alpha=0.15, color=colors[method], linewidth=0)
+        panel.axhline(base, label="warm start", color="gray", linestyle="--", linewidth=1)
         panel.set(xlabel="environment steps", xlim=(0, budget), ylim=(0, None))
         panel.legend(loc="upper left")
         panel.grid(alpha=0.3)

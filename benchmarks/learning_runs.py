@@ -125,17 +125,18 @@ class Curve:
     def ended(self, budget: int) -> list[Point]:
         """The training steps that ended within the budget.
 
-        Not the one that the run was ended in: of its episodes the shortest were over.
+        Not the one that the run was ended in, unless it was the first: of its episodes the shortest were over.
         """
-        return [point for point in self.points if point.environment_steps <= budget]
+        return [point for point in self.points if point.environment_steps <= budget] or list(self.points[:1])
 
-    def success_at(self, environment_steps: float, window: float) -> float:
+    def success_at(self, environment_steps: float, window: float, budget: int) -> float:
         """Mean success, at temperature 1, of the steps that end at most half a window before or after a moment.
 
         Where none does it is that of the nearest.
         """
-        near = [p for p in self.points if abs(p.environment_steps - environment_steps) <= window / 2]
-        near = near or [min(self.points, key=lambda p: abs(p.environment_steps - environment_steps))]
+        ended = self.ended(budget)
+        near = [p for p in ended if abs(p.environment_steps - environment_steps) <= window / 2]
+        near = near or [min(ended, key=lambda p: abs(p.environment_steps - environment_steps))]
         return _success(near)
 
     def final_success(self, budget: int) -> float:

@@ -91,6 +91,8 @@ def test_success_is_that_of_the_whole_steps_of_the_last_third(curve):
     assert curve("grpo", 1, 0.1, 0.2, 0.3, 0.5, 1.0).final_success(400) == pytest.approx(0.4)
     # Long steps: none ended in the last third, and the last that ended counts.
     assert curve("dynamic_sampling", 1, 0.1, 1.0, at=260).final_success(400) == 0.1
+    # Not even the first ended within the budget: it is all there is.
+    assert curve("dynamic_sampling", 1, 0.3, at=500).final_success(400) == 0.3
 
 
 def test_methods_are_compared_by_seed(modules, study, curve):
@@ -116,5 +118,6 @@ def test_interval_is_students(modules):
 
 def test_success_by_environment_steps_is_smoothed_over_a_window(curve):
     run = curve("grpo", 1, 0.1, 0.2, 0.6)
-    assert run.success_at(200, window=200) == pytest.approx(0.3)
-    assert run.success_at(0, window=50) == 0.1
+    assert run.success_at(200, window=200, budget=400) == pytest.approx(0.3)
+    assert run.success_at(0, window=50, budget=400) == 0.1
+    assert run.success_at(300, window=200, budget=200) == 0.2
