@@ -130,7 +130,9 @@ def _run(study: Study, work: Path, method: str, seed: int, title: str) -> Curve:
         def show(steps: int) -> None:
             progress.update(steps - progress.n)
 
-        return train(study, work, method, seed, show)
+        curve = train(study, work, method, seed, show)
+        show(study.environment_steps)
+        return curve
 
 
 # --- Figures -------------------------------------------------------------------------------------------------------
