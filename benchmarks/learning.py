@@ -69,7 +69,7 @@ def main() -> None:
     print(table(figures))
     write_figures(arguments.json, figures)
     if arguments.plot:
-        plot(curves, study.environment_steps, arguments.plot)
+        plot(curves, study.environment_steps, figures["summary"]["base"]["mean"], arguments.plot)
 
 
 def _arguments() -> argparse.Namespace:
@@ -228,8 +228,12 @@ def _percent(value: Mapping[str, float | None]) -> str:
     return text if value["low"] is None else f"{text} ({100 * value['low']:.0f}–{100 * (value['high'] or 0):.0f})"
 
 
-def plot(curves: Sequence[Curve], budget: int, path: Path) -> None:
-    """Success by environment steps: the mean over seeds, with the band from the worst seed to the best."""
+def plot(curves: Sequence[Curve], budget: int, base: float, path: Path) -> None:
+    """Success by environment steps: the mean over seeds, with the band from the worst seed to the best.
+
+    Args:
+        base: success of the warm start, in [0, 1].
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -240,7 +244,6 @@ def plot(curves: Sequence[Curve], budget: int, path: Path) -> None:
     variants = [m for m in methods if m.startswith("arpo")]
     panels = [[m for m in methods if m == "arpo" or m not in variants], *([variants] if len(variants) > 1 else [])]
     figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4), sharey=True, squeeze=False)
-    base = 100 * statistics.fmean(curve.points[0].success for curve in curves)
     grid = range(0, budget + 1, max(1, budget // 100))
     for panel, names in zip(axes[0], panels, strict=True):
         for method in names:
@@ -250,7 +253,7 @@ def plot(curves: Sequence[Curve], budget: int, path: Path) -> None:
             panel.plot(grid, [statistics.fmean(values) for values in by_step], label=method, color=colors[method])
             low, high = ([pick(values) for values in by_step] for pick in (min, max))
             panel.fill_between(grid, low, high, alpha=0.15, color=colors[method], linewidth=0)
-        panel.axhline(base, label="warm start", color="gray", linestyle="--", linewidth=1)
+        panel.axhline(100 * base, label="warm start", color="gray", linestyle="--", linewidth=1)
         panel.set(xlabel="environment steps", xlim=(0, budget), ylim=(0, None))
         panel.legend(loc="upper left")
         panel.grid(alpha=0.3)

@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from trainer_run import GROUPS, TrainerRun, Workplace, argument_parser, is_alive, write_figures
+from trainer_run import GROUPS, TrainerRun, Workplace, argument_parser, await_end, write_figures
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.buffer import SuccessStore
@@ -148,8 +148,7 @@ def kill(run: TrainerRun, is_time: Callable[[], bool], start: Start) -> None:
     time.sleep(start.delay_s)
     run.kill()
     killed_s = time.perf_counter()
-    while (alive := [process for process in processes if is_alive(process)]) and time.perf_counter() - killed_s < 120:
-        time.sleep(0.05)
+    alive = await_end(processes, timeout_s=120)
     start.processes, start.left_after_120_s = len(processes), len(alive)
     start.gone_after_s = time.perf_counter() - killed_s
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,22 +121,28 @@ class TrainerRun:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def stop(self, patience_s: float = 120.0) -> None:
+    def stop(self) -> None:
         """`kill` it and wait until nothing that it started runs: its agents still play, and record, for a moment."""
         try:
             processes = self.process.children(recursive=True)
         except psutil.NoSuchProcess:  # it ended by itself
             processes = []
         self.kill()
-        deadline = time.monotonic() + patience_s
-        while any(map(is_alive, processes)) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        await_end(processes)
 
     def output(self) -> str:
         return (self.run_dir / "output.log").read_text(errors="replace")
 
 
-def is_alive(process: psutil.Process) -> bool:
+def await_end(processes: Sequence[psutil.Process], timeout_s: float = 120.0) -> list[psutil.Process]:
+    """Wait until none of them runs. Returns those that still do after the time."""
+    deadline = time.monotonic() + timeout_s
+    while (alive := [process for process in processes if _is_alive(process)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return alive
+
+
+def _is_alive(process: psutil.Process) -> bool:
     """Whether it still runs: one that ended, and that nobody has asked for its exit code, does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
