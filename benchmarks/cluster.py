@@ -29,9 +29,9 @@ from ray.cluster_utils import Cluster
 
 from arpo_verl import types
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.pool import DesktopPool
 from arpo_verl.errors import DesktopError
-from arpo_verl.summary import read_metrics
+from arpo_verl.pool.desktop_pool import DesktopPool
+from arpo_verl.records.run_summary import read_metrics
 from arpo_verl.tasks.loader import load_tasks
 from arpo_verl.types import Action, Point, Task
 
@@ -285,7 +285,7 @@ def mean(values: list[float]) -> float:
 
 def judge_anew(episodes: list[dict[str, Any]]) -> dict[str, int]:
     """Do each episode's actions again on a fresh desktop, and compare the verdicts."""
-    from arpo_verl.environments.osworld import OSWorldEnvironment
+    from arpo_verl.environments.osworld.environment import OSWorldEnvironment
 
     tasks = {task.task_id: task for task in load_tasks("embedded")}
     desktop = OSWorldEnvironment(EnvironmentConfig(), "judge")

@@ -21,7 +21,7 @@ from typing import Any
 import requests
 
 from arpo_verl.desktop.provider import EmbeddedManager, EmbeddedProvider
-from arpo_verl.environments.lean_imports import deferred_imports
+from arpo_verl.environments.osworld.lean_imports import deferred_imports
 from arpo_verl.types import Size
 
 SIZE = Size(640, 480)

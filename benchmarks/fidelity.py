@@ -121,7 +121,7 @@ def task_spec(task_id: str) -> dict[str, Any]:
 def play_ours(cases: Iterable[Case], out: Path) -> dict[str, Seen]:
     """Play and record each case by the agent loop's own code."""
     from arpo_verl.environments.config import EnvironmentConfig
-    from arpo_verl.environments.osworld import OSWorldEnvironment
+    from arpo_verl.environments.osworld.environment import OSWorldEnvironment
 
     config = EnvironmentConfig(
         screen_size=SCREEN,
@@ -137,11 +137,11 @@ def play_ours(cases: Iterable[Case], out: Path) -> dict[str, Seen]:
 
 
 async def _play_one(case: Case, environment: Any, out: Path) -> Seen:
+    from arpo_verl.records.recorder import EpisodeRecord, write_episode
     from arpo_verl.rollout.config import GuiAgentConfig
     from arpo_verl.rollout.episode import play
-    from arpo_verl.rollout.recorder import EpisodeRecord, write_episode
     from arpo_verl.rollout.scoring import Score
-    from arpo_verl.rollout.typed import TypedConversation, replies_of
+    from arpo_verl.rollout.scripted import TypedConversation, replies_of
     from arpo_verl.types import Size, Task
 
     spec = task_spec(case.task_id)
@@ -290,7 +290,7 @@ def arpo_actions(module: ModuleType, text: str) -> list[str]:
 def play_reference(cases: Sequence[Case], runners: Sequence[str], out: Path) -> dict[str, dict[str, Seen]]:
     """Play the recorded cases by the reference runners, each on an unmodified `DesktopEnv` of its own."""
     from arpo_verl.desktop.provider import EmbeddedManager, EmbeddedProvider
-    from arpo_verl.environments.lean_imports import deferred_imports
+    from arpo_verl.environments.osworld.lean_imports import deferred_imports
 
     with deferred_imports():  # spares metrics' packages that no shipped task uses; easyocr is not installed
         import desktop_env.desktop_env as osworld
@@ -318,7 +318,7 @@ def play_reference(cases: Sequence[Case], runners: Sequence[str], out: Path) -> 
 
 
 def _reference_one(env: Any, module: ModuleType, runner: str, case: Case, out: Path) -> Seen:
-    from arpo_verl.environments.verdict import noted_metrics
+    from arpo_verl.environments.osworld.noted_metrics import noted_metrics
 
     recorded = out / "recorded" / case.name / "episode.json"
     while not recorded.exists():

@@ -18,8 +18,8 @@ from pathlib import Path
 from held_out import SUFFIX
 from trainer_run import TrainerRun
 
-from arpo_verl.viewer.episodes import EpisodeSummary
-from arpo_verl.viewer.runs import TRAJECTORIES, Run, open_run
+from arpo_verl.records.run import TRAJECTORIES, Run, open_run
+from arpo_verl.records.summaries import EpisodeSummary
 
 _BASE = "base"
 METHODS: Mapping[str, tuple[str, ...]] = {

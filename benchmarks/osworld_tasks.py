@@ -25,7 +25,7 @@ from solutions import all_solutions  # noqa: E402
 from solutions.chrome import LEFT_OUT  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
-from arpo_verl.environments.osworld import OSWorldEnvironment  # noqa: E402
+from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
 from arpo_verl.errors import DesktopError, TaskError  # noqa: E402
 from arpo_verl.tasks.loader import load_tasks  # noqa: E402
 from arpo_verl.tasks.schema import INFEASIBLE  # noqa: E402

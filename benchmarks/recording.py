@@ -31,11 +31,11 @@ from verl.utils import hf_processor, hf_tokenizer
 from verl.workers.rollout.replica import TokenOutput
 
 from arpo_verl.actions.grammars import GRAMMARS
-from arpo_verl.environments.pool import DesktopPool
+from arpo_verl.plugin.agent_loop import GuiAgentLoop
+from arpo_verl.plugin.settings import connect_pool
 from arpo_verl.policy.architecture import PolicySize
 from arpo_verl.policy.build import build_policy
-from arpo_verl.rollout.agent_loop import GuiAgentLoop
-from arpo_verl.rollout.settings import connect_pool
+from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies, expert_task_ids
 from arpo_verl.tasks.loader import load_tasks

@@ -24,10 +24,10 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from verl.utils.tokenizer import hf_processor
 
 from arpo_verl.policy.sequences import ImageStore, TokenSequence, reply_log_probs
-from arpo_verl.replay.buffer import StoredTrajectory
 from arpo_verl.replay.config import CORRECTIONS, ReplayConfig
 from arpo_verl.replay.correction import correction_metrics, correction_weights
-from arpo_verl.replay.persistence import load_store
+from arpo_verl.replay.store.persistence import load_store
+from arpo_verl.replay.store.success_store import StoredTrajectory
 from arpo_verl.rollout.vision import decode_screenshot
 
 AGES = {"1 to 3": range(1, 4), "4 to 7": range(4, 8), "8 and more": range(8, 10**6), "all": range(1, 10**6)}

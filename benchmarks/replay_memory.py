@@ -40,12 +40,12 @@ from verl.utils import hf_processor, hf_tokenizer
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
 from arpo_verl.desktop.provider import EmbeddedProvider
+from arpo_verl.plugin.model_inputs import ModelInputs
+from arpo_verl.plugin.rows import rebuild_fields
 from arpo_verl.policy.build import corpus_tokenizer
-from arpo_verl.replay.buffer import StoredTrajectory, SuccessStore
-from arpo_verl.replay.images import smallest_lossless
-from arpo_verl.replay.inputs import ModelInputs
-from arpo_verl.replay.persistence import Fingerprint, load_store, save_store
-from arpo_verl.replay.rows import rebuild_fields
+from arpo_verl.replay.store.encoding import smallest_lossless
+from arpo_verl.replay.store.persistence import Fingerprint, load_store, save_store
+from arpo_verl.replay.store.success_store import StoredTrajectory, SuccessStore
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Generated, TokenConversation, TokenLimits

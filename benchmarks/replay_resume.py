@@ -25,11 +25,11 @@ from typing import Any
 from trainer_run import GROUPS, TrainerRun, Workplace, argument_parser, await_end, write_figures
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.buffer import SuccessStore
+from arpo_verl.records.run_summary import read_metrics
+from arpo_verl.replay.choice import Group, Outcome, plan_replacements
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.groups import Group, Outcome, plan_replacements
-from arpo_verl.replay.persistence import load_store
-from arpo_verl.summary import read_metrics
+from arpo_verl.replay.store.persistence import load_store
+from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.types import EpisodeId
 
 _BEGINS = re.compile(r"the replay store begins with (\d+) successes of \d+ tasks, from \S*global_step_(\d+)/replay")

@@ -29,13 +29,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from arpo_verl import files
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay import files, persistence
-from arpo_verl.replay.buffer import BYTES_PER_TASK, StoredTrajectory, SuccessStore
 from arpo_verl.replay.config import EVICTIONS, FULLEST_TASK, LEAST_RECENTLY_REPLAYED
-from arpo_verl.replay.persistence import MANIFEST, Fingerprint, load_store, save_store
-from arpo_verl.replay.records import read_record
-from arpo_verl.replay.screenshots import OVERHEAD_BYTES
+from arpo_verl.replay.store import persistence
+from arpo_verl.replay.store.persistence import MANIFEST, Fingerprint, load_store, save_store
+from arpo_verl.replay.store.record import read_record
+from arpo_verl.replay.store.screenshots import OVERHEAD_BYTES
+from arpo_verl.replay.store.success_store import BYTES_PER_TASK, StoredTrajectory, SuccessStore
 
 FINGERPRINT = Fingerprint(tokenizer="t", processor="p", prompt="q")
 MEMORY_DISK = Path("/dev/shm")

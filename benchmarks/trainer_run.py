@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from arpo_verl.summary import METRICS_FILE, read_metrics
+from arpo_verl.records.run_summary import METRICS_FILE, read_metrics
 
 ROOT = Path(__file__).parents[1]
 GROUPS = 8

@@ -25,7 +25,7 @@ def test_every_name_is_registered_with_a_fresh_verl():
     )
     result = run_fresh(probe, VERL_PLATFORM="cpu")
     assert result.stdout.splitlines()[-2:] == [
-        "<class 'arpo_verl.rollout.agent_loop.GuiAgentLoop'> compute_replay_grpo_advantage",
+        "<class 'arpo_verl.plugin.agent_loop.GuiAgentLoop'> compute_replay_grpo_advantage",
         "True cpu",
     ], result.stderr[-2000:]
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from arpo_verl import preflight, versions
+from arpo_verl import versions
 from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, TaskError
+from arpo_verl.plugin import preflight
+from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
+from arpo_verl.plugin.preflight import check_recipe
 from arpo_verl.policy.build import build_policy
-from arpo_verl.preflight import check_recipe
-from arpo_verl.replay.buffer import SuccessStore
-from arpo_verl.replay.inputs import ModelInputs, model_fingerprint
-from arpo_verl.replay.persistence import save_store
+from arpo_verl.replay.store.persistence import save_store
+from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.rollout.config import GuiAgentConfig
 
 RECIPES = Path(__file__).parents[1] / "recipes"

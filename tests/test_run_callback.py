@@ -6,9 +6,9 @@ import os
 import pytest
 from omegaconf import OmegaConf
 
-from arpo_verl import run_callback
-from arpo_verl.run_callback import RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers
-from arpo_verl.starts import read_starts
+from arpo_verl.plugin import run_callback
+from arpo_verl.plugin.run_callback import RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers
+from arpo_verl.records.starts import read_starts
 
 
 @pytest.fixture(autouse=True)

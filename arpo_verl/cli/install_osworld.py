@@ -36,7 +36,7 @@ NO_DEPS = {
 SHOWN = ("numpy", "torch", "transformers", "verl", "vllm", "ray")
 
 _VERSIONS = "import importlib.metadata as m, json; print(json.dumps([(d.name, d.version) for d in m.distributions()]))"
-_IMPORT = "import arpo_verl.environments.osworld_client"
+_IMPORT = "import arpo_verl.environments.osworld.client"
 _IMPORT_TIMEOUT_S = 300
 
 

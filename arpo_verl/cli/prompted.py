@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from arpo_verl.actions.grammars import Grammar
 from arpo_verl.errors import ActionParseError
-from arpo_verl.rollout.typed import SEPARATOR
+from arpo_verl.rollout.scripted import SEPARATOR
 from arpo_verl.types import Size
 
 

@@ -96,7 +96,7 @@ def _add_seed(actions: argparse._SubParsersAction) -> None:
 
 def inspect(args: argparse.Namespace) -> int:
     """Print what a store holds."""
-    from arpo_verl.replay.inspection import format_contents, inspect_store
+    from arpo_verl.replay.store.inspection import format_contents, inspect_store
 
     contents = inspect_store(args.store)
     print(json.dumps(dataclasses.asdict(contents), indent=1) if args.json else format_contents(contents))
@@ -105,7 +105,7 @@ def inspect(args: argparse.Namespace) -> int:
 
 def export(args: argparse.Namespace) -> int:
     """Write a store's trajectories for people to read."""
-    from arpo_verl.replay.export import export_store
+    from arpo_verl.replay.store.export import export_store
 
     _require_new(args.out)
     count = export_store(args.store, args.out, _decoder(args.tokenizer))
@@ -115,9 +115,9 @@ def export(args: argparse.Namespace) -> int:
 
 def merge(args: argparse.Namespace) -> int:
     """Merge stores."""
-    from arpo_verl.replay.buffer import SuccessStore
-    from arpo_verl.replay.merging import merge_stores
-    from arpo_verl.replay.persistence import read_manifest, save_store
+    from arpo_verl.replay.store.merging import merge_stores
+    from arpo_verl.replay.store.persistence import read_manifest, save_store
+    from arpo_verl.replay.store.success_store import SuccessStore
 
     _require_new(args.out)
     manifests = [read_manifest(folder) for folder in args.stores]
@@ -137,11 +137,11 @@ def merge(args: argparse.Namespace) -> int:
 def seed(args: argparse.Namespace) -> int:
     """Make a store of recorded successes."""
     from arpo_verl.config import build_config
-    from arpo_verl.replay.buffer import SuccessStore
+    from arpo_verl.plugin.seeding import SeedPolicy, seed_store
+    from arpo_verl.records.recorded import read_episodes
     from arpo_verl.replay.config import ReplayConfig
-    from arpo_verl.replay.episodes import read_episodes
-    from arpo_verl.replay.persistence import save_store
-    from arpo_verl.replay.seeding import SeedPolicy, seed_store
+    from arpo_verl.replay.store.persistence import save_store
+    from arpo_verl.replay.store.success_store import SuccessStore
 
     _require_new(args.out)
     recipe = _compose(args.recipe, args.overrides)

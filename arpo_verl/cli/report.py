@@ -23,7 +23,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the report and say where it lies."""
-    from arpo_verl.viewer.runs import open_run
+    from arpo_verl.records.run import open_run
 
     opened = open_run(args.path)
     try:

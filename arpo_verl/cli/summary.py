@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from arpo_verl.summary import format_summary, summarize_run
+from arpo_verl.records.run_summary import format_summary, summarize_run
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:

@@ -21,14 +21,14 @@ from arpo_verl.config import require
 from arpo_verl.environments.config import OSWORLD_PROVIDERS, EnvironmentConfig
 from arpo_verl.environments.factory import environment_factory
 from arpo_verl.errors import TaskError
+from arpo_verl.records.recorder import EpisodeRecord, write_episode
 from arpo_verl.reward import compute_score
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation
 from arpo_verl.rollout.episode import Episode, play
 from arpo_verl.rollout.prompts import PROMPT_GRAMMARS
-from arpo_verl.rollout.recorder import EpisodeRecord, write_episode
 from arpo_verl.rollout.scoring import score_episode
-from arpo_verl.rollout.typed import TypedConversation, read_replies, replies_of
+from arpo_verl.rollout.scripted import TypedConversation, read_replies, replies_of
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies, expert_task_ids
 from arpo_verl.tasks.loader import EMBEDDED_DIR, load_tasks
 from arpo_verl.types import Size, Task

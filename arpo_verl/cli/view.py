@@ -19,8 +19,8 @@ from arpo_verl.config import require
 from arpo_verl.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from arpo_verl.viewer.episodes import EpisodeSummary
-    from arpo_verl.viewer.runs import Run
+    from arpo_verl.records.run import Run
+    from arpo_verl.records.summaries import EpisodeSummary
 
 DEFAULT_PORT = 8642
 
@@ -51,7 +51,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted, or export."""
-    from arpo_verl.viewer.runs import open_run
+    from arpo_verl.records.run import open_run
 
     opened = open_run(args.path)
     if args.export is not None:

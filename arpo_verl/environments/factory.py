@@ -25,7 +25,7 @@ def environment_factory(config: EnvironmentConfig) -> EnvironmentFactory:
         return FakeEnvironment.from_config
     if ":" in config.provider:
         return _load_factory(config.provider)
-    from arpo_verl.environments.osworld import OSWorldEnvironment
+    from arpo_verl.environments.osworld.environment import OSWorldEnvironment
 
     return OSWorldEnvironment
 

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from arpo_verl.replay.buffer import SuccessStore
+from arpo_verl.plugin.handover import REPLAYED
+from arpo_verl.replay.choice import MIN_GROUP_SIZE, Group, Replacement
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.groups import MIN_GROUP_SIZE, Group, Replacement
-from arpo_verl.replay.labels import REPLAYED
+from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.types import StopReason
 
 _MIB = 1024**2

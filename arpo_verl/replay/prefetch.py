@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from arpo_verl.replay.buffer import StoredTrajectory
-from arpo_verl.replay.groups import Outcome, Replacement, form_groups
+from arpo_verl.replay.choice import Outcome, Replacement, form_groups
+from arpo_verl.replay.store.success_store import StoredTrajectory
 
 Rebuild = Callable[[StoredTrajectory], Mapping[str, Any]]
 

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from arpo_verl.desktop.packages import ACCESSIBILITY, install_command, missing_packages, package_of
 from arpo_verl.desktop.programs import can_open, has_program
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
-from arpo_verl.environments.downloads import DownloadStore, downloads_of
-from arpo_verl.environments.task_files import default_store
+from arpo_verl.environments.osworld.downloads import DownloadStore, downloads_of
+from arpo_verl.environments.osworld.task_files import default_store
 from arpo_verl.errors import TaskError
 from arpo_verl.tasks.internet import apt_packages, internet_reasons
 from arpo_verl.tasks.programs import getters_of, opened_files, programs_of

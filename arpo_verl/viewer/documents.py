@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from arpo_verl import __version__
-from arpo_verl.viewer.episodes import EpisodeSummary
-from arpo_verl.viewer.groups import TrainedRow
-from arpo_verl.viewer.live import REPLY_CHARACTERS, RunningEpisode
-from arpo_verl.viewer.runs import Run, Snapshot
+from arpo_verl.records.groups import TrainedRow
+from arpo_verl.records.live import REPLY_CHARACTERS, RunningEpisode
+from arpo_verl.records.run import Run, Snapshot
+from arpo_verl.records.summaries import EpisodeSummary
 
 COLUMNS = (
     "id",

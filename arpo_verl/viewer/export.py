@@ -10,6 +10,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 from arpo_verl.errors import ConfigError
+from arpo_verl.records.json_files import dump_json
+from arpo_verl.records.run import Run, Snapshot
+from arpo_verl.records.summaries import screenshot_names
 from arpo_verl.viewer.documents import (
     episode_document,
     episode_rows,
@@ -17,10 +20,7 @@ from arpo_verl.viewer.documents import (
     metrics_document,
     run_document,
 )
-from arpo_verl.viewer.episodes import screenshot_names
-from arpo_verl.viewer.json_files import dump_json
 from arpo_verl.viewer.page import ASSETS, index_page
-from arpo_verl.viewer.runs import Run, Snapshot
 
 MARKER = ".arpo-export"
 """Says that a folder is an export, which a later one may replace."""

@@ -14,6 +14,9 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from arpo_verl.records.json_files import dump_json
+from arpo_verl.records.run import Run
+from arpo_verl.records.summaries import SCREENSHOT_NAME
 from arpo_verl.viewer.access import AccessControl
 from arpo_verl.viewer.documents import (
     EpisodesFeed,
@@ -22,10 +25,7 @@ from arpo_verl.viewer.documents import (
     metrics_document,
     run_document,
 )
-from arpo_verl.viewer.episodes import SCREENSHOT_NAME
-from arpo_verl.viewer.json_files import dump_json
 from arpo_verl.viewer.page import ASSETS, index_page
-from arpo_verl.viewer.runs import Run
 
 _GZIP_FROM_BYTES = 2000
 _MEDIA_TYPES = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "webp": "image/webp"}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from arpo_verl.desktop.provider import EmbeddedProvider
-from arpo_verl.environments.lean_imports import deferred_imports
+from arpo_verl.environments.osworld.lean_imports import deferred_imports
 
 
 class Desktop(NamedTuple):

@@ -15,7 +15,7 @@ from PIL import Image
 
 from arpo_verl.desktop import guest_process, packages
 from arpo_verl.desktop.provider import EmbeddedManager, EmbeddedProvider
-from arpo_verl.environments.lean_imports import deferred_imports
+from arpo_verl.environments.osworld.lean_imports import deferred_imports
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
 
 pytestmark = pytest.mark.desktop

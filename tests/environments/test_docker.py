@@ -13,10 +13,10 @@ docker = pytest.importorskip("docker")
 
 from fake_docker import IMAGE, FakeDocker  # noqa: E402
 
-from arpo_verl.environments import containers  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
-from arpo_verl.environments.containers import DESKTOP_LABEL, OWNER_LABEL, DesktopDocker  # noqa: E402
-from arpo_verl.environments.osworld import OSWorldEnvironment  # noqa: E402
+from arpo_verl.environments.osworld import docker_containers  # noqa: E402
+from arpo_verl.environments.osworld.docker_containers import DESKTOP_LABEL, OWNER_LABEL, DesktopDocker  # noqa: E402
+from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
 from arpo_verl.errors import DesktopBootError, DesktopError  # noqa: E402
 from arpo_verl.tasks import load_tasks  # noqa: E402
 from arpo_verl.tasks.expert import expert_replies  # noqa: E402
@@ -33,9 +33,9 @@ PATIENCE_S = 60
 def engine(tmp_path, monkeypatch):
     engine = FakeDocker(tmp_path)
     monkeypatch.setenv("DOCKER_HOST", engine.host)
-    monkeypatch.setattr(containers, "_guards", [])
+    monkeypatch.setattr(docker_containers, "_guards", [])
     yield engine
-    for pipe in containers._guards:
+    for pipe in docker_containers._guards:
         pipe.close()
     engine.close()
     assert engine.unknown == []
@@ -101,7 +101,7 @@ def _check_container(created, tmp_path):
     assert bool(host.get("Devices")) == Path("/dev/kvm").exists()
     assert {"RAM_SIZE=8G", "CPU_CORES=4"} <= set(created["Env"]) and "RAM_SIZE=4G" not in created["Env"]
     assert host["Memory"] == 10 * 2**30
-    assert created["Labels"][OWNER_LABEL] == containers.this_owner()
+    assert created["Labels"][OWNER_LABEL] == docker_containers.this_owner()
 
 
 def test_a_desktop_that_never_answers_is_given_up_in_time_and_leaves_no_container(make, engine):
@@ -139,10 +139,10 @@ def test_no_engine_is_a_desktop_that_does_not_boot(make, engine, monkeypatch, tm
 
 
 def test_an_image_that_is_not_here_is_pulled_before_the_ports_are_locked(client, engine):
-    containers.pull_if_missing(client, "another/image")
+    docker_containers.pull_if_missing(client, "another/image")
     assert "another/image" in engine.images
     pulls = [request for request in engine.requests if "/images/create" in request]
-    containers.pull_if_missing(client, IMAGE)
+    docker_containers.pull_if_missing(client, IMAGE)
     assert len(pulls) == 1 and [request for request in engine.requests if "/images/create" in request] == pulls
 
 
@@ -168,11 +168,11 @@ def test_containers_that_vanish_while_they_are_listed_are_no_error(client, engin
 
 OWNER = """
 import sys, time
-from arpo_verl.environments import containers
-containers.guard_this_process()
-client = containers.DesktopDocker.of_desktop(sys.argv[1], {})
-client.containers.run(containers.IMAGE, detach=True)
-print(containers.this_owner(), flush=True)
+from arpo_verl.environments.osworld import docker_containers
+docker_containers.guard_this_process()
+client = docker_containers.DesktopDocker.of_desktop(sys.argv[1], {})
+client.containers.run(docker_containers.IMAGE, detach=True)
+print(docker_containers.this_owner(), flush=True)
 time.sleep(600)
 """
 
@@ -182,22 +182,22 @@ def test_a_killed_owner_leaves_no_container_and_others_keep_theirs(client, engin
     with subprocess.Popen([sys.executable, "-c", OWNER, "other"], stdout=subprocess.PIPE, text=True) as process:
         owner = process.stdout.readline().strip()
         assert [c.options["Labels"][OWNER_LABEL] for c in engine.containers.values()] == [
-            containers.this_owner(),
+            docker_containers.this_owner(),
             owner,
         ]
-        assert not containers.is_dead(owner)
+        assert not docker_containers.is_dead(owner)
         process.kill()
     eventually(lambda: list(engine.containers) == [own.id])
-    assert containers.is_dead(owner)
+    assert docker_containers.is_dead(owner)
 
 
 def test_what_the_dead_left_goes_when_the_next_owner_starts(client, engine):
-    host, boot, namespace, pid, start = containers.this_owner().split("/")
+    host, boot, namespace, pid, start = docker_containers.this_owner().split("/")
     dead = ["/".join((host, boot, namespace, pid, "1")), "/".join((host, "an-earlier-boot", namespace, pid, start))]
-    alive = [containers.this_owner(), "/".join(("elsewhere", boot, "pid:[1]", pid, "1")), "not ours to read"]
+    alive = [docker_containers.this_owner(), "/".join(("elsewhere", boot, "pid:[1]", pid, "1")), "not ours to read"]
     for owner in (*dead, *alive):
         docker.from_env().containers.run(IMAGE, detach=True, labels={OWNER_LABEL: owner, DESKTOP_LABEL: "d"})
-    containers.remove_of_dead_owners()
+    docker_containers.remove_of_dead_owners()
     assert owners(engine) == alive
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.osworld import OSWorldEnvironment
+from arpo_verl.environments.osworld.environment import OSWorldEnvironment
 from arpo_verl.errors import DesktopBootError, DesktopLostError, DesktopSetupError
 from arpo_verl.types import Hotkey, Task, TypeText, Wait
 
@@ -114,7 +114,7 @@ POOL_OWNER = f"""
 import asyncio, json, sys
 from ray_start import start_ray
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.pool import DesktopPool
+from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.types import Hotkey, Task, TypeText, Wait
 
 start_ray()

@@ -12,9 +12,9 @@ from PIL import Image
 
 pytest.importorskip("desktop_env")
 
-from arpo_verl.environments.absent_results import judge_absent_results  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
-from arpo_verl.environments.osworld import OSWorldEnvironment  # noqa: E402
+from arpo_verl.environments.osworld.absent_results import judge_absent_results  # noqa: E402
+from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
 from arpo_verl.errors import (  # noqa: E402
     DesktopBootError,
     DesktopError,
@@ -379,7 +379,7 @@ def test_a_failed_postconfig_gives_no_verdict(make, guest):
 
 @pytest.mark.skipif(__import__("importlib.util").util.find_spec("easyocr") is not None, reason="easyocr is installed")
 def test_a_metric_without_its_package_says_so_though_it_catches_everything(make, guest, tmp_path):
-    from arpo_verl.environments.lean_imports import _Deferred, forget_missing, missing_packages
+    from arpo_verl.environments.osworld.lean_imports import _Deferred, forget_missing, missing_packages
     from arpo_verl.errors import MissingDependencyError
 
     forget_missing()

@@ -3,8 +3,8 @@
 import pytest
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.placement import Offer, Placement, check_cluster, place, read_offers
 from arpo_verl.errors import ConfigError
+from arpo_verl.pool.placement import Offer, Placement, check_cluster, place, read_offers
 
 A, B, C = (
     Offer(name, f"docker:10.0.0.{number}", units) for number, (name, units) in enumerate([("a", 4), ("b", 2), ("c", 2)])

@@ -16,7 +16,6 @@ import ray
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.fake import FakeEnvironment
-from arpo_verl.environments.pool import DesktopPool
 from arpo_verl.errors import (
     ConfigError,
     DesktopBootError,
@@ -27,6 +26,7 @@ from arpo_verl.errors import (
     HostLostError,
     TaskQuarantinedError,
 )
+from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.types import Click, Fail, Finish, Point, Task
 
 INSIDE = Click(Point(10, 10))

@@ -3,8 +3,8 @@
 import pytest
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.quarantine import Quarantine
 from arpo_verl.errors import ConfigError
+from arpo_verl.pool.quarantine import Quarantine
 
 
 class Clock:

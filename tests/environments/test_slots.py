@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.keeper import SlotKeeper
-from arpo_verl.environments.leases import LeaseDesk, ReadyDesktop
-from arpo_verl.environments.metrics import LeaseReport, PoolMetrics
-from arpo_verl.environments.quarantine import Quarantine
-from arpo_verl.environments.worker import Reply
+from arpo_verl.pool.lease_desk import LeaseDesk, ReadyDesktop
+from arpo_verl.pool.metrics import LeaseReport, PoolMetrics
+from arpo_verl.pool.quarantine import Quarantine
+from arpo_verl.pool.slot_keeper import SlotKeeper
+from arpo_verl.pool.worker import Reply
 
 COMPLETED = LeaseReport(seconds={"evaluate": [1.0]})
 

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from arpo_verl.environments import status_file
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.status_file import StatusFile
 from arpo_verl.errors import ConfigError
+from arpo_verl.pool import status_file
+from arpo_verl.pool.status_file import StatusFile
 
 
 async def until(condition):

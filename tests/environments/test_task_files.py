@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from arpo_verl.environments import downloads
-from arpo_verl.environments.downloads import DownloadStore, downloads_of
-from arpo_verl.environments.task_files import TaskFiles
+from arpo_verl.environments.osworld import downloads
+from arpo_verl.environments.osworld.downloads import DownloadStore, downloads_of
+from arpo_verl.environments.osworld.task_files import TaskFiles
 from arpo_verl.errors import DesktopSetupError
 from arpo_verl.types import Task
 
@@ -104,7 +104,7 @@ def task_of(server):
 WORKER = """
 import json, sys
 from pathlib import Path
-from arpo_verl.environments.task_files import TaskFiles
+from arpo_verl.environments.osworld.task_files import TaskFiles
 from arpo_verl.types import Task
 
 files = TaskFiles(Path(sys.argv[1]), "one")
@@ -216,7 +216,7 @@ def test_a_folder_without_locks_is_named(server, tmp_path, monkeypatch):
 @pytest.mark.desktop
 def test_osworlds_client_finds_what_was_fetched_and_fetches_nothing_itself(server, tmp_path):
     from arpo_verl.environments.config import EnvironmentConfig
-    from arpo_verl.environments.osworld import OSWorldEnvironment
+    from arpo_verl.environments.osworld.environment import OSWorldEnvironment
 
     server.go.set()
     path = "/home/user/in.bin"

@@ -38,7 +38,7 @@ import asyncio, json, os, signal, sys
 import ray
 from ray_start import start_ray
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.pool import DesktopPool
+from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.errors import DesktopError
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.expert import expert_replies

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from arpo_verl.environments.verdict import noted_metrics
+from arpo_verl.environments.osworld.noted_metrics import noted_metrics
 from arpo_verl.types import MetricCall
 
 

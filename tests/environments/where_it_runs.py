@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from arpo_verl.environments.osworld import OSWorldEnvironment
+from arpo_verl.environments.osworld.environment import OSWorldEnvironment
 
 
 def make(config, name):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from arpo_verl.film_strips.film_strip import Frame, film_strip, thumbnail
-from arpo_verl.film_strips.loggers import EpisodeLoggers, SampleEpisode
+from arpo_verl.plugin.episode_loggers import EpisodeLoggers, SampleEpisode
+from arpo_verl.records.film_strip import Frame, film_strip, thumbnail
 
 HOSTILE = "</code></pre><script>alert(1)</script>\n\n# [click](javascript:alert(1)) <img src=x onerror=alert(1)>"
 

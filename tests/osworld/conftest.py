@@ -9,7 +9,7 @@ import harness
 import pytest
 
 from arpo_verl.desktop import packages
-from arpo_verl.environments.osworld import OSWorldEnvironment
+from arpo_verl.environments.osworld.environment import OSWorldEnvironment
 from arpo_verl.types import Task
 
 

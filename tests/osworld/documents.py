@@ -16,7 +16,7 @@ import pptx
 from PIL import Image
 from pptx.util import Cm
 
-from arpo_verl.environments.downloads import DownloadStore, downloads_of
+from arpo_verl.environments.osworld.downloads import DownloadStore, downloads_of
 from arpo_verl.types import Task
 
 ROWS = [["Name", "Amount", "City"], ["Ann", 12, "Bern"], ["Bob", 7, "Oslo"], ["Cid", 30, "Rome"]]

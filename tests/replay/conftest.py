@@ -11,7 +11,7 @@ def compose():
     replay = [
         "algorithm.adv_estimator=replay_grpo",
         "+algorithm.replay=${replay}",
-        "trainer.v1.sampler.custom_sampler.path=pkg://arpo_verl.replay.sampler",
+        "trainer.v1.sampler.custom_sampler.path=pkg://arpo_verl.plugin.sampler",
         "trainer.v1.sampler.custom_sampler.name=ReplaySampler",
         "+trainer.v1.sampler.sampler_kwargs.replay=${replay}",
         "+trainer.v1.sampler.sampler_kwargs.model_path=${actor_rollout_ref.model.path}",

@@ -1,6 +1,6 @@
 """Small stored trajectories for the tests of this folder."""
 
-from arpo_verl.replay.buffer import StoredTrajectory, SuccessStore
+from arpo_verl.replay.store.success_store import StoredTrajectory, SuccessStore
 
 
 def stored(task_id="a", step=1, screenshots=(b"first",), tokens=2, **changes):

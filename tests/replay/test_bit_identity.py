@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
-from arpo_verl.replay.buffer import SuccessStore
-from arpo_verl.replay.inputs import ModelInputs
-from arpo_verl.replay.persistence import Fingerprint, load_store, save_store
-from arpo_verl.replay.rows import rebuild_fields
+from arpo_verl.plugin.model_inputs import ModelInputs
+from arpo_verl.plugin.rows import rebuild_fields
+from arpo_verl.replay.store.persistence import Fingerprint, load_store, save_store
+from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.replay.trajectory import StoredTrajectory
 from arpo_verl.rollout.vision import decode_screenshot
 

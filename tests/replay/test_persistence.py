@@ -8,8 +8,8 @@ import pytest
 from replay_trajectories import stored
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.buffer import SuccessStore
-from arpo_verl.replay.persistence import MANIFEST, Fingerprint, load_store, save_store
+from arpo_verl.replay.store.persistence import MANIFEST, Fingerprint, load_store, save_store
+from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.types import EpisodeId
 
 PRINT = Fingerprint(tokenizer="aaaa", processor="bbbb", prompt="cccc")

@@ -8,13 +8,13 @@ from replay_trajectories import stored
 from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.buffer import SuccessStore
-from arpo_verl.replay.checkpoints import ResumeConfig, restore_store, resumed_checkpoint
+from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store, resumed_checkpoint
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.persistence import Fingerprint, save_store
+from arpo_verl.replay.store.persistence import Fingerprint, save_store
+from arpo_verl.replay.store.success_store import SuccessStore
 
 OURS = Fingerprint("tokenizer", "processor", "prompt")
-CALLBACK = "arpo_verl.replay.checkpoints.ReplayCheckpointCallback"
+CALLBACK = "arpo_verl.plugin.checkpoints.ReplayCheckpointCallback"
 
 
 def store_of(*steps):

@@ -11,8 +11,8 @@ from replay_trajectories import stored
 
 from arpo_verl.cli.main import main
 from arpo_verl.policy.demonstrations import Demonstration, save_demonstrations
-from arpo_verl.replay.buffer import SuccessStore
-from arpo_verl.replay.persistence import Fingerprint, load_store, save_store
+from arpo_verl.replay.store.persistence import Fingerprint, load_store, save_store
+from arpo_verl.replay.store.success_store import SuccessStore
 
 PRINT = Fingerprint(tokenizer="aaaa", processor="bbbb", prompt="cccc")
 RECIPE = str(Path(__file__).parents[2] / "recipes" / "embedded.yaml")
@@ -89,7 +89,7 @@ def test_merge_takes_the_newest_of_all_once_and_keeps_bounds(tmp_path, capsys):
 
 
 def test_seed_makes_a_store_of_demonstrations_that_the_run_accepts(tmp_path, model_path, capsys):
-    from arpo_verl.replay.sampler import Replayer
+    from arpo_verl.plugin.sampler import Replayer
 
     replies = ("Thought: I click.\nAction: click(start_box='(20,20)')", "Action: finished(content='')")
     demonstration = Demonstration("calc", "Press the key.", (screenshot(1), screenshot(2)), replies)

@@ -1,4 +1,4 @@
-from arpo_verl.replay.desktops import JobDesktops
+from arpo_verl.plugin.job_desktops import JobDesktops
 
 
 def test_without_ray_or_an_environment_section_there_is_nothing_to_make_or_read():

@@ -9,7 +9,7 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, get_adv_
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.replay.estimator import REPLAY_GRPO, compute_replay_grpo_advantage, group_advantages
+from arpo_verl.plugin.estimator import REPLAY_GRPO, compute_replay_grpo_advantage, group_advantages
 
 WORKED_EXAMPLE = torch.tensor([1.0] + [0.0] * 7)
 

@@ -3,7 +3,7 @@
 import pytest
 from verl.utils import hf_processor, hf_tokenizer
 
-from arpo_verl.replay.inputs import model_fingerprint
+from arpo_verl.plugin.model_inputs import model_fingerprint
 from arpo_verl.rollout.config import GuiAgentConfig
 
 COMPACT = GuiAgentConfig(prompt="compact")

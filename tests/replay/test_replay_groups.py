@@ -4,10 +4,10 @@ import pytest
 from replay_trajectories import stored
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.buffer import SuccessStore
+from arpo_verl.replay.choice import Group, Outcome, form_groups, plan_replacements
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.groups import Group, Outcome, form_groups, plan_replacements
 from arpo_verl.replay.metrics import group_metrics, rollout_metrics, store_metrics
+from arpo_verl.replay.store.success_store import SuccessStore
 
 CONFIG = ReplayConfig()
 

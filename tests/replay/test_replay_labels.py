@@ -4,7 +4,7 @@ import pickle
 import torch
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
-from arpo_verl.replay.labels import RowLabel, labelled_rows
+from arpo_verl.plugin.handover import RowLabel, labelled_rows
 
 
 def test_a_label_is_the_uid_with_more_to_it():

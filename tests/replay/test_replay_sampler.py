@@ -17,11 +17,11 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.pool import DesktopPool
 from arpo_verl.errors import ConfigError, ReplayError
-from arpo_verl.replay import rows
-from arpo_verl.replay.rows import plain
-from arpo_verl.replay.sampler import ReplaySampler
+from arpo_verl.plugin import rows
+from arpo_verl.plugin.rows import plain
+from arpo_verl.plugin.sampler import ReplaySampler
+from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.rollout.vision import decode_screenshot
 
 REFILL = "+trainer.v1.sampler.sampler_kwargs.sync_refill_failed_groups=${trainer.v1.sampler.sync_refill_failed_groups}"

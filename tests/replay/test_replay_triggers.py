@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 from replay_trajectories import stored
 
-from arpo_verl.replay.buffer import SuccessStore
+from arpo_verl.replay.choice import Group, Outcome, plan_replacements
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.groups import Group, Outcome, plan_replacements
+from arpo_verl.replay.store.success_store import SuccessStore
 
 
 def group(*scores, task_id="a", uid="u"):

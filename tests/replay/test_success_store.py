@@ -15,8 +15,8 @@ from PIL import Image
 from replay_trajectories import bytes_alone, stored
 
 from arpo_verl.errors import ConfigError, ReplayError
-from arpo_verl.replay.buffer import SuccessStore
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.store.success_store import SuccessStore
 
 PLENTY = 10**9
 
@@ -123,7 +123,7 @@ def test_an_unknown_eviction_names_the_known():
 MEASURE = """
 import gc, sys, tracemalloc
 from replay_trajectories import stored
-from arpo_verl.replay.buffer import SuccessStore
+from arpo_verl.replay.store.success_store import SuccessStore
 
 count, tokens, size = map(int, sys.argv[1:])
 
@@ -178,7 +178,7 @@ def test_memory_and_disk_share_the_budget(tmp_path):
 
 def test_a_spill_folder_left_by_a_killed_process_is_removed_and_one_in_use_is_not(tmp_path):
     code = (
-        "import os, sys; from arpo_verl.replay.spill import SpillFolder\n"
+        "import os, sys; from arpo_verl.replay.store.spill import SpillFolder\n"
         "folder = SpillFolder(sys.argv[1]); folder.write('x', b'y'); os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == -9

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.replay.sampler import Replayer
+from arpo_verl.plugin.sampler import Replayer
 
 TASKS = ["files-a", "files-b", "files-c", "files-d"]
 
@@ -94,7 +94,7 @@ def test_a_validation_in_several_batches_shows_no_more(empty_queue, rollouts, sa
 def test_nothing_is_read_or_written_where_nothing_is_to_be_shown(
     empty_queue, rollouts, sampler, tmp_path, options, monkeypatch
 ):
-    monkeypatch.setattr("arpo_verl.replay.validation.read_samples", lambda *args: pytest.fail("read"))
+    monkeypatch.setattr("arpo_verl.plugin.validation_samples.read_samples", lambda *args: pytest.fail("read"))
     validate(empty_queue, rollouts, sampler(**options), step=1, success=1.0)
     assert not (tmp_path / "tensorboard").exists()
 

@@ -9,7 +9,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from arpo_verl.environments.fake import FakeEnvironment, FakeScript
 from arpo_verl.errors import DesktopError
-from arpo_verl.rollout.agent_loop import GuiAgentLoop
+from arpo_verl.plugin.agent_loop import GuiAgentLoop
 from arpo_verl.types import Size
 
 SCREEN = Size(640, 480)

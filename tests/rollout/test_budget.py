@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from arpo_verl.rollout import budget
-from arpo_verl.rollout.budget import ScreenshotBudget
+from arpo_verl.records import budget
+from arpo_verl.records.budget import ScreenshotBudget
 
 SCREENSHOT = b"\x89PNG" + bytes(996)
 

@@ -18,9 +18,9 @@ from ray.cluster_utils import Cluster
 from ray_start import in_a_few_attempts
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.pool import DesktopPool
 from arpo_verl.errors import ConfigError, HostLostError
-from arpo_verl.rollout.settings import connect_pool
+from arpo_verl.plugin.settings import connect_pool
+from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.tasks.expert import expert_replies
 from arpo_verl.tasks.loader import load_tasks
 from arpo_verl.types import Task

@@ -7,7 +7,7 @@ import ray
 from loop_harness import DONE, HIT, ROW, ScriptedEngine, make_loop, recipe
 from omegaconf import OmegaConf
 
-from arpo_verl.rollout.settings import connect_pool
+from arpo_verl.plugin.settings import connect_pool
 
 
 @pytest.fixture(scope="module", autouse=True)

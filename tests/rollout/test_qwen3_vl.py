@@ -8,7 +8,7 @@ from loop_harness import FakePool, ScriptedEngine, play, recipe
 from PIL import Image
 from tiny_qwen3_vl import build_qwen3_vl
 
-from arpo_verl.replay.inputs import ModelInputs
+from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.rollout.prompts import build_messages, reply_message, screenshot_message
 from arpo_verl.rollout.vision import ImageGeometry, decode_screenshot
 from arpo_verl.types import Click, Fail, Finish, Move, Point, Scroll, Size

@@ -11,8 +11,8 @@ from loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, make_lo
 
 from arpo_verl.environments.fake import FakeScript
 from arpo_verl.errors import GenerationError
-from arpo_verl.rollout import recorder
-from arpo_verl.rollout.episode_folder import EpisodeFolder, remove_unfinished
+from arpo_verl.records import recorder
+from arpo_verl.records.episode_folder import EpisodeFolder, remove_unfinished
 
 
 def files_below(folder):

@@ -8,11 +8,11 @@ from loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, play, r
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.buffer import SuccessStore
+from arpo_verl.plugin.seeding import SeedPolicy, seed_store
+from arpo_verl.records.recorded import read_episodes
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.episodes import read_episodes
-from arpo_verl.replay.persistence import Fingerprint
-from arpo_verl.replay.seeding import SeedPolicy, seed_store
+from arpo_verl.replay.store.persistence import Fingerprint
+from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import TokenLimits

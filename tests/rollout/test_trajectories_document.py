@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from loop_harness import DONE, HIT, FakePool, ScriptedEngine, play, recipe
 
-from arpo_verl.environments.metrics import PoolMetrics
-from arpo_verl.environments.status_file import pool_document
-from arpo_verl.replay.group_log import GroupLog, LoggedRow
-from arpo_verl.replay.labels import RowLabel
+from arpo_verl.plugin.group_log import GroupLog, LoggedRow
+from arpo_verl.plugin.handover import RowLabel
+from arpo_verl.pool.metrics import PoolMetrics
+from arpo_verl.pool.status_file import pool_document
 from arpo_verl.replay.trajectory import StoredTrajectory
 
 TEXT = (Path(__file__).parents[2] / "docs" / "trajectories.md").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def record(policy, run):
 
 def test_it_names_every_field(policy, tmp_path, monkeypatch):
     live = []
-    writing = "arpo_verl.rollout.episode_folder.EpisodeFolder.write_live"
+    writing = "arpo_verl.records.episode_folder.EpisodeFolder.write_live"
     monkeypatch.setattr(writing, lambda self, document: live.append(document))
     groups = record(policy, tmp_path)
     episode = json.loads(next(tmp_path.rglob("episode.json")).read_text())

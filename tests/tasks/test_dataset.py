@@ -14,9 +14,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
 from verl.trainer.ppo.utils import create_rl_dataset  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402
 
-from arpo_verl.rollout.row import read_task  # noqa: E402
+from arpo_verl.plugin.row import read_task  # noqa: E402
 
-CUSTOM = {"path": "pkg://arpo_verl.tasks.dataset", "name": "TaskDataset"}
+CUSTOM = {"path": "pkg://arpo_verl.plugin.dataset", "name": "TaskDataset"}
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ class Desktops:
 
     def _mine(self):
         if not hasattr(self._local, "desktop"):
-            from arpo_verl.environments.osworld import OSWorldEnvironment
+            from arpo_verl.environments.osworld.environment import OSWorldEnvironment
 
             self._local.desktop = OSWorldEnvironment(EnvironmentConfig(), threading.current_thread().name)
             self._all.append(self._local.desktop)

@@ -14,7 +14,7 @@ FOLDER = Path(os.environ["ARPO_VERL_RECORDED"])
 
 
 def _observe_estimator(core_algos) -> None:
-    from arpo_verl.replay import estimator  # noqa: F401  registers first, so that there is something to observe
+    from arpo_verl.plugin import estimator  # noqa: F401  registers first, so that there is something to observe
 
     compute = core_algos.ADV_ESTIMATOR_REGISTRY["replay_grpo"]
 
@@ -48,4 +48,4 @@ def _observe_sampler(sampler) -> None:
 
 
 wrapt.register_post_import_hook(_observe_estimator, "verl.trainer.ppo.core_algos")
-wrapt.register_post_import_hook(_observe_sampler, "arpo_verl.replay.sampler")
+wrapt.register_post_import_hook(_observe_sampler, "arpo_verl.plugin.sampler")

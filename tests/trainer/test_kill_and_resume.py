@@ -8,9 +8,9 @@ import pytest
 from trainer_process import wait_until
 from trajectory_digest import digest
 
+from arpo_verl.replay.choice import Group, Outcome, plan_replacements
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.groups import Group, Outcome, plan_replacements
-from arpo_verl.replay.persistence import load_store
+from arpo_verl.replay.store.persistence import load_store
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop]
 

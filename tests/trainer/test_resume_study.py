@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from arpo_verl.replay.buffer import StoredTrajectory, SuccessStore
+from arpo_verl.replay.store.success_store import StoredTrajectory, SuccessStore
 from arpo_verl.types import EpisodeId
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -3,7 +3,7 @@
 import pytest
 from viewer_run import ViewerRun
 
-from arpo_verl.viewer import runs
+from arpo_verl.records import run as runs
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
     pytest.skip("the page is tested in Debian's chromium: make osworld-packages installs it", allow_module_level=True)
 
+from arpo_verl.records.run import open_run  # noqa: E402
 from arpo_verl.viewer.export import export_run  # noqa: E402
-from arpo_verl.viewer.runs import open_run  # noqa: E402
 from arpo_verl.viewer.server import build_server  # noqa: E402
 
 ARGS = (

@@ -4,9 +4,9 @@ import os
 import shutil
 import time
 
-from arpo_verl.viewer import live
+from arpo_verl.records import live
+from arpo_verl.records.live import POOL_FRESH_S, RUNNING_S
 from arpo_verl.viewer.documents import live_document
-from arpo_verl.viewer.live import POOL_FRESH_S, RUNNING_S
 
 
 def test_an_episode_being_played_shows_its_newest_screenshot_and_last_reply(written, run):

@@ -7,16 +7,17 @@ from types import SimpleNamespace
 import torch
 from viewer_run import png
 
-from arpo_verl.environments.status_file import HEARTBEAT_S, StatusFile
-from arpo_verl.replay.group_log import GROUPS_FILE, GroupLog, LoggedRow
-from arpo_verl.replay.labels import RowLabel
+from arpo_verl.plugin.group_log import GROUPS_FILE, GroupLog, LoggedRow
+from arpo_verl.plugin.handover import RowLabel
+from arpo_verl.pool.status_file import HEARTBEAT_S, StatusFile
+from arpo_verl.records import live
+from arpo_verl.records.documents import EpisodeRecord, live_document
+from arpo_verl.records.episode_folder import EpisodeFolder, write_episode
 from arpo_verl.rollout.episode import Episode, Turn
-from arpo_verl.rollout.episode_folder import EpisodeFolder, write_episode
-from arpo_verl.rollout.record import EpisodeRecord, live_document
 from arpo_verl.rollout.scoring import Score
 from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.types import Click, EpisodeId, Point, Size, StopReason, Task
-from arpo_verl.viewer import documents, live
+from arpo_verl.viewer import documents
 
 TASK = Task("press-ok", "Press OK.", {})
 TURN = Turn("Action: click(start_box='(3,4)')", "press it", (Click(Point(30, 40)),))

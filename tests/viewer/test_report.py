@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from arpo_verl.cli.main import main
+from arpo_verl.records.run import open_run
 from arpo_verl.viewer.report import content, samples, write_report
 from arpo_verl.viewer.report.costs import step_parts
 from arpo_verl.viewer.report.rates import Rate
 from arpo_verl.viewer.report.replay import replay_effect
-from arpo_verl.viewer.runs import open_run
 
 HOSTILE = '</code></style></details><script>window.ran=1</script><img src=x onerror="window.ran=1"> {{ 7 * 7 }}'
 VALIDATION = "val-aux__embedded__success__mean@1"

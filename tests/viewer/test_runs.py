@@ -8,8 +8,8 @@ import pytest
 from viewer_run import png
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.viewer import step_folders
-from arpo_verl.viewer.runs import open_run
+from arpo_verl.records import step_folders
+from arpo_verl.records.run import open_run
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from arpo_verl.records.json_files import dump_json
 from arpo_verl.viewer.documents import (
     COLUMNS,
     EpisodesFeed,
@@ -12,7 +13,6 @@ from arpo_verl.viewer.documents import (
     metrics_document,
     run_document,
 )
-from arpo_verl.viewer.json_files import dump_json
 
 
 def rows_of(document):

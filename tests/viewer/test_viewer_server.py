@@ -14,8 +14,8 @@ import pytest
 import requests
 from viewer_run import ViewerRun, png
 
+from arpo_verl.records.run import open_run
 from arpo_verl.viewer.access import SECURITY_HEADERS
-from arpo_verl.viewer.runs import open_run
 from arpo_verl.viewer.server import build_server
 
 TOKEN = "a-token-of-a-test"

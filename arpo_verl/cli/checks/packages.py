@@ -24,7 +24,7 @@ print("PROBE" + json.dumps({
 }))
 """
 
-_OSWORLD_PROBE = "import arpo_verl.environments.osworld_client"
+_OSWORLD_PROBE = "import arpo_verl.environments.osworld.client"
 
 
 def check_versions() -> list[Finding]:

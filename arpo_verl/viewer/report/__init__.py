@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from arpo_verl.records.run import Run
 from arpo_verl.viewer.report.content import gather
 from arpo_verl.viewer.report.page import render
-from arpo_verl.viewer.runs import Run
 
 __all__ = ["write_report"]
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.starts import read_starts
-from arpo_verl.summary import METRICS_FILE, RunSummary, summarize_run
-from arpo_verl.viewer.episodes import EpisodeSummary
-from arpo_verl.viewer.json_files import read_json_object
-from arpo_verl.viewer.live import POOL_FILE
-from arpo_verl.viewer.metrics import Metrics
+from arpo_verl.records.json_files import read_json_object
+from arpo_verl.records.live import POOL_FILE
+from arpo_verl.records.metrics import Metrics
+from arpo_verl.records.run import Run
+from arpo_verl.records.run_summary import METRICS_FILE, RunSummary, summarize_run
+from arpo_verl.records.starts import read_starts
+from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.viewer.report.costs import Faults, Part, TaskTime, desktop_calls, faults, slowest_tasks, step_parts
 from arpo_verl.viewer.report.rates import Rate, success_rate
 from arpo_verl.viewer.report.replay import ReplayEffect, replay_effect
@@ -29,7 +30,6 @@ from arpo_verl.viewer.report.success import (
     is_validation,
     validations,
 )
-from arpo_verl.viewer.runs import Run
 
 
 @dataclass(frozen=True)

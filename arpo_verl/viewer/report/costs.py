@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from arpo_verl.viewer.episodes import EpisodeSummary
-from arpo_verl.viewer.metrics import Metrics
+from arpo_verl.records.metrics import Metrics
+from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.viewer.report.success import group_by
 
 STEP = "timing_s/step"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from arpo_verl.viewer.episodes import EpisodeSummary
+from arpo_verl.records.summaries import EpisodeSummary
 
 _Z = NormalDist().inv_cdf(0.975)
 

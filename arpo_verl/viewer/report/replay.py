@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from arpo_verl.viewer.episodes import EpisodeSummary
-from arpo_verl.viewer.groups import TrainedRow
-from arpo_verl.viewer.metrics import Metrics
+from arpo_verl.records.groups import TrainedRow
+from arpo_verl.records.metrics import Metrics
+from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.viewer.report.rates import Rate
 
 WITHOUT = "replay/without/"

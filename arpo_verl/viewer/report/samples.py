@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arpo_verl.film_strips.film_strip import Frame, thumbnail
-from arpo_verl.viewer.episodes import EpisodeSummary
+from arpo_verl.records.film_strip import Frame, thumbnail
+from arpo_verl.records.run import Run
+from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.viewer.report.success import TaskSuccess
-from arpo_verl.viewer.runs import Run
 
 EPISODES_A_KIND = 3
 MAX_FRAMES = 12

@@ -7,9 +7,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from arpo_verl.summary import validation_success
-from arpo_verl.viewer.episodes import EpisodeSummary
-from arpo_verl.viewer.metrics import Metrics
+from arpo_verl.records.metrics import Metrics
+from arpo_verl.records.run_summary import validation_success
+from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.viewer.report.rates import Rate, success_rate
 
 Key = TypeVar("Key", bound=Hashable)

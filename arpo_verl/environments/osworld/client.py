@@ -1,0 +1,195 @@
+"""The unmodified OSWorld client, imported lean and told to say aloud what it would only log.
+
+Importing this module imports `desktop_env`: seconds and 200 MB. Only `environment.py` beside it
+does, in workers.
+"""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import sys
+import time
+from typing import Any
+
+import requests
+
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.environments.osworld.absent_results import judge_absent_results
+from arpo_verl.environments.osworld.guest_http import GuestHttp, exchanges, unanswered
+from arpo_verl.environments.osworld.lean_imports import deferred_imports
+from arpo_verl.environments.osworld.provider_patches import adapt_module, adapt_provider
+from arpo_verl.errors import DesktopBootError, DesktopSetupError, MissingDependencyError
+
+logger = logging.getLogger(__name__)
+
+# What matters of what the client logs is raised, with the guest's words. Who sets a level beforehand keeps it.
+_client_logger = logging.getLogger("desktopenv")
+if _client_logger.level == logging.NOTSET:
+    _client_logger.setLevel(logging.CRITICAL)
+# At import it complains that there is no file of proxies, which only tasks with a proxy need.
+_proxy_logger = logging.getLogger("desktopenv.providers.aws.ProxyPool")
+_proxy_logger.addFilter(_nothing := lambda record: False)
+
+try:
+    with deferred_imports():
+        import desktop_env.desktop_env as desktop_env_module
+        from desktop_env.controllers.python import PythonController
+        from desktop_env.controllers.setup import SetupController
+except ImportError as error:
+    raise MissingDependencyError(
+        f"the OSWorld client cannot be imported: {error}; run `arpo-verl install-osworld`, or set "
+        "environment.py_executable to a Python that has it"
+    ) from error
+finally:
+    _proxy_logger.removeFilter(_nothing)
+
+GUEST_POLL_S = 0.1
+
+
+class Controller(PythonController):
+    """Sends an action once, and keeps what came of it: `DesktopEnv.step` drops both."""
+
+    last_result: dict[str, Any] | None = None
+
+    def execute_python_command(self, command: str) -> Any:
+        # Sent again after a lost reply, a click would be two.
+        attempts, self.retry_times = self.retry_times, 1
+        try:
+            self.last_result = super().execute_python_command(command)
+        finally:
+            self.retry_times = attempts
+        return self.last_result
+
+
+class TaskSetup(SetupController):
+    """Runs a task's steps and raises where the parent logs a failure and goes on.
+
+    A program that does not start, a command that the guest does not run and a guest that does not answer are failures.
+    A window that is not there to be activated or closed is not: tasks rely on that.
+    """
+
+    boot_timeout_s = 300.0
+
+    def setup(self, config: list[dict[str, Any]], use_proxy: bool = False) -> bool:
+        self._await_guest()
+        done = super().setup(config, use_proxy)
+        lost = unanswered(self._address)
+        if lost or not done:
+            raise DesktopSetupError(f"the guest {self._address} did not answer: {lost or 'set-up gave up'}")
+        return done
+
+    def _launch_setup(self, command: str | list[str], shell: bool = False) -> None:
+        super()._launch_setup(command, shell)
+        self._require_ok("/setup/launch", command)
+
+    def _execute_setup(self, command: str | list[str], *args: Any, **kwargs: Any) -> None:
+        super()._execute_setup(command, *args, **kwargs)
+        self._require_ok("/setup/execute", command)
+
+    @property
+    def _address(self) -> str:
+        return f"{self.vm_ip}:{self.server_port}"
+
+    def _require_ok(self, path: str, command: str | list[str]) -> None:
+        last = next((e for e in reversed(exchanges()) if (e.address, e.path) == (self._address, path)), None)
+        if last is None or last.status != 200:
+            came = "nothing sent" if last is None else last.error or f"HTTP {last.status} {last.body}"
+            raise DesktopSetupError(f"the guest did not run {command!r}: {came}")
+
+    def _await_guest(self) -> None:
+        """Poll in short steps: the parent sleeps 5 s after each refusal."""
+        deadline = time.monotonic() + self.boot_timeout_s
+        while True:
+            try:
+                requests.get(f"{self.http_server}/terminal", timeout=30)
+                return
+            except requests.RequestException as error:
+                if time.monotonic() > deadline:
+                    raise DesktopBootError(f"the guest {self._address} does not answer: {error}") from error
+            time.sleep(GUEST_POLL_S)
+
+
+class Client(desktop_env_module.DesktopEnv):
+    """`DesktopEnv` with the two controllers above.
+
+    Args:
+        config: how patient we are.
+        desktop_id: names this desktop wherever its provider leaves a trace.
+        options: `DesktopEnv`'s own. A `Provider` object goes in as `region`.
+    """
+
+    def __init__(self, config: EnvironmentConfig, desktop_id: str, **options: Any):
+        self._config = config
+        self._desktop_id = desktop_id
+        self._adapted = False
+        super().__init__(**options)
+
+    @property
+    def address(self) -> str:
+        return f"{self.vm_ip}:{self.server_port}"
+
+    def _set_evaluator_info(self, task_config: dict[str, Any]) -> None:
+        super()._set_evaluator_info(task_config)
+        judge_absent_results(self)
+
+    def _start_emulator(self) -> None:
+        if not self._adapted:
+            adapt_provider(self.provider, self._config, self._desktop_id)
+            self._adapted = True
+        super()._start_emulator()
+        self.controller = Controller(vm_ip=self.vm_ip, server_port=self.server_port)
+        self.controller.retry_times = self._config.guest_attempts
+        self.controller.retry_interval = self._config.guest_retry_s
+        made = self.setup_controller
+        self.setup_controller = TaskSetup(
+            vm_ip=made.vm_ip,
+            server_port=made.server_port,
+            chromium_port=made.chromium_port,
+            vlc_port=made.vlc_port,
+            cache_dir=made.cache_dir,
+            client_password=made.client_password,
+            screen_width=made.screen_width,
+            screen_height=made.screen_height,
+        )
+        self.setup_controller.boot_timeout_s = self._config.boot_timeout_s
+
+
+class _NoManager:
+    """For a provider that was handed over ready-made: there are no VM files to manage."""
+
+    def get_vm_path(self, **_: Any) -> str:
+        return "local"
+
+    def add_vm(self, *_: Any, **__: Any) -> None: ...
+    def delete_vm(self, *_: Any, **__: Any) -> None: ...
+    def occupy_vm(self, *_: Any, **__: Any) -> None: ...
+
+
+def _install() -> None:
+    """Put our names into the client's modules: its providers' factory, its `requests`, its `print`."""
+    make = desktop_env_module.create_vm_manager_and_provider
+
+    def make_or_take(provider_name: str, region: Any, use_proxy: bool = False) -> tuple[Any, Any]:
+        if hasattr(region, "start_emulator"):
+            return _NoManager(), region
+        adapt_module(provider_name)
+        return make(provider_name, region, use_proxy)
+
+    desktop_env_module.create_vm_manager_and_provider = make_or_take
+    http = GuestHttp()
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("desktop_env.") or name.startswith("desktop_env.providers."):
+            continue
+        if getattr(module, "requests", None) is requests:
+            module.requests = http
+        # Its getters print every reply of the guest.
+        if getattr(module, "print", builtins.print) is builtins.print:
+            module.print = _debug
+
+
+def _debug(*values: Any, **_: Any) -> None:
+    logger.debug("%s", " ".join(map(str, values)))
+
+
+_install()

@@ -1,0 +1,186 @@
+"""Docker desktops' containers, labelled so that none outlives the process that started it.
+
+OSWorld's Docker provider gives its containers neither name nor label, and forgets one that it could not stop. So it
+gets a Docker client that labels what it runs with its owner, this process. What an owner left is removed by its reaper,
+a small process that waits for its end, SIGKILL included, and by the next owner that starts on the same host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.errors import DockerException, ImageNotFound, NotFound
+from docker.models.containers import Container, ContainerCollection
+
+logger = logging.getLogger(__name__)
+
+IMAGE = "happysixd/osworld-docker"
+"""What OSWorld's provider runs."""
+OWNER_LABEL = "arpo_verl.owner"
+DESKTOP_LABEL = "arpo_verl.desktop"
+REAPER_START_S = 60.0
+LOOPBACK = "127.0.0.1"
+
+
+class DesktopDocker(docker.DockerClient):
+    """The SDK's client, for the containers of one desktop. Make it with `from_env` and `of_desktop`.
+
+    Its `containers.run` adds this desktop's labels and options; its `containers.list` bears containers that vanish
+    while it looks, which happens all the time where many desktops are reset.
+    """
+
+    desktop_id = ""
+    run_options: Mapping[str, Any] = {}
+
+    @classmethod
+    def of_desktop(cls, desktop_id: str, run_options: Mapping[str, Any]) -> DesktopDocker:
+        """Connect to the engine that `DOCKER_HOST` names, by default this host's.
+
+        Args:
+            desktop_id: one desktop's own, over all hosts and processes.
+            run_options: keyword arguments added to `containers.run`; `environment` is merged.
+
+        Raises:
+            docker.errors.DockerException: no engine answers.
+        """
+        client = cls.from_env()
+        client.desktop_id, client.run_options = desktop_id, run_options
+        return client
+
+    @property
+    def containers(self) -> ContainerCollection:
+        return _DesktopContainers(client=self)
+
+    def remove_containers(self) -> None:
+        """Remove what this desktop left, however it is."""
+        _remove(self, f"{DESKTOP_LABEL}={self.desktop_id}")
+
+
+class _DesktopContainers(ContainerCollection):
+    def list(self, *args: Any, **kwargs: Any) -> list[Container]:
+        return super().list(*args, **{"ignore_removed": True} | kwargs)
+
+    def run(self, image: str, command: Any = None, **kwargs: Any) -> Container:
+        desktop: DesktopDocker = self.client
+        desktop.remove_containers()  # one that the provider could not stop would be forgotten
+        options = dict(desktop.run_options)
+        image = options.pop("image", image)
+        environment = {**kwargs.pop("environment", {}), **options.pop("environment", {})}
+        labels = {**options.pop("labels", {}), OWNER_LABEL: this_owner(), DESKTOP_LABEL: desktop.desktop_id}
+        # The provider would publish a machine that runs whatever it is told on all addresses; it looks at this one.
+        ports = {guest: (LOOPBACK, port) for guest, port in kwargs.pop("ports", {}).items()}
+        return super().run(image, command, environment=environment, labels=labels, ports=ports, **{**kwargs, **options})
+
+
+def pull_if_missing(client: docker.DockerClient, image: str) -> None:
+    """Have the image on this host. The provider would pull it while it holds the lock of all desktops' ports.
+
+    Raises:
+        docker.errors.DockerException: no engine answers, or the image cannot be pulled.
+    """
+    try:
+        client.images.get(image)
+    except ImageNotFound:
+        logger.warning("pulling the Docker image %s", image)
+        client.images.pull(image)
+
+
+_guard_lock = threading.Lock()
+_guards: list[Any] = []
+
+
+def guard_this_process() -> None:
+    """Once: remove what dead owners on this host left, and start the reaper of this process's own containers.
+
+    Raises:
+        docker.errors.DockerException: no engine answers.
+    """
+    with _guard_lock:
+        if _guards:
+            return
+        remove_of_dead_owners()
+        # Its standard input ends with this process, in whichever way. It is no child: Ray kills a worker's children.
+        command = [sys.executable, "-m", "arpo_verl.environments.osworld.docker_reaper", this_owner()]
+        reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        reaper.wait(REAPER_START_S)
+        _guards.append(reaper.stdin)
+
+
+def remove_of_dead_owners() -> None:
+    """Remove what processes that died left on this host.
+
+    Raises:
+        docker.errors.DockerException: no engine answers.
+    """
+    with contextlib.closing(docker.from_env()) as client:
+        for container in _labelled(client, OWNER_LABEL):
+            if is_dead(container.labels[OWNER_LABEL]):
+                logger.warning("removing the container %s of a process that died", container.short_id)
+                _force_remove(container)
+
+
+def remove_of_owner(owner: str) -> None:
+    """Remove every container of `owner`.
+
+    Raises:
+        docker.errors.DockerException: no engine answers.
+    """
+    with contextlib.closing(docker.from_env()) as client:
+        _remove(client, f"{OWNER_LABEL}={owner}")
+
+
+@functools.cache
+def this_owner() -> str:
+    """This process's name over reboots, hosts and process namespaces: `host/boot/namespace/pid/start`."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    namespace = os.readlink("/proc/self/ns/pid")
+    return "/".join((socket.gethostname(), boot, namespace, str(os.getpid()), str(_start_time(os.getpid()))))
+
+
+def is_dead(owner: str) -> bool:
+    """Whether the process that `owner` names is known to have ended; False where that cannot be seen from here."""
+    mine = this_owner().split("/")
+    try:
+        host, boot, namespace, pid, start = owner.split("/")
+    except ValueError:
+        return False
+    if host == mine[0] and boot != mine[1]:
+        return True  # the host was rebooted
+    return (boot, namespace) == (mine[1], mine[2]) and _start_time(int(pid)) != int(start)
+
+
+def _start_time(pid: int) -> int | None:
+    """When a process started, in the kernel's ticks; None when there is none. Numbers of processes are used again."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return None
+
+
+def _labelled(client: docker.DockerClient, label: str) -> list[Container]:
+    return client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
+
+
+def _remove(client: docker.DockerClient, label: str) -> None:
+    for container in _labelled(client, label):
+        _force_remove(container)
+
+
+def _force_remove(container: Container) -> None:
+    try:
+        container.remove(force=True, v=True)
+    except NotFound:
+        logger.debug("the container %s is gone already", container.short_id)
+    except DockerException as error:
+        logger.warning("the container %s could not be removed: %s", container.short_id, error)

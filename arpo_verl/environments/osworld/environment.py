@@ -1,0 +1,279 @@
+"""A desktop through OSWorld's own client: the embedded one, or any provider that the client knows."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import logging
+import math
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image, UnidentifiedImageError
+
+from arpo_verl.actions.pyautogui import to_code
+from arpo_verl.environments.base import DesktopEnvironment
+from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
+from arpo_verl.environments.osworld.guest_http import clear_exchanges, unanswered
+from arpo_verl.environments.osworld.lean_imports import forget_missing, missing_packages
+from arpo_verl.environments.osworld.noted_metrics import noted_metrics
+from arpo_verl.environments.osworld.provider_patches import remove_leftovers
+from arpo_verl.environments.osworld.task_files import TaskFiles, default_store
+from arpo_verl.environments.providers import check_provider, client_options, desktop_index
+from arpo_verl.errors import (
+    ConfigError,
+    DesktopBootError,
+    DesktopError,
+    DesktopLostError,
+    DesktopSetupError,
+    EvaluatorError,
+    MissingDependencyError,
+)
+from arpo_verl.types import Action, Evaluation, Fail, Finish, Observation, Size, Task, Wait
+
+if TYPE_CHECKING:
+    from arpo_verl.environments.osworld.client import Client
+
+logger = logging.getLogger(__name__)
+
+
+class OSWorldEnvironment(DesktopEnvironment):
+    """Drives the unmodified `desktop_env.DesktopEnv`, and turns each of its ways to fail into a `DesktopError`.
+
+    The client often logs a failure and returns None or 0. So after each call the log of what it asked of the guest is
+    read, and no verdict is taken from a guest that does not answer. Nothing boots before `prepare` or `reset`.
+
+    Args:
+        config: which desktop and how patient we are.
+        name: tells desktops apart in messages and folders.
+    """
+
+    def __init__(self, config: EnvironmentConfig, name: str = "desktop"):
+        self._config = config
+        self._name = name
+        self._id = uuid.uuid4().hex
+        store = default_store() if config.cache_dir is None else Path(config.cache_dir).expanduser()
+        self._files = TaskFiles(store, name)
+        self._task: Task | None = None
+        self._client: Client | None = None
+        self._provider: Any = None
+        # Whether the running guest is as it booted. `DesktopEnv` keeps a flag too, but takes a guest whose set-up
+        # failed half way, or was only looked at by an evaluator, for a clean one.
+        self._clean = False
+        self._closed = threading.Event()
+
+    def prepare(self) -> None:
+        with _named(DesktopBootError, f"{self._name} did not boot"):
+            if self._clean and self._alive():
+                return
+            self._boot()
+
+    def is_ready(self) -> bool:
+        return self._clean and self._alive()
+
+    def reset(self, task: Task) -> Observation:
+        self.prepare()
+        client = self._running()
+        self._clean, self._task = False, task
+        clear_exchanges()
+        with _named(DesktopSetupError, f"{self._name}: the set-up of task {task.task_id} failed"):
+            self._files.begin(task)
+            # The client may change the spec in place; the task is the caller's.
+            observation = client.reset(task_config=copy.deepcopy(dict(task.spec)))
+        time.sleep(self._config.setup_pause_s)
+        settled = self._config.setup_pause_s == 0 and self._config.settle_timeout_s == 0
+        return self._settle(observation["screenshot"] if settled else self._screenshot())
+
+    def step(self, action: Action) -> Observation:
+        client = self._running()
+        with _named(DesktopLostError, f"{self._name} failed at {type(action).__name__}"):
+            if isinstance(action, Wait):
+                # The client rests twice, before and after an action that it has not.
+                observation = client.step("WAIT", pause=self._config.wait_s / 2)[0]
+            elif isinstance(action, (Finish, Fail)):
+                return self._seen(client.step("FAIL" if isinstance(action, Fail) else "DONE", pause=0)[0]["screenshot"])
+            else:
+                client.controller.last_result = None
+                observation = client.step(to_code(action), pause=self._config.action_pause_s)[0]
+                self._check_result(action, client.controller.last_result)
+        return self._settle(observation["screenshot"])
+
+    def evaluate(self) -> Evaluation:
+        client = self._running()
+        if self._task is None:
+            raise EvaluatorError("a task must be set up before it is judged; call reset(task) first")
+        time.sleep(self._config.evaluate_pause_s)
+        clear_exchanges()
+        forget_missing()
+        with _named(EvaluatorError, f"{self._name}: the evaluator of task {self._task.task_id} failed"):
+            with noted_metrics(client) as metrics:
+                score = client.evaluate()
+            self._check_guest_answered(client)
+            if missing_packages():
+                raise EvaluatorError(f"the metric needs {', '.join(missing_packages())}; pip install what it needs")
+            return Evaluation(_valid_score(score), tuple(metrics))
+
+    def close(self) -> None:
+        """Also from another thread, while a call hangs: the guest's death ends the call."""
+        self._closed.set()
+        client, provider = self._client, self._provider
+        try:
+            if client is not None:
+                client.close()
+            elif provider is not None:
+                provider.stop_emulator("local")
+        finally:
+            self._files.remove()
+            remove_leftovers(self._config, self._id)
+
+    # --- Boot --------------------------------------------------------------------------------------------------
+
+    def _boot(self) -> None:
+        """A clean guest, answering, with the screen that the recipe says."""
+        self._clean = False
+        if self._client is None:
+            self._client = self._make_client()
+        else:
+            self._client.is_environment_used = True
+        client = self._client
+        if client.is_environment_used:  # by us, or since the provider starts from whatever was there
+            client.reset()
+        if self._closed.is_set():
+            client.close()
+            raise DesktopBootError(f"{self._name} was closed while it booted")
+        self._check_screen(client.controller.get_screenshot())
+        self._clean = True
+
+    def _make_client(self) -> Client:
+        config = self._config
+        options: dict[str, Any] = {
+            "os_type": config.os_type,
+            "headless": config.headless,
+            "enable_proxy": config.proxy,
+            "client_password": config.password,
+            "cache_dir": str(self._files.folder),
+            "screen_size": tuple(config.screen_size),
+            "require_a11y_tree": False,
+        }
+        self._provider = self._make_provider()
+        if self._provider is not None:
+            # "docker" is the client's word for a provider whose guests start clean.
+            options |= {"provider_name": "docker", "region": self._provider, "path_to_vm": "local"}
+        else:
+            index = desktop_index(self._name)
+            check_provider(config, index)  # before the client is imported: it looks at variables as it is
+            options |= client_options(config, index)
+        from arpo_verl.environments.osworld.client import Client
+
+        return Client(config, self._id, **options)
+
+    def _make_provider(self) -> Any:
+        """Our own provider; None leaves it to the client to make the one that the recipe names."""
+        if self._config.provider != EMBEDDED:
+            return None
+        from arpo_verl.desktop.provider import EmbeddedProvider
+
+        try:
+            return EmbeddedProvider(self._config.screen_size, **self._config.provider_options)
+        except TypeError as error:
+            raise ConfigError(f"environment.provider_options must be EmbeddedProvider's own: {error}") from error
+
+    def _check_screen(self, screenshot: bytes | None) -> None:
+        if screenshot is None:
+            raise DesktopBootError(f"{self._name} booted but shows no screen")
+        try:
+            size = Size(*Image.open(io.BytesIO(screenshot)).size)
+        except UnidentifiedImageError as error:
+            raise DesktopBootError(f"{self._name} sent a screenshot that is no image") from error
+        if size != self._config.screen_size:
+            raise DesktopBootError(
+                f"environment.screen_size must be what the desktop shows, {list(size)}, got "
+                f"{list(self._config.screen_size)}: every click would miss"
+            )
+
+    # --- What the client does not say --------------------------------------------------------------------------
+
+    def _running(self) -> Client:
+        if self._client is None or self._closed.is_set():
+            raise DesktopLostError(f"{self._name} is not running; call reset(task) first, and nothing after close()")
+        return self._client
+
+    def _alive(self) -> bool:
+        return self._client is not None and self._client.controller.get_screenshot() is not None
+
+    def _check_guest_answered(self, client: Client) -> None:
+        """A getter's None, and so a score of 0, may only mean that the guest is gone."""
+        lost = unanswered(client.address)
+        if lost:
+            raise DesktopLostError(f"{self._name} did not answer {lost[0].path}: {lost[0].error}")
+        if client.controller.get_screenshot() is None:
+            raise DesktopLostError(f"{self._name} was gone when its task was judged")
+
+    def _check_result(self, action: Action, result: dict[str, Any] | None) -> None:
+        if result is None:
+            raise DesktopLostError(f"{self._name} did not answer {type(action).__name__}")
+        if result.get("returncode") != 0:
+            error = str(result.get("error") or result.get("output") or result)[-500:]
+            raise DesktopLostError(f"{self._name} could not do {type(action).__name__}: {error}")
+
+    # --- Looking -----------------------------------------------------------------------------------------------
+
+    def _screenshot(self) -> bytes:
+        return self._seen(self._running().controller.get_screenshot()).screenshot
+
+    def _seen(self, screenshot: bytes | None) -> Observation:
+        if screenshot is None:
+            raise DesktopLostError(f"{self._name} gave no screenshot")
+        return Observation(screenshot)
+
+    def _settle(self, screenshot: bytes | None) -> Observation:
+        """Look until two looks in a row are alike, or `settle_timeout_s` is over."""
+        seen = self._seen(screenshot)
+        deadline = time.monotonic() + self._config.settle_timeout_s
+        while time.monotonic() < deadline:
+            time.sleep(self._config.settle_interval_s)
+            last, seen = seen, self._seen(self._running().controller.get_screenshot())
+            if last.screenshot == seen.screenshot:
+                break
+        return seen
+
+
+def _valid_score(score: Any) -> float:
+    if not isinstance(score, Real) or not math.isfinite(score) or not 0 <= score <= 1:
+        raise EvaluatorError(f"a metric must return a number from 0 to 1, got {score!r}")
+    return float(score)
+
+
+@contextlib.contextmanager
+def _named(error_class: type[DesktopError], what: str) -> Iterator[None]:
+    """Whatever the client raises leaves as the boundary's error; a `DesktopError` says what it is already.
+
+    What is not installed here, or is configured wrongly, will not boot on a fresh desktop either: it stays what it is.
+    """
+    try:
+        yield
+    except DesktopError:
+        raise
+    except Exception as error:
+        if error_class is DesktopBootError and isinstance(error, (ConfigError, MissingDependencyError)):
+            raise
+        inner = _desktop_cause(error)
+        if inner is not None:
+            raise inner from error
+        raise error_class(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def _desktop_cause(error: BaseException) -> DesktopError | None:
+    """Our own error inside one of the client's: it wraps what a set-up step raises."""
+    cause = error.__cause__
+    while cause is not None:
+        if isinstance(cause, DesktopError):
+            return cause
+        cause = cause.__cause__
+    return None

@@ -1,0 +1,44 @@
+"""The entry point of the group `verl.plugins`: registers names with veRL, lazily. No logic.
+
+`import verl` loads this module in every process, Ray workers included, and swallows its errors at debug level. So this
+module imports next to nothing, each registration waits for the veRL module that holds the registry, and what fails is
+logged here, at error level, before veRL sees it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from types import ModuleType
+
+from arpo_verl.post_import import when_imported
+
+logger = logging.getLogger(__name__)
+
+GUI_AGENT = "gui_agent"
+
+
+def _register_agent_loop(agent_loop: ModuleType) -> None:
+    # By name only: Hydra imports the class in the worker that runs it.
+    agent_loop._agent_loop_registry[GUI_AGENT] = {"_target_": "arpo_verl.plugin.agent_loop.GuiAgentLoop"}
+
+
+def _register_advantage_estimator(core_algos: ModuleType) -> None:
+    from arpo_verl.plugin import estimator  # noqa: F401  registers on import
+
+
+def register() -> None:
+    """Register everything with the installed veRL. Safe to call more than once."""
+    if os.environ.get("VERL_PLATFORM", "").lower() == "cpu":
+        from arpo_verl import cpu
+
+        cpu.register()
+    when_imported("verl.experimental.agent_loop.agent_loop", _register_agent_loop)
+    when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
+
+
+try:
+    register()
+except Exception:
+    logger.exception("arpo_verl is installed but could not register with veRL; run `arpo-verl doctor`")
+    raise

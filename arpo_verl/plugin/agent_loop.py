@@ -1,0 +1,185 @@
+"""The agent loop `gui_agent`: veRL's `AgentLoopBase` around one episode, retried on a fresh desktop when one fails.
+
+Written for veRL 0.9.1, which makes one loop object a session. Registered by `arpo_verl.plugin` under its name, and here
+on import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from PIL import Image
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
+from verl.workers.rollout.replica import TokenOutput
+
+from arpo_verl.errors import DesktopError, GenerationError
+from arpo_verl.plugin.row import read_task
+from arpo_verl.plugin.settings import connect_pool, load_settings
+from arpo_verl.records.recorder import Recorder
+from arpo_verl.rollout.chat import ChatTokenizer
+from arpo_verl.rollout.conversation import Generated, TokenLimits
+from arpo_verl.rollout.episode import Episode, play_episode
+from arpo_verl.rollout.scoring import Score, score_episode
+from arpo_verl.types import Task
+
+logger = logging.getLogger(__name__)
+
+
+@register("gui_agent")
+class GuiAgentLoop(AgentLoopBase):
+    """Plays one episode of the row's task and gives it to veRL as one trajectory with its reward.
+
+    A desktop that fails costs the attempt, never the reward: the episode starts anew on a fresh one, at most
+    `environment.max_attempts` times; then `run` raises, and veRL trains on the sessions that are left.
+    """
+
+    def __init__(self, *args: Any, pool: Any = None, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._settings = load_settings(self.config)
+        self._pool = pool if pool is not None else connect_pool(self.config)
+        self._chat = ChatTokenizer.from_processor(
+            self.tokenizer, self.processor, self.continuous_token_builder, self.mm_processor_kwargs
+        )
+        self._recorder = Recorder(self._settings.agent)
+        self._limits = TokenLimits(self.rollout_config.prompt_length, self.rollout_config.response_length)
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
+        """Play, score and record one episode.
+
+        Args:
+            sampling_params: veRL's, for every reply.
+            **kwargs: the dataset row, with what veRL adds: `uid`, `session_id`, `global_steps`.
+
+        Raises:
+            DesktopError: `environment.max_attempts` desktops failed; nothing is scored.
+            TaskQuarantinedError: the task has broken desktops repeatedly; nothing is scored.
+            GenerationError: the rollout engine gave no usable reply.
+            TaskError: the row does not carry a task.
+        """
+        task = read_task(kwargs)
+        priority = int(kwargs.get("priority") or 0)
+        attempts, rest_s = self._settings.environment.max_attempts, self._settings.environment.retry_backoff_s
+        for attempt in range(1, attempts + 1):
+            try:
+                return await self._attempt(task, kwargs, _Engine(self, sampling_params, priority))
+            except DesktopError as error:
+                logger.warning(
+                    "task %s, attempt %d of %d: %s: %s", *(task.task_id, attempt, attempts, _name(error), error)
+                )
+                fault = error
+            if attempt < attempts:
+                await asyncio.sleep(rest_s * 2 ** (attempt - 1))
+        await self._pool.report_drop(task.task_id)
+        raise fault
+
+    async def _attempt(self, task: Task, row: Mapping[str, Any], engine: _Engine) -> AgentLoopOutput:
+        """One episode on one desktop, which is given back before the episode is scored."""
+        async with self._recorder.episode(row, task) as writer:
+            async with self._pool.lease(task.task_id) as desktop:
+                writer.begin(f"{desktop.name} on {desktop.host}")
+                episode = await play_episode(
+                    task, desktop, engine.generate, self._chat, self._settings.agent, self._limits, writer
+                )
+            solution = self._chat.text(episode.sequence.response_ids)
+            score = await score_episode(self._settings.reward_function, episode, solution, row)
+            await writer.finish(episode, score)
+        return self._output(episode, engine, score)
+
+    def _output(self, episode: Episode, engine: _Engine, score: Score) -> AgentLoopOutput:
+        """The trajectory as veRL's row. Every field is set: those left out would be missing in some rows only."""
+        sequence = episode.sequence
+        return AgentLoopOutput(
+            prompt_ids=sequence.prompt_ids,
+            response_ids=sequence.response_ids,
+            response_mask=sequence.response_mask,
+            response_logprobs=sequence.response_log_probs,
+            routed_experts=engine.routed_experts,
+            multi_modal_data={"images": list(episode.images)},
+            mm_processor_kwargs=self._get_mm_processor_kwargs(),
+            reward_score=score.reward,
+            num_turns=len(episode.images) + len(episode.turns),
+            metrics=AgentLoopMetrics(
+                generate_sequences=episode.generate_s,
+                tool_calls=episode.desktop_s,
+                compute_score=score.seconds,
+                num_preempted=engine.num_preempted,
+            ),
+            extra_fields={
+                **engine.extra_fields,
+                "task_id": episode.task.task_id,
+                "success": episode.success,
+                "format_error": float(episode.format_error),
+                "stop_reason": episode.stop_reason.value,
+                "num_steps": len(episode.turns),
+                "screenshots": list(episode.screenshots),
+                "reward_extra_info": dict(score.extra_info),
+            },
+        )
+
+
+@dataclass
+class _Engine:
+    """One attempt's conversation with the rollout engine, and what the engine tells beside the tokens."""
+
+    loop: GuiAgentLoop
+    sampling_params: Mapping[str, Any]
+    priority: int
+    num_preempted: int = -1
+    routed_experts: Any = None
+    extra_fields: dict[str, Any] = field(default_factory=dict)
+    request_id: str = ""
+
+    def __post_init__(self) -> None:
+        # The same for all turns: veRL then sends them to the server that has their prefix in its cache.
+        deterministic = self.loop.rollout_config.get("full_determinism", False)
+        self.request_id = f"det-{self.priority}" if deterministic else uuid4().hex
+
+    async def generate(self, prompt_ids: list[int], images: list[Image.Image], max_tokens: int) -> Generated:
+        """Have the engine write one reply.
+
+        Raises:
+            GenerationError: it was aborted, is empty, or holds a placeholder of an image that does not exist.
+        """
+        output: TokenOutput = await self.loop.server_manager.generate(
+            request_id=self.request_id,
+            prompt_ids=prompt_ids,
+            sampling_params={**self.sampling_params, "max_tokens": max_tokens},
+            image_data=images,
+            mm_processor_kwargs=self.loop._get_mm_processor_kwargs(),
+            priority=self.priority,
+        )
+        self._check(output)
+        self._account(output)
+        log_probs = tuple(output.log_probs) if output.log_probs else None
+        return Generated(tuple(output.token_ids), log_probs)
+
+    def _check(self, output: TokenOutput) -> None:
+        if output.stop_reason in ("abort", "aborted") or not output.token_ids:
+            raise GenerationError(
+                f"the rollout engine must give a reply, got {len(output.token_ids)} tokens, "
+                f"stop reason {output.stop_reason!r}"
+            )
+        if not self.loop._chat.vision_ids.isdisjoint(output.token_ids):
+            raise GenerationError(
+                "a reply must hold no vision placeholder token, since there is no image behind it; "
+                "have the rollout engine ban them, as veRL's vLLM server does"
+            )
+
+    def _account(self, output: TokenOutput) -> None:
+        """Keep the engine's own figures, as veRL's tool agent loop does over several turns."""
+        if output.num_preempted is not None:
+            self.num_preempted = max(self.num_preempted, 0) + output.num_preempted
+        if output.routed_experts is not None:
+            self.routed_experts = output.routed_experts  # the last one spans the whole sequence before it
+        first, self.extra_fields = self.extra_fields, {**output.extra_fields, **self.extra_fields}
+        if first and output.extra_fields.get("max_global_steps") is not None:
+            self.extra_fields["max_global_steps"] = output.extra_fields["max_global_steps"]
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__name__

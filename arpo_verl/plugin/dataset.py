@@ -1,0 +1,140 @@
+"""veRL's dataset over task files: `data.custom_cls.path=pkg://arpo_verl.plugin.dataset`, `name=TaskDataset`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from verl.utils.dataset.rl_dataset import RLHFDataset
+
+from arpo_verl.config import build_config
+from arpo_verl.errors import ConfigError
+from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
+from arpo_verl.types import Task
+
+DATA_SOURCE = "arpo_verl"
+
+
+class TaskDataset(RLHFDataset):
+    """One row a task. `data.train_files` and `data.val_files` are task paths, see `arpo_verl.tasks.load_tasks`.
+
+    Options: `data.tasks` (see `TaskSelection`), and veRL's own `data.train_max_samples`, `data.val_max_samples`,
+    `data.shuffle` and `data.seed`. The parent class is there for its conversation helpers, which agent loops call on
+    the dataset's class; its Parquet reading, tokenising and length filter have no part here.
+
+    Columns of a row: `raw_prompt` (messages), `data_source`, `reward_model`, `index`, and `extra_info` with `index`,
+    `task_id`, `instruction` and `spec` (the task's JSON as text). All plain values but veRL's own `dummy_tensor`.
+
+    Raises:
+        TaskError: a task cannot be read or used.
+        ConfigError: an option is wrong, or there are fewer tasks than one training batch needs.
+    """
+
+    def __init__(
+        self,
+        data_files: str | Sequence[str] | ListConfig,
+        tokenizer: Any = None,
+        config: DictConfig | None = None,
+        processor: Any = None,
+        max_samples: int = -1,
+    ):
+        self.config = OmegaConf.create({}) if config is None else config
+        self.data_files = _as_list(data_files)
+        self.original_data_files = list(self.data_files)
+        self.tokenizer, self.processor = tokenizer, processor
+        self.max_samples = max_samples
+        self.serialize_dataset = False
+        self._is_training = self._tell_training()
+        self._load()
+        if self._is_training:
+            self._check_batch()
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __getitem__(self, item: int) -> dict[str, Any]:
+        from arpo_verl.rollout.prompts import build_messages
+
+        task = self.tasks[item]
+        index = int(item)
+        return {
+            # What veRL asks of every row; the agent loop itself opens the conversation as `gui_agent.prompt` says.
+            "raw_prompt": build_messages(task.instruction),
+            "data_source": DATA_SOURCE,
+            "reward_model": {"style": "rule", "ground_truth": task.task_id},
+            # As text: a nested mapping would be taken apart, and given missing keys, on its way through TransferQueue.
+            "extra_info": {
+                "index": index,
+                "task_id": task.task_id,
+                "instruction": task.instruction,
+                "spec": json.dumps(dict(task.spec)),
+            },
+            "index": index,
+            "tools_kwargs": {},
+            "interaction_kwargs": {},
+            # veRL's batches must hold a tensor.
+            "dummy_tensor": torch.tensor([0], dtype=torch.uint8),
+        }
+
+    def resume_dataset_state(self) -> None:
+        """Read the files again after a checkpoint was loaded: they, not the checkpoint, say what the tasks are."""
+        self._load()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__.copy()
+
+    def split(self, num_splits: int) -> list[TaskDataset]:
+        """Cut into equal parts, leaving out a remainder, as the parent class does."""
+        size = len(self) // num_splits if num_splits > 0 else 0
+        if size < 1:
+            raise ConfigError(f"a dataset of {len(self)} tasks cannot be split into {num_splits} parts")
+        parts = []
+        for number in range(num_splits):
+            part = object.__new__(type(self))
+            part.__dict__ = self.__dict__ | {"tasks": self.tasks[number * size : (number + 1) * size]}
+            parts.append(part)
+        return parts
+
+    def _load(self) -> None:
+        section = self.config.get("tasks")
+        values = OmegaConf.to_container(section, resolve=True) if isinstance(section, DictConfig) else section
+        selection = build_config(TaskSelection, "data.tasks", values)
+        tasks = load_selected_tasks(self.data_files, selection)
+        self.tasks: list[Task] = self._sample(tasks * selection.repeat if self._is_training else tasks)
+
+    def _sample(self, tasks: list[Task]) -> list[Task]:
+        """At most `max_samples` tasks: random ones when the data is shuffled, else the first."""
+        if not 0 < self.max_samples < len(tasks):
+            return tasks
+        if not self.config.get("shuffle", False):
+            return tasks[: self.max_samples]
+        chosen = np.random.default_rng(self.config.get("seed")).choice(len(tasks), self.max_samples, replace=False)
+        return [tasks[i] for i in chosen]
+
+    def _check_batch(self) -> None:
+        """veRL drops the last incomplete batch of the training data: with less than one there would be none at all."""
+        needed = self.config.get("gen_batch_size") or self.config.get("train_batch_size") or 1
+        if len(self) < needed:
+            raise ConfigError(
+                f"data.train_batch_size must be at most the number of tasks, got {needed} with {len(self)} tasks in "
+                f"{', '.join(map(str, self.data_files))}; lower it or add tasks"
+            )
+
+    def _tell_training(self) -> bool:
+        """Whether this is the training data: veRL does not say, but hands each of its two datasets its own options.
+
+        The same file with the same `max_samples` counts as training. Our recipes give the two different ones.
+        """
+        if self.data_files != _as_list(self.config.get("train_files")):
+            return False
+        train_max, val_max = self.config.get("train_max_samples", -1), self.config.get("val_max_samples", -1)
+        told_apart = self.data_files == _as_list(self.config.get("val_files")) and train_max != val_max
+        return not told_apart or self.max_samples == train_max
+
+
+def _as_list(files: Any) -> list[str]:
+    return list(files) if isinstance(files, (list, tuple, ListConfig)) else [files]

@@ -1,0 +1,142 @@
+"""The advantage estimator `replay_grpo`: a group's rewards, centred and divided by the sigma that the recipe asks for.
+
+Importing this module registers it with veRL. The replay itself happened before, in the sampler; a replayed row is one
+member of its group like any other, but for the correction of its advantages where `replay.correction` asks for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register_adv_est
+
+from arpo_verl.config import build_config
+from arpo_verl.errors import ConfigError
+from arpo_verl.plugin.group_log import GROUP_LOG
+from arpo_verl.plugin.handover import RowLabel, labelled_rows
+from arpo_verl.plugin.late_metrics import LATE_METRICS
+from arpo_verl.replay.config import ReplayConfig, check_one_correction
+
+REPLAY_GRPO = "replay_grpo"
+
+
+def group_advantages(
+    rewards_B: torch.Tensor,
+    group_B: Sequence[Any],
+    *,
+    std: str = "population",
+    epsilon: float = 1e-6,
+    divide_by_std: bool = True,
+) -> torch.Tensor:
+    """A = (r - mean) / (sigma + epsilon) within each group.
+
+    Args:
+        rewards_B: one reward a trajectory, float.
+        group_B: which group each trajectory belongs to, any hashable label.
+        std: `population` (divide by n, the paper's worked example) or `sample` (by n - 1, stock GRPO).
+        divide_by_std: False only centres (Dr.GRPO, arXiv 2503.20783).
+
+    Returns:
+        Advantages, of the shape and dtype of `rewards_B`. A trajectory alone in its group (its siblings' desktops
+        failed) gets 0: it was compared with nothing. Stock GRPO gives it its raw reward, so that a lone success would
+        weigh less than one of eight, and a lone parse error be punished where a group of them is not.
+    """
+    members: dict[Any, list[int]] = {}
+    for row, group in enumerate(group_B):
+        members.setdefault(group, []).append(row)
+    advantages_B = torch.zeros_like(rewards_B)
+    for rows in members.values():
+        if len(rows) == 1:
+            continue
+        rewards_G = rewards_B[rows]
+        centred_G = rewards_G - torch.mean(rewards_G)
+        sigma = torch.std(rewards_G, correction=1 if std == "sample" else 0)
+        advantages_B[rows] = centred_G / (sigma + epsilon) if divide_by_std else centred_G
+    return advantages_B
+
+
+@register_adv_est(REPLAY_GRPO)
+def compute_replay_grpo_advantage(
+    token_level_rewards: torch.Tensor,
+    response_mask: torch.Tensor,
+    index: Sequence[Any],
+    config: DictConfig | Mapping[str, Any] | None = None,
+    **_unused: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """veRL's estimator interface: (B, T) rewards and mask, a group label a row, `config.algorithm` of the recipe.
+
+    With `replay.enable=false` this is stock GRPO itself, whatever `replay.std` says.
+
+    Returns:
+        Advantages and returns, (B, T), the same tensor, as in stock GRPO.
+
+    Raises:
+        ConfigError: the recipe does not hand its section `replay` to `algorithm`.
+    """
+    replay = replay_config_of(config)
+    divide_by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
+    labels = labelled_rows(index)
+    if not replay.enable:
+        advantages_BT, returns_BT = compute_grpo_outcome_advantage(
+            token_level_rewards, response_mask, index, norm_adv_by_std_in_grpo=divide_by_std
+        )
+        # The same for all tokens of a row, and 0 where there is none.
+        GROUP_LOG.write(labels, token_level_rewards.sum(dim=-1), _of_row(advantages_BT, response_mask))
+        return advantages_BT, returns_BT
+    with torch.no_grad():
+        advantages_B = group_advantages(
+            token_level_rewards.sum(dim=-1),
+            index,
+            std=replay.std,
+            epsilon=replay.epsilon,
+            divide_by_std=divide_by_std,
+        )
+        GROUP_LOG.write(labels, token_level_rewards.sum(dim=-1), advantages_B)
+        advantages_BT = advantages_B.unsqueeze(-1) * response_mask
+        if labels:
+            advantages_BT = _correct(token_level_rewards, advantages_BT, response_mask, labels, replay)
+    return advantages_BT, advantages_BT
+
+
+def _of_row(advantages_BT: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
+    return (advantages_BT * response_mask).sum(dim=-1) / response_mask.sum(dim=-1).clamp(min=1)
+
+
+def _correct(
+    rewards_BT: torch.Tensor,
+    advantages_BT: torch.Tensor,
+    response_mask: torch.Tensor,
+    labels: Mapping[int, RowLabel],
+    replay: ReplayConfig,
+) -> torch.Tensor:
+    """The advantages with those of replays corrected; tells the metrics of both kinds of rows by the way."""
+    # Here, since every process of a run imports this module, and few need the queue.
+    from arpo_verl.plugin.scored_batch import ScoredBatch
+
+    batch = ScoredBatch.read(labels, response_mask.shape[-1])
+    weights_BT, metrics = batch.weights(advantages_BT, response_mask, replay)
+    advantages_BT = advantages_BT * weights_BT
+    LATE_METRICS.fill(metrics | batch.metrics_without_replays(rewards_BT, advantages_BT, response_mask))
+    return advantages_BT
+
+
+def replay_config_of(algorithm: DictConfig | Mapping[str, Any] | None) -> ReplayConfig:
+    """The `ReplayConfig` in `config.algorithm`, the only part of the recipe that veRL gives to an estimator.
+
+    Raises:
+        ConfigError: it is missing or wrong.
+    """
+    section = None if algorithm is None else algorithm.get("replay")
+    if section is None:
+        raise ConfigError(
+            "algorithm.replay must be the recipe's section `replay`, got nothing; "
+            f"write `replay: ${{replay}}` under `algorithm:`, beside `adv_estimator: {REPLAY_GRPO}`"
+        )
+    if isinstance(section, DictConfig):
+        section = cast(dict[str, Any], OmegaConf.to_container(section, resolve=True))
+    replay = build_config(ReplayConfig, "replay", section)
+    check_one_correction(replay, algorithm or {})
+    return replay

@@ -1,0 +1,50 @@
+"""The job's desktops as the trainer's process sees them: booted ahead, and their counters logged with the step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+
+from arpo_verl.config import build_config
+from arpo_verl.environments.config import EnvironmentConfig
+
+logger = logging.getLogger(__name__)
+
+
+class JobDesktops:
+    """Makes the job's desktop pool with the trainer, so that desktops boot while the model loads.
+
+    The pool lives as long as the process that made it: the trainer's, not one of the rollout workers'.
+
+    Args:
+        environment: the recipe's section `environment`; None makes and reads nothing.
+
+    Raises:
+        ConfigError: for a bad value in it, or a Ray cluster that cannot hold the desktops.
+    """
+
+    def __init__(self, environment: Mapping[str, Any] | None) -> None:
+        self._pool = None
+        if environment is None:
+            return
+        config = build_config(EnvironmentConfig, "environment", environment)
+        if ray.is_initialized():
+            from arpo_verl.pool.desktop_pool import DesktopPool
+            from arpo_verl.pool.placement import check_cluster
+
+            check_cluster(config, ray.nodes())
+            self._pool = DesktopPool.connect(config)
+
+    def read(self) -> dict[str, float]:
+        """The pool's `environment/*` since the last call; nothing when there is no pool or it does not answer."""
+        if self._pool is None:
+            return {}
+        try:
+            return self._pool.metrics()
+        except ray.exceptions.RayError as error:
+            # A lost pool fails the rollouts loudly enough; the batch at hand is good.
+            logger.warning("the desktop pool gave no metrics this step: %s", error)
+            return {}

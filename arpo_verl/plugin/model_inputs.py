@@ -1,0 +1,92 @@
+"""What the model is fed beside the token ids: pixel values and position ids, made from stored screenshots; and what
+stored trajectories mean something to: the fingerprint of tokenizer, processor and prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+import torch
+from verl.experimental.agent_loop import AgentLoopOutput, AgentLoopWorker
+from verl.utils import get_processor_token_id, hf_processor, hf_tokenizer
+from verl.utils.fs import copy_to_local
+
+from arpo_verl.errors import ConfigError, ReplayError
+from arpo_verl.replay.store.persistence import Fingerprint
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.prompts import build_messages
+
+
+class ModelInputs(AgentLoopWorker):
+    """veRL's own computation of pixel values and position ids, without the worker around it."""
+
+    def __init__(self, tokenizer: Any, processor: Any, mm_processor_kwargs: Mapping[str, Any] | None = None) -> None:
+        # No super().__init__(): it starts a rollout worker. The two functions used below need these three alone.
+        self.tokenizer = tokenizer
+        self.processor = processor
+        self.mm_processor_kwargs = dict(mm_processor_kwargs or {})
+
+    @classmethod
+    def load(cls, model_path: str, trust_remote_code: bool, mm_processor_kwargs: Mapping[str, Any]) -> ModelInputs:
+        """Load tokenizer and processor as veRL's `HFModelConfig` does for the rollout workers.
+
+        Raises:
+            ConfigError: the folder holds no multimodal processor.
+        """
+        local_path = copy_to_local(model_path)
+        processor = hf_processor(local_path, trust_remote_code=trust_remote_code)
+        if processor is None:
+            raise ConfigError(
+                f"sampler_kwargs.model_path must hold a vision-language model with its processor, got {model_path!r}; "
+                "give it actor_rollout_ref.model.path"
+            )
+        return cls(hf_tokenizer(local_path, trust_remote_code=trust_remote_code), processor, mm_processor_kwargs)
+
+    def compute(self, output: AgentLoopOutput, input_ids: torch.Tensor) -> tuple[dict[str, Any], torch.Tensor]:
+        """`multi_modal_inputs` and `position_ids` (4, T) of one sequence, `input_ids` (T,)."""
+        multi_modal_inputs = self._compute_multi_modal_inputs(output, input_ids)
+        self._check_visual_tokens(input_ids, multi_modal_inputs)
+        attention_mask = torch.ones_like(input_ids)
+        position_ids = self._compute_position_ids(
+            input_ids.unsqueeze(0), attention_mask.unsqueeze(0), multi_modal_inputs
+        )
+        return multi_modal_inputs, position_ids.squeeze(0)
+
+    def _check_visual_tokens(self, input_ids: torch.Tensor, multi_modal_inputs: Mapping[str, Any]) -> None:
+        expected = input_ids.tolist().count(get_processor_token_id(self.processor, "image"))
+        grid = multi_modal_inputs.get("image_grid_thw")
+        merged = self.processor.image_processor.merge_size**2
+        got = 0 if grid is None else int(grid.prod(dim=-1).sum()) // merged
+        if got != expected:
+            raise ReplayError(
+                f"the stored screenshots must give the sequence's {expected} visual tokens, got {got}; keep the "
+                "processor's pixel limits, and let sampler_kwargs.mm_processor_kwargs be data.mm_processor_kwargs"
+            )
+
+
+def model_fingerprint(
+    tokenizer: Any, processor: Any, mm_processor_kwargs: Mapping[str, Any] | None, agent: GuiAgentConfig
+) -> Fingerprint:
+    """What stored token ids and screenshots are bound to, by content and not by path or name.
+
+    Args:
+        tokenizer: a fast tokenizer; its vocabulary, rules and chat template count, not its padding and truncation.
+        processor: its image processor's settings count, with `mm_processor_kwargs`, the rollout's own.
+        agent: what its prompt and language make of an instruction counts, and the grammar of the replies.
+    """
+    vocabulary = json.loads(tokenizer.backend_tokenizer.to_str())
+    for changed_by_use in ("padding", "truncation"):
+        vocabulary.pop(changed_by_use, None)
+    messages = build_messages("INSTRUCTION", kind=agent.prompt, language=agent.language)
+    return Fingerprint(
+        tokenizer=_hash([vocabulary, tokenizer.chat_template]),
+        processor=_hash([processor.image_processor.to_dict(), dict(mm_processor_kwargs or {})]),
+        prompt=_hash([messages, agent.grammar, processor.chat_template]),
+    )
+
+
+def _hash(value: Any) -> str:
+    return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -1,0 +1,121 @@
+"""Every check of a recipe that needs neither Ray nor a model nor a desktop, made before any of them starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue
+
+from arpo_verl.config import build_config, require
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.environments.providers import PROVIDERS, check_provider
+from arpo_verl.errors import ConfigError, TaskError
+from arpo_verl.replay.config import NONE, ReplayConfig, check_one_correction, check_sampler
+from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest
+from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
+from arpo_verl.rollout.vision import ImageGeometry
+from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
+from arpo_verl.tasks.validation import check_tasks_run_here
+from arpo_verl.versions import require_verl
+
+# Where `ray start` notes the cluster that this machine is part of.
+RAY_CLUSTER_FILE = Path("/tmp/ray/ray_current_cluster")
+
+
+def check_recipe(config: DictConfig) -> None:
+    """Check a composed recipe.
+
+    Raises:
+        ArpoError: the first thing that is wrong, with what was expected, what came and what to do.
+    """
+    require_verl()
+    environment = build_config(EnvironmentConfig, "environment", _section(config, "environment"))
+    if environment.provider in PROVIDERS and _desktops_are_here(config, environment):
+        check_provider(environment)
+    agent = build_config(GuiAgentConfig, "gui_agent", _section(config, "gui_agent"))
+    replay = build_config(ReplayConfig, "replay", _section(config, "replay"))
+    _check_replay(config, replay)
+    if _is_local_model(config):
+        _check_lengths(config, agent, environment)
+        if replay.enable and replay.seed_from is not None:
+            _check_seeds(config, agent, replay.seed_from)
+    selection = build_config(
+        TaskSelection, "data.tasks", _section(config.data, "tasks") if "tasks" in config.data else {}
+    )
+    _check_tasks(config, selection, environment)
+
+
+def _desktops_are_here(config: DictConfig, environment: EnvironmentConfig) -> bool:
+    """Whether this process sees what the desktops' hosts see; else each of them makes the check, at its first boot."""
+    address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
+    joins = address != "local" and (bool(address) or RAY_CLUSTER_FILE.exists())
+    return not joins and config.trainer.nnodes == 1 and environment.py_executable is None
+
+
+def _check_tasks(config: DictConfig, selection: TaskSelection, environment: EnvironmentConfig) -> None:
+    """Both lists of tasks, with whatever is wrong in either."""
+    problems: dict[str, None] = {}
+    for name in ("train_files", "val_files"):
+        try:
+            path = config.data[name]
+        except MissingMandatoryValue as error:
+            remedy = f"add data.{name}=PATH"
+            raise ConfigError(f"data.{name} must name a task file or folder, got nothing; {remedy}") from error
+        try:
+            check_tasks_run_here(load_selected_tasks(path, selection), environment)
+        except TaskError as error:
+            problems[str(error)] = None
+    if problems:
+        raise TaskError("\n".join(problems))
+
+
+def _check_replay(config: DictConfig, replay: ReplayConfig) -> None:
+    check_one_correction(replay, config.algorithm)
+    rollout = config.actor_rollout_ref.rollout
+    require(
+        replay.correction == NONE or not replay.enable or rollout.calculate_log_probs,
+        "actor_rollout_ref.rollout.calculate_log_probs",
+        f"true with replay.correction={replay.correction}, which compares them",
+        rollout.calculate_log_probs,
+    )
+    if replay.enable and replay.seed_from is not None:
+        read_manifest(replay.seed_from)
+    check_sampler(config.trainer.v1.sampler.custom_sampler.name, config.trainer.v1.trainer_mode)
+
+
+def _section(config: DictConfig, name: str) -> Mapping[str, Any]:
+    require(name in config, f"the recipe's section `{name}`", "there", "no such section", "compose with `- arpo`")
+    return OmegaConf.to_container(config[name], resolve=True)
+
+
+def _is_local_model(config: DictConfig) -> bool:
+    """Whether the policy lies on this machine; a name such as `org/model` is for the model hub to resolve."""
+    path = Path(str(config.actor_rollout_ref.model.path)).expanduser()
+    if path.joinpath("config.json").is_file():
+        return True
+    is_path = str(config.actor_rollout_ref.model.path).startswith((".", "/", "~"))
+    remedy = "`python -m arpo_verl.policy --out PATH` makes the embedded recipe's"
+    require(not is_path, "actor_rollout_ref.model.path", "a model folder with a config.json", str(path), remedy)
+    return False
+
+
+def _check_lengths(config: DictConfig, agent: GuiAgentConfig, environment: EnvironmentConfig) -> None:
+    from transformers import AutoProcessor
+
+    processor = AutoProcessor.from_pretrained(Path(config.actor_rollout_ref.model.path).expanduser())
+    geometry = ImageGeometry.from_processor(processor, config.data.get("mm_processor_kwargs"))
+    check_lengths(agent, config.data.max_response_length, geometry.num_tokens(environment.screen_size))
+
+
+def _check_seeds(config: DictConfig, agent: GuiAgentConfig, seed_from: str) -> None:
+    """As the sampler will, but before anything starts."""
+    from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
+
+    model, kwargs = config.actor_rollout_ref.model, dict(config.data.get("mm_processor_kwargs") or {})
+    inputs = ModelInputs.load(model.path, model.get("trust_remote_code", False), kwargs)
+    fingerprint = model_fingerprint(inputs.tokenizer, inputs.processor, kwargs, agent)
+    check_fingerprint(seed_from, read_manifest(seed_from), fingerprint)

@@ -1,0 +1,58 @@
+"""What happens around the stock trainer's run, through Hydra's own callbacks: checks before it, a summary after it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from arpo_verl.errors import ArpoError
+from arpo_verl.plugin.preflight import check_recipe
+from arpo_verl.records.run_summary import METRICS_FILE, format_summary, keep_earlier_metrics, summarize_run
+from arpo_verl.records.starts import note_start
+
+RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+
+class RunCallback(Callback):
+    """A recipe names it under `hydra.callbacks`."""
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Refuse a recipe that cannot run, before Ray, the model or a desktop starts; log into the run's folder."""
+        try:
+            check_recipe(config)
+        except ArpoError as error:
+            # Hydra turns a callback's exceptions into warnings; an exit it lets pass.
+            raise SystemExit(f"arpo_verl: {error}") from error
+        run_dir = Path(config.run_dir).absolute()
+        # veRL's own mark of a checkpoint to go on from.
+        checkpoint = Path(config.trainer.default_local_dir, "latest_checkpointed_iteration.txt")
+        keep_earlier_metrics(run_dir, resumes=config.trainer.resume_mode != "disable" and checkpoint.is_file())
+        # veRL's loggers take their places from the environment.
+        os.environ["VERL_FILE_LOGGER_PATH"] = str(run_dir / METRICS_FILE)
+        os.environ.setdefault("TENSORBOARD_DIR", str(run_dir / "tensorboard"))
+        hand_to_ray_workers("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR", "VERL_PLATFORM")
+        note_start(run_dir, config)  # last: Hydra makes a warning of what goes wrong here
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """Say what the run reached and where everything lies."""
+        if job_return.status is JobStatus.COMPLETED:
+            print(format_summary(summarize_run(Path(config.run_dir))))
+
+
+def hand_to_ray_workers(*names: str) -> None:
+    """Give environment variables to the job's workers too: those of a cluster that runs already do not inherit them.
+
+    By the variable through which `ray job submit` hands a job's environment to `ray.init`; what is in it stays.
+    """
+    job_config = json.loads(os.environ.get(RAY_JOB_CONFIG, "{}"))
+    env_vars = job_config.setdefault("runtime_env", {}).setdefault("env_vars", {})
+    env_vars.update({name: os.environ[name] for name in names if name in os.environ})
+    os.environ[RAY_JOB_CONFIG] = json.dumps(job_config)
+    # What the recipe says itself, in ray_kwargs.ray_init.runtime_env, wins instead of being a conflict.
+    os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")

@@ -1,0 +1,99 @@
+"""A batch between scoring and update, as the estimator finds it: replays corrected, and metrics without them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import transfer_queue as tq
+from verl.protocol import DataProto
+from verl.trainer.ppo.metric_utils import compute_data_metrics
+from verl.utils.debug.metrics import calculate_debug_metrics
+
+from arpo_verl.plugin.handover import RowLabel
+from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.correction import correction_metrics, correction_weights
+
+_FIELDS = ["prompts", "responses", "num_turns", "entropy", "old_log_probs", "rollout_log_probs"]
+
+_WITHOUT = [f"critic/{name}/mean" for name in ("score", "rewards", "advantages")]
+_WITHOUT += [f"{name}/mean" for name in ("response_length", "prompt_length", "num_turns")]
+_WITHOUT += ["response_length/clip_ratio", "actor/entropy", "training/rollout_actor_probs_pearson_corr"]
+_WITHOUT += [f"training/rollout_probs_diff_{name}" for name in ("mean", "max", "std")]
+_CORRECTION = ["ratio_mean", "ratio_std", "ratio_max", "ratio_beyond_bound", "weight_mean", "weight_std", "weight_ess"]
+
+SCORED_METRICS = [f"replay/without/{name}" for name in _WITHOUT] + [f"replay/{name}" for name in _CORRECTION]
+"""What `ScoredBatch.metrics` gives: `replay/without/X` is the trainer's own metric X of the same step, over the rows
+that the policy of this step wrote."""
+
+
+@dataclass(frozen=True)
+class ScoredBatch:
+    """The labelled rows of a batch with their log-probs, in the estimator's order and width."""
+
+    rows: Sequence[int]
+    """Positions in the estimator's tensors."""
+    labels: Sequence[RowLabel]
+    columns: dict[str, torch.Tensor]
+    """Of these rows: (L, T) log-probs and entropy, (L,) lengths and turns."""
+
+    @classmethod
+    def read(cls, labels: Mapping[int, RowLabel], width: int, partition_id: str = "train") -> ScoredBatch:
+        """Fetch the labelled rows' scores from TransferQueue.
+
+        Args:
+            labels: by position in the estimator's tensors.
+            width: T, to which veRL padded the batch.
+        """
+        keys = [label.key for label in labels.values()]
+        data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=_FIELDS)
+        columns = {
+            "prompt_length": data["prompts"].offsets().diff().float(),
+            "response_length": data["responses"].offsets().diff().float(),
+            "num_turns": torch.tensor(data.pop("num_turns").tolist()),
+        }
+        for name in ("old_log_probs", "rollout_log_probs", "entropy"):
+            if name in data.keys():
+                columns[name] = data[name].to_padded_tensor(0.0, output_size=(len(keys), width))
+        return cls(tuple(labels), tuple(labels.values()), columns)
+
+    def weights(
+        self, advantages_BT: torch.Tensor, response_mask: torch.Tensor, config: ReplayConfig
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """The factor of every token of the batch, 1 but for replays; and `correction_metrics` where there is one."""
+        weights_BT = torch.ones_like(advantages_BT)
+        replays = [i for i, label in enumerate(self.labels) if label.is_replay and label.has_log_probs]
+        if not replays or not {"old_log_probs", "rollout_log_probs"} <= self.columns.keys():
+            return weights_BT, {}
+        rows = [self.rows[i] for i in replays]
+        log_ratio_RT = self.columns["old_log_probs"][replays] - self.columns["rollout_log_probs"][replays]
+        weights_RT = correction_weights(log_ratio_RT, advantages_BT[rows], config)
+        weights_BT[rows] = weights_RT
+        written = response_mask[rows].bool()
+        metrics = correction_metrics(log_ratio_RT[written], weights_RT[written], config.correction_bound)
+        return weights_BT, {f"replay/{name}": value for name, value in metrics.items()}
+
+    def metrics_without_replays(
+        self, rewards_BT: torch.Tensor, advantages_BT: torch.Tensor, response_mask: torch.Tensor
+    ) -> dict[str, float]:
+        """The trainer's metrics of the rows that are no replays, by veRL's own functions; see `SCORED_METRICS`."""
+        own = [i for i, label in enumerate(self.labels) if not label.is_replay]
+        if not own:
+            return {}
+        rows = [self.rows[i] for i in own]
+        mask = response_mask[rows]
+        batch = {name: column[own] for name, column in self.columns.items() if name != "num_turns"}
+        batch |= {"response_mask": mask, "advantages": advantages_BT[rows], "returns": advantages_BT[rows]}
+        batch |= {"token_level_scores": rewards_BT[rows], "token_level_rewards": rewards_BT[rows]}
+        # veRL asks these two for their widths alone.
+        batch |= {"responses": mask, "prompts": mask.new_zeros(len(own), int(batch["prompt_length"].max()))}
+        turns = np.asarray(self.columns["num_turns"][own], dtype=np.int32)
+        data = DataProto.from_dict(tensors=batch, non_tensors={"__num_turns__": turns})
+        metrics = compute_data_metrics(data, use_critic=False)
+        if "entropy" in batch:
+            metrics["actor/entropy"] = batch["entropy"][mask.bool()].mean().item()
+        if "rollout_log_probs" in batch:
+            metrics |= calculate_debug_metrics(data)
+        return {f"replay/without/{name}": metrics[name] for name in _WITHOUT if name in metrics}

@@ -1,0 +1,228 @@
+"""Successes that were recorded elsewhere, as a store to begin training with.
+
+An episode goes through the agent loop's own conversation anew, with its recorded replies in the place of the policy's.
+So its tokens are those that this run's policy would have been shown and would have written. Where the same tokenizer
+recorded the replies' tokens they are taken as they were, with their log-probs; else the text is tokenized and there are
+none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+from PIL import Image
+
+from arpo_verl.actions.grammars import GRAMMARS
+from arpo_verl.config import build_config
+from arpo_verl.errors import ActionParseError, ArpoError, ReplayError
+from arpo_verl.records.recorded import RecordedEpisode
+from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.store.persistence import Fingerprint
+from arpo_verl.replay.store.success_store import SuccessStore
+from arpo_verl.replay.trajectory import StoredTrajectory
+from arpo_verl.rollout.chat import ChatTokenizer
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.conversation import TokenConversation, TokenLimits
+from arpo_verl.rollout.sequence import EpisodeSequence, Generated
+from arpo_verl.rollout.vision import decode_screenshot
+from arpo_verl.types import Size, Task
+
+logger = logging.getLogger(__name__)
+
+SEED_STEP = 0
+"""A seed is from before training."""
+
+
+@dataclass(frozen=True)
+class SeedPolicy:
+    """What makes tokens of a conversation for the policy that will train on the seeds."""
+
+    chat: ChatTokenizer
+    agent: GuiAgentConfig
+    limits: TokenLimits
+    mm_processor_kwargs: Mapping[str, Any]
+    fingerprint: Fingerprint
+
+    @classmethod
+    def of_recipe(cls, recipe: DictConfig) -> SeedPolicy:
+        """As veRL builds the agent loop for a composed recipe.
+
+        Raises:
+            ConfigError: a value is wrong.
+            ReplayError: the model folder cannot be read.
+        """
+        from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+        from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
+
+        section = cast(dict[str, Any], OmegaConf.to_container(recipe.gui_agent, resolve=True))
+        agent = build_config(GuiAgentConfig, "gui_agent", section)
+        model, kwargs = recipe.actor_rollout_ref.model, dict(recipe.data.get("mm_processor_kwargs") or {})
+        try:
+            inputs = ModelInputs.load(model.path, bool(model.get("trust_remote_code", False)), kwargs)
+            builder = create_continuous_token_builder(
+                inputs.tokenizer,
+                processor=inputs.processor,
+                hf_model_type=_model_type(model.path),
+                mm_processor_kwargs=kwargs,
+            )
+        except (OSError, ValueError) as error:
+            if isinstance(error, ArpoError):
+                raise
+            raise ReplayError(
+                f"actor_rollout_ref.model.path must be a model with its tokenizer and processor, got {model.path}: "
+                f"{error}"
+            ) from error
+        return cls(
+            chat=ChatTokenizer.from_processor(inputs.tokenizer, inputs.processor, builder, kwargs),
+            agent=agent,
+            limits=TokenLimits(recipe.data.max_prompt_length, recipe.data.max_response_length),
+            mm_processor_kwargs=kwargs,
+            fingerprint=model_fingerprint(inputs.tokenizer, inputs.processor, kwargs, agent),
+        )
+
+    def tokenize(self, episode: RecordedEpisode) -> EpisodeSequence:
+        """The episode as the agent loop would have made it.
+
+        Raises:
+            ReplayError: it does not fit the run's limits, or its replies are not in the run's grammar.
+        """
+        images = [decode_screenshot(screenshot) for screenshot in episode.screenshots]
+        if not images or len(images) != len(episode.replies):
+            raise ReplayError(
+                f"an episode must have one screenshot before each reply, got {len(images)} and {len(episode.replies)}"
+            )
+        texts = [
+            self._in_own_pixels(text, episode, Size(*image.size))
+            for text, image in zip(episode.replies, images, strict=True)
+        ]
+        if tuple(texts) == episode.replies and self._are_own(episode):
+            sequence = asyncio.run(self._converse(episode, images, episode.tokens))
+            if (len(sequence.prompt_ids), len(sequence.response_ids)) == episode.num_tokens:
+                return sequence
+        return asyncio.run(self._converse(episode, images, [self._generated(text) for text in texts]))
+
+    async def _converse(
+        self, episode: RecordedEpisode, images: Sequence[Image.Image], replies: Sequence[Generated]
+    ) -> EpisodeSequence:
+        remaining = iter(replies)
+
+        async def generate(token_ids: list[int], shown: list[Image.Image], max_tokens: int) -> Generated:
+            return next(remaining)
+
+        conversation = TokenConversation(generate, self.chat, self.agent, self.limits)
+        conversation.open(Task(episode.task_id, episode.instruction, {}), Size(*images[0].size))
+        for number, image in enumerate(images):
+            if number and conversation.show(Size(*image.size)) is not None:
+                raise ReplayError(f"data.max_response_length must hold the episode, but ends before reply {number + 1}")
+            written = await conversation.reply(list(images[: number + 1]))
+            if written.problem is not None:
+                raise ReplayError(written.problem)
+        return conversation.sequence
+
+    def _generated(self, text: str) -> Generated:
+        ids = self.chat.tokenizer.encode(text, add_special_tokens=False)
+        return Generated((*ids, self.chat.end_id), None)
+
+    def _in_own_pixels(self, text: str, episode: RecordedEpisode, screen: Size) -> str:
+        """A reply whose coordinates are in the image that this run's processor makes of the screen."""
+        grammar, own = GRAMMARS[self.agent.grammar], self.chat.geometry.image_size(screen)
+        theirs = episode.image_size or own
+        try:
+            reply = grammar.parse(text, theirs, screen)
+            return text if theirs == own else grammar.format(reply, own, screen)
+        except ActionParseError as error:
+            raise ReplayError(f"a reply must be in the grammar {self.agent.grammar}: {error}") from error
+
+    def _are_own(self, episode: RecordedEpisode) -> bool:
+        """Whether this tokenizer made the recorded tokens."""
+        texts = (self.chat.text(reply.token_ids) for reply in episode.tokens)
+        return len(episode.tokens) == len(episode.replies) and all(
+            own == text for own, text in zip(texts, episode.replies, strict=True)
+        )
+
+
+@dataclass
+class SeedReport:
+    """What became of the episodes."""
+
+    stored: int = 0
+    with_log_probs: int = 0
+    skipped: Counter[str] = dataclasses.field(default_factory=Counter)
+    """How many were not stored, by reason."""
+
+
+def seed_store(
+    store: SuccessStore, episodes: Iterable[RecordedEpisode], policy: SeedPolicy, config: ReplayConfig
+) -> SeedReport:
+    """Add every recorded success that training itself would store; say what became of the others."""
+    report = SeedReport()
+    for episode in episodes:
+        reason = _reason_to_skip(episode, policy.agent, config)
+        if reason is not None:
+            report.skipped[reason] += 1
+            continue
+        try:
+            trajectory = seed_trajectory(episode, policy)
+        except ArpoError as error:
+            logger.warning("%s cannot become a seed: %s", episode.source, error)
+            report.skipped["does not fit this policy"] += 1
+            continue
+        if store.add(trajectory):
+            report.stored += 1
+            report.with_log_probs += trajectory.rollout_log_probs is not None
+        else:
+            report.skipped["larger than the store's bounds"] += 1
+    return report
+
+
+def seed_trajectory(episode: RecordedEpisode, policy: SeedPolicy) -> StoredTrajectory:
+    """The episode as the trajectory that the sampler would have stored."""
+    sequence = policy.tokenize(episode)
+    return StoredTrajectory(
+        task_id=episode.task_id,
+        step=SEED_STEP,
+        success=episode.success,
+        reward=episode.reward,
+        prompt_ids=sequence.prompt_ids,
+        response_ids=sequence.response_ids,
+        response_mask=sequence.response_mask,
+        rollout_log_probs=sequence.response_log_probs,
+        screenshots=episode.screenshots,
+        num_turns=len(episode.screenshots) + len(episode.replies),
+        extra_fields={
+            "task_id": episode.task_id,
+            "success": episode.success,
+            "format_error": float(episode.format_error),
+            "stop_reason": episode.stop_reason,
+            "num_steps": len(episode.replies),
+            "reward_extra_info": dict(episode.reward_extra_info),
+        },
+        mm_processor_kwargs=dict(policy.mm_processor_kwargs),
+    )
+
+
+def _reason_to_skip(episode: RecordedEpisode, agent: GuiAgentConfig, config: ReplayConfig) -> str | None:
+    if episode.validation:
+        return "of validation"
+    if episode.success < config.success_threshold:
+        return "failed"
+    if episode.format_error:
+        return "ended in a malformed reply"
+    if not episode.screenshots:
+        return "recorded without its screenshots"
+    return "longer than gui_agent.max_steps" if len(episode.replies) > agent.max_turns else None
+
+
+def _model_type(path: str) -> str:
+    from transformers import AutoConfig
+    from verl.utils.fs import copy_to_local
+
+    return AutoConfig.from_pretrained(copy_to_local(path)).model_type

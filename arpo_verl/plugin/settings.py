@@ -1,0 +1,72 @@
+"""What all sessions of a process share: veRL makes a loop object a session, so nothing heavy may be made with it."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from omegaconf import DictConfig, OmegaConf
+
+from arpo_verl.config import build_config
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.pool.desktop_pool import DesktopPool
+from arpo_verl.reward import compute_score
+from arpo_verl.rollout.config import GuiAgentConfig
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """The recipe's sections that the agent loop reads, validated."""
+
+    agent: GuiAgentConfig
+    environment: EnvironmentConfig
+    reward_function: Callable[..., Any]
+    """As `compute_score`, with the recipe's `reward_kwargs` bound; may be a coroutine function."""
+
+
+def load_settings(config: DictConfig) -> LoopSettings:
+    """Read the recipe; once a process for the same values.
+
+    Raises:
+        ConfigError: a value is wrong.
+    """
+    return _load(_sections(config, "gui_agent", "environment", "reward"))
+
+
+def connect_pool(config: DictConfig) -> DesktopPool:
+    """This process's handle on the job's desktops; one for all sessions of a Ray job."""
+    return _connect(ray.get_runtime_context().get_job_id(), _sections(config, "environment"))
+
+
+def _sections(config: DictConfig, *names: str) -> str:
+    """The recipe's sections as JSON: plain values that a cache can be keyed by."""
+    sections = {name: OmegaConf.to_container(config[name], resolve=True) for name in names if name in config}
+    return json.dumps(sections, sort_keys=True, default=str)
+
+
+@functools.lru_cache(maxsize=8)
+def _load(sections_json: str) -> LoopSettings:
+    sections = json.loads(sections_json)
+    return LoopSettings(
+        agent=build_config(GuiAgentConfig, "gui_agent", sections.get("gui_agent")),
+        environment=build_config(EnvironmentConfig, "environment", sections.get("environment")),
+        reward_function=_reward_function(sections.get("reward") or {}),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _connect(job_id: str, sections_json: str) -> DesktopPool:
+    return DesktopPool.connect(
+        build_config(EnvironmentConfig, "environment", json.loads(sections_json).get("environment"))
+    )
+
+
+def _reward_function(reward: dict[str, Any]) -> Callable[..., Any]:
+    """The recipe's `reward.custom_reward_function`, loaded by veRL's own loader; by default ours."""
+    from verl.trainer.ppo.reward import get_custom_reward_fn
+
+    return get_custom_reward_fn(OmegaConf.create({"reward": reward})) or compute_score

@@ -1,0 +1,126 @@
+"""The named Ray actor behind the pool. Calls on a desktop go from its holder straight to the worker; only leases and
+counters pass here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.errors import ConfigError
+from arpo_verl.pool.fleet import Fleet, Worker, bounded
+from arpo_verl.pool.lease_desk import Grant, LeaseDesk
+from arpo_verl.pool.metrics import LeaseReport, PoolMetrics
+from arpo_verl.pool.placement import check_cluster
+from arpo_verl.pool.quarantine import Quarantine
+from arpo_verl.pool.slot_keeper import ANSWER_TIMEOUT_S, SlotKeeper
+from arpo_verl.pool.status_file import StatusFile, pool_document
+
+logger = logging.getLogger(__name__)
+
+# How often workers are asked whether they hang, and leases whether their holders live.
+WATCH_INTERVAL_S = 15.0
+
+
+class DesktopCoordinator:
+    """Puts the pool's parts together. An asyncio actor: all its state is one event loop's."""
+
+    def __init__(self, config: EnvironmentConfig):
+        self._config = config
+        self._metrics = PoolMetrics(config.num_desktops)
+        self._quarantine = Quarantine(config)
+        self._desk = LeaseDesk(self._metrics, self._quarantine)
+        self._fleet: Fleet | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, config: EnvironmentConfig) -> str:
+        """Boot desktops ahead of the first lease. Returns why `config` does not fit this pool, or ''."""
+        if self._fleet is None:
+            self._fleet = Fleet(self._config, self._desk.host_lost)
+            self._tasks = [asyncio.create_task(self._open(self._fleet))]
+            if self._config.status_file is not None:
+                status_file = StatusFile(Path(self._config.status_file), partial(self._document, self._fleet))
+                self._tasks.append(asyncio.create_task(status_file.run()))
+        if config != self._config:
+            return f"this job's desktop pool was made with another environment section: {self._config}, now {config}"
+        return ""
+
+    async def acquire(self, lease_id: str, task_id: str) -> Grant:
+        """Wait in turn for a clean desktop."""
+        return await self._desk.acquire(lease_id, task_id)
+
+    async def release(self, lease_id: str, report: LeaseReport) -> None:
+        """End a lease, or leave the queue."""
+        self._desk.release(lease_id, report)
+
+    async def report_drop(self, task_id: str) -> None:
+        """Count a session that was given up after faults."""
+        logger.warning("a session of task %s was dropped after desktop faults", task_id)
+        self._metrics.count("dropped_sessions")
+
+    async def status(self) -> dict[str, int]:
+        """How many desktops are in which state, how many rollouts wait, how many nodes work, at this moment."""
+        workers = [] if self._fleet is None else self._fleet.workers
+        nodes = {worker.node_id for worker in workers if worker.has_started}
+        return {**self._metrics.now, "nodes": len(nodes), "tasks_quarantined": len(self._quarantine.task_ids)}
+
+    async def metrics(self) -> dict[str, float]:
+        """Counters since the last call, and nodes and quarantined tasks as they are now."""
+        now = await self.status()
+        gauges = {f"environment/{name}": float(now[name]) for name in ("nodes", "tasks_quarantined")}
+        return self._metrics.collect() | gauges
+
+    async def close(self) -> None:
+        """Close every desktop. The pool serves nobody afterwards."""
+        self._desk.refuse("DesktopBootError", "the desktop pool is closed")
+        for task in self._tasks:
+            task.cancel()
+        if self._fleet is not None:
+            await self._fleet.close()
+
+    def _document(self, fleet: Fleet) -> dict[str, Any]:
+        return pool_document(fleet, self._desk, self._metrics, self._quarantine.task_ids)
+
+    # --- In the background ---------------------------------------------------------------------------------------
+
+    async def _open(self, fleet: Fleet) -> None:
+        try:
+            check_cluster(self._config, await asyncio.to_thread(ray.nodes))
+        except ConfigError as error:
+            self._desk.refuse("ConfigError", str(error))
+            return
+        keeper = SlotKeeper(self._config, fleet, self._desk, self._metrics)
+        slots = (keeper.keep(slot) for slot in range(self._config.num_desktops))
+        self._tasks += [asyncio.create_task(task) for task in (fleet.run(), self._watch(fleet), *slots)]
+
+    async def _watch(self, fleet: Fleet) -> None:
+        """Replace workers that hang, and end the leases of holders that have not been heard of for long."""
+        interval_s, starved_since = min(WATCH_INTERVAL_S, self._config.lease_idle_timeout_s / 2), None
+        while True:
+            await asyncio.sleep(interval_s)
+            started = [worker for worker in fleet.workers if worker.has_started]
+            await asyncio.gather(*(self._check(fleet, worker) for worker in started))
+            starved_since = None if started else starved_since or time.monotonic()
+            if starved_since is not None and time.monotonic() - starved_since > self._config.boot_timeout_s:
+                self._desk.answer_all("DesktopBootError", f"no node has room for desktops: {await fleet.diagnose()}")
+
+    async def _check(self, fleet: Fleet, worker: Worker) -> None:
+        try:
+            idle_s = await bounded(worker.actor.ping.remote(), ANSWER_TIMEOUT_S)
+        except (ray.exceptions.RayError, asyncio.TimeoutError):
+            fleet.lost(worker)
+            return
+        for lease_id, desktop in list(self._desk.leased.items()):
+            if desktop.worker is not worker:
+                continue
+            unused_s = min(idle_s[desktop.index], time.monotonic() - desktop.leased_at)
+            if unused_s > self._config.lease_idle_timeout_s:
+                logger.warning("%s was not used for %.0f s: taken back", desktop.name, unused_s)
+                self._metrics.count("leases_reclaimed")
+                self._desk.take_back(lease_id, "DesktopLostError")

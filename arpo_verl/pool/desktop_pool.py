@@ -1,0 +1,205 @@
+"""The desktops of a job, leased one episode at a time.
+
+    pool = DesktopPool.connect(config)
+    async with pool.lease(task.task_id) as desktop:
+        observation = await desktop.reset(task)
+        observation = await desktop.step(action)
+        evaluation = await desktop.evaluate()
+
+A desktop that raised a `DesktopError` is thrown away when the block is left; any other is cleaned. Both happen in the
+background, so that a booted desktop waits for the next lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from arpo_verl import errors
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.errors import (
+    ConfigError,
+    DesktopBootError,
+    DesktopLostError,
+    DesktopSetupError,
+    EvaluatorError,
+    HostLostError,
+)
+from arpo_verl.pool.coordinator import DesktopCoordinator
+from arpo_verl.pool.fleet import bounded
+from arpo_verl.pool.lease_desk import Grant, new_lease_id
+from arpo_verl.pool.metrics import LeaseReport
+from arpo_verl.pool.worker import CLOSE_TIMEOUT_S, Reply
+from arpo_verl.types import Action, Evaluation, Observation, Task
+
+POOL_NAME = "arpo_verl_desktop_pool"
+
+# Rollouts that may wait for a desktop at once; Ray queues calls beyond it, releases among them.
+MAX_WAITING = 100_000
+METRICS_TIMEOUT_S = 60.0
+
+
+class DesktopPool:
+    """A process's handle on the job's pool; any number of processes of a job share one."""
+
+    def __init__(self, config: EnvironmentConfig, coordinator: ActorHandle):
+        self._config = config
+        self._coordinator = coordinator
+        self._hello = coordinator.start.remote(config)
+
+    @classmethod
+    def connect(cls, config: EnvironmentConfig, name: str = POOL_NAME) -> DesktopPool:
+        """Get this job's pool, or make it: its desktops then boot at once, in the background.
+
+        The pool lives as long as the object that made it, within one Ray job: keep that one. Objects that found the
+        pool there already do not keep it alive.
+        """
+        # On the node of whoever makes it: no other node's death, which it is there to survive, takes it along.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        options = {"name": name, "get_if_exists": True, "num_cpus": 0, "max_concurrency": MAX_WAITING}
+        options["scheduling_strategy"] = here
+        return cls(config, ray.remote(DesktopCoordinator).options(**options).remote(config))
+
+    def lease(self, task_id: str) -> Lease:
+        """A clean desktop for the length of an `async with` block; waits in turn when all are busy.
+
+        Args:
+            task_id: whom the faults are put down to, and who is kept away when they become many.
+
+        Raises on entry:
+            TaskQuarantinedError: the task broke desktops repeatedly.
+            ConfigError: the pool was made with another config, or its desktops cannot be made here at all.
+            DesktopBootError: no desktop comes up.
+        """
+        return Lease(self._config, self._coordinator, self._hello, task_id)
+
+    async def report_drop(self, task_id: str) -> None:
+        """Count a session that was given up after `max_attempts` faults."""
+        await self._coordinator.report_drop.remote(task_id)
+
+    def status(self) -> dict[str, int]:
+        """What the pool is at just now: `desktops_idle`, `desktops_busy`, `rollouts_waiting`, `nodes`, ... Blocks."""
+        return ray.get(self._coordinator.status.remote(), timeout=METRICS_TIMEOUT_S)
+
+    async def status_async(self) -> dict[str, int]:
+        """`status` for an event loop."""
+        return await self._coordinator.status.remote()
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since the last call, `environment/...`. Blocks; in a coroutine use `metrics_async`."""
+        return ray.get(self._coordinator.metrics.remote(), timeout=METRICS_TIMEOUT_S)
+
+    async def metrics_async(self) -> dict[str, float]:
+        """`metrics` for an event loop."""
+        return await self._coordinator.metrics.remote()
+
+    def close(self) -> None:
+        """Close all desktops and end the pool for every process. Blocks; safe to call twice."""
+        try:
+            ray.get(self._coordinator.close.remote(), timeout=2 * CLOSE_TIMEOUT_S)
+        except ray.exceptions.RayActorError:
+            return
+        ray.kill(self._coordinator)
+
+
+class Lease:
+    """The `async with` block of a leased desktop; see `DesktopPool.lease`."""
+
+    def __init__(self, config: EnvironmentConfig, coordinator: ActorHandle, hello: Any, task_id: str):
+        self._config = config
+        self._coordinator = coordinator
+        self._hello = hello
+        self._task_id = task_id
+        self._lease_id = new_lease_id()
+        self._desktop: Desktop | None = None
+
+    async def __aenter__(self) -> Desktop:
+        try:
+            mismatch = await self._hello
+            if mismatch:
+                raise ConfigError(mismatch + "; use one environment section in a job")
+            grant = await self._coordinator.acquire.remote(self._lease_id, self._task_id)
+        except asyncio.CancelledError:
+            self._release(LeaseReport())
+            raise
+        except ray.exceptions.RayActorError as error:
+            raise DesktopBootError(f"the job's desktop pool died, or the process that made it: {error}") from error
+        if grant.error is not None:
+            raise getattr(errors, grant.error)(grant.message)
+        self._desktop = Desktop(self._config, grant)
+        return self._desktop
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
+        desktop = self._desktop
+        if desktop is None:
+            raise RuntimeError("a lease must be entered before it is left")
+        fault = desktop.fault
+        if fault is None and isinstance(error, errors.DesktopError):
+            fault = type(error).__name__
+        self._release(LeaseReport(fault, dict(desktop.seconds), desktop.interrupted))
+
+    def _release(self, report: LeaseReport) -> None:
+        # Not awaited: leaving must succeed in a cancelled task too, and the cleaning is nobody's wait.
+        self._coordinator.release.remote(self._lease_id, report)
+
+
+class Desktop:
+    """A leased desktop: `DesktopEnvironment`, awaited. Raises the same errors, a hang and a dead worker included."""
+
+    def __init__(self, config: EnvironmentConfig, grant: Grant):
+        self.fault: str | None = None
+        self.interrupted = False
+        self.seconds: defaultdict[str, list[float]] = defaultdict(list)
+        self._config = config
+        self._worker = grant.actor
+        self._slot = (grant.index, grant.generation)
+        self.name = f"desktop-{grant.index}.{grant.generation}"
+        """Told apart from every other of the job."""
+        self.host = grant.host
+        """The node that it runs on: the resource that it takes there, or the node's address."""
+
+    async def reset(self, task: Task) -> Observation:
+        """See `DesktopEnvironment.reset`. Bounded by `reset_timeout_s`."""
+        call = self._worker.reset.remote(*self._slot, task)
+        return await self._result("reset", call, self._config.reset_timeout_s, DesktopSetupError)
+
+    async def step(self, action: Action) -> Observation:
+        """See `DesktopEnvironment.step`. Bounded by `step_timeout_s`."""
+        call = self._worker.step.remote(*self._slot, action)
+        return await self._result("step", call, self._config.step_timeout_s, DesktopLostError)
+
+    async def evaluate(self) -> Evaluation:
+        """See `DesktopEnvironment.evaluate`. Bounded by `evaluate_timeout_s`."""
+        call = self._worker.evaluate.remote(*self._slot)
+        return await self._result("evaluate", call, self._config.evaluate_timeout_s, EvaluatorError)
+
+    async def _result(self, name: str, call: Awaitable[Reply], timeout_s: float, on_timeout: type) -> Any:
+        if self.fault is not None:
+            raise DesktopLostError(f"this desktop already failed with {self.fault}; lease another")
+        try:
+            reply = await bounded(call, timeout_s)
+        except asyncio.CancelledError:
+            self.interrupted = True
+            raise
+        except asyncio.TimeoutError as error:
+            self.fault = on_timeout.__name__
+            raise on_timeout(
+                f"{name} took longer than environment.{name}_timeout_s={timeout_s:g}; "
+                "the desktop is thrown away; raise the limit if the work is rightly that long"
+            ) from error
+        except ray.exceptions.RayError as error:
+            self.fault = HostLostError.__name__
+            message = f"the process that hosts {self.name} on {self.host} died during {name}: {error}"
+            raise HostLostError(message) from error
+        if reply.error is not None:
+            self.fault = reply.error
+            raise getattr(errors, reply.error, DesktopLostError)(reply.message)
+        self.seconds[name].append(reply.seconds)
+        return reply.value

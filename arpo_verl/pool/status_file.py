@@ -1,0 +1,78 @@
+"""`pool.json`: what every desktop of the pool is at, for people to look at while a run goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.pool.fleet import Fleet
+from arpo_verl.pool.lease_desk import LeaseDesk
+from arpo_verl.pool.metrics import WAITING, PoolMetrics
+
+logger = logging.getLogger(__name__)
+
+# How often the pool is looked at, and thus at most written about.
+INTERVAL_S = 1.0
+HEARTBEAT_S = 15.0
+"""After so long the file is written although nothing changed: one that is much older is of a pool that is gone."""
+
+
+def pool_document(fleet: Fleet, desk: LeaseDesk, metrics: PoolMetrics, quarantined: Sequence[str]) -> dict[str, Any]:
+    """The pool at this moment, but for the time."""
+    tasks = {desktop.index: desktop.task_id for desktop in desk.leased.values()}
+    return {
+        "desktops": [
+            {
+                "name": f"desktop-{slot}.{fleet.generations[slot]}",
+                "host": fleet.host_of(slot),
+                "state": state.value,
+                "task_id": tasks.get(slot),
+                "since": since,
+            }
+            for slot, (state, since) in enumerate(metrics.states)
+        ],
+        "waiting": metrics.now[WAITING],
+        "quarantined": sorted(quarantined),
+    }
+
+
+class StatusFile:
+    """Keeps a file up to date; a disk that fails costs the file, not the pool.
+
+    Args:
+        path: replaced whole, each time.
+        read: the document, but for its `time`.
+    """
+
+    def __init__(self, path: Path, read: Callable[[], dict[str, Any]]):
+        self._path = path
+        self._read = read
+        self._written: dict[str, Any] | None = None
+        self._written_at = 0.0
+        self._complained = False
+
+    async def run(self) -> None:
+        """Look and write, for ever."""
+        while True:
+            document, now = self._read(), time.time()
+            if document != self._written or now - self._written_at >= HEARTBEAT_S:
+                self._written, self._written_at = document, now
+                await asyncio.to_thread(self._write, {"time": now, **document})
+            await asyncio.sleep(INTERVAL_S)
+
+    def _write(self, document: dict[str, Any]) -> None:
+        part = self._path.with_name(f".{self._path.name}")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(document) + "\n", encoding="utf-8")
+            os.replace(part, self._path)
+        except OSError as error:
+            if not self._complained:
+                self._complained = True
+                logger.warning("the pool's state could not be written to %s: %s", self._path, error)

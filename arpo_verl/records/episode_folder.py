@@ -1,0 +1,158 @@
+"""An episode's folder while it is written: hidden and as it happens, and then in its place, whole, in one step."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.records.documents import EpisodeRecord, screenshot_name
+from arpo_verl.rollout.sequence import Generated
+
+logger = logging.getLogger(__name__)
+
+EPISODE_FILE = "episode.json"
+TOKENS_FILE = "tokens.json"
+"""The policy's replies as token ids with their log-probs: a store of successes can be seeded from them."""
+LIVE_FILE = "live.json"
+_HIDDEN = "."
+
+
+class EpisodeFolder:
+    """Writes one episode below `directory`. Every method may raise `OSError`, where the disk refuses.
+
+    Nothing is forced to the disk: what a machine that lost its power had not written yet is a record, no more.
+
+    Args:
+        directory: of all episodes.
+        place: the folder's own place in it, once it is finished.
+    """
+
+    def __init__(self, directory: Path, place: Path):
+        self._target = directory / place
+        self._scratch: Path | None = None
+        self._screenshots: list[str] = []
+        self._live_bytes = 0
+
+    def open(self) -> None:
+        """Make the hidden folder."""
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = self._target.with_name(f"{_HIDDEN}{self._target.name}-{secrets.token_hex(4)}")
+        scratch.mkdir()
+        self._scratch = scratch
+
+    def write_live(self, document: Mapping[str, Any]) -> None:
+        """Say what is known so far, in place of what was known before.
+
+        Overwritten, not replaced: on ext4 a file that takes another's place is brought to the disk at once, which costs
+        fifty times as much. A reader that comes in that very moment finds no JSON, and comes again.
+        """
+        content = _json(document, indent=None).ljust(self._live_bytes)
+        file = os.open(self._open_scratch / LIVE_FILE, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.pwrite(file, content, 0)
+        finally:
+            os.close(file)
+        self._live_bytes = len(content)
+
+    def add_screenshot(self, screenshot: bytes) -> None:
+        """Write the next screenshot."""
+        name = screenshot_name(len(self._screenshots), screenshot)
+        _write_whole(self._open_scratch, name, screenshot)
+        self._screenshots.append(name)
+
+    def finish(self, record: EpisodeRecord, *, keep_screenshots: bool = True) -> Path:
+        """Write the rest and put the folder in its place; returns that."""
+        scratch = self._open_scratch
+        if not keep_screenshots:
+            for name in self._screenshots:
+                (scratch / name).unlink()
+        (scratch / LIVE_FILE).unlink(missing_ok=True)
+        (scratch / EPISODE_FILE).write_bytes(_json(record.content))
+        (scratch / TOKENS_FILE).write_bytes(_tokens(record.replies))
+        if self._target.exists():  # the same session anew, after a run was resumed
+            shutil.rmtree(self._target)
+        os.replace(scratch, self._target)
+        self._scratch = None
+        return self._target
+
+    def discard(self) -> None:
+        """Remove what is not finished."""
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+    @property
+    def _open_scratch(self) -> Path:
+        assert self._scratch is not None, "opened before it is written to"
+        return self._scratch
+
+
+def write_episode(directory: Path, record: EpisodeRecord, screenshots: Sequence[bytes]) -> Path:
+    """Write an episode that is over; its folder appears whole or not at all.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    folder = EpisodeFolder(directory, record.folder)
+    try:
+        folder.open()
+        for screenshot in screenshots:
+            folder.add_screenshot(screenshot)
+        return folder.finish(record)
+    finally:
+        folder.discard()
+
+
+def remove_unfinished(directory: Path) -> int:
+    """Remove the episodes that a killed run had not finished; returns how many. Nobody may be playing one now."""
+    unfinished = [path for step in directory.glob("step_*") for path in step.glob(f"{_HIDDEN}*") if path.is_dir()]
+    for path in unfinished:
+        shutil.rmtree(path, ignore_errors=True)
+    if unfinished:
+        logger.info("removed %d episodes below %s that were never finished", len(unfinished), directory)
+    return len(unfinished)
+
+
+def add_missing_screenshots(folder: Path, screenshots: Sequence[bytes]) -> None:
+    """Give a finished episode the screenshots that it is said to have and does not; nothing where it is not there.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    try:
+        names = json.loads((folder / EPISODE_FILE).read_bytes())["screenshots"]
+    except FileNotFoundError:
+        return
+    for name, screenshot in zip(names, screenshots, strict=False):
+        if is_screenshot(name) and not (folder / name).exists():
+            _write_whole(folder, name, screenshot)
+
+
+def is_screenshot(name: str) -> bool:
+    """Whether a file of an episode's folder is one of its screenshots, by its name."""
+    return re.fullmatch(r"\d{2,}\.(png|jpg)", name) is not None
+
+
+def _write_whole(folder: Path, name: str, content: bytes) -> None:
+    """Write a file so that no reader ever sees half of it."""
+    part = os.path.join(folder, f"{_HIDDEN}{name}")
+    with open(part, "wb") as file:
+        file.write(content)
+    os.replace(part, os.path.join(folder, name))
+
+
+def _json(document: Mapping[str, Any], indent: int | None = 1) -> bytes:
+    text = json.dumps(document, indent=indent, ensure_ascii=False, default=str) + "\n"
+    return text.encode("utf-8", errors="replace")
+
+
+def _tokens(replies: Sequence[Generated]) -> bytes:
+    return json.dumps([dataclasses.asdict(reply) for reply in replies], separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,149 @@
+"""What the trainer made of the episodes: their advantages, and which a replay took the place of (`groups.jsonl`)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.records.json_files import GrowingFile, as_number
+from arpo_verl.records.summaries import EpisodeKey, EpisodeSummary
+
+GROUPS_FILE = "groups.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedRow:
+    """One row of a group as it was trained on."""
+
+    uid: str
+    task_id: str | None
+    session: int
+    step: int | None
+    reward: float | None
+    advantage: float | None
+    replaced: bool
+    """Whether a replay took the row's place; reward and advantage are then the replay's."""
+    replay: EpisodeKey | None
+    """The episode that did; without uid and session where another run recorded it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What training made of one recorded episode; ids of episodes that are on disk."""
+
+    advantage: float | None = None
+    replaced: bool = False
+    replayed_by: str | None = None
+    replayed_into: tuple[str, ...] = ()
+
+
+UNTRAINED = Training()
+
+
+class Groups:
+    """The rows of all step folders' `groups.jsonl`, read as they grow. Not thread-safe: its `Run` locks."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self._files: dict[str, GrowingFile] = {}
+        self._rows: dict[str, dict[tuple[str, int], TrainedRow]] = defaultdict(dict)
+
+    def refresh(self, steps: Iterable[str]) -> bool:
+        """Read what was appended below these step folders. True where anything was."""
+        changed = False
+        for step in steps:
+            file = self._files.setdefault(step, GrowingFile(self.root / step / GROUPS_FILE))
+            lines = file.read_new(forget=self._rows[step].clear)
+            rows = [row for line in lines for row in _rows_of(line)]
+            self._rows[step].update({(row.uid, row.session): row for row in rows})
+            changed = changed or bool(lines)
+        return changed
+
+    def rows(self) -> dict[tuple[str, int], TrainedRow]:
+        """Every row by uid and session. The later step wins: one that was done again after its checkpoint."""
+        return {key: row for step in sorted(self._rows) for key, row in self._rows[step].items()}
+
+
+class TrainingIndex:
+    """Joins recorded episodes, in the order of their steps, and trained rows, as of one moment."""
+
+    def __init__(self, episodes: Iterable[EpisodeSummary], rows: Mapping[tuple[str, int], TrainedRow]):
+        self._ids: dict[EpisodeKey, str] = {}
+        self._members: dict[str, dict[int, str]] = defaultdict(dict)
+        for episode in episodes:
+            self._ids[episode.key] = self._ids[episode.key._replace(step=None)] = episode.id
+            self._members[episode.uid][episode.session] = episode.id
+        self._rows: dict[str, dict[int, TrainedRow]] = defaultdict(dict)
+        for (uid, session), row in rows.items():
+            self._rows[uid][session] = row
+        self.training = self._join()
+
+    def id_of(self, key: EpisodeKey | None) -> str | None:
+        """The recorded episode that a reference means; None where it is not on disk."""
+        return None if key is None else self._ids.get(key)
+
+    def group_of(self, episode: EpisodeSummary) -> list[tuple[int, str | None, TrainedRow | None]]:
+        """The sessions of its group: number, recorded episode, trained row. A group has one or the other of each."""
+        if not episode.uid:
+            return [(episode.session, episode.id, None)]
+        members, rows = self._members[episode.uid], self._rows.get(episode.uid, {})
+        return [(session, members.get(session), rows.get(session)) for session in sorted({*members, *rows})]
+
+    def groups(self) -> list[list[TrainedRow]]:
+        """The trained rows of each group, in the order of the steps."""
+        return [list(rows.values()) for rows in self._rows.values() if rows]
+
+    def _join(self) -> dict[str, Training]:
+        replayed_into: dict[str, list[str]] = defaultdict(list)
+        own: dict[str, tuple[TrainedRow, str | None]] = {}
+        for uid, sessions in self._rows.items():
+            for session, row in sessions.items():
+                episode_id = self._members.get(uid, {}).get(session)
+                source = self.id_of(row.replay)
+                if episode_id is not None:
+                    own[episode_id] = row, source
+                if episode_id is not None and source is not None:
+                    replayed_into[source].append(episode_id)
+        return {
+            episode_id: Training(
+                advantage=own[episode_id][0].advantage if episode_id in own else None,
+                replaced=episode_id in own and own[episode_id][0].replaced,
+                replayed_by=own[episode_id][1] if episode_id in own else None,
+                replayed_into=tuple(sorted(replayed_into.get(episode_id, ()))),
+            )
+            for episode_id in {*own, *replayed_into}
+        }
+
+
+def _rows_of(line: Mapping[str, Any]) -> list[TrainedRow]:
+    rows = line.get("rows")
+    uid, task_id, step = line.get("uid"), line.get("task_id"), line.get("step")
+    if not isinstance(uid, str) or not isinstance(rows, list):
+        return []
+    return [
+        TrainedRow(
+            uid=uid,
+            task_id=task_id if isinstance(task_id, str) else None,
+            session=row["session"],
+            step=step if isinstance(step, int) else None,
+            reward=as_number(row.get("reward")),
+            advantage=as_number(row.get("advantage")),
+            replaced=isinstance(row.get("replay"), dict),
+            replay=_key(row.get("replay")),
+        )
+        for row in rows
+        if isinstance(row, dict) and isinstance(row.get("session"), int)
+    ]
+
+
+def _key(replay: object) -> EpisodeKey | None:
+    if not isinstance(replay, dict):
+        return None
+    step, uid, session = replay.get("step"), replay.get("uid"), replay.get("session")
+    step = step if isinstance(step, int) else None
+    if not isinstance(uid, str) or not isinstance(session, int):
+        return EpisodeKey(step, None, None)
+    return EpisodeKey(step, uid, session)

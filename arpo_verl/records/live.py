@@ -1,0 +1,73 @@
+"""What happens just now: the episodes being played and the desktop pool, as the trainer writes them down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.records.json_files import read_json_object
+from arpo_verl.records.summaries import screenshot_names
+
+LIVE_FILE = "live.json"
+POOL_FILE = "pool.json"
+POOL_FRESH_S = 60.0
+"""A pool writes its state every 15 s at least; after this long without, its trainer is taken to have ended."""
+RUNNING_S = 900.0
+"""An episode that was not written to for so long was left by a trainer that was killed: no turn takes that long."""
+REPLY_CHARACTERS = 2000
+_TRIES, _RETRY_S = 3, 0.005
+
+
+@dataclass(frozen=True)
+class RunningEpisode:
+    """An episode being played."""
+
+    id: str
+    """`step_000012/.<folder>`: it changes when the episode is finished."""
+    content: dict[str, Any]
+    """Its `live.json`."""
+    screenshots: tuple[str, ...]
+
+    @property
+    def turns(self) -> list[dict[str, Any]]:
+        turns = self.content.get("turns")
+        return [turn for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
+
+
+def read_running(folders: Iterable[Path]) -> list[RunningEpisode]:
+    """The episodes being played in these folders; what is finished, or given up, meanwhile is left out."""
+    episodes = []
+    for folder in folders:
+        try:
+            if time.time() - (folder / LIVE_FILE).stat().st_mtime > RUNNING_S:
+                continue
+            content = _read_overwritten(folder / LIVE_FILE)
+            names = tuple(screenshot_names(folder))
+        except (OSError, ValueError):
+            continue
+        episodes.append(RunningEpisode(f"{folder.parent.name}/{folder.name}", content, names))
+    return episodes
+
+
+def _read_overwritten(path: Path) -> dict[str, Any]:
+    """Read a file that is overwritten in place: whoever comes in that very moment finds no JSON, and comes again."""
+    for _ in range(_TRIES - 1):
+        try:
+            return read_json_object(path)
+        except ValueError:
+            time.sleep(_RETRY_S)
+    return read_json_object(path)
+
+
+def read_pool(run_dir: Path) -> dict[str, Any] | None:
+    """The pool's state, or None where there is none, or its trainer has ended."""
+    try:
+        pool = read_json_object(run_dir / POOL_FILE)
+    except (OSError, ValueError):
+        return None
+    written = pool.get("time")
+    fresh = isinstance(written, (int, float)) and time.time() - written < POOL_FRESH_S
+    return pool if fresh else None

@@ -1,0 +1,118 @@
+"""Recorded episodes and demonstrations, read back from disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+from arpo_verl.errors import ReplayError
+from arpo_verl.records.recorder import EPISODE_FILE, TOKENS_FILE
+from arpo_verl.rollout.sequence import Generated
+from arpo_verl.types import Size, StopReason
+
+
+@dataclass(frozen=True)
+class RecordedEpisode:
+    """What is needed to make an episode's tokens again."""
+
+    source: str
+    """Where it was read, for messages."""
+    task_id: str
+    instruction: str
+    success: float
+    reward: float
+    stop_reason: str
+    screenshots: tuple[bytes, ...] = field(repr=False)
+    """None where they are not on disk: `gui_agent.record` or the budget left them out."""
+    replies: tuple[str, ...]
+    """The text of each, without special tokens."""
+    tokens: tuple[Generated, ...] = field(default=(), repr=False)
+    """Of each reply, where they were recorded."""
+    image_size: Size | None = None
+    """Of the images that the replies' coordinates are in, where it is known."""
+    num_tokens: tuple[int, int] | None = None
+    """Of prompt and response, where they were recorded."""
+    format_error: bool = False
+    validation: bool = False
+    reward_extra_info: dict[str, Any] = field(default_factory=dict)
+
+
+def read_episodes(source: Path | str) -> Iterator[RecordedEpisode]:
+    """All episodes of a run's trajectory folder, in the order in which they were made, or all demonstrations of a zip.
+
+    Raises:
+        ReplayError: there are none, or one cannot be read.
+    """
+    source = Path(source)
+    try:
+        yield from _read_demonstrations(source) if source.is_file() else _read_folder(source)
+    except (OSError, KeyError, TypeError, ValueError, BadZipFile) as error:
+        if isinstance(error, ReplayError):
+            raise
+        raise ReplayError(f"{source} must hold recorded episodes or demonstrations, but: {error!r}") from error
+
+
+def _read_folder(folder: Path) -> Iterator[RecordedEpisode]:
+    # By `step_000012/<task>__<uid>_<session>`: the order of training, and the same on every machine.
+    # Hidden folders are episodes that a killed run was about to finish.
+    paths = sorted(path for path in folder.rglob(EPISODE_FILE) if not path.parent.name.startswith("."))
+    if not paths:
+        raise ReplayError(
+            f"{folder} must hold recorded episodes, but no {EPISODE_FILE} is in it; record them with "
+            "gui_agent.trajectory_dir"
+        )
+    yield from map(_read_episode, paths)
+
+
+def _read_episode(path: Path) -> RecordedEpisode:
+    values = json.loads(path.read_text(encoding="utf-8"))
+    tokens = path.with_name(TOKENS_FILE)
+    replies = json.loads(tokens.read_text(encoding="utf-8")) if tokens.exists() else []
+    has_size = values.get("image_size") is not None
+    return RecordedEpisode(
+        source=str(path.parent),
+        task_id=values["task_id"],
+        instruction=values["instruction"],
+        success=float(values["success"]),
+        reward=float(values["reward"]),
+        stop_reason=values["stop_reason"],
+        screenshots=_screenshots(path.parent, values["screenshots"]),
+        replies=tuple(turn["text"] for turn in values["turns"]),
+        tokens=tuple(Generated(tuple(reply["token_ids"]), _tuple(reply["log_probs"])) for reply in replies),
+        image_size=Size(*values["image_size"]) if has_size else None,
+        num_tokens=(values["prompt_tokens"], values["response_tokens"]),
+        format_error=bool(values["format_error"]),
+        validation=bool(values["validation"]),
+        reward_extra_info=values["reward_extra_info"],
+    )
+
+
+def _screenshots(folder: Path, names: list[str]) -> tuple[bytes, ...]:
+    paths = [folder / name for name in names]
+    return tuple(path.read_bytes() for path in paths) if all(path.exists() for path in paths) else ()
+
+
+def _tuple(values: list[float] | None) -> tuple[float, ...] | None:
+    return None if values is None else tuple(values)
+
+
+def _read_demonstrations(path: Path) -> Iterator[RecordedEpisode]:
+    from arpo_verl.policy.demonstrations import load_demonstrations
+
+    for number, demonstration in enumerate(load_demonstrations(path)):
+        yield RecordedEpisode(
+            source=f"{path}, demonstration {number}",
+            task_id=demonstration.task_id,
+            instruction=demonstration.instruction,
+            # `collect_demonstrations` keeps none that the evaluator did not give 1.
+            success=1.0,
+            reward=1.0,
+            stop_reason=StopReason.FINISHED.value,
+            screenshots=demonstration.screenshots,
+            replies=demonstration.replies,
+            reward_extra_info={"success": 1.0, "format_error": 0.0},
+        )

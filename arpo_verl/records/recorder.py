@@ -1,0 +1,152 @@
+"""Records episodes as they happen: the files are written in threads, in order, and the episode waits for none of them
+but at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from arpo_verl.records.documents import EpisodeRecord, folder_of, id_of_row, live_document
+from arpo_verl.records.episode_folder import EPISODE_FILE, LIVE_FILE, TOKENS_FILE, EpisodeFolder, write_episode
+from arpo_verl.rollout.config import FAILURES_AND_REPLAYS, GuiAgentConfig
+from arpo_verl.rollout.episode import Episode, Turn
+from arpo_verl.rollout.scoring import Score
+from arpo_verl.types import EpisodeId, Task
+
+__all__ = ["EPISODE_FILE", "LIVE_FILE", "TOKENS_FILE", "EpisodeRecord", "Recorder", "write_episode"]
+
+logger = logging.getLogger(__name__)
+
+FINISH_TIMEOUT_S = 60.0
+"""How long the end of an episode waits for its record: a network disk may hang instead of failing."""
+
+# Of their own, so that a slow disk does not keep screenshots from being decoded. An episode keeps to one of them, which
+# keeps its writes in order: to tell the event loop of every write would cost more than the writes.
+_THREADS = itertools.cycle([ThreadPoolExecutor(1, thread_name_prefix="arpo_verl-recorder") for _ in range(4)])
+
+
+class Recorder:
+    """Opens a writer for each episode."""
+
+    def __init__(self, config: GuiAgentConfig):
+        self._directory = None if config.recorded_in is None else Path(config.recorded_in)
+        self._share = config.record_share
+        self._drops_successes = config.record == FAILURES_AND_REPLAYS
+
+    def episode(self, row: Mapping[str, Any], task: Task) -> EpisodeWriter:
+        """The writer of one attempt at an episode of this dataset row; one that writes nothing where it is not to be
+        recorded."""
+        id = id_of_row(row)
+        is_recorded = self._directory is not None and draw(id.uid) < self._share
+        return EpisodeWriter(self._directory if is_recorded else None, id, task, row, self._keeps_screenshots)
+
+    def _keeps_screenshots(self, episode: Episode) -> bool:
+        return not self._drops_successes or episode.success < 1 or episode.format_error
+
+
+def draw(uid: str) -> float:
+    """A number in [0, 1), the same for the same uid everywhere."""
+    return int.from_bytes(sha256(uid.encode()).digest()[:8], "big") / 2**64
+
+
+class EpisodeWriter:
+    """An attempt's record, the `Watcher` of its episode. Left without `finish`, it takes away what it wrote.
+
+    A disk that fails costs the record, not the episode.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None,
+        id: EpisodeId,
+        task: Task,
+        row: Mapping[str, Any],
+        keeps_screenshots: Callable[[Episode], bool],
+    ):
+        self._folder = None if directory is None else EpisodeFolder(directory, folder_of(id, task.task_id))
+        self._id = id
+        self._task = task
+        self._row = row
+        self._keeps_screenshots = keeps_screenshots
+        self._desktop = ""
+        self._started_at = 0.0
+        self._thread = next(_THREADS)
+        self._failed = False
+
+    async def __aenter__(self) -> EpisodeWriter:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
+        if self._folder is None:
+            return
+        done = self._thread.submit(self._folder.discard)  # nothing, where it is finished
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(done), FINISH_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            self._failed = True
+            logger.error("an episode of task %s was not written within %g s", self._task.task_id, FINISH_TIMEOUT_S)
+
+    def begin(self, desktop: str) -> None:
+        """The episode begins, on this desktop."""
+        self._desktop, self._started_at = desktop, time.time()
+        if self._folder is not None:
+            self._write(self._folder.open)
+            self.replied(())
+
+    def saw(self, screenshot: bytes) -> None:
+        """See `Watcher`."""
+        if self._folder is not None:
+            self._write(self._folder.add_screenshot, screenshot)
+
+    def replied(self, turns: tuple[Turn, ...]) -> None:
+        """See `Watcher`."""
+        if self._folder is not None:
+            self._write(self._write_live, self._folder, turns)
+
+    async def finish(self, episode: Episode, score: Score) -> None:
+        """Have the finished folder put in its place; it is there when the writer is left."""
+        if self._folder is None:
+            return
+        record = EpisodeRecord.of_row(self._row, episode, score, self._desktop)
+        validation = await _runs_in_validation(self._id.uid)
+        record = dataclasses.replace(record, content={**record.content, "validation": validation})
+        self._write(partial(self._folder.finish, record, keep_screenshots=self._keeps_screenshots(episode)))
+
+    def _write_live(self, folder: EpisodeFolder, turns: tuple[Turn, ...]) -> None:
+        folder.write_live(live_document(self._id, self._task, self._desktop, self._started_at, turns))
+
+    def _write(self, write: Callable[..., object], *args: Any) -> None:
+        """Write after what is being written, unless that failed."""
+        self._thread.submit(self._try, write, *args)
+
+    def _try(self, write: Callable[..., object], *args: Any) -> None:
+        if self._failed:
+            return
+        try:
+            write(*args)
+        except Exception:  # whatever it is: no record is worth an episode
+            self._failed = True
+            logger.exception("an episode of task %s could not be written", self._task.task_id)
+
+
+async def _runs_in_validation(uid: str) -> bool | None:
+    """Whether veRL validates: it does not tell its loops, but queues validation prompts apart. None: not known."""
+    import transfer_queue as tq
+
+    try:
+        tq.get_client()  # without it, listing keys would start a Ray to look for a queue
+        partitions = await tq.async_kv_list(partition_id="val")
+    except (AssertionError, RuntimeError):
+        logger.debug("no TransferQueue to ask whether episode %s validates", uid, exc_info=True)
+        return None
+    return uid in partitions.get("val", {})

@@ -1,0 +1,193 @@
+"""A run's folder, read while it is written: what is already read is not read again.
+
+    run = open_run(Path("runs/embedded"))
+    snapshot = run.snapshot()
+    for episode in snapshot.episodes:
+        print(episode.id, episode.success, snapshot.training(episode.id).advantage)
+    run.episode(snapshot.episodes[0].id)["turns"]
+    run.metrics().column("rollout/success_mean")
+
+`Run` may be used from several threads. What it returns is frozen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.errors import ConfigError
+from arpo_verl.records.groups import UNTRAINED, Groups, Training, TrainingIndex
+from arpo_verl.records.json_files import read_json_object
+from arpo_verl.records.live import RunningEpisode, read_pool, read_running
+from arpo_verl.records.metrics import Metrics, MetricsFiles
+from arpo_verl.records.run_summary import METRICS_FILE
+from arpo_verl.records.step_folders import StepFolders
+from arpo_verl.records.summaries import EPISODE_FILE, EpisodeSummary, step_of
+
+TRAJECTORIES = "trajectories"
+REFRESH_S = 0.5
+"""Least time between two looks at the folder: several pages that poll cost no more than one."""
+_REST = 9
+"""How many times as long as a look took it rests: a large run takes a tenth of a core."""
+_LONGEST_REST_S = 5.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The recorded episodes as of one moment."""
+
+    number: int
+    """Grows with every change: equal numbers of one `Run` are equal snapshots."""
+    by_id: Mapping[str, EpisodeSummary]
+    """In the order of steps, then of ids."""
+    broken: Mapping[str, str]
+    """Id of a folder that could not be read as an episode -> why."""
+    index: TrainingIndex
+
+    @property
+    def episodes(self) -> tuple[EpisodeSummary, ...]:
+        """By step, then by id."""
+        return tuple(self.by_id.values())
+
+    def training(self, episode_id: str) -> Training:
+        """What training made of an episode."""
+        return self.index.training.get(episode_id, UNTRAINED)
+
+
+class Run:
+    """One run on disk. Build it with `open_run`."""
+
+    def __init__(self, run_dir: Path, trajectories: Path):
+        self.run_dir = run_dir
+        self.trajectories = trajectories
+        self._lock = threading.Lock()
+        self._folders = StepFolders(trajectories)
+        self._groups = Groups(trajectories)
+        self._metrics_files = MetricsFiles(run_dir)
+        self._metrics: Metrics | None = None
+        self._snapshot = Snapshot(0, {}, {}, TrainingIndex((), {}))
+        self._refresh_at = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.run_dir.resolve().name
+
+    def snapshot(self) -> Snapshot:
+        """All episodes, after a look at what the trainer wrote meanwhile."""
+        with self._lock:
+            start = time.monotonic()
+            if start >= self._refresh_at:
+                self._refresh()
+                took_s = time.monotonic() - start
+                self._refresh_at = start + took_s + max(REFRESH_S, min(_REST * took_s, _LONGEST_REST_S))
+            return self._snapshot
+
+    def _refresh(self) -> None:
+        folders_changed = self._folders.refresh()
+        groups_changed = self._groups.refresh(self._folders.steps)
+        if folders_changed or groups_changed:
+            episodes = sorted(self._folders.episodes.values(), key=lambda episode: (episode.step, episode.id))
+            self._snapshot = Snapshot(
+                number=self._snapshot.number + 1,
+                by_id={episode.id: episode for episode in episodes},
+                broken=dict(self._folders.broken),
+                index=TrainingIndex(episodes, self._groups.rows()),
+            )
+
+    def select(self, wanted: Callable[[EpisodeSummary], bool], latest: int | None = None) -> Snapshot:
+        """A snapshot of some of the episodes, as if no other had been recorded.
+
+        Args:
+            latest: at most so many, those of the latest steps.
+        """
+        whole = self.snapshot()
+        episodes = [episode for episode in whole.episodes if wanted(episode)]
+        episodes = episodes if latest is None else episodes[max(0, len(episodes) - latest) :]
+        with self._lock:
+            index = TrainingIndex(episodes, self._groups.rows())
+        return dataclasses.replace(whole, by_id={episode.id: episode for episode in episodes}, index=index)
+
+    def episode(self, episode_id: str) -> dict[str, Any]:
+        """An episode's `episode.json`.
+
+        Raises:
+            KeyError: there is no such episode (any more).
+        """
+        folder = self.folder(episode_id)
+        try:
+            return read_json_object(folder / EPISODE_FILE)
+        except (OSError, ValueError) as error:
+            raise KeyError(episode_id) from error
+
+    def folder(self, episode_id: str) -> Path:
+        """The folder of an episode, finished or being played.
+
+        Raises:
+            KeyError: there is none of this id. Ids come from outside: only a folder two levels below the trajectories,
+                reached without leaving them, is one.
+        """
+        step, _, name = episode_id.partition("/")
+        if step_of(step) is None or not name or name in (".", "..") or any(c in name for c in "/\\\0"):
+            raise KeyError(episode_id)
+        root = self.trajectories.resolve()
+        folder = (root / step / name).resolve()
+        if not folder.is_relative_to(root) or not folder.is_dir():
+            raise KeyError(episode_id)
+        return folder
+
+    def metrics(self) -> Metrics:
+        """The run's curves up to now."""
+        with self._lock:
+            if self._metrics_files.refresh() or self._metrics is None:
+                self._metrics = self._metrics_files.metrics()
+            return self._metrics
+
+    def running(self) -> list[RunningEpisode]:
+        """The episodes being played."""
+        with self._lock:
+            self._folders.list_folders()
+            folders = list(self._folders.unfinished())
+        return read_running(folders)
+
+    def pool(self) -> dict[str, Any] | None:
+        """The desktop pool's state; None where no trainer runs."""
+        return read_pool(self.run_dir)
+
+    def is_live(self) -> bool:
+        """Whether a trainer writes to this run now."""
+        return self.pool() is not None or bool(self.running())
+
+
+def open_run(path: Path) -> Run:
+    """Open a run by its `run_dir`, or by its trajectories folder.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if not path.is_dir():
+        raise ConfigError(
+            f"RUN must be a run's folder, got {path}, which is {'a file' if path.exists() else 'not there'}"
+        )
+    if (path / TRAJECTORIES).is_dir() or (path / METRICS_FILE).is_file():
+        return Run(path, path / TRAJECTORIES)
+    if _has_steps(path):
+        return Run(path.resolve().parent if path.resolve().name == TRAJECTORIES else path, path)
+    raise ConfigError(
+        f"RUN must be a recipe's run_dir, with {TRAJECTORIES}/ or {METRICS_FILE} in it, or a folder of step_NNNNNN "
+        f"folders, got {path}, which has neither{_nearby(path)}"
+    )
+
+
+def _has_steps(path: Path) -> bool:
+    return any(step_of(child.name) is not None for child in path.iterdir())
+
+
+def _nearby(path: Path) -> str:
+    children = sorted(child for child in path.iterdir() if child.is_dir())
+    runs = [str(child) for child in children if (child / TRAJECTORIES).is_dir() or (child / METRICS_FILE).is_file()]
+    return f"; runs in it: {', '.join(runs[:10])}" if runs else "; has the run begun?"

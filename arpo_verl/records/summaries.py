@@ -1,0 +1,109 @@
+"""One recorded episode: what a list shows of it, from its folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from arpo_verl.records.json_files import as_number, read_json_object
+
+EPISODE_FILE = "episode.json"
+SCREENSHOT_NAME = re.compile(r"[0-9]{2,6}\.(png|jpg|jpeg|webp)")
+
+
+class EpisodeKey(NamedTuple):
+    """Who an episode is to the trainer. As a reference, None where it is not known."""
+
+    step: int | None
+    uid: str | None
+    session: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSummary:
+    """An episode without its turns. None is a value that the run did not record; times in seconds."""
+
+    id: str
+    """`step_000012/<folder>`, unique in the run."""
+    task_id: str
+    instruction: str
+    step: int
+    uid: str
+    session: int
+    validation: bool | None
+    success: float | None
+    """The evaluator's score, in [0, 1]."""
+    reward: float | None
+    stop_reason: str
+    num_steps: int
+    format_error: bool
+    screenshots: int
+    """How many are on disk: the recording budget may have taken some."""
+    started_at: float | None
+    """Unix time."""
+    wall_s: float | None
+    generate_s: float | None
+    desktop_s: float | None
+
+    @property
+    def key(self) -> EpisodeKey:
+        return EpisodeKey(self.step, self.uid, self.session)
+
+
+def read_summary(folder: Path) -> EpisodeSummary:
+    """Read an episode's folder.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: its `episode.json` is torn or no episode.
+    """
+    content = read_json_object(folder / EPISODE_FILE)
+    if not isinstance(content.get("task_id"), str):
+        raise ValueError(f"task_id must be a string, got {content.get('task_id')!r}")
+    turns = content.get("turns")
+    number_of_turns = len(turns) if isinstance(turns, list) else 0
+    return EpisodeSummary(
+        id=f"{folder.parent.name}/{folder.name}",
+        task_id=content["task_id"],
+        instruction=_text(content, "instruction"),
+        step=_whole(content, "step", step_of(folder.parent.name) or 0),
+        uid=_text(content, "uid"),
+        session=_whole(content, "session", 0),
+        validation=content["validation"] if isinstance(content.get("validation"), bool) else None,
+        success=as_number(content.get("success")),
+        reward=as_number(content.get("reward")),
+        stop_reason=_text(content, "stop_reason"),
+        num_steps=_whole(content, "num_steps", number_of_turns),
+        format_error=content.get("format_error") is True,
+        screenshots=len(screenshot_names(folder)),
+        started_at=as_number(content.get("started_at")),
+        wall_s=as_number(content.get("wall_s")),
+        generate_s=as_number(content.get("generate_s")),
+        desktop_s=as_number(content.get("desktop_s")),
+    )
+
+
+def screenshot_names(folder: Path) -> list[str]:
+    """The screenshots in an episode's folder, in the order in which they were taken."""
+    names = [name for name in os.listdir(folder) if SCREENSHOT_NAME.fullmatch(name)]
+    return sorted(names, key=lambda name: int(name.partition(".")[0]))
+
+
+def step_of(folder_name: str) -> int | None:
+    """The step that a folder `step_000012` is for; None where it is no such folder."""
+    match = re.fullmatch(r"step_([0-9]+)", folder_name)
+    return int(match[1]) if match else None
+
+
+def _text(content: Mapping[str, Any], name: str) -> str:
+    value = content.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _whole(content: Mapping[str, Any], name: str, otherwise: int) -> int:
+    value = content.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise

@@ -1,0 +1,196 @@
+"""Groups of rollouts of one task: their statistics, and which of their members a past success replaces. Pure."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import compress
+
+from arpo_verl.errors import ReplayError
+from arpo_verl.replay.config import ALL_EQUAL, BELOW_FLOOR, MOST_LIKELY, NEWEST, RANDOM, SHORTEST, ReplayConfig
+from arpo_verl.replay.store.success_store import StoredTrajectory, SuccessStore
+
+# A lone rollout has no group to be compared with: replacing it would swap data for a zero advantage.
+MIN_GROUP_SIZE = 2
+
+
+def uid_of(key: str) -> str:
+    """The prompt of a row's key, `{uid}_{session}_{index}`."""
+    return key.rsplit("_", 2)[0]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a rollout came to: the row's key, and what the agent loop recorded in it."""
+
+    key: str
+    """`{uid}_{session}_{index}`, veRL's name for the row."""
+    task_id: str
+    success: float
+    """The evaluator's score, in [0, 1]."""
+    reward: float
+    format_error: bool
+    stop_reason: str
+    num_steps: int
+
+    @property
+    def uid(self) -> str:
+        return uid_of(self.key)
+
+    @property
+    def session(self) -> int:
+        return int(self.key.rsplit("_", 2)[1])
+
+    def is_success(self, config: ReplayConfig) -> bool:
+        """Whether it is worth storing.
+
+        A solved task whose last reply did not parse is not: group normalisation would teach that reply at full
+        strength, whatever the format penalty. The reference stores it.
+        """
+        return self.success >= config.success_threshold and not self.format_error
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rollouts of one prompt in one step, by session. Sessions that ended in a fault are missing from it."""
+
+    task_id: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(outcome.success for outcome in self.outcomes)
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation of the scores."""
+        return statistics.pstdev([outcome.success for outcome in self.outcomes])
+
+    def triggers(self, config: ReplayConfig) -> bool:
+        """Whether `config.trigger` asks for a replay, on scores without the format reward."""
+        if config.trigger == ALL_EQUAL:
+            return self.std < config.std_threshold
+        if config.trigger == BELOW_FLOOR:
+            return self.mean < config.mean_threshold
+        return self.all_failed(config)
+
+    def all_failed(self, config: ReplayConfig) -> bool:
+        """Whether nothing can be learnt from it: low spread, low mean. The paper's trigger."""
+        return self.std < config.std_threshold and self.mean < config.mean_threshold
+
+    def all_solved(self, config: ReplayConfig) -> bool:
+        return all(outcome.success >= config.success_threshold for outcome in self.outcomes)
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """The row to overwrite, and the past success to write there."""
+
+    outcome: Outcome
+    trajectory: StoredTrajectory
+
+
+def form_groups(outcomes: Iterable[Outcome]) -> tuple[Group, ...]:
+    """Group the rollouts by prompt, members by session, whatever order they arrived in.
+
+    Raises:
+        ReplayError: a prompt's rollouts name several tasks.
+    """
+    by_uid: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_uid.setdefault(outcome.uid, []).append(outcome)
+    groups = []
+    for uid, members in by_uid.items():
+        task_ids = sorted({member.task_id for member in members})
+        if len(task_ids) > 1:
+            raise ReplayError(f"the rollouts of one prompt must be of one task, got {task_ids} under uid {uid}")
+        groups.append(Group(task_ids[0], tuple(sorted(members, key=lambda member: member.session))))
+    return tuple(groups)
+
+
+def plan_replacements(
+    groups: Sequence[Group], store: SuccessStore, config: ReplayConfig, step: int, draw: int = 0
+) -> tuple[Replacement, ...]:
+    """For each group that triggers and has a cached success of its task: one random failure, one success by `choice`.
+
+    No success is used twice, and at most `config.max_share` of the rows are replaced. The choice depends on seed, step,
+    draw, task and how many groups of that task triggered before: not on the order in which rollouts finished, and on no
+    state that a checkpoint would have to carry. More groups only add to it, unless `max_share` is reached.
+
+    Args:
+        draw: which batch of the step this is, from 0; several only where the trainer updates several times a step.
+
+    Source: the paper replaces a random failure; the reference always the first of the group.
+    """
+    queues: dict[str, list[StoredTrajectory]] = {}
+    triggered: Counter[str] = Counter()
+    replacements = []
+    for group in groups:
+        if len(group.outcomes) < MIN_GROUP_SIZE or not group.triggers(config):
+            continue
+        name = f"{config.seed}/{step}/{draw}/{group.task_id}"
+        if group.task_id not in queues:
+            queues[group.task_id] = _candidates(store, group.task_id, config, step, random.Random(name))
+        rng = random.Random(f"{name}/{triggered[group.task_id]}")
+        triggered[group.task_id] += 1
+        if rng.random() < config.probability:
+            replacements += _replace(group, queues[group.task_id], config, rng)
+    return _limit(replacements, groups, config, random.Random(f"{config.seed}/{step}/{draw}"))
+
+
+def _candidates(
+    store: SuccessStore, task_id: str, config: ReplayConfig, step: int, rng: random.Random
+) -> list[StoredTrajectory]:
+    """The task's successes, each once and none too old, in the order in which they are to be used."""
+    candidates: list[StoredTrajectory] = []
+    for trajectory in store.of_task(task_id):
+        is_young = config.max_age_steps is None or step - trajectory.step <= config.max_age_steps
+        if is_young and trajectory not in candidates:
+            candidates.append(trajectory)
+    # Drawn first: a sort keeps the order of equals.
+    return sorted(rng.sample(candidates, len(candidates)), key=_PREFERENCE[config.choice])
+
+
+def _log_prob(trajectory: StoredTrajectory) -> float:
+    """Of all replies together, under the policy that wrote them; nats."""
+    if trajectory.rollout_log_probs is None:
+        return -math.inf
+    return sum(compress(trajectory.rollout_log_probs, trajectory.response_mask))
+
+
+_PREFERENCE: dict[str, Callable[[StoredTrajectory], float]] = {
+    RANDOM: lambda trajectory: 0,
+    NEWEST: lambda trajectory: -trajectory.step,
+    SHORTEST: lambda trajectory: sum(trajectory.response_mask),
+    MOST_LIKELY: lambda trajectory: -_log_prob(trajectory),
+}
+"""By `replay.choice`: the least is used first."""
+
+
+def _replace(
+    group: Group, queue: list[StoredTrajectory], config: ReplayConfig, rng: random.Random
+) -> list[Replacement]:
+    """Take the next success from the queue that is better than a rollout of the group; none when there is no such."""
+    failures = [outcome for outcome in group.outcomes if outcome.success < config.success_threshold]
+    for trajectory in queue:
+        worse = [outcome for outcome in failures or group.outcomes if outcome.success < trajectory.success]
+        if worse:
+            queue.remove(trajectory)
+            return [Replacement(rng.choice(worse), trajectory)]
+    return []
+
+
+def _limit(
+    replacements: Sequence[Replacement], groups: Sequence[Group], config: ReplayConfig, rng: random.Random
+) -> tuple[Replacement, ...]:
+    # Not a row less where the share of the rows is a whole number but for rounding.
+    limit = int(config.max_share * sum(len(group.outcomes) for group in groups) + 1e-9)
+    if len(replacements) <= limit:
+        return tuple(replacements)
+    # By task, so that the draw does not depend on which group finished first.
+    by_task = sorted(range(len(replacements)), key=lambda i: replacements[i].trajectory.task_id)
+    return tuple(replacements[i] for i in sorted(rng.sample(by_task, limit)))

@@ -1,0 +1,83 @@
+"""A saved store for people: a folder for each trajectory, with its text, its screenshots and its numbers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from arpo_verl.replay.store.encoding import as_png
+from arpo_verl.replay.store.persistence import read_manifest, read_records, read_screenshot
+from arpo_verl.replay.store.record import decode_record
+from arpo_verl.replay.store.success_store import StoredRecord
+from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory
+
+_LONG_RUN = 16
+"""Equal tokens in a row, from which on they are counted: a reply has no such run, the smallest screenshot has."""
+
+Decode = Callable[[Sequence[int]], str]
+"""Token ids -> text, special tokens included."""
+
+
+def export_store(folder: Path, out: Path, decode: Decode | None = None) -> int:
+    """Write `out/<task>/step_<step>_<serial>/` for every trajectory; returns how many.
+
+    Args:
+        decode: the policy's tokenizer; None writes no text.
+
+    Raises:
+        ReplayError: there is no store, or it is damaged.
+        OSError: the disk refuses.
+    """
+    count = 0
+    for serial, record in read_records(folder, read_manifest(folder)):
+        trajectory = decode_record(record.record, lambda name: read_screenshot(folder, name))
+        task = re.sub(r"[^\w.-]", "_", trajectory.task_id)[:80].lstrip(".") or "_"
+        target = out / task / f"step_{trajectory.step:06d}_{serial}"
+        target.mkdir(parents=True, exist_ok=True)
+        _export_trajectory(target, trajectory, record, decode)
+        count += 1
+    return count
+
+
+def _export_trajectory(folder: Path, trajectory: StoredTrajectory, record: StoredRecord, decode: Decode | None) -> None:
+    names = [f"{index:02d}.png" for index in range(len(trajectory.screenshots))]
+    for name, screenshot in zip(names, trajectory.screenshots, strict=True):
+        (folder / name).write_bytes(as_png(screenshot))
+    values = {
+        "task_id": trajectory.task_id,
+        "step": trajectory.step,
+        "success": trajectory.success,
+        "reward": trajectory.reward,
+        "num_turns": trajectory.num_turns,
+        "prompt_tokens": len(trajectory.prompt_ids),
+        "response_tokens": len(trajectory.response_ids),
+        "reply_tokens": sum(trajectory.response_mask),
+        "has_log_probs": trajectory.rollout_log_probs is not None,
+        "extra_fields": dict(trajectory.extra_fields),
+        "mm_processor_kwargs": trajectory.mm_processor_kwargs,
+        "screenshots": names,
+        "stored_as": list(record.screenshots),
+    }
+    (folder / "trajectory.json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    tokens = {name: None if (column := getattr(trajectory, name)) is None else column.tolist() for name in COLUMNS}
+    (folder / "tokens.json").write_text(json.dumps(tokens) + "\n", encoding="utf-8")
+    if decode is not None:
+        text = _readable([*trajectory.prompt_ids, *trajectory.response_ids], decode)
+        (folder / "text.txt").write_text(text + "\n", encoding="utf-8", errors="replace")
+
+
+def _readable(token_ids: Sequence[int], decode: Decode) -> str:
+    """The text, with the thousand placeholders of a screenshot as one and their number."""
+    runs = [(token_id, len(list(run))) for token_id, run in itertools.groupby(token_ids)]
+    parts: list[str] = []
+    pending: list[int] = []  # decoded together: a character may take several tokens
+    for token_id, count in runs:
+        if count < _LONG_RUN:
+            pending += [token_id] * count
+            continue
+        parts += [decode(pending), f"{decode([token_id])} x {count}"]
+        pending = []
+    return "".join([*parts, decode(pending)])

@@ -1,0 +1,254 @@
+"""A store as a folder: written so that it is never torn, refused where it belongs to another policy. Pure.
+
+    store.json                    the manifest: version, fingerprint, bounds, which records; replaced last, in one step
+    trajectories-<sha256>.jsonl   one record a line, in the order in which they would leave the store
+    screenshots/<sha256>.<png>    each once, named by its content, never changed
+
+Everything but the manifest is named by its content and is synced before the manifest names it, so at any moment the
+manifest names whole files: those of this save or of the one before. A screenshot that the store's last save already
+wrote, in whichever folder, is linked, not written again; so folders of one file system share their bytes, and each can
+be removed or copied by itself. docs/replay.md describes the format field by field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from arpo_verl import __version__, files
+from arpo_verl.errors import ReplayError
+from arpo_verl.replay.store.record import read_record
+from arpo_verl.replay.store.screenshots import screenshot_name
+from arpo_verl.replay.store.success_store import StoredRecord, SuccessStore
+
+logger = logging.getLogger(__name__)
+
+FORMAT = "arpo-verl replay store"
+VERSION = 2
+READABLE_VERSIONS = (1, 2)
+"""In version 1 a record does not say which episode it was."""
+MANIFEST = "store.json"
+SCREENSHOTS = "screenshots"
+_TRAJECTORIES = "trajectories-"
+
+# Each waits for the disk, not for the processor.
+_WRITERS = 8
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What stored token ids and screenshots mean something to: hashes, compared part by part."""
+
+    tokenizer: str
+    processor: str
+    prompt: str
+
+    def differences(self, other: Fingerprint) -> list[str]:
+        """The parts in which `other` differs."""
+        mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
+        return [part for part in mine if mine[part] != theirs[part]]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What `store.json` says."""
+
+    fingerprint: Fingerprint
+    capacity_per_task: int
+    capacity_bytes: int
+    eviction: str
+    trajectories: str
+    """Name of the file with the records."""
+    serials: tuple[int, ...]
+    """Of each line: they order the trajectories by age, oldest first."""
+    saved_at: str
+    written_by: str
+
+
+def save_store(store: SuccessStore, folder: Path | str, fingerprint: Fingerprint) -> None:
+    """Write the store into `folder`, over an earlier save if there is one; a kill at any moment leaves a whole one.
+
+    Raises:
+        OSError: the disk refuses; an earlier save is still there.
+    """
+    folder = Path(folder)
+    (folder / SCREENSHOTS).mkdir(parents=True, exist_ok=True)
+    entries = list(store.records())
+    names = frozenset(name for _, record in entries for name in record.screenshots)
+    _save_screenshots(store, folder / SCREENSHOTS, names)
+    trajectories = _save_records(folder, [record.record for _, record in entries])
+    manifest = Manifest(
+        fingerprint=fingerprint,
+        capacity_per_task=store.capacity_per_task,
+        capacity_bytes=store.capacity_bytes,
+        eviction=store.eviction,
+        trajectories=trajectories,
+        serials=tuple(serial for serial, _ in entries),
+        saved_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        written_by=f"arpo-verl {__version__}",
+    )
+    files.write_whole(folder / MANIFEST, _manifest_json(manifest))
+    files.sync_folder(folder)
+    files.sync_folder(folder.parent)
+    files.remove_files(folder, (files.PART_PREFIX, _TRAJECTORIES), frozenset({trajectories}))
+    files.remove_files(folder / SCREENSHOTS, ("",), names)
+    store.saved_in = folder
+
+
+def load_store(folder: Path | str, fingerprint: Fingerprint | None, into: SuccessStore | None = None) -> SuccessStore:
+    """Read a saved store.
+
+    Args:
+        fingerprint: of the policy that will train on it; None asks nothing, for tools that only look.
+        into: an empty store with this run's bounds, which are applied as if the trajectories were added anew; None
+            takes the bounds that were saved.
+
+    Raises:
+        ReplayError: there is none, it is damaged, of another version or of another policy; `into` is then empty.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    if fingerprint is not None:
+        check_fingerprint(folder, manifest, fingerprint)
+    store = into
+    if store is None:
+        store = SuccessStore(manifest.capacity_per_task, manifest.capacity_bytes, eviction=manifest.eviction)
+    elif len(store):
+        raise ReplayError(f"a store must be empty to be loaded into, got one of {len(store)} trajectories")
+    try:
+        for serial, record in read_records(folder, manifest):
+            store.add_record(record, lambda name: read_screenshot(folder, name), serial)
+    except ReplayError:
+        store.clear()
+        raise
+    store.saved_in = folder
+    return store
+
+
+def read_manifest(folder: Path | str) -> Manifest:
+    """What a folder's store is, without its trajectories.
+
+    Raises:
+        ReplayError: there is none, it is damaged or of another version.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        values = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise ReplayError(f"a saved replay store must have a {MANIFEST}, but {folder} has none") from error
+    except (OSError, ValueError) as error:
+        raise ReplayError(f"{path} must be a replay store's manifest, but cannot be read: {error}") from error
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise ReplayError(f'{path} must be a replay store\'s manifest, with "format": "{FORMAT}"')
+    if values.get("version") not in READABLE_VERSIONS:
+        known = " or ".join(map(str, READABLE_VERSIONS))
+        raise ReplayError(
+            f"{path} must be of version {known}, got {values.get('version')!r}, written by {values.get('written_by')}; "
+            "read it with that version of arpo-verl"
+        )
+    if values.pop("checksum", None) != _checksum(values):
+        raise ReplayError(f"{path} is damaged: its checksum does not match; take an earlier checkpoint's store")
+    names = [field.name for field in dataclasses.fields(Manifest)]
+    fields = {name: values[name] for name in names}
+    return Manifest(**{**fields, "fingerprint": Fingerprint(**values["fingerprint"])})
+
+
+def check_fingerprint(folder: Path | str, manifest: Manifest, expected: Fingerprint) -> None:
+    """Refuse the store in `folder` for a policy other than the one that it was saved for.
+
+    Raises:
+        ReplayError: says in which parts they differ.
+    """
+    saved = manifest.fingerprint
+    differences = expected.differences(saved)
+    if differences:
+        parts = "; ".join(
+            f"{part} {getattr(expected, part)} expected, {getattr(saved, part)} got" for part in differences
+        )
+        raise ReplayError(
+            f"the replay store in {folder} was made with another {' and another '.join(differences)} ({parts}): its "
+            "tokens would mean something else to this policy; give the run the model and prompt that made it, or seed "
+            "a new store from the recorded episodes with `arpo-verl replay seed`"
+        )
+
+
+def read_records(folder: Path | str, manifest: Manifest) -> Iterator[tuple[int, StoredRecord]]:
+    """The saved records with their serials, in the order in which they would leave the store.
+
+    Raises:
+        ReplayError: the file is missing or damaged.
+    """
+    path = Path(folder) / manifest.trajectories
+    content = _read(path)
+    lines = content.splitlines()
+    if path.name != _records_name(content) or len(lines) != len(manifest.serials):
+        raise ReplayError(f"{path} is damaged: its checksum does not match; take an earlier checkpoint's store")
+    for serial, line in zip(manifest.serials, lines, strict=True):
+        values = read_record(line)
+        yield serial, StoredRecord(values["task_id"], line, tuple(values["screenshots"]))
+
+
+def read_screenshot(folder: Path | str, name: str) -> bytes:
+    """A saved screenshot.
+
+    Raises:
+        ReplayError: it is missing or damaged.
+    """
+    path = Path(folder) / SCREENSHOTS / name
+    content = _read(path)
+    if screenshot_name(content) != name:
+        raise ReplayError(f"{path} is damaged: its checksum does not match; take an earlier checkpoint's store")
+    return content
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ReplayError(
+            f"the replay store in {path.parent} is not whole: {error}; copy the folder with all that is in it"
+        ) from error
+
+
+def _save_screenshots(store: SuccessStore, folder: Path, names: frozenset[str]) -> None:
+    saved_before = None if store.saved_in is None else store.saved_in / SCREENSHOTS
+
+    def save(name: str) -> None:
+        if saved_before is None or not files.link_whole(saved_before / name, folder / name):
+            files.write_whole(folder / name, store.screenshot(name))
+
+    missing = sorted(names - {path.name for path in folder.iterdir()})
+    with ThreadPoolExecutor(_WRITERS) as threads:
+        for _ in threads.map(save, missing):
+            pass
+    files.sync_folder(folder)
+
+
+def _save_records(folder: Path, records: Sequence[bytes]) -> str:
+    """Write the lines; returns the file's name."""
+    lines = b"".join(record + b"\n" for record in records)
+    name = _records_name(lines)
+    files.write_whole(folder / name, lines)
+    files.sync_folder(folder)
+    return name
+
+
+def _records_name(lines: bytes) -> str:
+    return f"{_TRAJECTORIES}{sha256(lines).hexdigest()}.jsonl"
+
+
+def _manifest_json(manifest: Manifest) -> bytes:
+    values: dict[str, Any] = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(manifest)}
+    return json.dumps({**values, "checksum": _checksum(values)}, indent=1).encode("ascii") + b"\n"
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(values, sort_keys=True).encode("ascii")).hexdigest()
