@@ -141,13 +141,13 @@ async def _play_one(case: Case, environment: Any, out: Path) -> Seen:
     from arpo_verl.rollout.config import GuiAgentConfig
     from arpo_verl.rollout.episode import play
     from arpo_verl.rollout.scoring import Score
-    from arpo_verl.rollout.scripted import TypedConversation, replies_of
+    from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
     from arpo_verl.types import Size, Task
 
     spec = task_spec(case.task_id)
     desktop = _Desktop(environment, out / f"{case.name}-ours.png")
     config = GuiAgentConfig(max_steps=case.max_steps, max_screenshots=None)
-    conversation = TypedConversation(replies_of(case.replies), Size(*IMAGE))
+    conversation = ScriptedConversation(replies_of(case.replies), Size(*IMAGE))
     began = time.perf_counter()
     episode = await play(Task(case.task_id, spec["instruction"], spec), desktop, conversation, config)
     seconds = time.perf_counter() - began

@@ -26,7 +26,7 @@ from trainer_run import GROUPS, TrainerRun, Workplace, argument_parser, await_en
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.records.run_summary import read_metrics
-from arpo_verl.replay.choice import Group, Outcome, plan_replacements
+from arpo_verl.replay.choice import Group, Outcome, choose_replays
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.persistence import load_store
 from arpo_verl.replay.store.success_store import SuccessStore
@@ -132,7 +132,7 @@ def replays_asked_for(store: SuccessStore, task_id: str, number: int, step: int)
         Group(task_id, tuple(Outcome(f"{uid}_{i}_0", task_id, 0.0, 0.0, False, "finished", 1) for i in range(2)))
         for uid in range(number)
     ]
-    return {replacement.trajectory.episode for replacement in plan_replacements(groups, store, ReplayConfig(), step)}
+    return {replacement.trajectory.episode for replacement in choose_replays(groups, store, ReplayConfig(), step)}
 
 
 def kill(run: TrainerRun, is_time: Callable[[], bool], start: Start) -> None:

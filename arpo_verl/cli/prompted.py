@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from arpo_verl.actions.grammars import Grammar
+from arpo_verl.cli.replies import SEPARATOR
 from arpo_verl.errors import ActionParseError
-from arpo_verl.rollout.scripted import SEPARATOR
 from arpo_verl.types import Size
 
 

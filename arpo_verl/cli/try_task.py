@@ -15,6 +15,7 @@ from typing import Any
 from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.cli.options import add_environment_options, build_environment
 from arpo_verl.cli.prompted import PromptedReplies
+from arpo_verl.cli.replies import read_replies
 from arpo_verl.cli.verdict import describe
 from arpo_verl.cli.watched_desktop import WatchedDesktop
 from arpo_verl.config import require
@@ -28,7 +29,7 @@ from arpo_verl.rollout.conversation import Conversation
 from arpo_verl.rollout.episode import Episode, play
 from arpo_verl.rollout.prompts import PROMPT_GRAMMARS
 from arpo_verl.rollout.scoring import score_episode
-from arpo_verl.rollout.scripted import TypedConversation, read_replies, replies_of
+from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies, expert_task_ids
 from arpo_verl.tasks.loader import EMBEDDED_DIR, load_tasks
 from arpo_verl.types import Size, Task
@@ -151,11 +152,11 @@ def _conversation(args: argparse.Namespace, task: Task, screen: Size) -> Convers
         require(screen == EXPERT_SCREEN, "environment.screen_size", f"{sides}, the expert's own", list(screen))
         grammar = GRAMMARS[args.grammar]
         texts = [grammar.format(reply, EXPERT_SCREEN, EXPERT_SCREEN) for reply in expert_replies(task.task_id)]
-        return TypedConversation(replies_of(texts), EXPERT_SCREEN)
+        return ScriptedConversation(replies_of(texts), EXPERT_SCREEN)
     if args.replies is not None:
         replies = read_replies(args.replies)
-        return TypedConversation(replies_of(replies.texts), args.image_size or replies.image_size)
-    return TypedConversation(PromptedReplies(GRAMMARS[args.grammar], args.image_size, _say), args.image_size)
+        return ScriptedConversation(replies_of(replies.texts), args.image_size or replies.image_size)
+    return ScriptedConversation(PromptedReplies(GRAMMARS[args.grammar], args.image_size, _say), args.image_size)
 
 
 async def _play(

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import ray
 import torch
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.utils import ensure_async_iterator
 
+from arpo_verl.cpu.model import to_array
 from arpo_verl.cpu.replica import server_name
 from arpo_verl.errors import ConfigError
 
@@ -63,8 +63,3 @@ class ServerAdapter(BaseRollout):
         if self._server is None:
             self._server = ray.get_actor(server_name(self.replica_rank))
         return self._server
-
-
-def to_array(tensor: torch.Tensor) -> np.ndarray:
-    """The tensor as a float32 array in host memory."""
-    return tensor.detach().to(device="cpu", dtype=torch.float32).numpy()

@@ -1,4 +1,4 @@
-"""The rollout's own copy of the model: made without weights, filled by the trainer."""
+"""The rollout's own copy of the model: made without weights, filled by the trainer; and what its weights travel as."""
 
 from __future__ import annotations
 
@@ -64,6 +64,11 @@ def load_weights(model: PreTrainedModel, weights: Mapping[str, np.ndarray]) -> N
         for name, parameter in parameters.items():
             # Through numpy: arrays from Ray's object store are read-only, of which torch warns.
             np.copyto(parameter.numpy(), weights[name])
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    """The tensor as a float32 array in host memory."""
+    return tensor.detach().to(device="cpu", dtype=torch.float32).numpy()
 
 
 def eos_token_ids(model_config: HFModelConfig) -> set[int]:

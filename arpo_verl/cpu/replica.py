@@ -8,7 +8,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 
-from arpo_verl.cpu.rollout import NAME
+from arpo_verl.cpu.options import NAME
 from arpo_verl.errors import ConfigError
 
 

@@ -1,59 +1,17 @@
-"""The rollout engine `transformers`: its name in veRL's registries and its options in a recipe.
-
-    actor_rollout_ref.rollout:
-      name: transformers
-      engine_kwargs: {transformers: {max_batch_size: 16, num_threads: 1}}
+"""Registers the rollout engine `transformers` with veRL: replica, adapter, and the way of the weights.
 
 Thin on purpose: every process of a run imports this module; the engine's parts are imported where they run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
-from arpo_verl.config import build_config, require
+from arpo_verl.cpu.options import NAME
 
-NAME = "transformers"
 REPLICA_MODULE = "verl.workers.rollout.replica"
 ADAPTER_MODULE = "verl.workers.rollout.base"
 WEIGHTS_MODULE = "verl.checkpoint_engine.base"
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """Options of the engine, `actor_rollout_ref.rollout.engine_kwargs.transformers` in a recipe.
-
-    Attributes:
-        max_batch_size: requests that generate together; more wait for a place.
-        max_batch_tokens: prompt tokens that one forward pass may take in, beside the first request's, which always may.
-        kv_cache_tokens: tokens whose keys and values are kept in all; those of finished requests are dropped, oldest
-            first, above this. A small model takes some KB a token.
-        prefix_reuse: continue from the keys and values of an earlier request with the same beginning.
-        num_threads: torch threads of the engine. One is fastest for a small model, whose operations are too short
-            to share out, all the more where desktops run on the same cores.
-    """
-
-    max_batch_size: int = 32
-    max_batch_tokens: int = 4096
-    kv_cache_tokens: int = 65536
-    prefix_reuse: bool = True
-    num_threads: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("max_batch_size", "max_batch_tokens", "kv_cache_tokens", "num_threads"):
-            value = getattr(self, name)
-            require(isinstance(value, int) and value > 0, f"{_SECTION}.{name}", "a positive integer", value)
-
-
-_SECTION = "actor_rollout_ref.rollout.engine_kwargs.transformers"
-
-
-def engine_options(engine_kwargs: Mapping[str, Any] | None) -> EngineOptions:
-    """Read the options from veRL's `rollout.engine_kwargs`."""
-    return build_config(EngineOptions, _SECTION, (engine_kwargs or {}).get(NAME))
 
 
 def register_replica(replica: ModuleType) -> None:

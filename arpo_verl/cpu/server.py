@@ -19,8 +19,8 @@ from verl.workers.rollout.replica import TokenOutput
 from arpo_verl.cpu.generation.generator import Generator, GeneratorOptions
 from arpo_verl.cpu.generation.types import GenerationRequest, GenerationResult
 from arpo_verl.cpu.model import banned_token_ids, eos_token_ids, load_model, load_weights
+from arpo_verl.cpu.options import engine_options
 from arpo_verl.cpu.requests import sampling_params
-from arpo_verl.cpu.rollout import engine_options
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from ray.util.queue import Queue
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from arpo_verl.cpu.adapter import to_array
+from arpo_verl.cpu.model import to_array
 
 
 @CheckpointEngineRegistry.register("ray")

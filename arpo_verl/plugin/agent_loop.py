@@ -18,7 +18,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from verl.workers.rollout.replica import TokenOutput
 
 from arpo_verl.errors import DesktopError, GenerationError
-from arpo_verl.plugin.row import read_task
+from arpo_verl.plugin.dataset import read_task
+from arpo_verl.plugin.rows import runs_in_validation
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.records.recorder import Recorder
 from arpo_verl.rollout.chat import ChatTokenizer
@@ -45,7 +46,7 @@ class GuiAgentLoop(AgentLoopBase):
         self._chat = ChatTokenizer.from_processor(
             self.tokenizer, self.processor, self.continuous_token_builder, self.mm_processor_kwargs
         )
-        self._recorder = Recorder(self._settings.agent)
+        self._recorder = Recorder(self._settings.agent, runs_in_validation)
         self._limits = TokenLimits(self.rollout_config.prompt_length, self.rollout_config.response_length)
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:

@@ -1,9 +1,12 @@
-"""veRL's dataset over task files: `data.custom_cls.path=pkg://arpo_verl.plugin.dataset`, `name=TaskDataset`."""
+"""veRL's dataset over task files, and its rows read back where veRL hands them to the agent loop.
+
+`data.custom_cls.path=pkg://arpo_verl.plugin.dataset`, `name=TaskDataset`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from arpo_verl.config import build_config
-from arpo_verl.errors import ConfigError
+from arpo_verl.errors import ConfigError, TaskError
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.types import Task
 
@@ -134,6 +137,31 @@ class TaskDataset(RLHFDataset):
         train_max, val_max = self.config.get("train_max_samples", -1), self.config.get("val_max_samples", -1)
         told_apart = self.data_files == _as_list(self.config.get("val_files")) and train_max != val_max
         return not told_apart or self.max_samples == train_max
+
+
+def read_task(row: Mapping[str, Any]) -> Task:
+    """The row's task, from `extra_info`: `task_id`, `instruction`, and `spec`, the task file's JSON.
+
+    Raises:
+        TaskError: they are not there; says what a dataset must give.
+    """
+    extra_info = row.get("extra_info")
+    extra_info = extra_info if isinstance(extra_info, Mapping) else {}
+    missing = [name for name in ("task_id", "instruction", "spec") if name not in extra_info]
+    if missing:
+        raise TaskError(
+            f"a dataset row must carry task_id, instruction and spec in extra_info, but {', '.join(missing)} "
+            "is missing; set data.custom_cls to pkg://arpo_verl.plugin.dataset, TaskDataset"
+        )
+    spec = extra_info["spec"]
+    if isinstance(spec, str):
+        try:
+            spec = json.loads(spec)
+        except json.JSONDecodeError as error:
+            raise TaskError(f"extra_info.spec must be the task's JSON, got text that is none: {error}") from error
+    if not isinstance(spec, Mapping):
+        raise TaskError(f"extra_info.spec must be the task's JSON object, got {type(spec).__name__}")
+    return Task(str(extra_info["task_id"]), str(extra_info["instruction"]), spec)
 
 
 def _as_list(files: Any) -> list[str]:

@@ -1,12 +1,19 @@
-"""A row's `uid` that also says which row it is, and whether it is a replay: how the sampler speaks to the estimator.
+"""How the sampler speaks to the estimator, which runs later in the same process, once the rows are scored.
 
 veRL reorders and pads a batch between the two, and hands the estimator no more than rewards, masks and each row's
-`uid`. A label equals the plain uid in everything else, so groups stay groups, for stock estimators too.
+`uid`. So a row's `uid` also says which row it is, and whether it is a replay (`RowLabel`): a label equals the plain uid
+in everything else, so groups stay groups, for stock estimators too.
+
+The other way, metrics that are known only then (`LateMetrics`): veRL logs what `sample()` returns, takes 0-dim tensors
+for numbers, passes over empty ones, and reads them after the update. So the sampler returns empty tensors, and the
+estimator gives them a value. What is never filled is not logged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import torch
 
 REPLAYED = "replayed"
 """Key in a replayed row's `extra_fields` and tag; its value in `extra_fields` is the step that made the trajectory."""
@@ -33,3 +40,25 @@ class RowLabel(str):
 def labelled_rows(index: Iterable[object]) -> dict[int, RowLabel]:
     """The rows that carry a label, by position; veRL's padding rows carry none."""
     return {row: uid for row, uid in enumerate(index) if isinstance(uid, RowLabel)}
+
+
+class LateMetrics:
+    """The open metrics of the batch at hand."""
+
+    def __init__(self) -> None:
+        self._cells: dict[str, torch.Tensor] = {}
+
+    def open(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """Begin a batch: one empty tensor a name. Those of the batch before are left as they are."""
+        self._cells = {name: torch.empty(0, dtype=torch.float64) for name in names}
+        return dict(self._cells)
+
+    def fill(self, values: Mapping[str, float]) -> None:
+        """Give open metrics their values; other names are passed over."""
+        for name, value in values.items():
+            if name in self._cells:
+                self._cells[name].resize_(()).fill_(value)
+
+
+LATE_METRICS = LateMetrics()
+"""Of this process: veRL makes sampler and estimator apart, and runs both in the trainer's, one batch at a time."""

@@ -12,7 +12,8 @@ from omegaconf.errors import MissingMandatoryValue
 
 from arpo_verl.config import build_config, require
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.providers import PROVIDERS, check_provider
+from arpo_verl.environments.provider_checks import check_provider
+from arpo_verl.environments.providers import PROVIDERS
 from arpo_verl.errors import ConfigError, TaskError
 from arpo_verl.replay.config import NONE, ReplayConfig, check_one_correction, check_sampler
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest

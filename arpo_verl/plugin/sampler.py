@@ -22,15 +22,15 @@ from arpo_verl.config import build_config, require
 from arpo_verl.plugin import rows
 from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers
+from arpo_verl.plugin.handover import LATE_METRICS
 from arpo_verl.plugin.job_desktops import JobDesktops
-from arpo_verl.plugin.late_metrics import LATE_METRICS
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.run_records import RunRecords
-from arpo_verl.plugin.scored_batch import SCORED_METRICS
+from arpo_verl.plugin.scored_batch import SCORED_METRICS, staleness_without
 from arpo_verl.plugin.validation_samples import ValidationSamples
-from arpo_verl.replay.choice import Group, Replacement, form_groups, plan_replacements, uid_of
+from arpo_verl.replay.choice import Group, Replacement, choose_replays, form_groups, uid_of
 from arpo_verl.replay.config import ReplayConfig, check_sampler
-from arpo_verl.replay.metrics import group_metrics, rollout_metrics, staleness_without, store_metrics
+from arpo_verl.replay.metrics import group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.prefetch import Prefetch
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.success_store import SuccessStore
@@ -193,12 +193,12 @@ class Replayer:
         }
 
     def _plan(self, groups: tuple[Group, ...]) -> tuple[Replacement, ...]:
-        return plan_replacements(groups, self.store, self.config, self._step, self._draw)
+        return choose_replays(groups, self.store, self.config, self._step, self._draw)
 
     def _inject(self, batch: KVBatchMeta, replacements: tuple[Replacement, ...]) -> None:
         for replacement in replacements:
             key, trajectory = replacement.outcome.key, replacement.trajectory
-            rows.overwrite(batch, key, trajectory, self._prefetch.rebuilt(trajectory))
+            rows.inject(batch, key, trajectory, self._prefetch.rebuilt(trajectory))
             self.store.mark_replayed(trajectory)
             logger.info("replayed a success of step %d into task %s, row %s", trajectory.step, trajectory.task_id, key)
 

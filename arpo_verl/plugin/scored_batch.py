@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +14,7 @@ from verl.protocol import DataProto
 from verl.trainer.ppo.metric_utils import compute_data_metrics
 from verl.utils.debug.metrics import calculate_debug_metrics
 
-from arpo_verl.plugin.handover import RowLabel
+from arpo_verl.plugin.handover import REPLAYED, RowLabel
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.correction import correction_metrics, correction_weights
 
@@ -97,3 +99,17 @@ class ScoredBatch:
         if "rollout_log_probs" in batch:
             metrics |= calculate_debug_metrics(data)
         return {f"replay/without/{name}": metrics[name] for name in _WITHOUT if name in metrics}
+
+
+def staleness_without(tags: Sequence[Mapping[str, Any]], step: int) -> dict[str, float]:
+    """veRL's `training/off_policy/trajectory_staleness/mean` over the rows that are no replays.
+
+    Args:
+        tags: of the batch's rows, replays marked.
+        step: the training step; the policy that is being updated is one version behind it.
+    """
+    versions = [tag["max_global_steps"] for tag in tags if not tag.get(REPLAYED) and "max_global_steps" in tag]
+    if not versions:
+        return {}
+    name = "replay/without/training/off_policy/trajectory_staleness/mean"
+    return {name: fmean(step - 1 - version for version in versions)}

@@ -58,8 +58,7 @@ class SeedPolicy:
             ConfigError: a value is wrong.
             ReplayError: the model folder cannot be read.
         """
-        from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
-
+        from arpo_verl.plugin.chat import chat_tokenizer
         from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 
         section = cast(dict[str, Any], OmegaConf.to_container(recipe.gui_agent, resolve=True))
@@ -67,12 +66,7 @@ class SeedPolicy:
         model, kwargs = recipe.actor_rollout_ref.model, dict(recipe.data.get("mm_processor_kwargs") or {})
         try:
             inputs = ModelInputs.load(model.path, bool(model.get("trust_remote_code", False)), kwargs)
-            builder = create_continuous_token_builder(
-                inputs.tokenizer,
-                processor=inputs.processor,
-                hf_model_type=_model_type(model.path),
-                mm_processor_kwargs=kwargs,
-            )
+            chat = chat_tokenizer(inputs.tokenizer, inputs.processor, _model_type(model.path), kwargs)
         except (OSError, ValueError) as error:
             if isinstance(error, ArpoError):
                 raise
@@ -81,7 +75,7 @@ class SeedPolicy:
                 f"{error}"
             ) from error
         return cls(
-            chat=ChatTokenizer.from_processor(inputs.tokenizer, inputs.processor, builder, kwargs),
+            chat=chat,
             agent=agent,
             limits=TokenLimits(recipe.data.max_prompt_length, recipe.data.max_response_length),
             mm_processor_kwargs=kwargs,

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from arpo_verl.errors import ArpoError
-from arpo_verl.policy.prepare import PolicySettings, PreparedPolicy, prepare_policy
+from arpo_verl.policy.prepare import PolicyConfig, PreparedPolicy, prepare_policy
 
 
 def build_parser() -> argparse.ArgumentParser:
-    defaults = PolicySettings()
+    defaults = PolicyConfig()
     parser = argparse.ArgumentParser(
         prog="python -m arpo_verl.policy",
         description="Make a small Qwen2.5-VL without a model hub, and have it imitate the scripted expert on real "
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     began = time.monotonic()
     try:
-        settings = PolicySettings(
+        settings = PolicyConfig(
             seed=args.seed,
             tasks=args.tasks,
             target_success=args.target_success,

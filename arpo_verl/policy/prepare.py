@@ -40,7 +40,7 @@ PROMPT = "compact"
 
 
 @dataclass(frozen=True)
-class PolicySettings:
+class PolicyConfig:
     """What the finished policy depends on, beside the tasks and the expert's scripts."""
 
     seed: int = 0
@@ -73,7 +73,7 @@ class PreparedPolicy:
     reused: bool
 
 
-def prepare_policy(out_dir: Path | str, settings: PolicySettings) -> PreparedPolicy:
+def prepare_policy(out_dir: Path | str, settings: PolicyConfig) -> PreparedPolicy:
     """Make the warm-started policy in `out_dir`, unless it is there, made by the same settings, tasks and scripts.
 
     Demonstrations are kept beside it, so that another seed or target needs no desktop.
@@ -95,12 +95,9 @@ def prepare_policy(out_dir: Path | str, settings: PolicySettings) -> PreparedPol
     return PreparedPolicy(out_dir, _train(out_dir, settings, demonstrations, key), reused=False)
 
 
-def _train(
-    out_dir: Path, settings: PolicySettings, demonstrations: Sequence[Demonstration], key: str
-) -> dict[str, Any]:
+def _train(out_dir: Path, settings: PolicyConfig, demonstrations: Sequence[Demonstration], key: str) -> dict[str, Any]:
     """Build, warm-start and write the policy; returns its report."""
-    from verl.utils.tokenizer import hf_processor
-
+    from arpo_verl.plugin.chat import load_processor
     from arpo_verl.policy.build import build_processor, corpus_tokenizer, random_model, replacing_directory, save_policy
     from arpo_verl.policy.sequences import SequenceBuilder
     from arpo_verl.policy.warm_start import WarmStartConfig, imitate
@@ -109,7 +106,7 @@ def _train(
     model = random_model(tokenizer, settings.seed, settings.size)
     with replacing_directory(out_dir) as scratch:
         save_policy(scratch, model, build_processor(tokenizer))
-        builder = SequenceBuilder(hf_processor(str(scratch)), PROMPT)
+        builder = SequenceBuilder(load_processor(scratch), PROMPT)
         sequences = [builder.build(demonstration) for demonstration in demonstrations]
         config = WarmStartConfig(settings.target_success, settings.floor, seed=settings.seed)
         result = imitate(model, builder.images, sequences, config)
@@ -119,7 +116,7 @@ def _train(
     return report
 
 
-def _report(settings: PolicySettings, result: WarmStartResult, key: str, num_parameters: int) -> dict[str, Any]:
+def _report(settings: PolicyConfig, result: WarmStartResult, key: str, num_parameters: int) -> dict[str, Any]:
     return {
         "key": key,
         "settings": dataclasses.asdict(settings),
@@ -142,7 +139,7 @@ def _corpus(demonstrations: Sequence[Demonstration]) -> list[str]:
 # --- Demonstrations ----------------------------------------------------------------------------------------------
 
 
-def _demonstrations(out_dir: Path, settings: PolicySettings, tasks: Sequence[Task]) -> list[Demonstration]:
+def _demonstrations(out_dir: Path, settings: PolicyConfig, tasks: Sequence[Task]) -> list[Demonstration]:
     environment = EnvironmentConfig(num_desktops=settings.num_desktops)
     geometry = _geometry()
     key = _hash(_task_facts(tasks), dataclasses.asdict(geometry), settings.demonstrations_per_task)
@@ -166,7 +163,7 @@ def _geometry() -> ImageGeometry:
 # --- What was made already ---------------------------------------------------------------------------------------
 
 
-def _policy_key(settings: PolicySettings, tasks: Sequence[Task]) -> str:
+def _policy_key(settings: PolicyConfig, tasks: Sequence[Task]) -> str:
     values = dataclasses.asdict(settings)
     # How fast demonstrations come, and where the tasks lie, change nothing.
     del values["num_desktops"], values["tasks"]

@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 
 from arpo_verl.policy.demonstrations import Demonstration
-from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.rollout.vision import decode_screenshot
@@ -68,14 +67,12 @@ class SequenceBuilder:
     """
 
     def __init__(self, processor: Qwen2_5_VLProcessor, prompt: str = "compact") -> None:
-        """`processor` as loaded by `verl.utils.tokenizer.hf_processor`; `prompt` is `GuiAgentConfig.prompt`."""
-        from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+        """`processor` as `arpo_verl.plugin.chat.load_processor` loads it; `prompt` is `GuiAgentConfig.prompt`."""
+        from arpo_verl.plugin.chat import chat_tokenizer
 
-        tokenizer = processor.tokenizer
-        tokens = create_continuous_token_builder(tokenizer, processor=processor, hf_model_type="qwen2_5_vl")
         self._processor = processor
         self._prompt = prompt
-        self._chat = ChatTokenizer.from_processor(tokenizer, processor, tokens)
+        self._chat = chat_tokenizer(processor.tokenizer, processor, "qwen2_5_vl")
         self.images = ImageStore(processor)
 
     def image_size(self, screen: Size) -> Size:

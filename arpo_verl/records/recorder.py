@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import sha256
@@ -36,9 +36,14 @@ _THREADS = itertools.cycle([ThreadPoolExecutor(1, thread_name_prefix="arpo_verl-
 
 
 class Recorder:
-    """Opens a writer for each episode."""
+    """Opens a writer for each episode.
 
-    def __init__(self, config: GuiAgentConfig):
+    Args:
+        is_validation: whether the episode of a prompt's uid validates; None where that is not known.
+    """
+
+    def __init__(self, config: GuiAgentConfig, is_validation: Callable[[str], Awaitable[bool | None]]):
+        self._is_validation = is_validation
         self._directory = None if config.recorded_in is None else Path(config.recorded_in)
         self._share = config.record_share
         self._drops_successes = config.record == FAILURES_AND_REPLAYS
@@ -48,7 +53,8 @@ class Recorder:
         recorded."""
         id = id_of_row(row)
         is_recorded = self._directory is not None and draw(id.uid) < self._share
-        return EpisodeWriter(self._directory if is_recorded else None, id, task, row, self._keeps_screenshots)
+        directory = self._directory if is_recorded else None
+        return EpisodeWriter(directory, id, task, row, self._keeps_screenshots, self._is_validation)
 
     def _keeps_screenshots(self, episode: Episode) -> bool:
         return not self._drops_successes or episode.success < 1 or episode.format_error
@@ -72,12 +78,14 @@ class EpisodeWriter:
         task: Task,
         row: Mapping[str, Any],
         keeps_screenshots: Callable[[Episode], bool],
+        is_validation: Callable[[str], Awaitable[bool | None]],
     ):
         self._folder = None if directory is None else EpisodeFolder(directory, folder_of(id, task.task_id))
         self._id = id
         self._task = task
         self._row = row
         self._keeps_screenshots = keeps_screenshots
+        self._is_validation = is_validation
         self._desktop = ""
         self._started_at = 0.0
         self._thread = next(_THREADS)
@@ -118,7 +126,7 @@ class EpisodeWriter:
         if self._folder is None:
             return
         record = EpisodeRecord.of_row(self._row, episode, score, self._desktop)
-        validation = await _runs_in_validation(self._id.uid)
+        validation = await self._is_validation(self._id.uid)
         record = dataclasses.replace(record, content={**record.content, "validation": validation})
         self._write(partial(self._folder.finish, record, keep_screenshots=self._keeps_screenshots(episode)))
 
@@ -137,16 +145,3 @@ class EpisodeWriter:
         except Exception:  # whatever it is: no record is worth an episode
             self._failed = True
             logger.exception("an episode of task %s could not be written", self._task.task_id)
-
-
-async def _runs_in_validation(uid: str) -> bool | None:
-    """Whether veRL validates: it does not tell its loops, but queues validation prompts apart. None: not known."""
-    import transfer_queue as tq
-
-    try:
-        tq.get_client()  # without it, listing keys would start a Ray to look for a queue
-        partitions = await tq.async_kv_list(partition_id="val")
-    except (AssertionError, RuntimeError):
-        logger.debug("no TransferQueue to ask whether episode %s validates", uid, exc_info=True)
-        return None
-    return uid in partitions.get("val", {})

@@ -112,7 +112,7 @@ def form_groups(outcomes: Iterable[Outcome]) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def plan_replacements(
+def choose_replays(
     groups: Sequence[Group], store: SuccessStore, config: ReplayConfig, step: int, draw: int = 0
 ) -> tuple[Replacement, ...]:
     """For each group that triggers and has a cached success of its task: one random failure, one success by `choice`.

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from arpo_verl.plugin.handover import REPLAYED
 from arpo_verl.replay.choice import MIN_GROUP_SIZE, Group, Replacement
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.success_store import SuccessStore
@@ -60,20 +58,6 @@ def store_metrics(store: SuccessStore, num_stored: int) -> dict[str, float]:
         "replay/store_tasks": store.num_tasks,
         "replay/store_mib": store.num_bytes / _MIB,
     }
-
-
-def staleness_without(tags: Sequence[Mapping[str, Any]], step: int) -> dict[str, float]:
-    """veRL's `training/off_policy/trajectory_staleness/mean` over the rows that are no replays.
-
-    Args:
-        tags: of the batch's rows, replays marked.
-        step: the training step; the policy that is being updated is one version behind it.
-    """
-    versions = [tag["max_global_steps"] for tag in tags if not tag.get(REPLAYED) and "max_global_steps" in tag]
-    if not versions:
-        return {}
-    name = "replay/without/training/off_policy/trajectory_staleness/mean"
-    return {name: statistics.fmean(step - 1 - version for version in versions)}
 
 
 def _is_informative(group: Group, replayed_rewards: dict[str, float]) -> bool:

@@ -1,12 +1,8 @@
-"""Replies that no policy generates: from a file, a recorded episode, or typed at a prompt."""
+"""Replies that no policy generates: a script's, a recorded episode's, or a person's."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
 
 from PIL import Image
 
@@ -18,11 +14,8 @@ from arpo_verl.types import Size, StopReason, Task
 NextReply = Callable[[Size], "str | None"]
 """(size of the screen that it replies to) -> the next reply, or None where there is no more."""
 
-SEPARATOR = "---"
-"""A line with nothing else ends a reply: a reply itself holds blank lines."""
 
-
-class TypedConversation:
+class ScriptedConversation:
     """An agent in a Python callable.
 
     Args:
@@ -61,45 +54,3 @@ def replies_of(texts: Iterable[str]) -> NextReply:
     """Give these texts, one after the other."""
     iterator = iter(texts)
     return lambda screen: next(iterator, None)
-
-
-@dataclass(frozen=True)
-class Replies:
-    """Texts in order, and the size of the image that their coordinates are in, where it is known."""
-
-    texts: tuple[str, ...]
-    image_size: Size | None = None
-
-
-def read_replies(path: Path) -> Replies:
-    """Read replies: `---` lines between them, or those of a recorded `episode.json`.
-
-    Raises:
-        ConfigError: the file cannot be read or holds none.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--replies must be a text file of replies, got {path}: {error}") from error
-    replies = _recorded(path, text) if path.suffix == ".json" else Replies(split_replies(text))
-    if not replies.texts:
-        raise ConfigError(f"--replies must hold at least one reply, got none in {path}")
-    return replies
-
-
-def split_replies(text: str) -> tuple[str, ...]:
-    """The replies in a text, cut at lines that are `---`; empty ones are left out."""
-    blocks = re.split(rf"^{SEPARATOR}[ \t]*$", text.replace("\r\n", "\n"), flags=re.MULTILINE)
-    return tuple(block.strip() for block in blocks if block.strip())
-
-
-def _recorded(path: Path, text: str) -> Replies:
-    try:
-        episode = json.loads(text)
-        size = episode.get("image_size")
-        return Replies(tuple(turn["text"] for turn in episode["turns"]), Size(*size) if size else None)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"--replies must be an episode.json as a run records it, or text with {SEPARATOR} lines between replies, "
-            f"got {path} with {type(error).__name__}: {error}"
-        ) from error

@@ -225,7 +225,7 @@ def test_models_of_other_kinds_are_refused(model_config):
 
 
 def test_engine_options_are_checked():
-    from arpo_verl.cpu.rollout import EngineOptions, engine_options
+    from arpo_verl.cpu.options import EngineOptions, engine_options
 
     assert engine_options({}) == engine_options({"transformers": {}}) == EngineOptions()
     assert engine_options({"transformers": {"max_batch_size": 3}}).max_batch_size == 3

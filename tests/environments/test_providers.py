@@ -13,7 +13,8 @@ pytest.importorskip("desktop_env")
 
 from arpo_verl.environments.config import OSWORLD_PROVIDERS, EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
-from arpo_verl.environments.providers import PROVIDERS, check_provider, client_options, desktop_index  # noqa: E402
+from arpo_verl.environments.provider_checks import check_provider, client_options, desktop_index  # noqa: E402
+from arpo_verl.environments.providers import PROVIDERS  # noqa: E402
 from arpo_verl.errors import ConfigError, MissingDependencyError  # noqa: E402
 from arpo_verl.types import Size, Task  # noqa: E402
 

@@ -10,7 +10,7 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, TaskError
 from arpo_verl.policy import prepare
 from arpo_verl.policy.__main__ import main
-from arpo_verl.policy.prepare import PolicySettings, prepare_policy
+from arpo_verl.policy.prepare import PolicyConfig, prepare_policy
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def on_fakes(monkeypatch, tasks, expert):
 
 @pytest.fixture
 def settings(small_size):
-    return PolicySettings(target_success=0.02, size=small_size)
+    return PolicyConfig(target_success=0.02, size=small_size)
 
 
 def test_a_finished_policy_is_used_again_and_another_target_keeps_the_demonstrations(
@@ -39,7 +39,7 @@ def test_a_finished_policy_is_used_again_and_another_target_keeps_the_demonstrat
 ):
     first = prepare_policy(tmp_path / "policy", settings)
     again = prepare_policy(tmp_path / "policy", settings)
-    other = prepare_policy(tmp_path / "policy", PolicySettings(target_success=0.03, size=small_size))
+    other = prepare_policy(tmp_path / "policy", PolicyConfig(target_success=0.03, size=small_size))
     assert (first.reused, again.reused, other.reused) == (False, True, False)
     assert first.report == again.report and other.report["mean_success"] >= 0.03
     assert set(first.report["success_by_task"]) == {"red", "crimson"}
@@ -66,7 +66,7 @@ def test_a_folder_with_something_else_is_left_alone(on_fakes, settings, tmp_path
 
 def test_the_command_says_what_it_found(on_fakes, tmp_path, capsys):
     report = {"num_parameters": 1_300_000, "epochs": 40, "mean_success": 0.36, "success_by_task": {"a": 0.1, "b": 0.6}}
-    report["key"] = prepare._policy_key(PolicySettings(), prepare.load_tasks("embedded"))
+    report["key"] = prepare._policy_key(PolicyConfig(), prepare.load_tasks("embedded"))
     (tmp_path / "policy").mkdir()
     (tmp_path / "policy" / "warm_start.json").write_text(json.dumps(report))
     assert main(["--out", str(tmp_path / "policy")]) == 0
@@ -83,4 +83,4 @@ def test_the_command_tells_a_bad_value_in_one_line(tmp_path, capsys):
 def test_a_task_unknown_to_the_expert_is_named(tmp_path, monkeypatch, tasks):
     monkeypatch.setattr(prepare, "load_tasks", lambda path: tasks)
     with pytest.raises(TaskError, match="no script for the task 'red'"):
-        prepare_policy(tmp_path / "policy", PolicySettings())
+        prepare_policy(tmp_path / "policy", PolicyConfig())

@@ -4,7 +4,7 @@ import pytest
 from replay_trajectories import stored
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.choice import Group, Outcome, form_groups, plan_replacements
+from arpo_verl.replay.choice import Group, Outcome, choose_replays, form_groups
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.metrics import group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.store.success_store import SuccessStore
@@ -76,25 +76,25 @@ def test_a_prompt_of_two_tasks_is_refused():
 
 def test_an_all_failed_group_gets_one_success_of_its_own_task():
     store = store_of(stored("a", step=1), stored("b", step=2))
-    (replacement,) = plan_replacements([group(0, 0, 0, 0, task_id="b")], store, CONFIG, step=5)
+    (replacement,) = choose_replays([group(0, 0, 0, 0, task_id="b")], store, CONFIG, step=5)
     assert replacement.trajectory.step == 2
     assert replacement.outcome.task_id == "b"
 
 
 @pytest.mark.parametrize("scores", [(0, 0, 1), (1, 1), (0,), (1,)])
 def test_a_group_that_needs_none_or_is_a_lone_rollout_gets_none(scores):
-    assert plan_replacements([group(*scores)], store_of(stored("a")), CONFIG, step=1) == ()
+    assert choose_replays([group(*scores)], store_of(stored("a")), CONFIG, step=1) == ()
 
 
 def test_a_task_without_a_cached_success_gets_none():
-    assert plan_replacements([group(0, 0)], store_of(stored("b")), CONFIG, step=1) == ()
+    assert choose_replays([group(0, 0)], store_of(stored("b")), CONFIG, step=1) == ()
 
 
 def test_victim_and_success_are_random_but_fixed_by_seed_step_and_task():
     store = store_of(*(stored("a", step=step) for step in range(4)))
 
     def chosen(step, seed=0, groups=None):
-        plan = plan_replacements(groups or [group(0, 0, 0, 0)], store, ReplayConfig(seed=seed), step)
+        plan = choose_replays(groups or [group(0, 0, 0, 0)], store, ReplayConfig(seed=seed), step)
         return [(r.outcome.session, r.trajectory.step) for r in plan]
 
     assert chosen(7) == chosen(7)
@@ -118,21 +118,21 @@ def test_the_choice_of_a_success(choice, step):
     )
     config = ReplayConfig(choice=choice)
     for seed_step in range(5, 9):
-        (replacement,) = plan_replacements([group(0, 0)], store, config, seed_step)
+        (replacement,) = choose_replays([group(0, 0)], store, config, seed_step)
         assert replacement.trajectory.step == step
 
 
 def test_equals_are_drawn_from():
     store = store_of(*(stored(step=step) for step in range(1, 5)))
     config = ReplayConfig(choice="shortest")
-    steps = {plan_replacements([group(0, 0)], store, config, step)[0].trajectory.step for step in range(5, 100)}
+    steps = {choose_replays([group(0, 0)], store, config, step)[0].trajectory.step for step in range(5, 100)}
     assert steps == {1, 2, 3, 4}
 
 
 def test_a_graded_failure_can_be_replaced_but_never_a_success():
     config = ReplayConfig(std_threshold=0.5, mean_threshold=0.5, success_threshold=0.6)
     scores = group(0.7, 0.0, 0.1)  # triggers under these wide thresholds, yet one member succeeded
-    victims = {plan_replacements([scores], store_of(stored()), config, s)[0].outcome.session for s in range(60)}
+    victims = {choose_replays([scores], store_of(stored()), config, s)[0].outcome.session for s in range(60)}
     assert victims == {1, 2}
 
 
@@ -150,7 +150,7 @@ def test_metrics_count_groups_before_and_information_after_the_replays():
         group(1, 1, task_id="c", uid="r"),
         group(0, 1, task_id="d", uid="s"),
     ]
-    plan = plan_replacements(groups, store_of(stored("a")), CONFIG, step=1)
+    plan = choose_replays(groups, store_of(stored("a")), CONFIG, step=1)
     metrics = group_metrics(groups, plan, CONFIG)
     assert metrics == {
         "replay/groups_all_failed": 2,

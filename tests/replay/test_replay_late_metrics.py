@@ -2,7 +2,7 @@
 
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
-from arpo_verl.plugin.late_metrics import LateMetrics
+from arpo_verl.plugin.handover import LateMetrics
 
 
 def logged(metrics):

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from replay_trajectories import stored
 
-from arpo_verl.replay.choice import Group, Outcome, plan_replacements
+from arpo_verl.replay.choice import Group, Outcome, choose_replays
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.success_store import SuccessStore
 
@@ -23,7 +23,7 @@ def store_of(*trajectories):
 
 
 def plan(groups, store, step=9, draw=0, **options):
-    return plan_replacements(groups, store, ReplayConfig(**options), step, draw)
+    return choose_replays(groups, store, ReplayConfig(**options), step, draw)
 
 
 FAILED, PARTIAL, RARE, SOLVED = (0,) * 8, (0.6,) * 8, (1, *(0,) * 7), (1,) * 8

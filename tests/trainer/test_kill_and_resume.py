@@ -8,7 +8,7 @@ import pytest
 from trainer_process import wait_until
 from trajectory_digest import digest
 
-from arpo_verl.replay.choice import Group, Outcome, plan_replacements
+from arpo_verl.replay.choice import Group, Outcome, choose_replays
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.persistence import load_store
 
@@ -29,7 +29,7 @@ def planned(store, task_id, number, step):
         Group(task_id, tuple(Outcome(f"{uid}_{i}_0", task_id, 0.0, 0.0, False, "finished", 1) for i in range(2)))
         for uid in range(number)
     ]
-    return {tuple(digest(r.trajectory)) for r in plan_replacements(groups, store, ReplayConfig(), step)}
+    return {tuple(digest(r.trajectory)) for r in choose_replays(groups, store, ReplayConfig(), step)}
 
 
 def test_nothing_of_the_killed_run_is_left(killed):

@@ -11,7 +11,8 @@ import sys
 from arpo_verl.cli.checks.finding import Finding
 from arpo_verl.versions import OPTIONAL, TESTED, installed_version, is_tested_verl
 
-# Run in a fresh interpreter, as each Ray worker is one, because a plugin that fails to load vanishes without a word.
+# Run in a fresh interpreter, as each Ray worker is one, because a plugin that fails to load vanishes without a word; as
+# text, because a module of ours would register what it asks for.
 _REGISTRATION_PROBE = """
 import json, verl
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry

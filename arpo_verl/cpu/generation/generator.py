@@ -24,7 +24,7 @@ _REPLY_ROOM = 64
 
 @dataclass(frozen=True)
 class GeneratorOptions:
-    """Bounds of the generator; `arpo_verl.cpu.rollout.EngineOptions` explains them."""
+    """Bounds of the generator; `arpo_verl.cpu.options.EngineOptions` explains them."""
 
     max_batch_size: int = 32
     max_batch_tokens: int = 4096

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-import subprocess
 import time
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from . import accessibility, layout, windows
+from . import accessibility, windows
+from .interpreter_pool import InterpreterPool
 from .messages import Request, Response
-from .pool import CommandTimeout, InterpreterPool
+from .processes import Command, CommandTimeout, run, start
 
 PYTHON_NAMES = {"python", "python3", "/usr/bin/python", "/usr/bin/python3"}
 RUN_PYTHON_TIMEOUT_S = 30.0  # OSWorld's own
 VERIFY_TIMEOUT_S = 5.0  # OSWorld's own
-
-Command = str | list[str]
 
 
 def routes(pool: InterpreterPool, timeout_s: float) -> dict[tuple[str, str], Callable[[Request], Response]]:
@@ -62,40 +59,6 @@ def _command(data: dict[str, Any]) -> tuple[Command, bool]:
     if isinstance(command, str):
         return (command, True) if shell else (shlex.split(command), False)
     return [os.path.expanduser(word) if word.startswith("~/") else word for word in command], shell
-
-
-def run(
-    command: Command, shell: bool, timeout_s: float, cwd: str | None = None, merge_errors: bool = False
-) -> dict[str, Any]:
-    """Run a program to its end. A child that it leaves in the background does not keep us waiting.
-
-    `merge_errors` writes standard error into `output`, in the order in which it came.
-
-    Raises:
-        CommandTimeout: it did not end in time, and was killed with its children.
-        OSError: it cannot be started.
-    """
-    with os.fdopen(os.memfd_create("output"), "w+b") as output, os.fdopen(os.memfd_create("error"), "w+b") as error:
-        process = start(command, shell, cwd=cwd, stdout=output, stderr=output if merge_errors else error)
-        try:
-            returncode = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            raise CommandTimeout(f"timed out after {timeout_s:g} seconds: {command!r}") from None
-        return {"output": _text(output), "error": _text(error), "returncode": returncode}
-
-
-def start(command: Command, shell: bool, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a program in the user's session, as a terminal of its own would."""
-    options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": None, **options}
-    options["cwd"] = options["cwd"] or layout.HOME
-    return subprocess.Popen(command, shell=shell, stdin=subprocess.DEVNULL, start_new_session=True, **options)
-
-
-def _text(file: Any) -> str:
-    file.seek(0)
-    return file.read().decode(errors="replace")
 
 
 def _finished(execute: Callable[[], dict[str, Any]], verify: dict[str, Any] | None = None) -> Response:

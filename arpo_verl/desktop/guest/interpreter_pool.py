@@ -12,13 +12,11 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
+from .processes import CommandTimeout
+
 START_TIMEOUT_S = 20.0
 SPARE = 2
 """Idle interpreters that are kept; more run only while that many commands run at once."""
-
-
-class CommandTimeout(Exception):
-    """A command took longer than it may; it was killed."""
 
 
 class InterpreterPool:

@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from . import commands, files, layout, recording, screen, tunnel, wallpaper, windows
+from .interpreter_pool import InterpreterPool
 from .messages import Request, Response
-from .pool import InterpreterPool
 
 Route = Callable[[Request], Response]
 

@@ -12,8 +12,9 @@ from http import HTTPStatus
 from Xlib import X
 from Xlib.error import XError
 
-from . import commands, files
+from . import files
 from .messages import Request, Response
+from .processes import start
 from .screen import Screen
 
 OPEN_TIMEOUT_S = 1800.0  # OSWorld's own
@@ -51,7 +52,7 @@ def open_file(request: Request) -> Response:
         command, name = [path], path
     else:
         return Response.text(f"Application/file not found: {path}", HTTPStatus.NOT_FOUND)
-    opener = commands.start(command, False)
+    opener = start(command, False)
     deadline = time.monotonic() + OPEN_TIMEOUT_S
     while time.monotonic() < deadline:
         if any(_activated(window, line, name) for window, line in titles()):

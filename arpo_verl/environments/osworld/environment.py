@@ -25,7 +25,7 @@ from arpo_verl.environments.osworld.lean_imports import forget_missing, missing_
 from arpo_verl.environments.osworld.noted_metrics import noted_metrics
 from arpo_verl.environments.osworld.provider_patches import remove_leftovers
 from arpo_verl.environments.osworld.task_files import TaskFiles, default_store
-from arpo_verl.environments.providers import check_provider, client_options, desktop_index
+from arpo_verl.environments.provider_checks import check_provider, client_options, desktop_index
 from arpo_verl.errors import (
     ConfigError,
     DesktopBootError,

@@ -1,0 +1,56 @@
+"""Replies to play an episode with, from a file: text, or a recorded episode's."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from arpo_verl.errors import ConfigError
+from arpo_verl.types import Size
+
+SEPARATOR = "---"
+"""A line with nothing else ends a reply: a reply itself holds blank lines."""
+
+
+@dataclass(frozen=True)
+class Replies:
+    """Texts in order, and the size of the image that their coordinates are in, where it is known."""
+
+    texts: tuple[str, ...]
+    image_size: Size | None = None
+
+
+def read_replies(path: Path) -> Replies:
+    """Read replies: `---` lines between them, or those of a recorded `episode.json`.
+
+    Raises:
+        ConfigError: the file cannot be read or holds none.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--replies must be a text file of replies, got {path}: {error}") from error
+    replies = _recorded(path, text) if path.suffix == ".json" else Replies(split_replies(text))
+    if not replies.texts:
+        raise ConfigError(f"--replies must hold at least one reply, got none in {path}")
+    return replies
+
+
+def split_replies(text: str) -> tuple[str, ...]:
+    """The replies in a text, cut at lines that are `---`; empty ones are left out."""
+    blocks = re.split(rf"^{SEPARATOR}[ \t]*$", text.replace("\r\n", "\n"), flags=re.MULTILINE)
+    return tuple(block.strip() for block in blocks if block.strip())
+
+
+def _recorded(path: Path, text: str) -> Replies:
+    try:
+        episode = json.loads(text)
+        size = episode.get("image_size")
+        return Replies(tuple(turn["text"] for turn in episode["turns"]), Size(*size) if size else None)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"--replies must be an episode.json as a run records it, or text with {SEPARATOR} lines between replies, "
+            f"got {path} with {type(error).__name__}: {error}"
+        ) from error
