@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from arpo_verl.cli.main import main
-from arpo_verl.cli.try_task import OSWORLD_PACE
+from arpo_verl.environments.factory import OSWORLD_PACE
 
 HIT = "Thought: I click it.\nAction: click(start_box='(35,38)')"
 DONE = "Thought: Done.\nAction: finished()"
