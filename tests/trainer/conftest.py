@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from trainer_process import TrainerProcess, wait_until
+from support import ROOT
+from support.trainer_process import TrainerProcess, wait_until
 
 from arpo_verl.cli.main import main
 
-ROOT = Path(__file__).parents[2]
 # Tasks of one or two actions, which a short imitation learns about half-way.
 TASKS = ["dialog-confirm-yes", "dialog-confirm-no", "message-press-green", "radio-size-large"]
 # 16 groups of two a step, each task four times: groups that fail find a stored success.
@@ -38,7 +38,7 @@ class Run:
     metrics: dict[int, dict]
     """What veRL logged."""
     estimated: dict[int, dict]
-    """What `replay_grpo` took and gave; see `record_advantages.py`."""
+    """What `replay_grpo` took and gave; see `support/record_advantages.py`."""
     restored: list
     """The store's trajectories when the sampler was made."""
     stdout: str

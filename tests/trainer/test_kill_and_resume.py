@@ -5,8 +5,8 @@ from collections import Counter
 
 import psutil
 import pytest
-from trainer_process import wait_until
-from trajectory_digest import digest
+from support.trainer_process import wait_until
+from support.trajectory_digest import digest
 
 from arpo_verl.replay.choice import Group, Outcome, choose_replays
 from arpo_verl.replay.config import ReplayConfig
