@@ -9,7 +9,9 @@ import learning
 import learning_runs as runs
 import pytest
 from hydra import compose, initialize_config_dir
-from support import ROOT
+from trainer_run import ROOT
+
+pytestmark = pytest.mark.study
 
 
 @pytest.fixture

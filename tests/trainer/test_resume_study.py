@@ -2,10 +2,13 @@
 
 import json
 
+import pytest
 import replay_resume as study
 
 from arpo_verl.replay.store.success_store import StoredTrajectory, SuccessStore
 from arpo_verl.types import EpisodeId
+
+pytestmark = pytest.mark.study
 
 
 def store_of(*steps, task_id="calc"):

@@ -1,6 +1,5 @@
 """What the benchmark's own runner and ARPO's make of the same episodes: recorded once, replayed through each."""
 
-import importlib.util
 import io
 import json
 import subprocess
@@ -8,17 +7,15 @@ import sys
 
 import pytest
 from PIL import Image
-from support import ROOT
 
 pytest.importorskip("desktop_env")
+
+import fidelity  # noqa: E402
 
 from arpo_verl.actions.pyautogui import to_code  # noqa: E402
 from arpo_verl.actions.ui_tars import parse_reply  # noqa: E402
 from arpo_verl.errors import ActionParseError  # noqa: E402
 from arpo_verl.types import Fail, Finish, Size, Wait  # noqa: E402
-
-SCRIPT = ROOT / "benchmarks" / "fidelity.py"
-
 
 # --- The evaluator's view ---------------------------------------------------------------------------------------------
 
@@ -27,11 +24,12 @@ SCRIPT = ROOT / "benchmarks" / "fidelity.py"
 def rows(tmp_path_factory):
     """`{case: row}` of the benchmark's short run: real desktops, the package's own DesktopEnv and agent."""
     folder = tmp_path_factory.mktemp("fidelity")
-    command = [sys.executable, str(SCRIPT), "--smoke", "--json", str(folder / "rows.json"), "--keep", str(folder)]
+    command = [sys.executable, fidelity.__file__, "--smoke", "--json", str(folder / "rows.json"), "--keep", str(folder)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=550)
     return {row["case"]: row for row in json.loads((folder / "rows.json").read_text())}
 
 
+@pytest.mark.study
 @pytest.mark.desktop
 @pytest.mark.parametrize("runner", ["osworld", "arpo"])
 @pytest.mark.parametrize(("case", "score"), [("success", 1.0), ("failure", 0.0)])
@@ -44,6 +42,7 @@ def test_an_evaluator_sees_the_same_of_a_success_and_of_a_failure(rows, case, sc
     assert theirs["same_screen"], theirs["differing_box"]
 
 
+@pytest.mark.study
 @pytest.mark.desktop
 def test_an_infeasible_task_is_solved_by_the_same_last_word(rows):
     ours, reference = rows["infeasible"]["ours"], rows["infeasible"]["reference"]
@@ -53,6 +52,7 @@ def test_an_infeasible_task_is_solved_by_the_same_last_word(rows):
     assert all(theirs["same_screen"] for theirs in reference.values())
 
 
+@pytest.mark.study
 @pytest.mark.desktop
 def test_a_malformed_reply_ends_the_episode_and_the_desktop_is_judged_as_it_is(rows):
     ours, reference = rows["malformed"]["ours"], rows["malformed"]["reference"]
@@ -62,6 +62,7 @@ def test_a_malformed_reply_ends_the_episode_and_the_desktop_is_judged_as_it_is(r
         assert theirs["score"] == ours["score"] == 1.0 and theirs["metrics"] == ours["metrics"]
 
 
+@pytest.mark.study
 @pytest.mark.desktop
 def test_at_the_step_limit_osworlds_agent_gives_up_and_we_and_arpo_are_judged(rows):
     ours, reference = rows["step-limit"]["ours"], rows["step-limit"]["reference"]
@@ -74,32 +75,24 @@ def test_at_the_step_limit_osworlds_agent_gives_up_and_we_and_arpo_are_judged(ro
 
 
 @pytest.fixture(scope="module")
-def fidelity():
-    spec = importlib.util.spec_from_file_location("fidelity", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    before = dict(sys.modules)
-    sys.modules["fidelity"] = module  # dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-        module.agent_module = module.reference_module()
-        yield module
-    finally:
-        # Stand-ins for packages that are not installed here must not be found by any other test.
-        for name in ("fidelity", "openai", "loguru"):
-            if name not in before:
-                sys.modules.pop(name, None)
+def agent_module():
+    before = set(sys.modules)
+    yield fidelity.reference_module()
+    # Stand-ins for packages that are not installed here must not be found by any other test.
+    for name in {"openai", "loguru"} - before:
+        del sys.modules[name]
 
 
-def theirs(fidelity, text, *, paste=False):
+def theirs(agent_module, text, *, paste=False):
     """What OSWorld's agent sends for a reply, without the thought in front of each input."""
     buffer = io.BytesIO()
     Image.new("RGB", fidelity.SCREEN).save(buffer, "PNG")
-    agent = fidelity.reference_agent(fidelity.agent_module, [text], paste=paste)
+    agent = fidelity.reference_agent(agent_module, [text], paste=paste)
     actions = agent.predict("do it", {"screenshot": buffer.getvalue()})[1]
     return [action.rsplit("'''", 1)[-1].strip() for action in actions]
 
 
-def ours(fidelity, text):
+def ours(text):
     ends = {Wait: "WAIT", Finish: "DONE", Fail: "FAIL"}
     try:
         reply = parse_reply(text, Size(*fidelity.IMAGE), Size(*fidelity.SCREEN))
@@ -124,8 +117,8 @@ def lines(actions):
         "scroll(direction='up')",
     ],
 )
-def test_what_both_send_alike(fidelity, text):
-    assert ours(fidelity, f"Action: {text}") == theirs(fidelity, f"Action: {text}")
+def test_what_both_send_alike(agent_module, text):
+    assert ours(f"Action: {text}") == theirs(agent_module, f"Action: {text}")
 
 
 @pytest.mark.parametrize(
@@ -171,9 +164,9 @@ def test_what_both_send_alike(fidelity, text):
         ("dance(", ["DONE"], "malformed"),
     ],
 )
-def test_what_the_two_send_differently(fidelity, text, reference, here):
-    assert theirs(fidelity, f"Action: {text}") == reference
-    assert ours(fidelity, f"Action: {text}") == here
+def test_what_the_two_send_differently(agent_module, text, reference, here):
+    assert theirs(agent_module, f"Action: {text}") == reference
+    assert ours(f"Action: {text}") == here
 
 
 @pytest.mark.parametrize(
@@ -186,35 +179,34 @@ def test_what_the_two_send_differently(fidelity, text, reference, here):
         ("<", ["pyautogui.write('<', interval=0.1)"], ["pyautogui.hotkey('shift', ',')"]),
     ],
 )
-def test_how_text_is_typed(fidelity, content, reference, here):
+def test_how_text_is_typed(agent_module, content, reference, here):
     text = f"Action: type(content='{content}')"
-    (their_lines,), (our_lines,) = lines(theirs(fidelity, text)), lines(ours(fidelity, text))
+    (their_lines,), (our_lines,) = lines(theirs(agent_module, text)), lines(ours(text))
     assert their_lines[:1] == reference and our_lines[: len(here)] == here
     enter = "pyautogui.press('enter')"
     assert (enter in their_lines) == content.endswith("n") and (enter in our_lines) == (content == r"hello\n")
     # OSWorld's runner pastes instead, unless told not to.
-    (pasted,) = lines(theirs(fidelity, text, paste=True))
+    (pasted,) = lines(theirs(agent_module, text, paste=True))
     assert pasted[0] == "import pyperclip" and pasted[2] == "pyautogui.hotkey('ctrl', 'v')"
 
 
-def test_two_lines_are_no_python_in_the_reference(fidelity):
+def test_two_lines_are_no_python_in_the_reference(agent_module):
     text = r"Action: type(content='a\nb')"
     with pytest.raises(SyntaxError):
-        compile(theirs(fidelity, text)[0], "guest", "exec")
-    assert lines(ours(fidelity, text)) == [["pyautogui.write('a')", "pyautogui.press('enter')", "pyautogui.write('b')"]]
+        compile(theirs(agent_module, text)[0], "guest", "exec")
+    assert lines(ours(text)) == [["pyautogui.write('a')", "pyautogui.press('enter')", "pyautogui.write('b')"]]
 
 
-def test_a_thought_is_code_in_the_reference_and_stays_here(fidelity):
+def test_a_thought_is_code_in_the_reference_and_stays_here(agent_module):
     text = "Thought: '''\nimport os\n'''\nAction: hotkey(key='a')"
-    agent = fidelity.reference_module()
-    parsed = agent.parse_action_to_structure_output(text, 1000, 480, 640, "qwen25vl")
-    code = agent.parsing_response_to_pyautogui_code(parsed[0], 480, 640, False)
+    parsed = agent_module.parse_action_to_structure_output(text, 1000, 480, 640, "qwen25vl")
+    code = agent_module.parsing_response_to_pyautogui_code(parsed[0], 480, 640, False)
     assert "\nimport os\n" in code.split("'''")[2], "outside of any string literal"
-    assert ours(fidelity, text) == ["pyautogui.hotkey('a')"]
+    assert ours(text) == ["pyautogui.hotkey('a')"]
 
 
 @pytest.mark.parametrize("text", ["Action: click()", "Action: click(point='<point>10 20</point>')"])
-def test_a_click_without_a_box_breaks_the_reference_runner(fidelity, text):
+def test_a_click_without_a_box_breaks_the_reference_runner(agent_module, text):
     with pytest.raises(TypeError):
-        theirs(fidelity, text)
-    assert ours(fidelity, text) in ("malformed", ["pyautogui.click(x=10, y=20, clicks=1, button='left')"])
+        theirs(agent_module, text)
+    assert ours(text) in ("malformed", ["pyautogui.click(x=10, y=20, clicks=1, button='left')"])

@@ -1,18 +1,22 @@
 """A few of the random lives of `benchmarks/replay_store_property.py`, which runs 10,000."""
 
 import random
+import shutil
 
+import pytest
 import replay_store_property as study
 
+pytestmark = pytest.mark.study
 
-def test_random_lives_keep_bounds_order_and_whole_folders(tmp_path, monkeypatch):
+
+def test_random_lives_keep_bounds_order_and_whole_folders(tmp_path):
     scratch = tmp_path
     if study.MEMORY_DISK.is_dir():
         scratch = study.MEMORY_DISK / f"arpo-{tmp_path.name}-{random.SystemRandom().randrange(10**9)}"
     try:
         counts = study.live(range(120), scratch)
     finally:
-        study.shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
     # Each life is checked as it goes on; here only that the lives were not idle.
     assert all(counts[name] > 100 for name in ("add", "evicted", "save", "kill", "restore", "replay", "linked"))
     assert counts["kill"] - counts["kill_came_late"] > 100
