@@ -66,7 +66,7 @@ EXTRAS = {
         "tldextract",
         "xmltodict",
     ],
-    "dev": ["pytest", "pytest-xdist", "hypothesis", "playwright", "ruff", "mypy", "import-linter", "psutil"],
+    "dev": ["pytest", "pytest-xdist", "hypothesis", "playwright", "swanlab", "ruff", "mypy", "import-linter", "psutil"],
 }
 
 setup(
