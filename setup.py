@@ -66,7 +66,18 @@ EXTRAS = {
         "tldextract",
         "xmltodict",
     ],
-    "dev": ["pytest", "pytest-xdist", "hypothesis", "playwright", "swanlab", "ruff", "mypy", "import-linter", "psutil"],
+    "dev": [
+        "pytest",
+        "pytest-xdist",
+        "hypothesis",
+        "mutmut",
+        "playwright",
+        "swanlab",
+        "ruff",
+        "mypy",
+        "import-linter",
+        "psutil",
+    ],
 }
 
 setup(
