@@ -22,13 +22,11 @@ from arpo_verl.config import require
 from arpo_verl.environments.config import OSWORLD_PROVIDERS, EnvironmentConfig
 from arpo_verl.environments.factory import environment_factory
 from arpo_verl.errors import TaskError
-from arpo_verl.records.recorder import EpisodeRecord, write_episode
-from arpo_verl.reward import compute_score
+from arpo_verl.records.recorder import record_episode
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation
 from arpo_verl.rollout.episode import Episode, play
 from arpo_verl.rollout.prompts import PROMPT_GRAMMARS
-from arpo_verl.rollout.scoring import score_episode
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies, expert_task_ids
 from arpo_verl.tasks.loader import EMBEDDED_DIR, load_tasks
@@ -181,9 +179,7 @@ def _run_until_complete(coroutine: Coroutine[Any, Any, Episode]) -> Episode:
 
 def _record(out: Path, episode: Episode, newest: Path) -> Path:
     """Keep the episode as a training run does, and the last look beside it, which no reply answered."""
-    score = asyncio.run(score_episode(compute_score, episode, "", {}))
-    row = {"uid": datetime.now().strftime("%Y%m%d-%H%M%S-%f"), "global_steps": 0}
-    folder = write_episode(out, EpisodeRecord.of_row(row, episode, score), episode.screenshots)
+    folder = record_episode(out, episode, uid=datetime.now().strftime("%Y%m%d-%H%M%S-%f"))
     newest.replace(folder / f"final{newest.suffix}")
     return folder
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TypeVar
 
+from arpo_verl.environments.awaited import AwaitedDesktop
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.types import Action, Evaluation, Observation, Task
+
+T = TypeVar("T")
 
 
 class WatchedDesktop:
@@ -25,18 +26,15 @@ class WatchedDesktop:
     """
 
     def __init__(self, environment: DesktopEnvironment, newest: Path, say: Callable[[str], None]):
-        self._environment = environment
+        self._desktop = AwaitedDesktop(environment)
         self._newest = newest
         self._say = say
-        # One thread for all calls: OSWorld's client must not run where an event loop does.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="desktop")
 
     def __enter__(self) -> WatchedDesktop:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._environment.close()  # ends a call that is under way, too
-        self._thread.shutdown(wait=True)
+        self._desktop.__exit__(kind, error, at)
         self._newest.unlink(missing_ok=True)
 
     async def boot(self) -> None:
@@ -46,22 +44,22 @@ class WatchedDesktop:
             DesktopBootError: none came up.
         """
         self._say("booting a desktop; importing OSWorld's client alone takes some seconds ...")
-        await self._timed("booted", self._environment.prepare)
+        await self._timed("booted", self._desktop.prepare())
 
     async def reset(self, task: Task) -> Observation:
         self._say("setting the task up ...")
-        return self._see(await self._timed("set up", self._environment.reset, task))
+        return self._see(await self._timed("set up", self._desktop.reset(task)))
 
     async def step(self, action: Action) -> Observation:
-        return self._see(await self._timed(str(action), self._environment.step, action))
+        return self._see(await self._timed(str(action), self._desktop.step(action)))
 
     async def evaluate(self) -> Evaluation:
         self._say("asking the evaluator ...")
-        return await self._timed("judged", self._environment.evaluate)
+        return await self._timed("judged", self._desktop.evaluate())
 
-    async def _timed(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
+    async def _timed(self, what: str, call: Awaitable[T]) -> T:
         began = time.perf_counter()
-        result = await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+        result = await call
         self._say(f"  {time.perf_counter() - began:6.2f} s  {what}")
         return result
 
