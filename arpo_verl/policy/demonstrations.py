@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
 from tqdm import tqdm
 
 from arpo_verl.actions.ui_tars import Reply, format_reply
-from arpo_verl.environments.awaited import AwaitedDesktop
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.factory import environment_factory
+from arpo_verl.environments.threaded import ThreadedDesktop
 from arpo_verl.errors import DesktopError, TaskError
 from arpo_verl.files import replacing_directory
 from arpo_verl.records.recorder import record_episode
+from arpo_verl.rollout.blocking import BlockingDesktop, play_blocking, run_blocking
 from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.episode import Episode, LeasedDesktop, play
+from arpo_verl.rollout.episode import Episode
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.types import Size, Task
 
@@ -56,9 +57,10 @@ def collect_demonstrations(
     jobs = enumerate(task for _ in range(repeats) for task in tasks)
     done: dict[int, Episode] = {}
 
-    async def play_job(job: Job, desktop: LeasedDesktop) -> None:
+    async def play_job(job: Job, desktop: BlockingDesktop) -> None:
         number, task = job
-        done[number] = await play_expert(task, expert(task.task_id), desktop, image_size(screen), screen)
+        arguments = task, expert(task.task_id), desktop, image_size(screen), screen
+        done[number] = await asyncio.get_running_loop().run_in_executor(threads, play_expert, *arguments)
         progress.update()
 
     async def play_all() -> None:
@@ -73,22 +75,24 @@ def collect_demonstrations(
                 slot.cancel()
             await asyncio.gather(*slots, return_exceptions=True)
 
-    with tqdm(total=repeats * len(tasks), desc="demonstrations", unit="episode") as progress:
-        asyncio.run(play_all())
+    with (
+        ThreadPoolExecutor(environment.num_desktops) as threads,
+        tqdm(total=repeats * len(tasks), desc="demonstrations", unit="episode") as progress,
+    ):
+        run_blocking(play_all())
     return [done[repeat * len(tasks) + number] for number in range(len(tasks)) for repeat in range(repeats)]
 
 
 async def _play_in_slot(
     slot: int,
     jobs: Iterator[Job],
-    play_job: Callable[[Job, LeasedDesktop], Awaitable[None]],
+    play_job: Callable[[Job, BlockingDesktop], Awaitable[None]],
     environment: EnvironmentConfig,
 ) -> None:
     """Play one job after the other on one desktop, and a failed one again on a fresh one."""
-    make = environment_factory(environment)
     job, failures = next(jobs, None), 0
     for generation in count(1):
-        with AwaitedDesktop(make(environment, f"demonstration-{slot}.{generation}")) as desktop:
+        with ThreadedDesktop(environment, f"demonstration-{slot}.{generation}") as desktop:
             try:
                 while job is not None:
                     await play_job(job, desktop)
@@ -102,9 +106,7 @@ async def _play_in_slot(
                     raise
 
 
-async def play_expert(
-    task: Task, replies: Sequence[Reply], desktop: LeasedDesktop, image: Size, screen: Size
-) -> Episode:
+def play_expert(task: Task, replies: Sequence[Reply], desktop: BlockingDesktop, image: Size, screen: Size) -> Episode:
     """Play one task to its end by the script, through the text that the policy will write.
 
     Raises:
@@ -114,7 +116,7 @@ async def play_expert(
     # Parsed back when played: what counts is where the policy's coarser coordinates click.
     texts = [format_reply(reply, image, screen) for reply in replies]
     config = GuiAgentConfig(max_steps=len(texts), max_screenshots=None)
-    episode = await play(task, desktop, ScriptedConversation(replies_of(texts), image), config)
+    episode = play_blocking(task, desktop, ScriptedConversation(replies_of(texts), image), config)
     if episode.success != 1.0:
         raise TaskError(f"the expert's script must solve task {task.task_id} with score 1, got {episode.success:g}")
     return episode

@@ -19,6 +19,7 @@ from typing import Any
 from arpo_verl.records.documents import EpisodeRecord, folder_of, id_of_row, live_document
 from arpo_verl.records.episode_folder import EpisodeFolder, write_episode
 from arpo_verl.reward import compute_score
+from arpo_verl.rollout.blocking import run_blocking
 from arpo_verl.rollout.config import FAILURES_AND_REPLAYS, GuiAgentConfig
 from arpo_verl.rollout.episode import Episode, Turn
 from arpo_verl.rollout.scoring import Score, score_episode
@@ -65,7 +66,7 @@ def record_episode(directory: Path, episode: Episode, uid: str, session: int = 0
     Raises:
         OSError: the disk refuses.
     """
-    score = asyncio.run(score_episode(compute_score, episode, "", {}))
+    score = run_blocking(score_episode(compute_score, episode, "", {}))
     row = {"uid": uid, "session_id": session, "global_steps": 0}
     return write_episode(directory, EpisodeRecord.of_row(row, episode, score), episode.screenshots)
 

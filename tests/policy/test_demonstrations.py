@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from arpo_verl.actions.ui_tars import Reply
-from arpo_verl.environments.awaited import AwaitedDesktop
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.fake import FakeEnvironment
 from arpo_verl.errors import DesktopError, TaskError
@@ -28,8 +25,8 @@ def environment(**script) -> EnvironmentConfig:
 
 
 def test_replies_are_written_in_the_policys_coordinates_with_the_screen_before_each(tasks, expert) -> None:
-    with AwaitedDesktop(desktop := FakeEnvironment()) as awaited:
-        episode = asyncio.run(play_expert(tasks[0], expert("red"), awaited, image_size(SCREEN), SCREEN))
+    desktop = FakeEnvironment()
+    episode = play_expert(tasks[0], expert("red"), desktop, image_size(SCREEN), SCREEN)
     assert [turn.text for turn in episode.turns] == [HIT, "Thought: Done.\nAction: finished()"]
     assert len(set(episode.screenshots)) == 2
     assert desktop.actions[0] == Click(Point(35, 38))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from arpo_verl.environments.awaited import AwaitedDesktop
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.fake import FakeEnvironment
 from arpo_verl.errors import ConfigError, ReplayError
@@ -17,10 +15,10 @@ from arpo_verl.policy.demonstrations import collect_demonstrations, save_demonst
 from arpo_verl.policy.sequences import SequenceBuilder, reply_log_probs
 from arpo_verl.policy.warm_start import WarmStartConfig, estimate_success, imitate
 from arpo_verl.records.recorded import read_episodes
+from arpo_verl.rollout.blocking import play_blocking
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.conversation import Generated, TokenLimits
-from arpo_verl.rollout.episode import play_episode
+from arpo_verl.rollout.conversation import Generated, TokenConversation, TokenLimits
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +53,8 @@ def test_tokens_are_those_of_the_agent_loops_episode(small_processor, builder, t
 
     chat = ChatTokenizer.from_processor(tokenizer, small_processor, builder._chat.builder)
     config = GuiAgentConfig(prompt="compact")
-    with AwaitedDesktop(FakeEnvironment()) as desktop:
-        episode = asyncio.run(play_episode(tasks[0], desktop, generate, chat, config, TokenLimits(512, 2048)))
+    conversation = TokenConversation(generate, chat, config, TokenLimits(512, 2048))
+    episode = play_blocking(tasks[0], FakeEnvironment(), conversation, config)
     assert episode.success == 1
     assert sequences[0].input_ids.tolist() == episode.sequence.token_ids
     assert sequences[0].reply_mask.tolist() == [False] * len(episode.sequence.prompt_ids) + [
