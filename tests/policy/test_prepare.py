@@ -54,7 +54,7 @@ def test_interrupted_run_leaves_no_policy(on_fakes, settings, tmp_path, monkeypa
     monkeypatch.setattr("arpo_verl.policy.warm_start.imitate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         prepare_policy(tmp_path / "policy", settings)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".zip"]
+    assert [path.name.startswith("policy-demonstrations-") for path in tmp_path.iterdir()] == [True]
 
 
 def test_a_folder_with_something_else_is_left_alone(on_fakes, settings, tmp_path):
