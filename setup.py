@@ -68,7 +68,7 @@ EXTRAS = {
     ],
     # What `make docs` builds the site with: warnings are errors there, so to the version.
     "docs": ["mkdocs==1.6.1", "mkdocstrings==1.0.8", "mkdocstrings-python==2.0.11", "pymdown-extensions==13.1"],
-    "dev": ["pytest", "pytest-xdist", "hypothesis", "playwright", "ruff", "mypy", "import-linter", "psutil"],
+    "dev": ["pytest", "pytest-xdist", "hypothesis", "playwright", "swanlab", "ruff", "mypy", "import-linter", "psutil"],
 }
 
 setup(

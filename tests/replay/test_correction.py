@@ -3,12 +3,15 @@
 import math
 
 import pytest
-import torch
-from verl.trainer.ppo.core_algos import get_policy_loss_fn
-from verl.workers.config import ActorConfig
 
-from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.correction import correction_metrics, correction_weights
+torch = pytest.importorskip("torch")
+pytest.importorskip("verl")
+
+from verl.trainer.ppo.core_algos import get_policy_loss_fn  # noqa: E402
+from verl.workers.config import ActorConfig  # noqa: E402
+
+from arpo_verl.replay.config import ReplayConfig  # noqa: E402
+from arpo_verl.replay.correction import correction_metrics, correction_weights  # noqa: E402
 
 RATIOS = torch.tensor([[0.25, 0.8, 1.0, 1.5, 4.0]])
 
