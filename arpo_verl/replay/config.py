@@ -11,9 +11,9 @@ from arpo_verl.config import Rule, check_fields, number, one_of, require, text, 
 STANDARD_DEVIATIONS = ("population", "sample")
 ALL_FAILED, ALL_EQUAL, BELOW_FLOOR = TRIGGERS = ("all_failed", "all_equal", "below_floor")
 SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async", "separate_async")}
-NONE, TRUNCATED, CLIP = CORRECTIONS = ("none", "truncated", "clip")
+NONE, TRUNCATED = CORRECTIONS = ("none", "truncated")
 FIFO, FULLEST_TASK, LEAST_RECENTLY_REPLAYED = EVICTIONS = ("fifo", "fullest_task", "least_recently_replayed")
-RANDOM, NEWEST, SHORTEST, MOST_LIKELY = CHOICES = ("random", "newest", "shortest", "most_likely")
+RANDOM, MOST_LIKELY = CHOICES = ("random", "most_likely")
 SCREENSHOT_ENCODINGS = ("as_sent", "webp")
 
 _TRAIN_WITHOUT = "set replay.enable=false to train without replay"
@@ -89,18 +89,15 @@ class ReplayConfig:
     that were waiting, and leaves replays alone."""
 
     choice: Annotated[str, one_of(CHOICES)] = RANDOM
-    """Which of a task's successes is replayed; draws among equals. `random`: any; the paper. `newest`: of the latest
-    step, the nearest to the policy that learns from it. `shortest`: with the fewest tokens written, since a detour that
-    happened to succeed is not worth learning. `most_likely`: whose replies were the most probable, all together, to the
-    policy that wrote them: the least owed to luck; those without recorded log-probs come last. All but `random`
-    replay one success again and again while it stays the first."""
+    """Which of a task's successes is replayed. `random`: any; the paper. `most_likely`: whose replies were the most
+    probable, all together, to the policy that wrote them: the least owed to luck; those without recorded log-probs come
+    last, equals are drawn from. It replays one success again and again while that stays the first."""
 
     correction: Annotated[str, one_of(CORRECTIONS)] = NONE
     """What a replayed token's gradient is multiplied with, since another policy wrote it; rho is its probability now
     over that when it was written. `none`: 1; the paper. `truncated`: min(rho, `correction_bound`), as in veRL's TIS.
-    `clip`: the same, and 0 where rho has left [1/bound, bound] in the advantage's direction: PPO's clip around the
-    policy that wrote the token, with a wide range. Trajectories without recorded log-probs (demonstrations) get 1.
-    veRL's own `algorithm.rollout_correction.rollout_is` does the like for all rows; one of the two at a time."""
+    Trajectories without recorded log-probs (demonstrations) get 1. veRL's own `algorithm.rollout_correction.rollout_is`
+    does the like for all rows; one of the two at a time."""
 
     correction_bound: Annotated[float, number(lambda x: x > 1, "a number above 1")] = 2.0
     """Bound of rho, above 1. 2 is veRL's own for truncated importance sampling."""
