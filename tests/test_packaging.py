@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from arpo_verl.versions import __version__
+
 pytest.importorskip("build")
 pytest.importorskip("twine")
 
@@ -64,9 +66,10 @@ def test_the_wheel_holds_every_file_of_the_package_and_every_recipe(wheel):
         assert f"arpo_verl/{kept}" in expected
 
 
-def test_the_wheel_says_whose_code_it_holds(wheel):
+def test_the_wheel_says_its_version_and_whose_code_it_holds(wheel):
     folder = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")).rpartition("/")[0]
     metadata = HeaderParser().parsestr(wheel.read(f"{folder}/METADATA").decode())
+    assert metadata["Version"] == __version__
     assert metadata["License-Expression"] == "Apache-2.0"
     licences = {"LICENSE", *(path for path in files_of("arpo_verl/viewer/assets/vendor") if path.endswith("LICENSE"))}
     assert len(licences) == 4 and set(metadata.get_all("License-File")) == licences
