@@ -524,6 +524,10 @@ def test_the_jobs_desktops_boot_with_the_sampler_and_are_read_with_the_step(empt
     ("sampler_kwargs", "message"),
     [
         ({}, "sampler_kwargs.model_path must be the policy's path"),
+        (
+            {"model_path": "x", "poll_interval_s": 0},
+            "sampler_kwargs.poll_interval_s must be more than 0 s",
+        ),
         ({"model_path": "x", "replay": {"capacity_per_task": 0}}, "replay.capacity_per_task must be positive"),
         ({"model_path": "x", "environment": {"num_desktop": 1}}, "did you mean environment.num_desktops"),
         ({"model_path": "x", "reply": {}}, "did you mean trainer.v1.sampler.sampler_kwargs.replay"),

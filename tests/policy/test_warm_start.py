@@ -125,7 +125,20 @@ def test_estimate_is_the_product_of_the_reply_tokens_probabilities(model, builde
     assert success["crimson"] == pytest.approx(log_probs[rows == 1].sum().exp().item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("target", [0, 1, -0.1])
-def test_impossible_target_is_refused(target):
-    with pytest.raises(ConfigError, match="target_success must be between 0 and 1"):
-        WarmStartConfig(target_success=target)
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("target_success", 0, "between 0 and 1, got 0; 0.36 leaves"),
+        ("target_success", 1, "between 0 and 1"),
+        ("floor", -0.1, "from 0 to target_success .0.36."),
+        ("floor", 0.4, "from 0 to target_success .0.36."),
+        ("learning_rate", 0.0, "positive"),
+        ("batch_size", 0, "positive"),
+        ("warmup_updates", 0, "positive"),
+        ("max_grad_norm", -1.0, "positive"),
+        ("max_epochs", 0, "positive"),
+    ],
+)
+def test_an_impossible_value_is_refused(name, value, expected):
+    with pytest.raises(ConfigError, match=f"^{name} must be {expected}"):
+        WarmStartConfig(**{name: value})
