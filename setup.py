@@ -81,6 +81,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["arpo_verl", "arpo_verl.*"]),
     package_data={
+        "arpo_verl": ["py.typed"],
         "arpo_verl.desktop.guest": [
             "programs/*",
             "skeleton/.*",
