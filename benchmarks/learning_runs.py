@@ -189,9 +189,9 @@ def _train_until(
         while (steps := _environment_steps(records)) < study.environment_steps:
             progress(steps)
             time.sleep(POLL_S)
-            if run.process.poll() is not None:
+            if run.has_ended():
                 if last:
-                    raise RuntimeError(f"the trainer ended before its budget:\n{run.output()[-4000:]}")
+                    raise RuntimeError(f"the trainer ended before its budget:\n{run.last_words()}")
                 return
     finally:
         run.stop()

@@ -11,7 +11,6 @@ names. And a real process that saves in a loop is killed with SIGKILL at random 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import random
@@ -28,6 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from figures import Arguments, report
 
 from arpo_verl import files
 from arpo_verl.errors import ReplayError
@@ -420,30 +421,24 @@ def _saving_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="200 sequences and 3 kills: does it run at all")
-    parser.add_argument("--sequences", type=int, help="10,000 by default")
-    parser.add_argument("--kills", type=int, help="real kills; 40 by default")
+    parser = Arguments(__doc__, "few sequences and kills")
+    parser.add_size("--sequences", 10_000, 200, "random lives")
+    parser.add_size("--kills", 40, 3, "real kills")
     parser.add_argument("--seed", type=int, default=0, help="of the first sequence")
-    parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--save-for-ever", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     if arguments.save_for_ever:
         save_for_ever(arguments.save_for_ever)
-    sequences = arguments.sequences or (200 if arguments.smoke else 10_000)
-    kills = arguments.kills or (3 if arguments.smoke else 40)
     start = time.perf_counter()
     logging.disable(logging.WARNING)  # each refusal is one, and thousands are asked for
     with tempfile.TemporaryDirectory(dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None) as scratch:
-        seeds = range(arguments.seed, arguments.seed + sequences)
-        figures = {"sequences": sequences, **live(seeds, Path(scratch)), "sequences_s": time.perf_counter() - start}
+        seeds = range(arguments.seed, arguments.seed + arguments.sequences)
+        figures: dict[str, Any] = {"sequences": arguments.sequences, **live(seeds, Path(scratch))}
+        figures["sequences_s"] = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as scratch:
-        figures |= kill_while_saving(Path(scratch), kills, random.Random(arguments.seed))
+        figures |= kill_while_saving(Path(scratch), arguments.kills, random.Random(arguments.seed))
     figures["violations"] = 0  # one would have ended the run above
-    for name, value in figures.items():
-        print(f"{name:24} {value:.1f}" if isinstance(value, float) else f"{name:24} {value}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    report(figures, arguments.json)
 
 
 if __name__ == "__main__":
