@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import ray
+from ray.actor import ActorHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 
@@ -46,6 +47,7 @@ class TransformersReplica(RolloutReplica):
             )
             .remote(self.config, self.model_config, self.replica_rank)
         )
+        assert isinstance(server, ActorHandle)  # Ray's annotation knows no better
         await server.__ray_ready__.remote()
         self.servers = [server]
         self._server_handle = server
@@ -54,4 +56,5 @@ class TransformersReplica(RolloutReplica):
 
     async def abort_request(self, request_id: str) -> dict[str, Any]:
         """Cut off one request."""
-        return await self.servers[0].abort_request.remote(request_id)
+        outcome: dict[str, Any] = await self.servers[0].abort_request.remote(request_id)
+        return outcome

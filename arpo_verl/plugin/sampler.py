@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
@@ -27,6 +27,7 @@ from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.run_records import RunRecords
 from arpo_verl.plugin.scored_batch import SCORED_METRICS, staleness_without
+from arpo_verl.plugin.sections import plain_section
 from arpo_verl.plugin.validation_samples import ValidationSamples
 from arpo_verl.replay.choice import Group, Replacement, choose_replays, form_groups, uid_of
 from arpo_verl.replay.config import ReplayConfig, check_sampler
@@ -92,10 +93,8 @@ class Replayer:
     """
 
     def __init__(self, sampler_kwargs: DictConfig | Mapping[str, Any]) -> None:
-        if isinstance(sampler_kwargs, DictConfig):
-            sampler_kwargs = cast(dict[str, Any], OmegaConf.to_container(sampler_kwargs, resolve=True))
         section = "trainer.v1.sampler.sampler_kwargs"
-        self.sampler_config = build_config(SamplerConfig, section, sampler_kwargs)
+        self.sampler_config = build_config(SamplerConfig, section, plain_section(section, sampler_kwargs))
         self.config = build_config(ReplayConfig, "replay", self.sampler_config.replay)
         self._agent = build_config(GuiAgentConfig, "gui_agent", self.sampler_config.gui_agent)
         self.records = RunRecords(self._agent)
