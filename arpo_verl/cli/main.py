@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from arpo_verl import __version__
 from arpo_verl.cli import doctor, fetch_vm, install_osworld, replay, report, summary, try_task, view
 from arpo_verl.errors import ArpoError
+from arpo_verl.versions import __version__
 
 
 def build_parser() -> argparse.ArgumentParser:
