@@ -50,6 +50,7 @@ test: setup
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/mypy
 
 clean:
 	rm -rf $(VENV) .cache runs build dist *.egg-info

@@ -66,7 +66,20 @@ EXTRAS = {
         "tldextract",
         "xmltodict",
     ],
-    "dev": ["pytest", "pytest-xdist", "hypothesis", "playwright", "ruff", "mypy", "import-linter", "psutil"],
+    "dev": [
+        "pytest",
+        "pytest-xdist",
+        "hypothesis",
+        "playwright",
+        "psutil",
+        "ruff",
+        "import-linter",
+        "mypy",
+        "pandas-stubs",
+        "types-python-xlib",
+        "types-requests",
+        "types-tqdm",
+    ],
 }
 
 setup(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import ray
-from ray.actor import ActorHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 
@@ -47,7 +46,6 @@ class TransformersReplica(RolloutReplica):
             )
             .remote(self.config, self.model_config, self.replica_rank)
         )
-        assert isinstance(server, ActorHandle)  # Ray's annotation knows no better
         await server.__ray_ready__.remote()
         self.servers = [server]
         self._server_handle = server

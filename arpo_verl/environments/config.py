@@ -181,7 +181,8 @@ class EnvironmentConfig:
     def _check_machine(self, provider: Provider) -> None:
         for name in ("path_to_vm", "region", "snapshot"):
             value = getattr(self, name)
-            require(value is None or (isinstance(value, str) and value), f"environment.{name}", "a name or null", value)
+            ok = value is None or (isinstance(value, str) and value != "")
+            require(ok, f"environment.{name}", "a name or null", value)
         for name in ("headless", "proxy"):
             require(isinstance(getattr(self, name), bool), f"environment.{name}", "a truth value", getattr(self, name))
         require(self.os_type in OS_TYPES, "environment.os_type", f"one of {', '.join(OS_TYPES)}", self.os_type)

@@ -17,7 +17,8 @@ from pathlib import Path
 from PIL import Image
 from tqdm import tqdm
 
-from arpo_verl.actions.ui_tars import Reply, format_reply, parse_reply
+from arpo_verl.actions.reply import Reply
+from arpo_verl.actions.ui_tars import format_reply, parse_reply
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.factory import environment_factory

@@ -65,9 +65,7 @@ class DesktopPool:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         options = {"name": name, "get_if_exists": True, "num_cpus": 0, "max_concurrency": MAX_WAITING}
         options["scheduling_strategy"] = here
-        coordinator = ray.remote(DesktopCoordinator).options(**options).remote(config)
-        assert isinstance(coordinator, ActorHandle)  # Ray's annotation knows no better
-        return cls(config, coordinator)
+        return cls(config, ray.remote(DesktopCoordinator).options(**options).remote(config))
 
     def lease(self, task_id: str) -> Lease:
         """A clean desktop for the length of an `async with` block; waits in turn when all are busy.
