@@ -52,6 +52,7 @@ test: setup
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/mypy
 
 docs: setup
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -r setup.py --extra docs

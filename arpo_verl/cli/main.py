@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; an `ArpoError` is told in one line, with exit status 2."""
     args = build_parser().parse_args(argv)
     try:
-        return args.run(args)
+        status: int = args.run(args)
+        return status
     except ArpoError as error:
         print(f"arpo-verl: {error}", file=sys.stderr)
         return 2

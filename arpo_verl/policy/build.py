@@ -80,7 +80,8 @@ def random_model(tokenizer: PreTrainedTokenizerBase, seed: int, size: PolicySize
 
 def build_processor(tokenizer: PreTrainedTokenizerBase) -> Qwen2_5_VLProcessor:
     """Put the image and video processors with this project's pixel limits around `tokenizer`."""
-    from transformers import Qwen2_5_VLProcessor, Qwen2VLImageProcessor, Qwen2VLVideoProcessor
+    from transformers import Qwen2_5_VLProcessor, Qwen2VLImageProcessor
+    from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
 
     patches = {"patch_size": PATCH_SIZE, "temporal_patch_size": 2, "merge_size": MERGE_SIZE}
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from arpo_verl.actions.ui_tars import Reply, format_reply
+from arpo_verl.actions.reply import Reply
+from arpo_verl.actions.ui_tars import format_reply
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.threaded import ThreadedDesktop
 from arpo_verl.errors import DesktopError, TaskError

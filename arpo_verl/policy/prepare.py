@@ -191,6 +191,7 @@ def _hash(*values: Any) -> str:
 
 def _read_report(directory: Path) -> dict[str, Any] | None:
     try:
-        return json.loads((directory / _REPORT).read_text(encoding="utf-8"))
+        report: dict[str, Any] = json.loads((directory / _REPORT).read_text(encoding="utf-8"))
+        return report
     except (OSError, json.JSONDecodeError):
         return None

@@ -105,7 +105,9 @@ class EpisodeWriter:
     async def __aenter__(self) -> EpisodeWriter:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         if self._folder is None:
             return
         done = self._thread.submit(self._folder.discard)  # nothing, where it is finished
