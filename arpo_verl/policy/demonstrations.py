@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -59,8 +60,8 @@ def collect_demonstrations(
 
     async def play_job(job: Job, desktop: BlockingDesktop) -> None:
         number, task = job
-        arguments = task, expert(task.task_id), desktop, image_size(screen), screen
-        done[number] = await asyncio.get_running_loop().run_in_executor(threads, play_expert, *arguments)
+        play = partial(play_expert, task, expert(task.task_id), desktop, image_size(screen), screen)
+        done[number] = await asyncio.get_running_loop().run_in_executor(threads, play)
         progress.update()
 
     async def play_all() -> None:

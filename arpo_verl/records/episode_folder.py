@@ -6,23 +6,26 @@ import dataclasses
 import json
 import logging
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.records.documents import EpisodeRecord, screenshot_name
+from arpo_verl.records.documents import EpisodeRecord
+from arpo_verl.records.layout import (
+    EPISODE_FILE,
+    HIDDEN,
+    LIVE_FILE,
+    TOKENS_FILE,
+    is_screenshot,
+    read_episode,
+    screenshot_name,
+)
+from arpo_verl.records.listing import StepListings
 from arpo_verl.rollout.sequence import Generated
 
 logger = logging.getLogger(__name__)
-
-EPISODE_FILE = "episode.json"
-TOKENS_FILE = "tokens.json"
-"""The policy's replies as token ids with their log-probs: a store of successes can be seeded from them."""
-LIVE_FILE = "live.json"
-_HIDDEN = "."
 
 
 class EpisodeFolder:
@@ -44,7 +47,7 @@ class EpisodeFolder:
     def open(self) -> None:
         """Make the hidden folder."""
         self._target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = self._target.with_name(f"{_HIDDEN}{self._target.name}-{secrets.token_hex(4)}")
+        scratch = self._target.with_name(f"{HIDDEN}{self._target.name}-{secrets.token_hex(4)}")
         scratch.mkdir()
         self._scratch = scratch
 
@@ -113,7 +116,9 @@ def write_episode(directory: Path, record: EpisodeRecord, screenshots: Sequence[
 
 def remove_unfinished(directory: Path) -> int:
     """Remove the episodes that a killed run had not finished; returns how many. Nobody may be playing one now."""
-    unfinished = [path for step in directory.glob("step_*") for path in step.glob(f"{_HIDDEN}*") if path.is_dir()]
+    listings = StepListings(directory)
+    listings.refresh()
+    unfinished = list(listings.unfinished())
     for path in unfinished:
         shutil.rmtree(path, ignore_errors=True)
     if unfinished:
@@ -128,7 +133,7 @@ def add_missing_screenshots(folder: Path, screenshots: Sequence[bytes]) -> None:
         OSError: the disk refuses.
     """
     try:
-        names = json.loads((folder / EPISODE_FILE).read_bytes())["screenshots"]
+        names = read_episode(folder)["screenshots"]
     except FileNotFoundError:
         return
     for name, screenshot in zip(names, screenshots, strict=False):
@@ -136,14 +141,9 @@ def add_missing_screenshots(folder: Path, screenshots: Sequence[bytes]) -> None:
             _write_whole(folder, name, screenshot)
 
 
-def is_screenshot(name: str) -> bool:
-    """Whether a file of an episode's folder is one of its screenshots, by its name."""
-    return re.fullmatch(r"\d{2,}\.(png|jpg)", name) is not None
-
-
 def _write_whole(folder: Path, name: str, content: bytes) -> None:
     """Write a file so that no reader ever sees half of it."""
-    part = os.path.join(folder, f"{_HIDDEN}{name}")
+    part = os.path.join(folder, f"{HIDDEN}{name}")
     with open(part, "wb") as file:
         file.write(content)
     os.replace(part, os.path.join(folder, name))
