@@ -96,13 +96,14 @@ async def _play_in_slot(
         with ThreadedDesktop(environment, f"demonstration-{slot}.{generation}") as desktop:
             try:
                 while job is not None:
+                    task_id = job[1].task_id
                     await play_job(job, desktop)
                     job, failures = next(jobs, None), 0
                 return
             except (DesktopError, TaskError) as error:
                 # A busy machine may draw a window later than the script clicks it: that too deserves a second try.
                 failures += 1
-                logger.warning("demonstration of %s, attempt %d: %s", job[1].task_id, failures, error)
+                logger.warning("demonstration of %s, attempt %d: %s", task_id, failures, error)
                 if failures == environment.max_attempts:
                     raise
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from arpo_verl.files import replace_directory, write_whole
 from arpo_verl.records.documents import EpisodeRecord
 from arpo_verl.records.layout import (
     EPISODE_FILE,
@@ -68,7 +69,7 @@ class EpisodeFolder:
     def add_screenshot(self, screenshot: bytes) -> None:
         """Write the next screenshot."""
         name = screenshot_name(len(self._screenshots), screenshot)
-        _write_whole(self._open_scratch, name, screenshot)
+        write_whole(self._open_scratch / name, screenshot, sync=False)
         self._screenshots.append(name)
 
     def finish(self, record: EpisodeRecord, *, keep_screenshots: bool = True) -> Path:
@@ -80,9 +81,8 @@ class EpisodeFolder:
         (scratch / LIVE_FILE).unlink(missing_ok=True)
         (scratch / EPISODE_FILE).write_bytes(_json(record.content))
         (scratch / TOKENS_FILE).write_bytes(_tokens(record.replies))
-        if self._target.exists():  # the same session anew, after a run was resumed
-            shutil.rmtree(self._target)
-        os.replace(scratch, self._target)
+        # What is there is the same session, recorded before the run was resumed.
+        replace_directory(scratch, self._target)
         self._scratch = None
         return self._target
 
@@ -138,15 +138,7 @@ def add_missing_screenshots(folder: Path, screenshots: Sequence[bytes]) -> None:
         return
     for name, screenshot in zip(names, screenshots, strict=False):
         if is_screenshot(name) and not (folder / name).exists():
-            _write_whole(folder, name, screenshot)
-
-
-def _write_whole(folder: Path, name: str, content: bytes) -> None:
-    """Write a file so that no reader ever sees half of it."""
-    part = os.path.join(folder, f"{HIDDEN}{name}")
-    with open(part, "wb") as file:
-        file.write(content)
-    os.replace(part, os.path.join(folder, name))
+            write_whole(folder / name, screenshot, sync=False)
 
 
 def _json(document: Mapping[str, Any], indent: int | None = 1) -> bytes:
