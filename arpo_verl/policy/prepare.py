@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from arpo_verl.config import require
+from arpo_verl.config import check_fields, number, require, whole
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.files import replacing_directory
 from arpo_verl.policy.architecture import MAX_PIXELS, MERGE_SIZE, MIN_PIXELS, PATCH_SIZE, PolicySize
@@ -44,21 +44,20 @@ class PolicyConfig:
     """Of the weights and of the order of demonstrations."""
     tasks: str = "embedded"
     """As `load_tasks` takes it; the expert must know each of them."""
-    target_success: float = 0.36
+    target_success: Annotated[
+        float, number(lambda x: 0 < x < 1, "between 0 and 1", "0.36 leaves RL something to learn")
+    ] = 0.36
     """See `WarmStartConfig.target_success`."""
     floor: float = 0.0
     """See `WarmStartConfig.floor`."""
-    demonstrations_per_task: int = 1
+    demonstrations_per_task: Annotated[int, whole(1, "at least 1")] = 1
     """More only pay where a task's screens differ from one time to the next."""
-    num_desktops: int = 3
+    num_desktops: Annotated[int, whole(1, "at least 1")] = 3
     """Desktops that demonstrations are played on at once."""
     size: PolicySize = field(default_factory=PolicySize)
 
     def __post_init__(self) -> None:
-        for name in ("demonstrations_per_task", "num_desktops"):
-            require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        ok = 0 < self.target_success < 1
-        require(ok, "target_success", "between 0 and 1", self.target_success, "0.36 leaves RL something to learn")
+        check_fields(self)
 
 
 @dataclass(frozen=True)

@@ -367,8 +367,6 @@ def replayed_batch(tq, rollouts, replaying, demonstration=False):
         ("truncated", 0.5, math.exp(0.5)),
         ("truncated", 1.0, 2.0),
         ("truncated", -1.0, math.exp(-1)),
-        ("clip", 0.5, math.exp(0.5)),
-        ("clip", 1.0, 0.0),
     ],
 )
 def test_a_correction_weighs_the_replay_and_no_other_row(
