@@ -18,7 +18,8 @@ from pathlib import Path
 from held_out import SUFFIX
 from trainer_run import TrainerRun
 
-from arpo_verl.records.run import TRAJECTORIES, Run, open_run
+from arpo_verl.records.layout import TRAJECTORIES
+from arpo_verl.records.run import Run, open_run
 from arpo_verl.records.summaries import EpisodeSummary
 
 _BASE = "base"

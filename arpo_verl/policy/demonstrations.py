@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -60,8 +61,8 @@ def collect_demonstrations(
 
     async def play_job(job: Job, desktop: BlockingDesktop) -> None:
         number, task = job
-        arguments = task, expert(task.task_id), desktop, image_size(screen), screen
-        done[number] = await asyncio.get_running_loop().run_in_executor(threads, play_expert, *arguments)
+        play = partial(play_expert, task, expert(task.task_id), desktop, image_size(screen), screen)
+        done[number] = await asyncio.get_running_loop().run_in_executor(threads, play)
         progress.update()
 
     async def play_all() -> None:
@@ -96,13 +97,14 @@ async def _play_in_slot(
         with ThreadedDesktop(environment, f"demonstration-{slot}.{generation}") as desktop:
             try:
                 while job is not None:
+                    task_id = job[1].task_id
                     await play_job(job, desktop)
                     job, failures = next(jobs, None), 0
                 return
             except (DesktopError, TaskError) as error:
                 # A busy machine may draw a window later than the script clicks it: that too deserves a second try.
                 failures += 1
-                logger.warning("demonstration of %s, attempt %d: %s", job[1].task_id, failures, error)
+                logger.warning("demonstration of %s, attempt %d: %s", task_id, failures, error)
                 if failures == environment.max_attempts:
                     raise
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 from PIL import Image
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.records.episode_folder import EPISODE_FILE, TOKENS_FILE
+from arpo_verl.records.json_files import parse_json
+from arpo_verl.records.layout import EPISODE_FILE, HIDDEN, TOKENS_FILE, read_episode
 from arpo_verl.rollout.sequence import Generated
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Size
@@ -74,28 +74,27 @@ def read_episodes(source: Path | str) -> Iterator[RecordedEpisode]:
 def _read_folder(folder: Path) -> Iterator[RecordedEpisode]:
     # By `step_000012/<task>__<uid>_<session>`: the order of training, and the same on every machine.
     # Hidden folders are episodes that a killed run was about to finish.
-    paths = sorted(path for path in folder.rglob(EPISODE_FILE) if not path.parent.name.startswith("."))
-    if not paths:
+    folders = sorted(path.parent for path in folder.rglob(EPISODE_FILE) if not path.parent.name.startswith(HIDDEN))
+    if not folders:
         raise ReplayError(
             f"{folder} must hold recorded episodes, but no {EPISODE_FILE} is in it; record them with "
             "gui_agent.trajectory_dir"
         )
-    yield from map(_read_episode, paths)
+    yield from map(_read_recorded, folders)
 
 
-def _read_episode(path: Path) -> RecordedEpisode:
-    values = json.loads(path.read_text(encoding="utf-8"))
-    tokens = path.with_name(TOKENS_FILE)
-    replies = json.loads(tokens.read_text(encoding="utf-8")) if tokens.exists() else []
+def _read_recorded(folder: Path) -> RecordedEpisode:
+    values, tokens = read_episode(folder), folder / TOKENS_FILE
+    replies = parse_json(tokens.read_bytes()) if tokens.exists() else []
     has_size = values.get("image_size") is not None
     return RecordedEpisode(
-        source=str(path.parent),
+        source=str(folder),
         task_id=values["task_id"],
         instruction=values["instruction"],
         success=float(values["success"]),
         reward=float(values["reward"]),
         stop_reason=values["stop_reason"],
-        screenshots=_screenshots(path.parent, values["screenshots"]),
+        screenshots=_screenshots(folder, values["screenshots"]),
         replies=tuple(turn["text"] for turn in values["turns"]),
         tokens=tuple(Generated(tuple(reply["token_ids"]), _tuple(reply["log_probs"])) for reply in replies),
         image_size=Size(*values["image_size"]) if has_size else None,
