@@ -2,8 +2,10 @@
 # make test   the test suite
 # make test-pure  the tests that need no veRL, no Ray, no Torch and no desktop, on PYTHON in an environment of their own
 # make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.choice*' takes some of them
+# make docs   the documents and the public docstrings as a site, in site/
 # make setup  what both need: Debian packages and a virtual environment; a second run repeats nothing
 # make osworld-packages  the programs that OSWorld's own tasks work with; `make test` installs them, `make demo` does not
+# make dist   the wheel and the source archive, checked, in dist/
 # Variables: PYTHON (3.10 or newer) makes the virtual environment; RUN_DIR takes the demo's output, and an interrupted
 # demo goes on when given its RUN_DIR again; RECIPE_ARGS are added to the training command.
 
@@ -21,10 +23,10 @@ MUTANTS ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup packages osworld-packages demo test test-pure mutants lint clean
+.PHONY: help setup packages osworld-packages demo test test-pure mutants lint docs dist clean
 
 help:
-	@sed -n '1,8s/^# //p' Makefile
+	@sed -n 's/^# //p; /^$$/q' Makefile
 
 setup: packages $(READY)
 
@@ -64,6 +66,16 @@ mutants: setup
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+docs: setup
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -r setup.py --extra docs
+	$(BIN)/mkdocs build --strict --config-file docs/mkdocs/mkdocs.yml
+
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) .cache runs mutants build dist *.egg-info
+	rm -rf $(VENV) .cache runs mutants site build dist *.egg-info

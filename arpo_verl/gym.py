@@ -10,6 +10,7 @@ the evaluator's verdict in the step that ends the episode, and 0 before.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -31,13 +32,29 @@ from arpo_verl.environments.config import EMBEDDED
 from arpo_verl.errors import TaskError
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.tasks.loader import TaskPath, load_tasks
-from arpo_verl.types import Action, Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Size, Task, TypeText, Wait
+from arpo_verl.types import (
+    Action,
+    Button,
+    Click,
+    Direction,
+    Drag,
+    Fail,
+    Finish,
+    Hotkey,
+    Move,
+    Point,
+    Scroll,
+    Size,
+    Task,
+    TypeText,
+    Wait,
+)
 
 ENV_ID = "arpo_verl/Desktop-v0"
 KINDS: tuple[type[Action], ...] = (Click, Drag, Move, Hotkey, TypeText, Scroll, Wait, Finish, Fail)
 """What `kind` of a sample of the action space counts."""
-BUTTONS = ("left", "right", "middle")
-DIRECTIONS = ("up", "down", "left", "right")
+BUTTONS: tuple[Button, ...] = ("left", "right", "middle")
+DIRECTIONS: tuple[Direction, ...] = ("up", "down", "left", "right")
 KEYS = ("", *sorted(KEY_NAMES))
 """What each of the three `keys` of a sample counts; the empty one is no key."""
 MAX_TEXT = 200
@@ -114,10 +131,11 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
         self._num_steps += 1
         terminated = isinstance(typed, (Finish, Fail))
         truncated = not terminated and self._num_steps >= self._max_steps
-        reward, info = 0.0, {"task_id": self._task.task_id}
+        reward = 0.0
+        info: dict[str, Any] = {"task_id": self._task.task_id}
         if terminated or truncated:
             evaluation = self._desktop.evaluate()
-            reward, info = evaluation.score, {**info, "metrics": evaluation.metrics}
+            reward, info["metrics"] = evaluation.score, evaluation.metrics
             self._task = None
         return self._screen, reward, terminated, truncated, info
 
@@ -157,6 +175,7 @@ def to_action(sample: Mapping[str, Any]) -> Action:
         return TypeText(str(sample["text"]))
     if kind is Scroll:
         return Scroll(DIRECTIONS[int(sample["direction"])], point, int(sample["notches"]))
+    assert issubclass(kind, (Wait, Finish, Fail))
     return kind()
 
 
@@ -164,8 +183,8 @@ def _action_space(screen: Size) -> spaces.Dict:
     return spaces.Dict(
         {
             "kind": spaces.Discrete(len(KINDS)),
-            "point": spaces.MultiDiscrete(screen),
-            "end": spaces.MultiDiscrete(screen),
+            "point": spaces.MultiDiscrete(list(screen)),
+            "end": spaces.MultiDiscrete(list(screen)),
             "button": spaces.Discrete(len(BUTTONS)),
             "count": spaces.Discrete(3, start=1),
             "keys": spaces.MultiDiscrete([len(KEYS)] * 3),
@@ -177,7 +196,7 @@ def _action_space(screen: Size) -> spaces.Dict:
 
 
 def _as_tasks(tasks: TaskPath | Iterable[Task]) -> list[Task]:
-    found = list(tasks) if not isinstance(tasks, str) and hasattr(tasks, "__iter__") else load_tasks(tasks)
+    found = load_tasks(tasks) if isinstance(tasks, (str, os.PathLike)) else list(tasks)
     require(bool(found), "tasks", "at least one task", found)
     return found
 

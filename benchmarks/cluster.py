@@ -30,7 +30,7 @@ from arpo_verl import types
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import DesktopError
 from arpo_verl.pool.desktop_pool import DesktopPool
-from arpo_verl.records.run_summary import read_metrics
+from arpo_verl.records.metrics import read_metrics
 from arpo_verl.tasks.loader import load_tasks
 from arpo_verl.types import Action, Point, Task
 

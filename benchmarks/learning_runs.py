@@ -18,7 +18,8 @@ from pathlib import Path
 from held_out import SUFFIX
 from trainer_run import TrainerRun
 
-from arpo_verl.records.run import TRAJECTORIES, Run, open_run
+from arpo_verl.records.layout import TRAJECTORIES
+from arpo_verl.records.run import Run, open_run
 from arpo_verl.records.summaries import EpisodeSummary
 
 _BASE = "base"
@@ -28,8 +29,6 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     # Its training steps play several times as many episodes.
     "dynamic_sampling": ("+baseline=dynamic_sampling", "trainer.test_freq=2", "trainer.save_freq=2"),
     "arpo_truncated": ("replay.correction=truncated",),
-    "arpo_newest": ("replay.choice=newest",),
-    "arpo_shortest": ("replay.choice=shortest",),
     "arpo_most_likely": ("replay.choice=most_likely",),
 }
 """What stands behind the common command line."""

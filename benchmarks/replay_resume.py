@@ -26,7 +26,7 @@ from figures import show, write
 from trainer_run import GROUPS, TrainerRun, Workplace, await_end, trainer_arguments
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.records.run_summary import read_metrics
+from arpo_verl.records.metrics import read_metrics
 from arpo_verl.replay.choice import Group, Outcome, choose_replays
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.persistence import load_store

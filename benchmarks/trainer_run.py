@@ -19,7 +19,8 @@ from typing import Any
 import psutil
 from figures import Arguments
 
-from arpo_verl.records.run_summary import METRICS_FILE, read_metrics
+from arpo_verl.records.layout import METRICS_FILE
+from arpo_verl.records.metrics import read_metrics
 from arpo_verl.tasks.loader import EMBEDDED_DIR
 
 ROOT = Path(__file__).parents[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TypeVar
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.threaded import ThreadedDesktop
+from arpo_verl.files import write_whole
 from arpo_verl.types import Action, Evaluation, Observation, Task
 
 T = TypeVar("T")
@@ -56,7 +56,5 @@ class WatchedDesktop(DesktopEnvironment):
 
     def _see(self, observation: Observation) -> Observation:
         # Replaced whole, so that a viewer that watches the file never reads half an image.
-        part = self._newest.with_suffix(".part")
-        part.write_bytes(observation.screenshot)
-        os.replace(part, self._newest)
+        write_whole(self._newest, observation.screenshot, sync=False)
         return observation

@@ -42,7 +42,7 @@ def environment_factory(config: EnvironmentConfig) -> EnvironmentFactory:
 def _load_factory(name: str) -> EnvironmentFactory:
     module_name, _, attribute = name.partition(":")
     try:
-        factory = getattr(importlib.import_module(module_name), attribute)
+        factory: EnvironmentFactory = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"environment.provider must name an importable package.module:factory, got {name!r}: {error}; "

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.records.json_files import GrowingFile, as_number
+from arpo_verl.records.layout import GROUPS_FILE
 from arpo_verl.records.summaries import EpisodeKey, EpisodeSummary
-
-GROUPS_FILE = "groups.jsonl"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,13 @@ from typing import Any
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.records.groups import UNTRAINED, Groups, TrainedGroup, Training, TrainingIndex
-from arpo_verl.records.json_files import read_json_object
+from arpo_verl.records.layout import METRICS_FILE, TRAJECTORIES, read_episode, step_of
 from arpo_verl.records.live import RunningEpisode, read_pool, read_running
 from arpo_verl.records.metrics import Metrics, MetricsFiles
-from arpo_verl.records.run_summary import METRICS_FILE
 from arpo_verl.records.step_folders import StepFolders
-from arpo_verl.records.summaries import EPISODE_FILE, EpisodeSummary, step_of
+from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.records.table import Table
 
-TRAJECTORIES = "trajectories"
 REFRESH_S = 0.5
 """Least time between two looks at the folder: several pages that poll cost no more than one."""
 _REST = 9
@@ -89,7 +87,7 @@ class Run:
 
     def _refresh(self) -> None:
         folders_changed = self._folders.refresh()
-        groups_changed = self._groups.refresh(self._folders.steps)
+        groups_changed = self._groups.refresh(self._folders.listings.names)
         if folders_changed or groups_changed:
             episodes = sorted(self._folders.episodes.values(), key=lambda episode: (episode.step, episode.id))
             self._snapshot = Snapshot(
@@ -131,7 +129,7 @@ class Run:
         """
         folder = self.folder(episode_id)
         try:
-            return read_json_object(folder / EPISODE_FILE)
+            return read_episode(folder)
         except (OSError, ValueError) as error:
             raise KeyError(episode_id) from error
 
@@ -162,7 +160,7 @@ class Run:
         """The episodes being played."""
         with self._lock:
             self._folders.list_folders()
-            folders = list(self._folders.unfinished())
+            folders = list(self._folders.listings.unfinished())
         return read_running(folders)
 
     def pool(self) -> dict[str, Any] | None:

@@ -42,5 +42,6 @@ def data_frame(records: Iterable[dict[str, Any]], index: str | None = None) -> p
 
 def _records(value: Any) -> list[dict[str, Any]]:
     if hasattr(value, "records"):
-        return value.records()
+        records: list[dict[str, Any]] = value.records()
+        return records
     return [{field.name: getattr(value, field.name) for field in dataclasses.fields(value)}]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from arpo_verl.records.run_summary import keep_earlier_metrics
+from arpo_verl.records.metrics import keep_earlier_metrics
 
 
 def test_several_rows_of_a_step_are_one(written, run):

@@ -9,7 +9,7 @@ import pytest
 from support.viewer_run import png
 
 from arpo_verl.errors import ConfigError, MissingDependencyError
-from arpo_verl.records import step_folders
+from arpo_verl.records import listing, step_folders
 from arpo_verl.records.run import open_run
 
 
@@ -233,7 +233,7 @@ def test_a_disk_that_fails_for_a_while_takes_nothing_back(written, run, monkeypa
         raise OSError(116, "Stale file handle")
 
     with monkeypatch.context() as failing:
-        failing.setattr(step_folders.os, "scandir", fail)
+        failing.setattr(listing.os, "scandir", fail)
         assert len(run.snapshot().episodes) == 1
     assert len(run.snapshot().episodes) == 2
 

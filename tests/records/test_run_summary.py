@@ -5,7 +5,8 @@ import json
 import pytest
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.records.run_summary import format_summary, keep_earlier_metrics, summarize_run
+from arpo_verl.records.metrics import keep_earlier_metrics
+from arpo_verl.records.run_summary import format_summary, summarize_run
 
 
 def write_metrics(folder, rows):

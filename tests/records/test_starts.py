@@ -4,7 +4,8 @@ import json
 
 from omegaconf import OmegaConf
 
-from arpo_verl.records.starts import STARTS_FILE, note_start, read_starts, recipe_values
+from arpo_verl.records.layout import STARTS_FILE
+from arpo_verl.records.starts import note_start, read_starts, recipe_values
 from arpo_verl.versions import installed_version
 
 RECIPE = {
