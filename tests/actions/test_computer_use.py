@@ -143,6 +143,9 @@ def test_the_canonical_form_is_that_of_the_prompt():
     for arguments in ({"action": "left_click", "coordinate": [182, 126]}, {"action": "terminate", "status": "failure"}):
         written.append(call(**arguments))
     assert PIXELS.format(reply, IMAGE, SCREEN) == "\n".join(written)
+    assert PIXELS.format(Reply("", (Fail(),)), IMAGE, SCREEN) == written[-1]
+    assert '"text": "é"' in PIXELS.format(Reply("", (TypeText("é"),)), IMAGE, SCREEN)
+    assert '"pixels": 1}' in PIXELS.format(Reply("", (Scroll("up", notches=1),)), IMAGE, SCREEN)
     assert '"coordinate": [500, 500]' in THOUSANDTHS.format(reply, IMAGE, SCREEN)
 
 
@@ -152,6 +155,12 @@ def test_the_canonical_form_is_that_of_the_prompt():
 def test_what_the_tool_lacks_cannot_be_written(action):
     with pytest.raises(ActionParseError, match="computer_use has no"):
         PIXELS.format(Reply("", (action,)), IMAGE, SCREEN)
+
+
+@pytest.mark.parametrize("tag", ["<tool_call>", "</think>"])
+def test_a_thought_that_holds_one_of_the_grammars_tags_cannot_be_written(tag):
+    with pytest.raises(ActionParseError, match=f"must not hold the grammar's own tags, got 'a {tag} b'"):
+        PIXELS.format(Reply(f"a {tag} b", (Fail(),)), IMAGE, SCREEN)
 
 
 # --- Properties --------------------------------------------------------------------------------------------------

@@ -116,6 +116,7 @@ HOSTILE = [
     "if (a < b) { return '\\t'; }",
     "naïve < déjà 'vu'",
     "日本語\n<b>",
+    "é pyautogui.typewrite('<')",
     "\x00\x1b\x7f",
 ]
 
@@ -130,6 +131,10 @@ def test_typed_text_arrives_whole_through_the_clients_rewriting(text, rewrite):
 
 def test_the_clients_rewriting_does_touch_the_plain_form(rewrite):
     assert rewrite("pyautogui.typewrite('a<b')") != "pyautogui.typewrite('a<b')"
+
+
+def test_each_end_of_a_line_is_one_enter():
+    assert typed(run(to_code(TypeText("a\r\nb\rc\nd")))) == "a\nb\nc\nd"
 
 
 @given(st.text(max_size=80) | st.text("pyautogui.typewrite('<\")\\u003c\n", max_size=80))

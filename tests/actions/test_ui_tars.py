@@ -1,5 +1,6 @@
 """UI-TARS-1.5 text to typed actions and back."""
 
+import re
 import time
 
 import pytest
@@ -58,6 +59,8 @@ def test_every_coordinate_form_scales_from_the_image_to_the_screen(position, nam
         ("finished(content='42')", Finish("42")),
         ("call_user()", Fail()),
         ("error_env()", Fail()),
+        ("call_user(content='I cannot.')", Fail()),
+        ("drag(start_box='(0,0)',end_box='(0,0)')", Drag(Point(0, 0), Point(0, 0))),
     ],
 )
 def test_every_action_of_the_grammar_parses(call, action):
@@ -95,6 +98,16 @@ def test_the_thought_is_what_stands_before_the_action():
     assert parse_reply("Thought: one\ntwo\nAction: wait()", IMAGE, SCREEN).thought == "one\ntwo"
     assert parse_reply("no label Action: wait()", IMAGE, SCREEN).thought == "no label"
     assert parse_reply("Thought: the Action: label\nAction: wait()", IMAGE, SCREEN).thought == "the Action: label"
+
+
+def test_a_label_amid_a_line_counts_where_no_line_starts_with_one_and_then_the_last():
+    reply = parse_reply("Thought: after Action: comes one. Action:wait()", IMAGE, SCREEN)
+    assert reply == Reply("after Action: comes one.", (Wait(),))
+
+
+def test_a_line_may_end_as_on_windows():
+    reply = parse_reply("Thought: a\r\nb\r\nAction: wait()\r\n\r\nwait()", IMAGE, SCREEN)
+    assert reply == Reply("a\nb", (Wait(), Wait()))
 
 
 def test_the_far_edge_of_the_image_is_the_last_pixel_of_the_screen():
@@ -144,6 +157,7 @@ def test_what_is_not_in_the_grammar_is_refused_with_the_reason(text, reason):
         ("Ctrl+Shift+T", ("ctrl", "shift", "t")),
         ("control-alt-delete", ("ctrl", "alt", "delete")),
         ("ctrl++", ("ctrl", "+")),
+        ("a+b", ("a", "b")),
         ("ctrl +", ("ctrl", "+")),
         ("ctrl -", ("ctrl", "-")),
         ("cmd", ("win",)),
@@ -166,8 +180,9 @@ def test_what_the_grammar_lacks_cannot_be_written():
     for action in (Click(None), Drag(None, Point(0, 0)), Move(Point(0, 0)), Scroll("up", notches=3)):
         with pytest.raises(ActionParseError, match="UI-TARS has no action"):
             format_reply(Reply("", (action,)), IMAGE, SCREEN)
-    with pytest.raises(ActionParseError, match="must not hold"):
-        format_reply(Reply("x\nAction: y", (Wait(),)), IMAGE, SCREEN)
+    for thought in ("x\nAction: y", "Thought: x"):
+        with pytest.raises(ActionParseError, match=f"must not hold.*got {re.escape(repr(thought))}"):
+            format_reply(Reply(thought, (Wait(),)), IMAGE, SCREEN)
 
 
 def test_the_canonical_form_is_that_of_the_prompt():
@@ -176,6 +191,9 @@ def test_the_canonical_form_is_that_of_the_prompt():
         "Thought: I click.\nAction: click(start_box='<|box_start|>(182,126)<|box_end|>')\n\ntype(content='a\\'b\\n')"
     )
     assert format_reply(reply, IMAGE, SCREEN) == expected
+    assert format_reply(Reply("", (Finish(),)), IMAGE, SCREEN) == "Action: finished()"
+    typed = format_reply(Reply("", (TypeText('\\ \t \r "'),)), IMAGE, SCREEN)
+    assert typed == "Action: type(content='\\\\ \\t \\r \"')"
 
 
 # --- Properties --------------------------------------------------------------------------------------------------
