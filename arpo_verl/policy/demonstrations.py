@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+import queue
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import count
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from arpo_verl.environments.threaded import ThreadedDesktop
 from arpo_verl.errors import DesktopError, TaskError
 from arpo_verl.files import replacing_directory
 from arpo_verl.records.recorder import record_episode
-from arpo_verl.rollout.blocking import BlockingDesktop, play_blocking, run_blocking
+from arpo_verl.rollout.blocking import BlockingDesktop, play_blocking
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.episode import Episode
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
@@ -56,57 +55,62 @@ def collect_demonstrations(
         DesktopError: `environment.max_attempts` desktops failed at one demonstration.
     """
     screen = environment.screen_size
-    jobs = enumerate(task for _ in range(repeats) for task in tasks)
+    jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    for job in enumerate(task for _ in range(repeats) for task in tasks):
+        jobs.put(job)
     done: dict[int, Episode] = {}
 
-    async def play_job(job: Job, desktop: BlockingDesktop) -> None:
+    def play_job(job: Job, desktop: BlockingDesktop) -> None:
         number, task = job
-        play = partial(play_expert, task, expert(task.task_id), desktop, image_size(screen), screen)
-        done[number] = await asyncio.get_running_loop().run_in_executor(threads, play)
+        done[number] = play_expert(task, expert(task.task_id), desktop, image_size(screen), screen)
         progress.update()
 
-    async def play_all() -> None:
+    with (
+        tqdm(total=jobs.qsize(), desc="demonstrations", unit="episode") as progress,
+        ThreadPoolExecutor(environment.num_desktops) as threads,
+    ):
         slots = [
-            asyncio.create_task(_play_in_slot(slot, jobs, play_job, environment))
-            for slot in range(environment.num_desktops)
+            threads.submit(_play_in_slot, slot, jobs, play_job, environment) for slot in range(environment.num_desktops)
         ]
         try:
-            await asyncio.gather(*slots)
+            for slot in as_completed(slots):
+                slot.result()
         finally:
-            for slot in slots:
-                slot.cancel()
-            await asyncio.gather(*slots, return_exceptions=True)
-
-    with (
-        ThreadPoolExecutor(environment.num_desktops) as threads,
-        tqdm(total=repeats * len(tasks), desc="demonstrations", unit="episode") as progress,
-    ):
-        run_blocking(play_all())
+            while _next(jobs) is not None:  # after a failure: the other desktops end with the episode at hand
+                pass
     return [done[repeat * len(tasks) + number] for number in range(len(tasks)) for repeat in range(repeats)]
 
 
-async def _play_in_slot(
+def _play_in_slot(
     slot: int,
-    jobs: Iterator[Job],
-    play_job: Callable[[Job, BlockingDesktop], Awaitable[None]],
+    jobs: queue.SimpleQueue[Job],
+    play_job: Callable[[Job, BlockingDesktop], None],
     environment: EnvironmentConfig,
 ) -> None:
     """Play one job after the other on one desktop, and a failed one again on a fresh one."""
-    job, failures = next(jobs, None), 0
+    job, failures = _next(jobs), 0
     for generation in count(1):
         with ThreadedDesktop(environment, f"demonstration-{slot}.{generation}") as desktop:
-            try:
-                while job is not None:
-                    task_id = job[1].task_id
-                    await play_job(job, desktop)
-                    job, failures = next(jobs, None), 0
+            while job is not None:
+                try:
+                    play_job(job, desktop)
+                except (DesktopError, TaskError) as error:
+                    # A busy machine may draw a window later than the script clicks it: that too deserves a second try.
+                    failures += 1
+                    logger.warning("demonstration of %s, attempt %d: %s", job[1].task_id, failures, error)
+                    if failures == environment.max_attempts:
+                        raise
+                    break
+                job, failures = _next(jobs), 0
+            else:
                 return
-            except (DesktopError, TaskError) as error:
-                # A busy machine may draw a window later than the script clicks it: that too deserves a second try.
-                failures += 1
-                logger.warning("demonstration of %s, attempt %d: %s", task_id, failures, error)
-                if failures == environment.max_attempts:
-                    raise
+
+
+def _next(jobs: queue.SimpleQueue[Job]) -> Job | None:
+    try:
+        return jobs.get_nowait()
+    except queue.Empty:
+        return None
 
 
 def play_expert(task: Task, replies: Sequence[Reply], desktop: BlockingDesktop, image: Size, screen: Size) -> Episode:
