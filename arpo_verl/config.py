@@ -26,7 +26,7 @@ def build_config(cls: type[ConfigT], section: str, values: Mapping[str, Any] | N
         ConfigError: for a name that the section does not have, or a value that it does not take.
     """
     values = {} if values is None else dict(values)
-    known = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    known = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]  # `cls` is a dataclass
     for name in values:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)

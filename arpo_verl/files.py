@@ -1,19 +1,42 @@
-"""Files that are there whole or not at all, whatever kills the process or the machine. Pure."""
+"""Files and folders that are there whole or not at all, whatever kills the process or the machine. Pure.
+
+Two places write otherwise, on purpose: `live.json` is overwritten in its place (`records.episode_folder`), and a
+download goes into a part of its host's name, so that the next attempt overwrites what a killed one left
+(`environments.osworld.downloads`).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import logging
 import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
+
+logger = logging.getLogger(__name__)
 
 PART_PREFIX = ".part-"
 """Of what an interrupted write leaves behind."""
 
 _CHUNK_BYTES = 1 << 20
+_LOCK = ".in-use"
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write `content` under another name, sync it, and give it its own name in one step.
+# --- Files -----------------------------------------------------------------------------------------------------------
+
+
+def write_whole(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Write `content` under another name, and give it its own name in one step.
+
+    Args:
+        sync: have the disk keep the content before it gets its name; without, no reader ever sees half of it either,
+            but a machine that loses its power may.
 
     Raises:
         OSError: the disk refuses; `path` is as it was.
@@ -21,13 +44,19 @@ def write_whole(path: Path, content: bytes) -> None:
     part = path.with_name(f"{PART_PREFIX}{uuid4().hex}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(descriptor, view[:_CHUNK_BYTES]) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.replace(part, path)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(descriptor, view[:_CHUNK_BYTES]) :]
+            if sync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
 
 
 def link_whole(source: Path, path: Path) -> bool:
@@ -53,3 +82,85 @@ def remove_files(folder: Path, prefixes: tuple[str, ...], keep: frozenset[str]) 
     for entry in os.scandir(folder):
         if entry.name.startswith(prefixes) and entry.name not in keep and entry.is_file(follow_symlinks=False):
             os.unlink(entry.path)
+
+
+# --- Folders ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def replacing_directory(target: Path) -> Iterator[Path]:
+    """Give a scratch folder that takes `target`'s place when the block ends well, and vanishes when it does not."""
+    target = target.absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        yield scratch
+        scratch.chmod(0o755)
+        replace_directory(scratch, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def replace_directory(scratch: Path, target: Path) -> None:
+    """Give a finished folder its place; what is there is removed first.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    if target.exists():
+        shutil.rmtree(target)
+    os.replace(scratch, target)
+
+
+class ScratchFolder:
+    """A new folder of this process. It goes with `remove`, when this object is dropped, when the interpreter ends, or,
+    where the process was killed, when the next one asks for such a folder.
+
+    Args:
+        parent: made where it is missing.
+        kind: begins the folder's name, and those of the others that are looked through for abandoned ones.
+        name: comes after it.
+
+    Raises:
+        OSError: nothing can be written there, or it has no locks.
+    """
+
+    def __init__(self, parent: Path, kind: str, name: str = ""):
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(parent, kind)
+        hidden = Path(tempfile.mkdtemp(prefix=f".{kind}{name}", dir=parent))
+        # The kernel lets go of the lock however the process ends.
+        lock = os.open(hidden / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Under its name only once it is locked: else another process could take it for abandoned.
+        self.path = hidden.rename(parent / hidden.name.removeprefix("."))
+        self._finalizer = weakref.finalize(self, _remove_own, self.path, lock, os.getpid())
+
+    def remove(self) -> None:
+        """Remove it; safe to call twice."""
+        self._finalizer()
+
+
+def _remove_own(folder: Path, lock: int, owner: int) -> None:
+    if os.getpid() == owner:  # not in a forked child, which ends with a copy of this
+        _remove_locked(folder, lock)
+
+
+def _remove_locked(folder: Path, lock: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
+
+
+def _remove_abandoned(parent: Path, kind: str) -> None:
+    for folder in parent.glob(f"{kind}*"):
+        try:
+            lock = os.open(folder / _LOCK, os.O_RDWR)
+        except OSError:
+            continue  # being removed right now, or not ours
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            continue
+        logger.info("removing %s, which a process that is gone left behind", folder)
+        _remove_locked(folder, lock)

@@ -36,13 +36,16 @@ class Task:
 
 # --- Actions -----------------------------------------------------------------------------------------------------
 
+Button = Literal["left", "right", "middle"]
+Direction = Literal["up", "down", "left", "right"]
+
 
 @dataclass(frozen=True)
 class Click:
     """Press and release a mouse button `count` times at one point, or where the pointer is when `point` is None."""
 
     point: Point | None
-    button: Literal["left", "right", "middle"] = "left"
+    button: Button = "left"
     count: int = 1
 
 
@@ -79,7 +82,7 @@ class TypeText:
 class Scroll:
     """Turn the wheel at `point`, or where the pointer is when `point` is None."""
 
-    direction: Literal["up", "down", "left", "right"]
+    direction: Direction
     point: Point | None = None
     notches: int | None = None
     """How far; None, where the model's grammar has no amount, is as far as the environment usually scrolls."""

@@ -9,12 +9,9 @@ every recorded verdict of that step is judged anew: its actions are done again o
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,17 +22,18 @@ from typing import Any
 
 import psutil
 import ray
+from figures import Arguments, machine, report
 from ray.cluster_utils import Cluster
+from trainer_run import TrainerRun, make_policy
 
 from arpo_verl import types
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import DesktopError
 from arpo_verl.pool.desktop_pool import DesktopPool
-from arpo_verl.records.run_summary import read_metrics
+from arpo_verl.records.metrics import read_metrics
 from arpo_verl.tasks.loader import load_tasks
 from arpo_verl.types import Action, Point, Task
 
-ROOT = Path(__file__).resolve().parents[1]
 TRAINER_TIMEOUT_S = 1500.0
 BOOT_TIMEOUT_S = 300.0
 START_ATTEMPTS = 4
@@ -181,22 +179,19 @@ def train_and_kill(nodes: Nodes, plan: Plan, policy: Path, run_dir: Path) -> dic
     kill_step = max(2, plan.steps - 1)
     trainer = start_trainer(nodes, plan, policy, run_dir)
     try:
-        await_episode(trainer, run_dir, kill_step)
+        trainer.wait_for(lambda: any(episode_files(run_dir, kill_step)), TRAINER_TIMEOUT_S)
         playing = len(list(episode_files(run_dir, kill_step)))
         killed_at, killed = time.time(), nodes.kill_last()
-        code = trainer.wait(TRAINER_TIMEOUT_S)
+        trainer.wait(TRAINER_TIMEOUT_S)
     finally:
-        trainer.kill()
-    if code != 0:
-        raise SystemExit(f"the trainer ended with status {code}:\n{last_words(run_dir)}")
+        trainer.stop()
     figures = {"kill_step": kill_step, "episodes_over_when_killed": playing, "killed_node": killed}
     return {**figures, **examine_run(run_dir, plan, kill_step, killed, killed_at)}
 
 
-def start_trainer(nodes: Nodes, plan: Plan, policy: Path, run_dir: Path) -> subprocess.Popen[bytes]:
+def start_trainer(nodes: Nodes, plan: Plan, policy: Path, run_dir: Path) -> TrainerRun:
     """The stock trainer process, on the cluster."""
     overrides = [
-        f"run_dir={run_dir}",
         f"actor_rollout_ref.model.path={policy}",
         f"data.train_batch_size={plan.num_desktops // plan.group_size}",
         f"actor_rollout_ref.actor.ppo_mini_batch_size={plan.num_desktops // plan.group_size}",
@@ -214,32 +209,12 @@ def start_trainer(nodes: Nodes, plan: Plan, policy: Path, run_dir: Path) -> subp
         "~ray_kwargs.ray_init.num_gpus",
         f"ray_kwargs.ray_init.address={nodes.cluster.address}",
     ]
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(ROOT / "recipes")]
-    env = {**os.environ, "RAY_ADDRESS": nodes.cluster.address}
-    run_dir.mkdir(parents=True)
-    with open(run_dir / "trainer.log", "wb") as log:
-        return subprocess.Popen(
-            [*command, "--config-name", "embedded", *overrides], cwd=ROOT, env=env, stdout=log, stderr=log
-        )
-
-
-def last_words(run_dir: Path) -> str:
-    """The end of the trainer's log."""
-    return (run_dir / "trainer.log").read_text(errors="replace")[-6000:]
+    return TrainerRun(run_dir, *overrides, env={"RAY_ADDRESS": nodes.cluster.address})
 
 
 def episode_files(run_dir: Path, step: int) -> Iterator[Path]:
     """The recorded episodes of a step."""
     return run_dir.glob(f"trajectories/step_{step:06d}/*/episode.json")
-
-
-def await_episode(trainer: subprocess.Popen[bytes], run_dir: Path, step: int) -> None:
-    """Until the first episode of the step is over, while others are under way."""
-    deadline = time.monotonic() + TRAINER_TIMEOUT_S
-    while not any(episode_files(run_dir, step)):
-        if trainer.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit(f"the trainer came to no episode of step {step}:\n{last_words(run_dir)}")
-        time.sleep(0.02)
 
 
 def examine_run(run_dir: Path, plan: Plan, kill_step: int, killed: str, killed_at: float) -> dict[str, Any]:
@@ -326,32 +301,20 @@ def read_action(record: dict[str, Any]) -> Action:
 # -----------------------------------------------------------------------------------------------------------------
 
 
-def make_policy(out: Path) -> Path:
-    """A policy that solves some of the tasks."""
-    command = [sys.executable, "-m", "arpo_verl.policy", "--out", str(out), "--target-success", "0.2"]
-    subprocess.run(command, check=True, cwd=ROOT)
-    return out
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="six desktops and two steps: does it run at all")
-    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser = Arguments(__doc__, "six desktops and two steps")
     parser.add_argument("--policy", type=Path, help="made by `python -m arpo_verl.policy`; without it one is made")
     parser.add_argument("--memory-only", action="store_true", help="measure memory, without the training")
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     plan = SMOKE if arguments.smoke else FULL
     os.environ["VERL_PLATFORM"] = "cpu"  # inherited by the nodes
-    figures: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "desktops": plan.num_desktops}
+    figures: dict[str, Any] = {**machine(), "desktops": plan.num_desktops}
     with tempfile.TemporaryDirectory(prefix="cluster-") as folder, three_nodes(plan) as nodes:
         figures |= measure_memory(nodes, plan.memory_counts)
         if not arguments.memory_only:
-            policy = arguments.policy or make_policy(Path(folder) / "policy")
+            policy = arguments.policy or make_policy(Path(folder) / "policy", "--target-success", "0.2")
             figures |= train_and_kill(nodes, plan, policy.resolve(), Path(folder) / "run")
-    for name, value in figures.items():
-        print(f"{name:40} {value}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    report(figures, arguments.json)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,6 @@ Python interpreter of its own (`python -c "import pyautogui; ..."`), as OSWorld'
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from figures import Arguments, machine, report
 
 from arpo_verl.desktop.provider import EmbeddedManager, EmbeddedProvider
 from arpo_verl.environments.osworld.lean_imports import deferred_imports
@@ -140,19 +138,11 @@ def descendants(pid: int) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="few repeats and four desktops: does it run at all")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument("--desktops", type=int, help="how many at once; 16 by default, 4 with --smoke")
-    arguments = parser.parse_args()
-    count = arguments.desktops or (4 if arguments.smoke else 16)
-    figures: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "load_before": os.getloadavg()[0]}
-    figures |= {"screen": f"{SIZE.width}x{SIZE.height}", **measure_one(4 if arguments.smoke else 30)}
-    figures |= measure_many(count, 3 if arguments.smoke else 20)
-    for name, value in figures.items():
-        print(f"{name:36} {value:.3f}" if isinstance(value, float) else f"{name:36} {value}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    parser = Arguments(__doc__, "few repeats and four desktops")
+    parser.add_size("--desktops", 16, 4, "how many at once")
+    arguments = parser.parse()
+    figures = {**machine(), "screen": f"{SIZE.width}x{SIZE.height}", **measure_one(4 if arguments.smoke else 30)}
+    report(figures | measure_many(arguments.desktops, 3 if arguments.smoke else 20), arguments.json)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from figures import Arguments, write
 from PIL import Image, ImageChops
 
 SCREEN = (640, 480)
@@ -137,7 +138,8 @@ def play_ours(cases: Iterable[Case], out: Path) -> dict[str, Seen]:
 
 
 async def _play_one(case: Case, environment: Any, out: Path) -> Seen:
-    from arpo_verl.records.recorder import EpisodeRecord, write_episode
+    from arpo_verl.records.documents import EpisodeRecord
+    from arpo_verl.records.episode_folder import write_episode
     from arpo_verl.rollout.config import GuiAgentConfig
     from arpo_verl.rollout.episode import play
     from arpo_verl.rollout.scoring import Score
@@ -417,12 +419,10 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="five short episodes instead of all shipped tasks")
-    parser.add_argument("--json", type=Path, help="write all that was seen there")
+    parser = Arguments(__doc__, "five short episodes instead of all shipped tasks")
     parser.add_argument("--keep", type=Path, help="a folder for the recorded episodes and the last screens")
     parser.add_argument("--reference", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse()
     if args.reference is not None:
         serve_reference(args.reference)
         return
@@ -438,8 +438,7 @@ def main() -> None:
         theirs = json.loads((out / "reference.json").read_text())
         rows = [compare(case, ours[case.name], theirs[case.name], out) for case in cases]
     print_table(rows)
-    if args.json is not None:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write(rows, args.json)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import argparse
 import math
-import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,13 +25,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from figures import write
 from held_out import check_solvable, write_variants
 from learning_runs import METHODS, Curve, Study, Validation, train, validate_base
 from scipy.stats import t
 from tqdm import tqdm
-from trainer_run import argument_parser, write_figures
-
-from arpo_verl.tasks.loader import EMBEDDED_DIR
+from trainer_run import copy_tasks, make_policy, trainer_arguments
 
 TASKS = (
     "form-order-juice",
@@ -67,23 +64,21 @@ def main() -> None:
     ]
     figures = summarize(study, validate_base(study, work), curves)
     print(table(figures))
-    write_figures(arguments.json, figures)
+    write(figures, arguments.json)
     if arguments.plot:
         plot(curves, study.environment_steps, figures["summary"]["base"]["mean"], arguments.plot)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argument_parser(__doc__, "four tasks, two methods, few steps")
+    parser = trainer_arguments(__doc__, "four tasks, two methods, few steps")
     parser.add_argument("--plot", type=Path, help="draw the curves there, as PNG or SVG")
     parser.add_argument(
         "--methods", nargs="+", choices=list(METHODS), help="by default all; with --smoke grpo and arpo"
     )
-    parser.add_argument("--seeds", type=int, help="at most so many runs of each method; 1 with --smoke")
-    parser.add_argument("--environment-steps", type=int, help="of each run; 1200 by default, 60 with --smoke")
-    arguments = parser.parse_args()
-    arguments.environment_steps = arguments.environment_steps or (60 if arguments.smoke else 1200)
+    parser.add_size("--seeds", max(SEEDS.values()), 1, "at most so many runs of each method")
+    parser.add_size("--environment-steps", 1200, 60, "of each run")
+    arguments = parser.parse()
     arguments.methods = arguments.methods or (["grpo", "arpo"] if arguments.smoke else list(METHODS))
-    arguments.seeds = arguments.seeds or (1 if arguments.smoke else max(SEEDS.values()))
     return arguments
 
 
@@ -96,24 +91,14 @@ def _runs(methods: Sequence[str], seeds: int) -> list[tuple[str, int]]:
 def prepare(work: Path, smoke: bool, environment_steps: int) -> Study:
     """Tasks, their held-out variants, each of them solvable, and the policy that all runs start from."""
     task_ids = SMOKE_TASKS if smoke else TASKS
-    tasks, policy = work / "tasks", work / "policy"
-    tasks.mkdir(parents=True, exist_ok=True)
-    for task_id in task_ids:
-        shutil.copy(EMBEDDED_DIR / f"{task_id}.json", tasks)
+    tasks = copy_tasks(work / "tasks", task_ids)
     held_out = work / "held_out"
     if not held_out.is_dir():
         check_solvable(write_variants(held_out, task_ids))
-    command = [
-        sys.executable,
-        "-m",
-        "arpo_verl.policy",
-        "--out",
-        str(policy),
-        *(("--tasks", str(tasks)) if smoke else ()),
-    ]
-    subprocess.run([*command, "--target-success", str(TARGET_SUCCESS), "--floor", str(FLOOR)], check=True)
+    options = ["--tasks", str(tasks)] if smoke else []
+    options += ["--target-success", str(TARGET_SUCCESS), "--floor", str(FLOOR)]
     return Study(
-        policy=policy,
+        policy=make_policy(work / "policy", *options),
         tasks=tasks,
         held_out=held_out,
         environment_steps=environment_steps,

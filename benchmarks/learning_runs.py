@@ -18,7 +18,8 @@ from pathlib import Path
 from held_out import SUFFIX
 from trainer_run import TrainerRun
 
-from arpo_verl.records.run import TRAJECTORIES, Run, open_run
+from arpo_verl.records.layout import TRAJECTORIES
+from arpo_verl.records.run import Run, open_run
 from arpo_verl.records.summaries import EpisodeSummary
 
 _BASE = "base"
@@ -187,9 +188,9 @@ def _train_until(
         while (steps := _environment_steps(records)) < study.environment_steps:
             progress(steps)
             time.sleep(POLL_S)
-            if run.process.poll() is not None:
+            if run.has_ended():
                 if last:
-                    raise RuntimeError(f"the trainer ended before its budget:\n{run.output()[-4000:]}")
+                    raise RuntimeError(f"the trainer ended before its budget:\n{run.last_words()}")
                 return
     finally:
         run.stop()

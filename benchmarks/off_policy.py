@@ -15,7 +15,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer_run import GROUPS, Workplace, argument_parser, read_steps, write_figures
+from figures import write
+from trainer_run import GROUPS, Workplace, read_steps, trainer_arguments
 
 VARIANTS = {
     "off": "replay.enable=false",
@@ -64,15 +65,13 @@ def train(place: Workplace, name: str, steps: int, *options: str) -> Sequence[Ma
 
 
 def main() -> None:
-    parser = argument_parser(__doc__, "two steps each, in groups of two")
-    parser.add_argument("--steps", type=int, help="training steps of each variant; 12 by default, 2 with --smoke")
-    parser.add_argument("--older-steps", type=int, help="of the run that they go on from; 6 by default, 2 with --smoke")
-    parser.add_argument("--groups-of", type=int, help="rollouts a group; 4 by default, 2 with --smoke")
+    parser = trainer_arguments(__doc__, "two steps each, in groups of two")
+    parser.add_size("--steps", 12, 2, "training steps of each variant")
+    parser.add_size("--older-steps", 6, 2, "of the run that they go on from")
+    parser.add_size("--groups-of", 4, 2, "rollouts a group")
     parser.add_argument("--learning-rate", type=float, default=3e-4, help="constant")
-    arguments = parser.parse_args()
-    steps = arguments.steps or (2 if arguments.smoke else 12)
-    older = arguments.older_steps or (2 if arguments.smoke else 6)
-    group_size = arguments.groups_of or (2 if arguments.smoke else 4)
+    arguments = parser.parse()
+    steps, older, group_size = arguments.steps, arguments.older_steps, arguments.groups_of
     place = Workplace.make(arguments.work)
     options = [f"actor_rollout_ref.rollout.n={group_size}", "replay.capacity_per_task=64"]
     options += [f"actor_rollout_ref.actor.optim.lr={arguments.learning_rate}"]
@@ -88,7 +87,7 @@ def main() -> None:
     print(f"{'':22}" + "".join(f"{name:>12}" for name in VARIANTS))
     for row in rows:
         print(f"{row:22}" + "".join(f"{figures[name].get(row, float('nan')):12.4f}" for name in VARIANTS))
-    write_figures(arguments.json, figures)
+    write(figures, arguments.json)
 
 
 if __name__ == "__main__":

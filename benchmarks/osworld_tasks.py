@@ -3,14 +3,13 @@
     python benchmarks/osworld_tasks.py [--smoke] [--json PATH] [--tasks-dir DIR] [--index NAME] [--domains os,gimp]
 
 Each task file is used as it is. A feasible task is run twice: by an agent that does nothing, which must score 0, and by
-its scripted solution where there is one (`tests/osworld/solutions`), which must score 1. An infeasible one must score 1
-for FAIL. A task that cannot run on this machine is refused with the reason, before anything starts.
+its scripted solution where there is one (`tests/support/osworld/solutions`), which must score 1. An infeasible one must
+score 1 for FAIL. A task that cannot run on this machine is refused with the reason, before anything starts.
 The exit status is 1 when a task that ran scored otherwise.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -18,11 +17,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "osworld"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import harness  # noqa: E402
-from solutions import all_solutions  # noqa: E402
-from solutions.chrome import LEFT_OUT  # noqa: E402
+from figures import Arguments, write  # noqa: E402
+from support.osworld import harness  # noqa: E402
+from support.osworld.solutions import all_solutions  # noqa: E402
+from support.osworld.solutions.chrome import LEFT_OUT  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
@@ -120,15 +120,13 @@ def counts(outcomes: list[Outcome]) -> dict[str, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Arguments(__doc__, "the first two tasks of each domain, without solutions")
     parser.add_argument("--tasks-dir", type=Path, default=harness.find_tasks_dir(), help="OSWorld's task files")
     parser.add_argument(
         "--index", default="no_download.json", help="a file there: domain -> ids (default: %(default)s)"
     )
     parser.add_argument("--domains", default="", help="only these, with commas between them")
-    parser.add_argument("--smoke", action="store_true", help="the first two tasks of each domain, without solutions")
-    parser.add_argument("--json", type=Path, help="write the outcomes here")
-    args = parser.parse_args()
+    args = parser.parse()
     if args.tasks_dir is None:
         parser.error(f"name OSWorld's task files by --tasks-dir or {harness.TASKS_VARIABLE}")
     tasks = list(read_index(args.tasks_dir, args.index, [name for name in args.domains.split(",") if name]))
@@ -143,9 +141,7 @@ def main() -> int:
     finally:
         environment.close()
     print(json.dumps(counts(outcomes)))
-    if args.json:
-        report = {**counts(outcomes), "tasks": [asdict(outcome) for outcome in outcomes]}
-        args.json.write_text(json.dumps(report, indent=2) + "\n")
+    write({**counts(outcomes), "tasks": [asdict(outcome) for outcome in outcomes]}, args.json)
     return int(any(not outcome.as_expected for outcome in outcomes))
 
 

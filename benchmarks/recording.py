@@ -13,9 +13,7 @@ plays a step's episodes. They alternate, one round without and one with recordin
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import statistics
 import tempfile
 import time
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from figures import Arguments, report
 from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.utils import hf_processor, hf_tokenizer
@@ -146,15 +145,11 @@ def measure(stage: Stage, num_pairs: int, folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=8, metavar="N", help="of each kind (default: 8)")
-    parser.add_argument("--episodes", type=int, default=32, metavar="N", help="of a round (default: 32)")
-    parser.add_argument("--desktops", type=int, default=8, metavar="N", help="at once (default: 8)")
-    parser.add_argument("--smoke", action="store_true", help="two rounds of four episodes on two desktops")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there")
-    args = parser.parse_args()
-    if args.smoke:
-        args.rounds, args.episodes, args.desktops = 2, 4, 2
+    parser = Arguments(__doc__, "two rounds of four episodes on two desktops")
+    parser.add_size("--rounds", 8, 2, "of each kind")
+    parser.add_size("--episodes", 32, 4, "of a round")
+    parser.add_size("--desktops", 8, 2, "at once")
+    args = parser.parse()
     known = {task.task_id: task for task in load_tasks("embedded")}
     ids = expert_task_ids()
     tasks = tuple(known[ids[number % len(ids)]] for number in range(args.episodes))
@@ -168,9 +163,7 @@ def main() -> None:
         finally:
             pool.close()
             ray.shutdown()
-    print(json.dumps(figures, indent=1))
-    if args.json is not None:
-        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+    report(figures, args.json)
 
 
 if __name__ == "__main__":

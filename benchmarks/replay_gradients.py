@@ -11,7 +11,6 @@ multiple of the mean's length (`noise`: its square is the number of replays afte
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from trainer_run import write_figures
+from figures import Arguments, write
 from transformers import Qwen2_5_VLForConditionalGeneration
 from verl.utils.tokenizer import hf_processor
 
@@ -126,12 +125,11 @@ def study(checkpoint: Path, policy: Path, bound: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Arguments(__doc__)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--policy", type=Path, required=True)
-    parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--bound", type=float, default=ReplayConfig.correction_bound, help="replay.correction_bound")
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     figures = study(arguments.checkpoint, arguments.policy, arguments.bound)
     columns = ["ratio_std", "ratio_beyond_bound", "weight_mean", "weight_std", "weight_ess", "gradient_norm", "noise"]
     print(f"{'age':12}{'replays':>8} {'correction':11}" + "".join(f"{name:>19}" for name in columns))
@@ -139,7 +137,7 @@ def main() -> None:
         for correction in CORRECTIONS:
             values = "".join(f"{of_age[correction][name]:19.3f}" for name in columns)
             print(f"{age:12}{of_age['replays']:8} {correction:11}{values}")
-    write_figures(arguments.json, {"bound": arguments.bound, "ages": figures})
+    write({"bound": arguments.bound, "ages": figures}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,9 @@ one core; `injection_cpu_s` is what it computes, `injection_s` what it takes wit
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
 import itertools
-import json
 import os
 import random
 import statistics
@@ -33,6 +31,7 @@ from typing import Any, TypeVar
 import psutil
 import requests
 import torch
+from figures import Arguments, machine, report
 from PIL import Image
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
@@ -331,29 +330,24 @@ def commented(png: bytes, comment: str) -> bytes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="one episode, 32 stored: does it run at all")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument("--episodes", type=int, help="recorded on the desktop; 8 by default")
-    parser.add_argument("--stored", type=int, help=f"trajectories in the store; {TASKS * PER_TASK} by default")
+    parser = Arguments(__doc__, "one episode, 32 stored")
+    parser.add_size("--episodes", 8, 1, "recorded on the desktop")
+    parser.add_size("--stored", TASKS * PER_TASK, 32, "trajectories in the store")
     parser.add_argument("--folder", type=Path, help="for spilling and saving, 12 GiB free; the system's by default")
-    arguments = parser.parse_args()
-    episodes = arguments.episodes or (1 if arguments.smoke else 8)
-    count = arguments.stored or (32 if arguments.smoke else TASKS * PER_TASK)
-    figures: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "load_before": os.getloadavg()[0]}
-    figures |= {"screen": f"{SCREEN.width}x{SCREEN.height}", "steps": STEPS, "episodes": episodes}
+    arguments = parser.parse()
+    figures: dict[str, Any] = {**machine(), "screen": f"{SCREEN.width}x{SCREEN.height}", "steps": STEPS}
+    figures["episodes"] = arguments.episodes
     with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
         policy, rng = Policy.build(Path(scratch) / "policy"), random.Random(0)
-        trajectories = [policy.trajectory(shots, rng) for shots in record_episodes(episodes, seed=0)]
+        trajectories = [policy.trajectory(shots, rng) for shots in record_episodes(arguments.episodes, seed=0)]
         figures["tokens"] = len(trajectories[0].prompt_ids) + len(trajectories[0].response_ids)
-        figures |= measure_many(trajectories, count, Path(scratch))  # first, while the process is still small
+        figures |= measure_many(
+            trajectories, arguments.stored, Path(scratch)
+        )  # first, while the process is still small
         figures |= measure_one(trajectories, policy, "as_sent")
         figures |= {f"webp_{k}": v for k, v in measure_one(trajectories[:2], policy, "webp").items()}
         figures |= measure_encodings([shot for each in trajectories for shot in each.screenshots[1::7]])
-    for name, value in figures.items():
-        print(f"{name:34} {value:.3f}" if isinstance(value, float) else f"{name:34} {value}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    report(figures, arguments.json)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from trainer_run import GROUPS, TrainerRun, Workplace, argument_parser, await_end, write_figures
+from figures import show, write
+from trainer_run import GROUPS, TrainerRun, Workplace, await_end, trainer_arguments
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.records.run_summary import read_metrics
+from arpo_verl.records.metrics import read_metrics
 from arpo_verl.replay.choice import Group, Outcome, choose_replays
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.persistence import load_store
@@ -137,13 +138,13 @@ def replays_asked_for(store: SuccessStore, task_id: str, number: int, step: int)
 
 def kill(run: TrainerRun, is_time: Callable[[], bool], start: Start) -> None:
     """Kill the run `start.delay_s` after it is time, and wait until nothing of it is left."""
-    processes, listed_s = run.process.children(recursive=True), time.perf_counter()
+    processes, listed_s = run.processes(), time.perf_counter()
     while not is_time():
-        if run.process.poll() is not None:
-            raise RuntimeError(f"the trainer ended before it could be killed:\n{run.output()[-4000:]}")
+        if run.has_ended():
+            raise RuntimeError(f"the trainer ended before it could be killed:\n{run.last_words()}")
         # Not at the last moment: a list of so many processes takes as long as a checkpoint.
         if time.perf_counter() - listed_s > 2:
-            processes, listed_s = run.process.children(recursive=True), time.perf_counter()
+            processes, listed_s = run.processes(), time.perf_counter()
         time.sleep(0.002)
     time.sleep(start.delay_s)
     run.kill()
@@ -195,22 +196,20 @@ def run_once(place: Workplace, name: str, mode: Mode, number: int, rng: random.R
 
 
 def main() -> None:
-    parser = argument_parser(__doc__, "one kill")
+    parser = trainer_arguments(__doc__, "one kill")
     parser.add_argument("--mode", choices=MODES, default="sync", help="trainer.v1.trainer_mode")
-    parser.add_argument("--kills", type=int, help="5 by default, 1 with --smoke")
+    parser.add_size("--kills", 5, 1, "how often")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--within-s", type=float, default=15.0, help="latest moment in a step, after its begin")
-    arguments = parser.parse_args()
-    kills = arguments.kills or (1 if arguments.smoke else 5)
+    arguments = parser.parse()
     place, rng, starts = Workplace.make(arguments.work), random.Random(arguments.seed), []
-    for number in range(kills + 1):
-        rng_or_end = rng if number < kills else None
+    for number in range(arguments.kills + 1):
+        rng_or_end = rng if number < arguments.kills else None
         starts.append(run_once(place, arguments.mode, MODES[arguments.mode], number, rng_or_end, arguments.within_s))
         print(json.dumps(asdict(starts[-1])), flush=True)
-    figures = {"mode": arguments.mode, "kills": kills, **summarize(place.folder / arguments.mode, starts)}
-    for name, value in figures.items():
-        print(f"{name:30} {value:.2f}" if isinstance(value, float) else f"{name:30} {value}")
-    write_figures(arguments.json, {**figures, "starts": [asdict(start) for start in starts]})
+    figures = {"mode": arguments.mode, "kills": arguments.kills, **summarize(place.folder / arguments.mode, starts)}
+    show(figures)
+    write({**figures, "starts": [asdict(start) for start in starts]}, arguments.json)
 
 
 def summarize(run_dir: Path, starts: list[Start]) -> dict[str, Any]:

@@ -4,14 +4,14 @@
 
 After every operation: never over a budget, nothing of another task, contents and order as specified. After every kill
 the folder holds the store of the last save or of the one before, whole. Kills come in two kinds. In the sequences a
-save ends at a random file operation, and what was not yet synced is lost as a power cut loses it: tails of files, and
-names. And a real process that saves in a loop is killed with SIGKILL at random moments.
+save ends at a random file operation or the power fails right after it, and what was not yet synced is lost as a power
+cut loses it: tails of files, and names of files and folders. And a real process that saves in a loop is killed with
+SIGKILL at random moments.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import random
@@ -22,18 +22,20 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from figures import Arguments, report
+
 from arpo_verl import files
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.config import EVICTIONS, FULLEST_TASK, LEAST_RECENTLY_REPLAYED
 from arpo_verl.replay.store import persistence
-from arpo_verl.replay.store.persistence import MANIFEST, Fingerprint, load_store, save_store
+from arpo_verl.replay.store.persistence import MANIFEST, SCREENSHOTS, Fingerprint, load_store, save_store
 from arpo_verl.replay.store.record import read_record
 from arpo_verl.replay.store.screenshots import OVERHEAD_BYTES
 from arpo_verl.replay.store.success_store import BYTES_PER_TASK, StoredTrajectory, SuccessStore
@@ -145,14 +147,19 @@ class Killed(BaseException):
 
 
 class FailingDisk:
-    """Stands for `os` in `files.py`: raises `Killed` from the n-th change on, and then forgets what was not synced."""
+    """Stands for `os` in `files.py`: raises `Killed` from the n-th change on, and then forgets what was not synced.
 
-    def __init__(self, changes_left: int, rng: random.Random) -> None:
+    Args:
+        new_folders: those that are not there yet, and whose names are lost too unless their parents are synced.
+    """
+
+    def __init__(self, changes_left: int, rng: random.Random, new_folders: Iterable[Path] = ()) -> None:
         self._left = changes_left
         self._rng = rng
         self._paths: dict[int, Path] = {}  # by descriptor
         self._unsynced: set[int] = set()  # inodes
-        self._undo: dict[Path, bytes | None] = {}  # names not yet synced: what was there before
+        # Names not yet synced: what was there before.
+        self._undo: dict[Path, bytes | None] = dict.fromkeys(new_folders)
         self.changes = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -210,7 +217,7 @@ class FailingDisk:
                 os.truncate(path, self._rng.randrange(path.stat().st_size + 1))
         for path, before in self._undo.items():
             if path.exists() and self._rng.random() < 0.5:
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
                 if before is not None:
                     path.write_bytes(before)
 
@@ -280,23 +287,26 @@ class Life:
     def _kill(self) -> None:
         """A save that does not end, and the process with it; then a new process restores."""
         folder = self._draw_checkpoint()
-        disk = FailingDisk(self.rng.randrange(30), self.rng)
+        new_folders = [path for path in (folder, folder / SCREENSHOTS) if not path.exists()]
+        disk = FailingDisk(self.rng.randrange(30), self.rng, new_folders)
         before, after = self._saved.get(folder), self._model.copy()
+        expected = [before, after]
         with mock.patch.object(files, "os", disk), mock.patch.object(persistence, "_WRITERS", 1):
             try:
                 save_store(self._store, folder, FINGERPRINT)
                 self.counts["kill_came_late"] += 1
+                expected = [after]
             except Killed:
-                disk.lose_power(folder)
+                pass
+        disk.lose_power(folder)
         self.counts["linked"] += sum(path.stat().st_nlink > 1 for path in folder.rglob("screenshots/*"))
         restored = self._load(folder)
         if restored is None:
-            assert before is None, "a kill lost the save before it"
-            self._saved.pop(folder, None)
+            assert None in expected, "a kill lost a whole save"
         else:
-            candidates = [model for model in (after, before) if model is not None and model.is_like(restored)]
+            candidates = [model for model in expected if model is not None and model.is_like(restored)]
             assert candidates, "a kill left a store that nobody saved"
-            self._saved[folder] = candidates[0]
+            self._saved[folder] = candidates[-1]
         self._restart()
 
     def _restore(self) -> None:
@@ -420,30 +430,24 @@ def _saving_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="200 sequences and 3 kills: does it run at all")
-    parser.add_argument("--sequences", type=int, help="10,000 by default")
-    parser.add_argument("--kills", type=int, help="real kills; 40 by default")
+    parser = Arguments(__doc__, "few sequences and kills")
+    parser.add_size("--sequences", 10_000, 200, "random lives")
+    parser.add_size("--kills", 40, 3, "real kills")
     parser.add_argument("--seed", type=int, default=0, help="of the first sequence")
-    parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--save-for-ever", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     if arguments.save_for_ever:
         save_for_ever(arguments.save_for_ever)
-    sequences = arguments.sequences or (200 if arguments.smoke else 10_000)
-    kills = arguments.kills or (3 if arguments.smoke else 40)
     start = time.perf_counter()
     logging.disable(logging.WARNING)  # each refusal is one, and thousands are asked for
     with tempfile.TemporaryDirectory(dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None) as scratch:
-        seeds = range(arguments.seed, arguments.seed + sequences)
-        figures = {"sequences": sequences, **live(seeds, Path(scratch)), "sequences_s": time.perf_counter() - start}
+        seeds = range(arguments.seed, arguments.seed + arguments.sequences)
+        figures: dict[str, Any] = {"sequences": arguments.sequences, **live(seeds, Path(scratch))}
+        figures["sequences_s"] = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as scratch:
-        figures |= kill_while_saving(Path(scratch), kills, random.Random(arguments.seed))
+        figures |= kill_while_saving(Path(scratch), arguments.kills, random.Random(arguments.seed))
     figures["violations"] = 0  # one would have ended the run above
-    for name, value in figures.items():
-        print(f"{name:24} {value:.1f}" if isinstance(value, float) else f"{name:24} {value}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    report(figures, arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""Starts the stock trainer on embedded desktops, for the benchmarks beside this file."""
+"""Starts the stock trainer on embedded desktops as a user does, and kills it as no user should."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
+import math
 import os
 import shutil
 import signal
@@ -12,40 +11,45 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+from figures import Arguments
 
-from arpo_verl.records.run_summary import METRICS_FILE, read_metrics
+from arpo_verl.records.layout import METRICS_FILE
+from arpo_verl.records.metrics import read_metrics
+from arpo_verl.tasks.loader import EMBEDDED_DIR
 
 ROOT = Path(__file__).parents[1]
 GROUPS = 8
 """In a training step."""
+MAX_STARTS = 4
 # Tasks of one or two actions, which a short imitation learns about half-way: some groups fail, some are solved.
 TASKS = ("dialog-confirm-yes", "dialog-confirm-no", "message-press-green", "radio-size-large")
 
 
-def argument_parser(description: str | None, smoke: str) -> argparse.ArgumentParser:
-    """The arguments of every benchmark that trains.
-
-    Args:
-        smoke: what `--smoke` shrinks it to.
-    """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help=f"{smoke}: does it run at all")
-    parser.add_argument("--json", type=Path, help="write the figures there")
+def trainer_arguments(description: str | None, smoke: str) -> Arguments:
+    """Those of a benchmark that trains."""
+    parser = Arguments(description, smoke)
     parser.add_argument("--work", type=Path, help="folder to work in and keep; the policy there is used again")
     return parser
 
 
-def write_figures(path: Path | None, figures: Mapping[str, Any]) -> None:
-    """Write them as JSON where `--json` asked for it."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(figures, indent=2) + "\n")
+def copy_tasks(folder: Path, task_ids: Sequence[str] = TASKS) -> Path:
+    """Copy shipped tasks into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for task_id in task_ids:
+        shutil.copy(EMBEDDED_DIR / f"{task_id}.json", folder)
+    return folder
+
+
+def make_policy(out: Path, *options: str) -> Path:
+    """A small warm-started policy; one that was made there with the same options is used again."""
+    subprocess.run([sys.executable, "-m", "arpo_verl.policy", "--out", str(out), *options], check=True)
+    return out
 
 
 @dataclass(frozen=True)
@@ -55,16 +59,11 @@ class Workplace:
     folder: Path
 
     @classmethod
-    def make(cls, folder: Path | None, target_success: float = 0.25) -> Workplace:
+    def make(cls, folder: Path | None) -> Workplace:
         """In `folder`, or in a new one for None; a policy that is there is used again."""
         place = cls((folder or Path(tempfile.mkdtemp(prefix="benchmark-"))).absolute())
-        place.tasks.mkdir(parents=True, exist_ok=True)
-        for task_id in TASKS:
-            shutil.copy(ROOT / "arpo_verl/tasks/embedded" / f"{task_id}.json", place.tasks)
-        if not (place.policy / "config.json").is_file():
-            command = [sys.executable, "-m", "arpo_verl.policy", "--out", str(place.policy)]
-            command += ["--tasks", str(place.tasks), "--target-success", str(target_success)]
-            subprocess.run(command, check=True)
+        copy_tasks(place.tasks)
+        make_policy(place.policy, "--tasks", str(place.tasks), "--target-success", "0.25")
         return place
 
     @property
@@ -75,63 +74,110 @@ class Workplace:
     def policy(self) -> Path:
         return self.folder / "policy"
 
-    def start(self, name: str, steps: int, *overrides: str) -> TrainerRun:
-        """Start the trainer in the subfolder `name`, to the end of step `steps`; each task is twice in a step."""
+    def start(
+        self, name: str, steps: int, *overrides: str, groups: int = GROUPS, env: Mapping[str, str] | None = None
+    ) -> TrainerRun:
+        """Start the trainer in the subfolder `name`, to the end of step `steps`; a step has each task equally often."""
         fixed = [f"actor_rollout_ref.model.path={self.policy}", f"data.train_files={self.tasks}"]
-        fixed += [f"data.val_files={self.tasks}", f"+data.tasks.repeat={GROUPS // len(TASKS)}"]
-        fixed += [f"data.train_batch_size={GROUPS}", f"actor_rollout_ref.actor.ppo_mini_batch_size={GROUPS}"]
+        fixed += [f"data.val_files={self.tasks}", f"+data.tasks.repeat={groups // len(TASKS)}"]
+        fixed += [f"data.train_batch_size={groups}", f"actor_rollout_ref.actor.ppo_mini_batch_size={groups}"]
         fixed += [f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}"]
         fixed += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
-        return TrainerRun(self.folder / name, *fixed, *overrides)
+        return TrainerRun(self.folder / name, *fixed, *overrides, env=env)
 
 
 class TrainerRun:
-    """One start of the trainer in `run_dir`, in a session of its own.
+    """The stock trainer in `run_dir`, in a session of its own.
+
+    A trainer whose Ray did not start within the 30 s that it gives itself, as on a busy machine, is started again.
 
     Args:
         overrides: options behind the recipe `embedded`.
+        env: more environment variables.
     """
 
-    def __init__(self, run_dir: Path, *overrides: str) -> None:
-        self.run_dir = run_dir
-        run_dir.mkdir(parents=True, exist_ok=True)
+    def __init__(self, run_dir: Path, *overrides: str, env: Mapping[str, str] | None = None) -> None:
         command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(ROOT / "recipes")]
-        with (run_dir / "output.log").open("a") as log:
-            self.process = psutil.Popen(
-                [*command, "--config-name", "embedded", f"run_dir={run_dir}", *overrides],
-                cwd=ROOT,
-                env={**os.environ, "VERL_PLATFORM": "cpu"},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+        self._command = [*command, "--config-name", "embedded", f"run_dir={run_dir}", *overrides]
+        self._env = {**os.environ, "VERL_PLATFORM": "cpu", **(env or {})}
+        self.run_dir = run_dir
+        self._log = run_dir / "output.log"
+        self._starts = 0
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self._start()
+
+    def _start(self) -> None:
+        self._starts += 1
+        with self._log.open("ab") as log:
+            self._log_begin = log.tell()
+            self._process = psutil.Popen(
+                self._command, cwd=ROOT, env=self._env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
 
-    def wait(self) -> None:
+    def has_ended(self) -> bool:
+        """Whether it ended by itself."""
+        if self._process.poll() is None:
+            return False
+        if self._starts == MAX_STARTS or "timed out during startup" not in self.output():
+            return True
+        self._start()
+        return False
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = math.inf) -> None:
+        """Wait for a moment of the run.
+
+        Raises:
+            RuntimeError: the trainer ended before; with the last lines of the output.
+            TimeoutError: the moment did not come in time; with the same.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            has_ended = self.has_ended()
+            if condition():
+                return
+            if has_ended:
+                raise RuntimeError(f"the trainer ended too early:\n{self.last_words()}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"what was waited for did not come within {timeout_s} s:\n{self.last_words()}")
+            time.sleep(0.05)
+
+    def wait(self, timeout_s: float = math.inf) -> None:
         """Wait for a good end.
 
         Raises:
             RuntimeError: it was another; with the last lines of the output.
+            TimeoutError: it did not come in time; with the same.
         """
-        if self.process.wait() != 0:
-            raise RuntimeError(f"the trainer ended badly:\n{self.output()[-4000:]}")
+        self.wait_for(self.has_ended, timeout_s)
+        if self._process.wait() != 0:
+            raise RuntimeError(f"the trainer ended badly:\n{self.last_words()}")
+
+    def processes(self) -> list[psutil.Process]:
+        """What it has started, directly or not: Ray's processes, the workers, the desktops."""
+        try:
+            return self._process.children(recursive=True)
+        except psutil.NoSuchProcess:  # it ended by itself
+            return []
 
     def kill(self) -> None:
         """`kill -9` of the process group."""
         with contextlib.suppress(ProcessLookupError):  # it ended by itself
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def stop(self) -> None:
         """`kill` it and wait until nothing that it started runs: its agents still play, and record, for a moment."""
-        try:
-            processes = self.process.children(recursive=True)
-        except psutil.NoSuchProcess:  # it ended by itself
-            processes = []
+        processes = self.processes()
         self.kill()
         await_end(processes)
 
     def output(self) -> str:
-        return (self.run_dir / "output.log").read_text(errors="replace")
+        """Of this start."""
+        return self._log.read_bytes()[self._log_begin :].decode(errors="replace")
+
+    def last_words(self) -> str:
+        """The end of the output."""
+        return self.output()[-6000:]
 
 
 def await_end(processes: Sequence[psutil.Process], timeout_s: float = 120.0) -> list[psutil.Process]:

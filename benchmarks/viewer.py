@@ -14,9 +14,7 @@ drawing the film strip included: a busy machine changes the other figures, not t
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import random
 import re
 import shutil
@@ -32,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from figures import Arguments, machine, report
 from playwright.sync_api import Page, sync_playwright
 
 EPISODES_PER_STEP, GROUP = 32, 4
@@ -177,32 +176,22 @@ def measure(run_dir: Path, folder: Path, opened: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="60 episodes of one task: does it run at all")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument(
-        "--run", type=Path, help="a run whose episodes are copied; by default, shipped tasks are played"
-    )
-    parser.add_argument("--episodes", type=int, help="2,000 by default")
-    arguments = parser.parse_args()
-    count = arguments.episodes or (60 if arguments.smoke else 2000)
-    figures: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "episodes": count}
+    parser = Arguments(__doc__, "60 episodes of one task")
+    parser.add_argument("--run", type=Path, help="whose episodes are copied; by default, shipped tasks are played")
+    parser.add_size("--episodes", 2000, 60, "in the list")
+    arguments = parser.parse()
     with tempfile.TemporaryDirectory() as scratch:
         played = arguments.run or Path(scratch) / "played"
         if arguments.run is None:
             play_tasks(TASKS[: 1 if arguments.smoke else None], played)
         sources = episode_folders(played)
-        figures["copied_from"] = len(sources)
         run_dir = Path(scratch) / "run"
-        multiply(sources, count, run_dir)
+        multiply(sources, arguments.episodes, run_dir)
         if (played / "metrics.jsonl").is_file():
             shutil.copy(played / "metrics.jsonl", run_dir)
-        figures["load_before"] = os.getloadavg()[0]
+        figures = {**machine(), "episodes": arguments.episodes, "copied_from": len(sources)}
         figures |= measure(run_dir, Path(scratch) / "exported", opened=5 if arguments.smoke else OPENED)
-    for name, value in figures.items():
-        print(f"{name:34} {value:.3f}" if isinstance(value, float) else f"{name:34} {value}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    report(figures, arguments.json)
 
 
 if __name__ == "__main__":

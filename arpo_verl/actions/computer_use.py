@@ -27,7 +27,22 @@ from arpo_verl.actions.calls import excerpt
 from arpo_verl.actions.keys import parse_keys
 from arpo_verl.actions.reply import MAX_ACTIONS, Frame, Reply, check_length
 from arpo_verl.errors import ActionParseError
-from arpo_verl.types import Action, Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Size, TypeText, Wait
+from arpo_verl.types import (
+    Action,
+    Button,
+    Click,
+    Direction,
+    Drag,
+    Fail,
+    Finish,
+    Hotkey,
+    Move,
+    Point,
+    Scroll,
+    Size,
+    TypeText,
+    Wait,
+)
 
 TOOL = "computer_use"
 
@@ -39,7 +54,7 @@ _END_OF_THINKING = "</think>"
 _THOUSAND = Size(1000, 1000)
 _WRITTEN_WAIT_S = 5
 
-_CLICKS = {
+_CLICKS: Mapping[str, tuple[Button, int]] = {
     "left_click": ("left", 1),
     "right_click": ("right", 1),
     "middle_click": ("middle", 1),
@@ -163,7 +178,7 @@ def _build_action(arguments: dict[str, Any], frame: Frame) -> Action:
     if not isinstance(name, str):
         raise ActionParseError("a tool call must name its action")
     if name in _CLICKS:
-        action: Action = Click(_point(arguments, frame), *_CLICKS[name])  # type: ignore[arg-type]
+        action: Action = Click(_point(arguments, frame), *_CLICKS[name])
     elif name in _BUILDERS:
         action = _BUILDERS[name](arguments, frame)
     else:
@@ -191,13 +206,13 @@ def _required_point(arguments: dict[str, Any], frame: Frame) -> Point:
     return point
 
 
-def _scroll(arguments: dict[str, Any], frame: Frame, ahead: str, back: str) -> Action:
+def _scroll(arguments: dict[str, Any], frame: Frame, ahead: Direction, back: Direction) -> Action:
     pixels = arguments.pop("pixels", None)
     if not _is_number(pixels) or pixels == 0:
         raise ActionParseError(f"pixels must be a number other than 0, got {_shown(pixels)}")
     # Called pixels, but wheel notches to every runner; what a notch moves is the program's to decide.
     notches = min(max(round(abs(pixels)), 1), MAX_SCROLL_NOTCHES)
-    return Scroll(ahead if pixels > 0 else back, _point(arguments, frame), notches)  # type: ignore[arg-type]
+    return Scroll(ahead if pixels > 0 else back, _point(arguments, frame), notches)
 
 
 def _type(arguments: dict[str, Any], frame: Frame) -> Action:

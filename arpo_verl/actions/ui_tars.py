@@ -20,7 +20,9 @@ from arpo_verl.actions.reply import MAX_ACTIONS, Frame, Reply, check_length
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import (
     Action,
+    Button,
     Click,
+    Direction,
     Drag,
     Fail,
     Finish,
@@ -32,10 +34,15 @@ from arpo_verl.types import (
     Wait,
 )
 
-_CLICKS = {"click": ("left", 1), "left_single": ("left", 1), "left_double": ("left", 2), "right_single": ("right", 1)}
+_CLICKS: Mapping[str, tuple[Button, int]] = {
+    "click": ("left", 1),
+    "left_single": ("left", 1),
+    "left_double": ("left", 2),
+    "right_single": ("right", 1),
+}
 _START_NAMES = ("start_box", "point", "start_point")
 _END_NAMES = ("end_box", "end_point")
-_DIRECTIONS = ("up", "down", "left", "right")
+_DIRECTIONS: tuple[Direction, ...] = ("up", "down", "left", "right")
 
 _ACTION_LINE = re.compile(r"^[ \t]*Action:", re.MULTILINE)
 
@@ -124,7 +131,7 @@ def _build_action(name: str, arguments: dict[str, str], frame: Frame) -> Action:
     if name in _CLICKS:
         button, count = _CLICKS[name]
         point = _parse_point(_take(name, arguments, _START_NAMES), frame)
-        action: Action = Click(point, button, count)  # type: ignore[arg-type]
+        action: Action = Click(point, button, count)
     elif name in _BUILDERS:
         action = _BUILDERS[name](name, arguments, frame)
     else:
@@ -154,7 +161,7 @@ def _scroll(name: str, arguments: dict[str, str], frame: Frame) -> Action:
         raise ActionParseError(f"scroll's direction must be one of {', '.join(_DIRECTIONS)}, got {excerpt(direction)}")
     has_point = any(key in arguments for key in _START_NAMES)
     point = _parse_point(_take(name, arguments, _START_NAMES), frame) if has_point else None
-    return Scroll(direction, point)  # type: ignore[arg-type]
+    return Scroll(direction, point)
 
 
 def _type(name: str, arguments: dict[str, str], frame: Frame) -> Action:

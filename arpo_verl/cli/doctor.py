@@ -11,7 +11,7 @@ from arpo_verl.cli.checks.packages import check_osworld, check_registrations, ch
 from arpo_verl.cli.options import add_environment_options, build_environment
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
     parser = commands.add_parser(
         "doctor",

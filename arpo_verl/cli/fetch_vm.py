@@ -18,7 +18,7 @@ class FetchError(ArpoError, RuntimeError):
     """The machine could not be fetched; what has come is kept, and a second run goes on from there."""
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
     parser = commands.add_parser("fetch-vm", help="download the VM of OSWorld's Docker desktops (many GB, resumable)")
     parser.add_argument("--folder", type=Path, default=Path(), help="where docker_vm_data/ is made (default: here)")

@@ -44,7 +44,7 @@ class PackagesMovedError(ArpoError, RuntimeError):
     """The installation changed packages that were there before."""
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
     parser = commands.add_parser("install-osworld", help="install OSWorld's client; no package that is here moves")
     parser.add_argument("--python", default=sys.executable, help="the Python to install for (default: this one)")

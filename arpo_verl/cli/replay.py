@@ -29,7 +29,7 @@ Train on seeds with replay.seed_from=seeds.
 """
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
     parser = commands.add_parser(
         "replay",
@@ -45,14 +45,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     _add_seed(actions)
 
 
-def _add_inspect(actions: argparse._SubParsersAction) -> None:
+def _add_inspect(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = actions.add_parser("inspect", help="tasks, counts, bytes, steps, ages and fingerprint")
     parser.add_argument("store", type=Path, help="the store's folder")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
     parser.set_defaults(run=inspect)
 
 
-def _add_export(actions: argparse._SubParsersAction) -> None:
+def _add_export(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = actions.add_parser("export", help="a folder for each trajectory: text, screenshots, numbers")
     parser.add_argument("store", type=Path, help="the store's folder")
     parser.add_argument("out", type=Path, help="a new folder")
@@ -60,7 +60,7 @@ def _add_export(actions: argparse._SubParsersAction) -> None:
     parser.set_defaults(run=export)
 
 
-def _add_merge(actions: argparse._SubParsersAction) -> None:
+def _add_merge(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = actions.add_parser(
         "merge",
         help="several stores of one policy as one",
@@ -73,14 +73,14 @@ def _add_merge(actions: argparse._SubParsersAction) -> None:
     parser.set_defaults(run=merge)
 
 
-def _add_seed(actions: argparse._SubParsersAction) -> None:
+def _add_seed(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = actions.add_parser(
         "seed",
-        help="make a store of recorded successes or demonstrations",
+        help="make a store of recorded successes",
         description="Tokenizes recorded successes as the agent loop of the recipe's run would have. Failures, "
         "malformed replies and validation are left out. Log-probs are kept where the same tokenizer recorded them.",
     )
-    parser.add_argument("sources", type=Path, nargs="+", help="trajectory folders of runs, or zips of demonstrations")
+    parser.add_argument("sources", type=Path, nargs="+", help="folders of recorded episodes, such as RUN/trajectories")
     parser.add_argument("--recipe", type=Path, required=True, help="of the run to seed, such as recipes/embedded.yaml")
     parser.add_argument(
         "--set",

@@ -8,7 +8,7 @@ from pathlib import Path
 from arpo_verl.errors import MissingDependencyError
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
     parser = commands.add_parser(
         "report",

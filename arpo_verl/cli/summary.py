@@ -8,7 +8,7 @@ from pathlib import Path
 from arpo_verl.records.run_summary import format_summary, summarize_run
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
     parser = commands.add_parser("summary", help="success before and after, replays injected, where everything lies")
     parser.add_argument("run_dir", type=Path, help="the recipe's run_dir, for example runs/embedded")

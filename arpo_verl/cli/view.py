@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8642
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
     parser = commands.add_parser(
         "view",

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 import torch
+from ray.actor import ActorHandle
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from arpo_verl.cpu.model import to_array
 from arpo_verl.cpu.replica import server_name
 from arpo_verl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from arpo_verl.cpu.server import TransformersServer
 
 
 class ServerAdapter(BaseRollout):
@@ -23,7 +27,7 @@ class ServerAdapter(BaseRollout):
         super().__init__(config, model_config, device_mesh)
         # One worker a replica: a worker's rank is its replica's.
         self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
-        self._server: ray.actor.ActorHandle | None = None
+        self._server: ActorHandle[TransformersServer] | None = None
 
     @property
     def is_leader_rank(self) -> bool:
@@ -40,8 +44,9 @@ class ServerAdapter(BaseRollout):
     async def update_weights(
         self,
         weights: Iterable[tuple[str, torch.Tensor]],
-        global_steps: int | None = None,
         wire_format: str = "named_tensors",
+        *,
+        global_steps: int | None = None,
         peft_config: Any = None,
         **_: Any,
     ) -> None:
@@ -58,7 +63,7 @@ class ServerAdapter(BaseRollout):
         arrays = {name: to_array(tensor) async for name, tensor in ensure_async_iterator(weights)}
         await self._handle().update_weights.remote(ray.put(arrays), global_steps)
 
-    def _handle(self) -> ray.actor.ActorHandle:
+    def _handle(self) -> ActorHandle[TransformersServer]:
         # The server starts after the training worker: looked up when first needed.
         if self._server is None:
             self._server = ray.get_actor(server_name(self.replica_rank))

@@ -41,10 +41,14 @@ def load_model(model_config: HFModelConfig, *, random_weights: bool) -> PreTrain
     if "sliding_attention" in hf_config.text_config.layer_types:
         raise ConfigError("rollout.name=transformers has no sliding-window attention; use rollout.name=vllm")
     attention = {"text_config": ATTENTION, "vision_config": "sdpa"}
+    model: PreTrainedModel
     if random_weights:
-        return AutoModelForImageTextToText.from_config(hf_config, attn_implementation=attention, dtype=torch.float32)
-    path = model_config.local_path
-    return AutoModelForImageTextToText.from_pretrained(path, attn_implementation=attention, dtype=torch.float32)
+        model = AutoModelForImageTextToText.from_config(hf_config, attn_implementation=attention, dtype=torch.float32)
+    else:
+        path = model_config.local_path
+        assert path is not None, "veRL sets it when it makes the config"
+        model = AutoModelForImageTextToText.from_pretrained(path, attn_implementation=attention, dtype=torch.float32)
+    return model
 
 
 def load_weights(model: PreTrainedModel, weights: Mapping[str, np.ndarray]) -> None:

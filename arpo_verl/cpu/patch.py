@@ -30,5 +30,5 @@ def apply(distributed: ModuleType) -> None:
     def initialize(timeout_second: float | None = None, backend: str | None = None) -> Any:
         return upstream(timeout_second=timeout_second, backend=backend or BACKEND)
 
-    initialize._arpo_verl_patched = True  # type: ignore[attr-defined]
+    vars(initialize)["_arpo_verl_patched"] = True
     setattr(distributed, FUNCTION, initialize)

@@ -76,7 +76,7 @@ class CpuPlatform(PlatformBase):
         # Never chosen by detection, where it would shadow a GPU: only VERL_PLATFORM=cpu names it.
         return False
 
-    def current_device(self) -> torch.device:
+    def current_device(self) -> torch.device:  # type: ignore[override]
         # Upstream's annotation says int, but veRL hands the value to `tensor.to`, where an index means an accelerator.
         return torch.device("cpu")
 

@@ -54,4 +54,5 @@ class TransformersReplica(RolloutReplica):
 
     async def abort_request(self, request_id: str) -> dict[str, Any]:
         """Cut off one request."""
-        return await self.servers[0].abort_request.remote(request_id)
+        outcome: dict[str, Any] = await self.servers[0].abort_request.remote(request_id)
+        return outcome

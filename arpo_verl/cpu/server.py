@@ -60,7 +60,7 @@ class TransformersServer:
         )
         self._global_steps: int | None = None
         self._replies: dict[str, asyncio.Future[GenerationResult]] = {}
-        self._loop_task: asyncio.Task | None = None
+        self._loop_task: asyncio.Task[None] | None = None
         self._gate = asyncio.Event()
         self._gate.set()
         self._rejecting = False
@@ -170,7 +170,8 @@ class TransformersServer:
     async def _enqueue(self, request: GenerationRequest) -> GenerationResult:
         if request.request_id in self._replies:
             raise ValueError(f"request_id must be unique among running requests, got {request.request_id!r} twice")
-        reply = self._replies[request.request_id] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[GenerationResult] = asyncio.get_running_loop().create_future()
+        self._replies[request.request_id] = reply
         try:
             await self._in_thread(lambda: self._generator.add(request))
         except Exception:

@@ -51,7 +51,7 @@ class RayCheckpointEngine(CheckpointEngine):
         inboxes = [values["inbox"] for values in metadata[actor_wg_world_size:]]
         return {"outboxes": [inboxes] * actor_wg_world_size}, {"outboxes": [[]] * rollout_world_size}
 
-    def init_process_group(self, outboxes: list[Queue]) -> None:
+    def init_process_group(self, outboxes: list[Queue]) -> None:  # type: ignore[override]  # what `build_topology` told
         self._outboxes = outboxes
 
     def finalize(self) -> None:
@@ -71,9 +71,11 @@ class RayCheckpointEngine(CheckpointEngine):
                 await outbox.put_async([reference])  # in a list, so that Ray hands it on unread
         return {}
 
-    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:
-        assert self._inbox is not None, "veRL prepares an engine before it receives"
+    async def receive_weights(  # type: ignore[override]  # upstream's has no yield, so it reads as a coroutine
+        self, global_steps: int | None = None
+    ) -> AsyncIterator[tuple[str, torch.Tensor]]:
         """The weights of the update that is under way."""
+        assert self._inbox is not None, "veRL prepares an engine before it receives"
         (reference,) = await self._inbox.get_async()
         for name, array in (await reference).items():
             # A copy: arrays out of Ray's object store cannot be written to.

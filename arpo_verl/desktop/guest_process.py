@@ -99,7 +99,7 @@ class GuestProcess:
         packet = self._control.recv(_MAX_PACKET)
         if not packet:
             raise _failure(self._last_words())
-        message = json.loads(packet)
+        message: dict[str, Any] = json.loads(packet)
         if "error" in message:
             raise DesktopBootError(f"the desktop did not boot: {message['error']}")
         return message

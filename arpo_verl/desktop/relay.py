@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import functools
 import os
 import socket
 import threading
@@ -54,7 +55,8 @@ class Relay:
 
     async def _listen(self) -> None:
         for port, listener in self._listeners.items():
-            self._servers.append(await self._loop.create_server(lambda port=port: _Client(self, port), sock=listener))
+            client = functools.partial(_Client, self, port)
+            self._servers.append(await self._loop.create_server(client, sock=listener))
 
     async def _close(self) -> None:
         for server in self._servers:

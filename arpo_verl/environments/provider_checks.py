@@ -85,7 +85,7 @@ def _default_snapshot(config: EnvironmentConfig, region: str | None) -> str:
     # On AWS a snapshot is an image, and a desktop is reverted by starting the image anew.
     from desktop_env.providers.aws.manager import IMAGE_ID_MAP
 
-    image = IMAGE_ID_MAP.get(region, {}).get(tuple(config.screen_size))
+    image: str | None = IMAGE_ID_MAP.get(region, {}).get(tuple(config.screen_size))
     if image is None:
         known = "; ".join(f"{name} with {[list(size) for size in sizes]}" for name, sizes in IMAGE_ID_MAP.items())
         raise ConfigError(

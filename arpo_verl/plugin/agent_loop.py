@@ -23,9 +23,10 @@ from arpo_verl.plugin.rows import runs_in_validation
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.records.recorder import Recorder
 from arpo_verl.rollout.chat import ChatTokenizer
-from arpo_verl.rollout.conversation import Generated, TokenLimits
+from arpo_verl.rollout.conversation import TokenLimits
 from arpo_verl.rollout.episode import Episode, play_episode
 from arpo_verl.rollout.scoring import Score, score_episode
+from arpo_verl.rollout.sequence import Generated
 from arpo_verl.types import Task
 
 logger = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from arpo_verl.config import build_config
 from arpo_verl.errors import ConfigError, TaskError
+from arpo_verl.plugin.sections import plain_section
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.types import Task
 
@@ -104,7 +105,7 @@ class TaskDataset(RLHFDataset):
 
     def _load(self) -> None:
         section = self.config.get("tasks")
-        values = OmegaConf.to_container(section, resolve=True) if isinstance(section, DictConfig) else section
+        values = None if section is None else plain_section("data.tasks", section)
         selection = build_config(TaskSelection, "data.tasks", values)
         tasks = load_selected_tasks(self.data_files, selection)
         self.tasks: list[Task] = self._sample(tasks * selection.repeat if self._is_training else tasks)

@@ -105,7 +105,7 @@ def _to_wandb(episodes: Sequence[SampleEpisode], step: int) -> None:
 
     if wandb.run is None:  # veRL's own logger looks for the same
         return
-    rows = [
+    rows: list[Iterable[Any]] = [
         [step, *_cells(episode), wandb.Image(episode.image, caption=episode.title, file_type="png")]
         for episode in episodes
     ]

@@ -7,16 +7,17 @@ member of its group like any other, but for the correction of its advantages whe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register_adv_est
 
 from arpo_verl.config import build_config
 from arpo_verl.errors import ConfigError
 from arpo_verl.plugin.group_log import GROUP_LOG
 from arpo_verl.plugin.handover import LATE_METRICS, RowLabel, labelled_rows
+from arpo_verl.plugin.sections import plain_section
 from arpo_verl.replay.config import ReplayConfig, check_one_correction
 
 REPLAY_GRPO = "replay_grpo"
@@ -57,7 +58,7 @@ def group_advantages(
     return advantages_B
 
 
-@register_adv_est(REPLAY_GRPO)
+@register_adv_est(REPLAY_GRPO)  # type: ignore[untyped-decorator]  # veRL's
 def compute_replay_grpo_advantage(
     token_level_rewards: torch.Tensor,
     response_mask: torch.Tensor,
@@ -134,8 +135,6 @@ def replay_config_of(algorithm: DictConfig | Mapping[str, Any] | None) -> Replay
             "algorithm.replay must be the recipe's section `replay`, got nothing; "
             f"write `replay: ${{replay}}` under `algorithm:`, beside `adv_estimator: {REPLAY_GRPO}`"
         )
-    if isinstance(section, DictConfig):
-        section = cast(dict[str, Any], OmegaConf.to_container(section, resolve=True))
-    replay = build_config(ReplayConfig, "replay", section)
+    replay = build_config(ReplayConfig, "replay", plain_section("algorithm.replay", section))
     check_one_correction(replay, algorithm or {})
     return replay

@@ -7,7 +7,6 @@ the one opens the log of a batch and the other writes it.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,12 +16,11 @@ from typing import Any
 import torch
 
 from arpo_verl.plugin.handover import RowLabel
+from arpo_verl.records.json_files import append_objects
 from arpo_verl.replay.choice import uid_of
 from arpo_verl.replay.trajectory import StoredTrajectory
 
 logger = logging.getLogger(__name__)
-
-GROUPS_FILE = "groups.jsonl"
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class GroupLog:
         for group in groups.values():
             group["rows"].sort(key=lambda member: member["session"])
         try:
-            _append(file, "".join(json.dumps(group) + "\n" for group in groups.values()))
+            append_objects(file, groups.values())
         except OSError:
             logger.exception("the groups of step %d could not be written to %s", self._step, file)
 
@@ -94,15 +92,6 @@ def _source(trajectory: StoredTrajectory) -> dict[str, Any]:
     if episode is None:
         return {"step": trajectory.step, "uid": None, "session": None}
     return {"step": episode.step, "uid": episode.uid, "session": episode.session}
-
-
-def _append(file: Path, lines: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a+b") as out:
-        # After a line that a killed run left unfinished, begin another.
-        if out.tell() and (out.seek(-1, 2), out.read(1))[1] != b"\n":
-            lines = "\n" + lines
-        out.write(lines.encode())
 
 
 GROUP_LOG = GroupLog()

@@ -15,6 +15,7 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.provider_checks import check_provider
 from arpo_verl.environments.providers import PROVIDERS
 from arpo_verl.errors import ConfigError, TaskError
+from arpo_verl.plugin.sections import plain_section
 from arpo_verl.replay.config import NONE, ReplayConfig, check_one_correction, check_sampler
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
@@ -90,7 +91,7 @@ def _check_replay(config: DictConfig, replay: ReplayConfig) -> None:
 
 def _section(config: DictConfig, name: str) -> Mapping[str, Any]:
     require(name in config, f"the recipe's section `{name}`", "there", "no such section", "compose with `- arpo`")
-    return OmegaConf.to_container(config[name], resolve=True)
+    return plain_section(name, config[name])
 
 
 def _is_local_model(config: DictConfig) -> bool:

@@ -13,7 +13,9 @@ from omegaconf import DictConfig
 
 from arpo_verl.errors import ArpoError
 from arpo_verl.plugin.preflight import check_recipe
-from arpo_verl.records.run_summary import METRICS_FILE, format_summary, keep_earlier_metrics, summarize_run
+from arpo_verl.records.layout import METRICS_FILE
+from arpo_verl.records.metrics import keep_earlier_metrics
+from arpo_verl.records.run_summary import format_summary, summarize_run
 from arpo_verl.records.starts import note_start
 
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"

@@ -8,10 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.plugin.group_log import GROUP_LOG, GROUPS_FILE, LoggedRow
+from arpo_verl.plugin.group_log import GROUP_LOG, LoggedRow
 from arpo_verl.records.budget import ScreenshotBudget
-from arpo_verl.records.documents import folder_of, step_folder
+from arpo_verl.records.documents import folder_of
 from arpo_verl.records.episode_folder import add_missing_screenshots, remove_unfinished
+from arpo_verl.records.layout import GROUPS_FILE, step_folder
 from arpo_verl.replay.choice import Group
 from arpo_verl.replay.store.encoding import as_png
 from arpo_verl.replay.trajectory import StoredTrajectory

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
@@ -27,6 +27,7 @@ from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.run_records import RunRecords
 from arpo_verl.plugin.scored_batch import SCORED_METRICS, staleness_without
+from arpo_verl.plugin.sections import plain_section
 from arpo_verl.plugin.validation_samples import ValidationSamples
 from arpo_verl.replay.choice import Group, Replacement, choose_replays, form_groups, uid_of
 from arpo_verl.replay.config import ReplayConfig, check_sampler
@@ -87,9 +88,8 @@ class Replayer:
     """
 
     def __init__(self, sampler_kwargs: DictConfig | Mapping[str, Any]) -> None:
-        if isinstance(sampler_kwargs, DictConfig):
-            sampler_kwargs = cast(dict[str, Any], OmegaConf.to_container(sampler_kwargs, resolve=True))
-        self.sampler_config = build_config(SamplerConfig, _SECTION, sampler_kwargs)
+        values = plain_section(_SECTION, sampler_kwargs)
+        self.sampler_config = build_config(SamplerConfig, _SECTION, values)
         self.config = build_config(ReplayConfig, "replay", self.sampler_config.replay)
         self._agent = build_config(GuiAgentConfig, "gui_agent", self.sampler_config.gui_agent)
         self.records = RunRecords(self._agent)

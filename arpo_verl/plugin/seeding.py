@@ -14,14 +14,15 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from PIL import Image
 
 from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.config import build_config
 from arpo_verl.errors import ActionParseError, ArpoError, ReplayError
+from arpo_verl.plugin.sections import plain_section
 from arpo_verl.records.recorded import RecordedEpisode
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.persistence import Fingerprint
@@ -31,7 +32,6 @@ from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import TokenConversation, TokenLimits
 from arpo_verl.rollout.sequence import EpisodeSequence, Generated
-from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Size, Task
 
 logger = logging.getLogger(__name__)
@@ -61,8 +61,7 @@ class SeedPolicy:
         from arpo_verl.plugin.chat import chat_tokenizer
         from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 
-        section = cast(dict[str, Any], OmegaConf.to_container(recipe.gui_agent, resolve=True))
-        agent = build_config(GuiAgentConfig, "gui_agent", section)
+        agent = build_config(GuiAgentConfig, "gui_agent", plain_section("gui_agent", recipe.gui_agent))
         model, kwargs = recipe.actor_rollout_ref.model, dict(recipe.data.get("mm_processor_kwargs") or {})
         try:
             inputs = ModelInputs.load(model.path, bool(model.get("trust_remote_code", False)), kwargs)
@@ -88,11 +87,7 @@ class SeedPolicy:
         Raises:
             ReplayError: it does not fit the run's limits, or its replies are not in the run's grammar.
         """
-        images = [decode_screenshot(screenshot) for screenshot in episode.screenshots]
-        if not images or len(images) != len(episode.replies):
-            raise ReplayError(
-                f"an episode must have one screenshot before each reply, got {len(images)} and {len(episode.replies)}"
-            )
+        images = episode.images()
         texts = [
             self._in_own_pixels(text, episode, Size(*image.size))
             for text, image in zip(episode.replies, images, strict=True)
@@ -219,4 +214,5 @@ def _model_type(path: str) -> str:
     from transformers import AutoConfig
     from verl.utils.fs import copy_to_local
 
-    return AutoConfig.from_pretrained(copy_to_local(path)).model_type
+    model_type: str = AutoConfig.from_pretrained(copy_to_local(path)).model_type
+    return model_type

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arpo_verl.config import require
 
@@ -51,7 +51,9 @@ def qwen_config(size: PolicySize, tokenizer: PreTrainedTokenizerBase) -> Qwen2_5
     from transformers import Qwen2_5_VLConfig
 
     def token(text: str) -> int:
-        return tokenizer.convert_tokens_to_ids(text)
+        token_id = tokenizer.convert_tokens_to_ids(text)
+        assert isinstance(token_id, int)  # of one token
+        return token_id
 
     return Qwen2_5_VLConfig(
         text_config=_text_config(size, len(tokenizer), token("<|endoftext|>"), token("<|im_end|>")),
@@ -65,7 +67,7 @@ def qwen_config(size: PolicySize, tokenizer: PreTrainedTokenizerBase) -> Qwen2_5
     )
 
 
-def _text_config(size: PolicySize, vocab_size: int, pad_id: int, eos_id: int) -> dict:
+def _text_config(size: PolicySize, vocab_size: int, pad_id: int, eos_id: int) -> dict[str, Any]:
     return {
         "vocab_size": vocab_size,
         "hidden_size": size.hidden_size,
@@ -86,7 +88,7 @@ def _text_config(size: PolicySize, vocab_size: int, pad_id: int, eos_id: int) ->
     }
 
 
-def _vision_config(size: PolicySize) -> dict:
+def _vision_config(size: PolicySize) -> dict[str, Any]:
     return {
         "depth": size.vision_depth,
         "hidden_size": size.vision_hidden_size,

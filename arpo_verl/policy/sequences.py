@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
 
-from arpo_verl.policy.demonstrations import Demonstration
+from arpo_verl.records.recorded import RecordedEpisode
 from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.sequence import EpisodeSequence
-from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Size
 
 if TYPE_CHECKING:
@@ -66,8 +65,10 @@ class SequenceBuilder:
     So a reply that the policy is taught stands behind exactly the tokens that it will see when it acts.
     """
 
-    def __init__(self, processor: Qwen2_5_VLProcessor, prompt: str = "compact") -> None:
-        """`processor` as `arpo_verl.plugin.chat.load_processor` loads it; `prompt` is `GuiAgentConfig.prompt`."""
+    def __init__(self, processor: Any, prompt: str = "compact") -> None:
+        """`processor` as `arpo_verl.plugin.chat.load_processor` loads it, with a method that veRL binds to it;
+        `prompt` is `GuiAgentConfig.prompt`.
+        """
         from arpo_verl.plugin.chat import chat_tokenizer
 
         self._processor = processor
@@ -79,9 +80,13 @@ class SequenceBuilder:
         """The size of a resized screenshot: what the coordinates in replies are in."""
         return self._chat.geometry.image_size(screen)
 
-    def build(self, demonstration: Demonstration) -> TokenSequence:
-        """Tokenize one demonstration: prompt with the first screenshot, then reply, screenshot, reply, ..."""
-        screenshots = [decode_screenshot(data) for data in demonstration.screenshots]
+    def build(self, demonstration: RecordedEpisode) -> TokenSequence:
+        """Tokenize one demonstration: prompt with the first screenshot, then reply, screenshot, reply, ...
+
+        Raises:
+            ReplayError: it has not one screenshot before each reply.
+        """
+        screenshots = demonstration.images()
         messages = build_messages(demonstration.instruction, kind=self._prompt)
         episode = EpisodeSequence(self._chat.prompt(messages, Size(*screenshots[0].size)))
         for turn, reply in enumerate(demonstration.replies):
@@ -103,7 +108,8 @@ class SequenceBuilder:
         positions, _ = self._processor.get_rope_index(
             input_ids=input_ids[None], mm_token_type_ids=is_image[None], image_grid_thw=grids
         )
-        return positions[:, 0]
+        only_row: torch.Tensor = positions[:, 0]
+        return only_row
 
 
 def reply_log_probs(
@@ -136,7 +142,9 @@ def reply_log_probs(
 def _encode(
     model: Qwen2_5_VLForConditionalGeneration, images: ImageStore, keys: Sequence[str]
 ) -> Sequence[torch.Tensor]:
-    return model.model.get_image_features(images.pixel_values(keys), images.grids(keys)).pooler_output
+    outputs = model.model.get_image_features(images.pixel_values(keys), images.grids(keys))
+    features: Sequence[torch.Tensor] = outputs.pooler_output
+    return features
 
 
 def _pad(rows: Sequence[torch.Tensor], value: float) -> torch.Tensor:

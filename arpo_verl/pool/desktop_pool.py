@@ -49,7 +49,7 @@ METRICS_TIMEOUT_S = 60.0
 class DesktopPool:
     """A process's handle on the job's pool; any number of processes of a job share one."""
 
-    def __init__(self, config: EnvironmentConfig, coordinator: ActorHandle):
+    def __init__(self, config: EnvironmentConfig, coordinator: ActorHandle[DesktopCoordinator]):
         self._config = config
         self._coordinator = coordinator
         self._hello = coordinator.start.remote(config)
@@ -86,19 +86,23 @@ class DesktopPool:
 
     def status(self) -> dict[str, int]:
         """What the pool is at just now: `desktops_idle`, `desktops_busy`, `rollouts_waiting`, `nodes`, ... Blocks."""
-        return ray.get(self._coordinator.status.remote(), timeout=METRICS_TIMEOUT_S)
+        status: dict[str, int] = ray.get(self._coordinator.status.remote(), timeout=METRICS_TIMEOUT_S)
+        return status
 
     async def status_async(self) -> dict[str, int]:
         """`status` for an event loop."""
-        return await self._coordinator.status.remote()
+        status: dict[str, int] = await self._coordinator.status.remote()
+        return status
 
     def metrics(self) -> dict[str, float]:
         """Counters since the last call, `environment/...`. Blocks; in a coroutine use `metrics_async`."""
-        return ray.get(self._coordinator.metrics.remote(), timeout=METRICS_TIMEOUT_S)
+        metrics: dict[str, float] = ray.get(self._coordinator.metrics.remote(), timeout=METRICS_TIMEOUT_S)
+        return metrics
 
     async def metrics_async(self) -> dict[str, float]:
         """`metrics` for an event loop."""
-        return await self._coordinator.metrics.remote()
+        metrics: dict[str, float] = await self._coordinator.metrics.remote()
+        return metrics
 
     def close(self) -> None:
         """Close all desktops and end the pool for every process. Blocks; safe to call twice."""
@@ -112,7 +116,13 @@ class DesktopPool:
 class Lease:
     """The `async with` block of a leased desktop; see `DesktopPool.lease`."""
 
-    def __init__(self, config: EnvironmentConfig, coordinator: ActorHandle, hello: Any, task_id: str):
+    def __init__(
+        self,
+        config: EnvironmentConfig,
+        coordinator: ActorHandle[DesktopCoordinator],
+        hello: Awaitable[str],
+        task_id: str,
+    ):
         self._config = config
         self._coordinator = coordinator
         self._hello = hello
@@ -136,7 +146,9 @@ class Lease:
         self._desktop = Desktop(self._config, grant)
         return self._desktop
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         desktop = self._desktop
         if desktop is None:
             raise RuntimeError("a lease must be entered before it is left")
@@ -157,6 +169,7 @@ class Desktop:
         self.fault: str | None = None
         self.interrupted = False
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
+        assert grant.actor is not None, "a grant without an error has one"
         self._config = config
         self._worker = grant.actor
         self._slot = (grant.index, grant.generation)
@@ -168,19 +181,22 @@ class Desktop:
     async def reset(self, task: Task) -> Observation:
         """See `DesktopEnvironment.reset`. Bounded by `reset_timeout_s`."""
         call = self._worker.reset.remote(*self._slot, task)
-        return await self._result("reset", call, self._config.reset_timeout_s, DesktopSetupError)
+        seen: Observation = await self._result("reset", call, self._config.reset_timeout_s, DesktopSetupError)
+        return seen
 
     async def step(self, action: Action) -> Observation:
         """See `DesktopEnvironment.step`. Bounded by `step_timeout_s`."""
         call = self._worker.step.remote(*self._slot, action)
-        return await self._result("step", call, self._config.step_timeout_s, DesktopLostError)
+        seen: Observation = await self._result("step", call, self._config.step_timeout_s, DesktopLostError)
+        return seen
 
     async def evaluate(self) -> Evaluation:
         """See `DesktopEnvironment.evaluate`. Bounded by `evaluate_timeout_s`."""
         call = self._worker.evaluate.remote(*self._slot)
-        return await self._result("evaluate", call, self._config.evaluate_timeout_s, EvaluatorError)
+        verdict: Evaluation = await self._result("evaluate", call, self._config.evaluate_timeout_s, EvaluatorError)
+        return verdict
 
-    async def _result(self, name: str, call: Awaitable[Reply], timeout_s: float, on_timeout: type) -> Any:
+    async def _result(self, name: str, call: Awaitable[Reply], timeout_s: float, on_timeout: type[Exception]) -> Any:
         if self.fault is not None:
             raise DesktopLostError(f"this desktop already failed with {self.fault}; lease another")
         try:

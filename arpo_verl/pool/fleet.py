@@ -34,7 +34,7 @@ COMPLAIN_INTERVAL_S = 60.0
 class Worker:
     """A worker process; `node_id` and `host`, its node's name for people, are known once it has started."""
 
-    actor: ActorHandle
+    actor: ActorHandle[DesktopWorker]
     placement: Placement
     started: asyncio.Task[tuple[str, str]]
 

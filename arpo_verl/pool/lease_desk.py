@@ -13,13 +13,14 @@ from ray.actor import ActorHandle
 from arpo_verl.pool.fleet import Worker
 from arpo_verl.pool.metrics import TASK_FAULTS, LeaseReport, PoolMetrics
 from arpo_verl.pool.quarantine import Quarantine
+from arpo_verl.pool.worker import DesktopWorker
 
 
 @dataclass(frozen=True)
 class Grant:
     """A lease as its holder gets it, or the reason why there will be none."""
 
-    actor: ActorHandle | None = None
+    actor: ActorHandle[DesktopWorker] | None = None
     index: int = -1
     generation: int = 0
     host: str = ""

@@ -150,19 +150,19 @@ class PoolMetrics:
         self._clear()
         return {f"environment/{name}": float(value) for name, value in values.items()}
 
-    def _spend(self) -> None:
-        """Add the time since the last change to what the levels have come to."""
-        now = self._clock()
-        for name, level in self._levels.items():
-            self._spent[name] += level * (now - self._last_change)
-        self._last_change = now
-
     def _clear(self) -> None:
         self._since = self._last_change = self._clock()
         self._spent: defaultdict[str, float] = defaultdict(float)
         self._waits: list[float] = []
         self._counts: Counter[str] = Counter()
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
+
+    def _spend(self) -> None:
+        """Add the time since the last change to what the levels have come to."""
+        now = self._clock()
+        for name, level in self._levels.items():
+            self._spent[name] += level * (now - self._last_change)
+        self._last_change = now
 
 
 def _mean(values: list[float]) -> float:

@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from typing import Any
+from typing import Any, TypeVar
 
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.errors import DesktopLostError
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Slot:
@@ -27,11 +29,12 @@ class Slot:
         self.generation = generation
         self.last_used = time.monotonic()
         self._make = make
+        self._env: DesktopEnvironment | None
         self._start()
 
-    def call(self, generation: int, function: Callable[[DesktopEnvironment], Any]) -> Future:
+    def call(self, generation: int, function: Callable[[DesktopEnvironment], T]) -> Future[T]:
         """Have the slot's thread run `function` on the desktop, after what was asked before."""
-        future: Future = Future()
+        future: Future[T] = Future()
         with self._wake:
             if self._closed or generation != self.generation:
                 raise DesktopLostError(f"desktop {self.index}.{generation} was given up; lease another")
@@ -65,15 +68,16 @@ class Slot:
     def _start(self) -> None:
         # All new: a hung thread of the last generation keeps its own condition and queue, and ends by itself.
         self._wake = threading.Condition()
-        self._queue: list[tuple[Callable[[DesktopEnvironment], Any], Future]] = []
-        self._running: Future | None = None
-        self._env: DesktopEnvironment | None = None
+        self._queue: list[tuple[Callable[[DesktopEnvironment], Any], Future[Any]]] = []
+        self._running: Future[Any] | None = None
+        self._env = None
         self._closed = False
         name = f"desktop-{self.index}.{self.generation}"
         threading.Thread(target=self._run, args=(name, self.generation), daemon=True, name=name).start()
 
     def _run(self, name: str, generation: int) -> None:
-        wake, queue, env = self._wake, self._queue, None
+        wake, queue = self._wake, self._queue
+        env: DesktopEnvironment | None = None
         while True:
             with wake:
                 wake.wait_for(lambda: queue or self._over(generation))
@@ -105,7 +109,7 @@ class Slot:
         raise DesktopLostError(f"{name} was given up while it was made")
 
 
-def _settle(future: Future, result: Any = None, error: BaseException | None = None) -> None:
+def _settle(future: Future[Any], result: Any = None, error: BaseException | None = None) -> None:
     """Give the future its outcome, unless whoever came first did."""
     try:
         if error is None:

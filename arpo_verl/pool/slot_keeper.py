@@ -76,7 +76,7 @@ class SlotKeeper:
     async def _prepare(self, worker: Worker, slot: int) -> Reply:
         timeout_s = self._config.boot_timeout_s
         try:
-            reply = await bounded(worker.actor.prepare.remote(slot, self._fleet.generations[slot]), timeout_s)
+            reply: Reply = await bounded(worker.actor.prepare.remote(slot, self._fleet.generations[slot]), timeout_s)
         except asyncio.TimeoutError:
             return Reply(error="DesktopBootError", message=f"desktop {slot} did not boot within {timeout_s:g} s")
         except ray.exceptions.RayError as error:

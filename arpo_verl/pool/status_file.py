@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from arpo_verl.files import write_whole
 from arpo_verl.pool.fleet import Fleet
 from arpo_verl.pool.lease_desk import LeaseDesk
 from arpo_verl.pool.metrics import WAITING, PoolMetrics
@@ -67,11 +67,9 @@ class StatusFile:
             await asyncio.sleep(INTERVAL_S)
 
     def _write(self, document: dict[str, Any]) -> None:
-        part = self._path.with_name(f".{self._path.name}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(document) + "\n", encoding="utf-8")
-            os.replace(part, self._path)
+            write_whole(self._path, json.dumps(document).encode() + b"\n", sync=False)
         except OSError as error:
             if not self._complained:
                 self._complained = True

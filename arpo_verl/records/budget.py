@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import re
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from arpo_verl.records.episode_folder import EPISODE_FILE, is_screenshot
+from arpo_verl.records.layout import is_screenshot, read_episode, step_folder, step_of
+from arpo_verl.records.listing import StepListings
 
 logger = logging.getLogger(__name__)
-
-_CLOCK_STEP_NS = 2_000_000_000
-"""A change so soon after another may leave a folder's time stamp as it was: such a folder is looked at once more."""
 
 
 @dataclass
@@ -25,16 +20,9 @@ class _RecordedEpisode:
     screenshot_bytes: int
     other_bytes: int
 
-
-@dataclass
-class _RecordedStep:
-    episodes: dict[str, _RecordedEpisode] = field(default_factory=dict)
-    modified_ns: int = -1
-    """The folder's time stamp when it was looked at; -1 where that must be done again."""
-
     @property
     def num_bytes(self) -> int:
-        return sum(episode.screenshot_bytes + episode.other_bytes for episode in self.episodes.values())
+        return self.screenshot_bytes + self.other_bytes
 
 
 class ScreenshotBudget:
@@ -50,7 +38,9 @@ class ScreenshotBudget:
     def __init__(self, directory: Path, limit_bytes: int):
         self._directory = directory
         self._limit_bytes = limit_bytes
-        self._steps: dict[int, _RecordedStep] = {}
+        self._listings = StepListings(directory)
+        self._steps: dict[str, dict[str, _RecordedEpisode]] = {}
+        """By the name of the step's folder, then of its own."""
         self._complained = False
 
     def enforce(self, running_step: int) -> int:
@@ -61,7 +51,9 @@ class ScreenshotBudget:
             OSError: the disk refuses.
         """
         self._look()
-        excess = sum(step.num_bytes for step in self._steps.values()) - self._limit_bytes
+        excess = (
+            sum(episode.num_bytes for step in self._steps.values() for episode in step.values()) - self._limit_bytes
+        )
         removed = 0
         for episode in self._removable(running_step) if excess > 0 else ():
             removed += _remove_screenshots(episode)
@@ -78,12 +70,12 @@ class ScreenshotBudget:
 
     def changed(self, step: int) -> None:
         """Say that an episode of this step was written to after it was finished."""
-        self._steps.pop(step, None)
+        self._steps.pop(step_folder(step), None)
 
     def _removable(self, running_step: int) -> Iterator[_RecordedEpisode]:
         """The episodes that have screenshots, in the order in which they lose them."""
-        earlier = [self._steps[step] for step in sorted(self._steps) if step < running_step]
-        episodes = [e for step in earlier for _, e in sorted(step.episodes.items()) if e.screenshot_bytes]
+        earlier = [self._steps[name] for name in self._listings.names if (step_of(name) or 0) < running_step]
+        episodes = [e for step in earlier for _, e in sorted(step.items()) if e.screenshot_bytes]
         validations = []
         for episode in episodes:
             if _is_validation(episode):
@@ -93,25 +85,15 @@ class ScreenshotBudget:
         yield from validations
 
     def _look(self) -> None:
-        found = set()
-        with os.scandir(self._directory) as entries:
-            for entry in entries:
-                match = re.fullmatch(r"step_(\d+)", entry.name)
-                if match is not None and entry.is_dir():
-                    found.add(int(match[1]))
-                    self._look_at(self._steps.setdefault(int(match[1]), _RecordedStep()), entry)
-        self._steps = {number: step for number, step in self._steps.items() if number in found}
-
-    def _look_at(self, step: _RecordedStep, folder: os.DirEntry[str]) -> None:
-        modified_ns = folder.stat().st_mtime_ns
-        if modified_ns == step.modified_ns:
-            return
-        with os.scandir(folder) as entries:
-            finished = {
-                entry.name: entry.path for entry in entries if entry.is_dir() and not entry.name.startswith(".")
-            }
-        step.episodes = {name: step.episodes.get(name) or _measure(path) for name, path in finished.items()}
-        step.modified_ns = modified_ns if time.time_ns() - modified_ns > _CLOCK_STEP_NS else -1
+        listed_anew = self._listings.refresh()
+        for name, listing in self._listings.by_name.items():
+            known = self._steps.get(name)
+            if known is None or name in listed_anew:
+                folder = self._directory / name
+                self._steps[name] = {
+                    episode: (known or {}).get(episode) or _measure(str(folder / episode))
+                    for episode in listing.finished
+                }
 
 
 def _measure(path: str) -> _RecordedEpisode:
@@ -128,7 +110,7 @@ def _measure(path: str) -> _RecordedEpisode:
 
 def _is_validation(episode: _RecordedEpisode) -> bool:
     try:
-        return json.loads(Path(episode.path, EPISODE_FILE).read_bytes()).get("validation") is True
+        return read_episode(Path(episode.path)).get("validation") is True
     except (OSError, ValueError):
         return False
 

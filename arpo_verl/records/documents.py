@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arpo_verl.records.layout import screenshot_name, step_folder
 from arpo_verl.rollout.episode import Episode, Turn
 from arpo_verl.rollout.scoring import Score
 from arpo_verl.rollout.sequence import Generated
 from arpo_verl.types import Action, EpisodeId, Task
-
-_PNG = b"\x89PNG"
 
 
 @dataclass(frozen=True)
@@ -70,21 +69,11 @@ def id_of_row(row: Mapping[str, Any]) -> EpisodeId:
     return EpisodeId(int(row.get("global_steps", 0)), str(row.get("uid", "")), int(row.get("session_id", 0)))
 
 
-def step_folder(step: int) -> str:
-    """The folder of a training step's episodes."""
-    return f"step_{step:06d}"
-
-
 def folder_of(id: EpisodeId, task_id: str) -> Path:
     """An episode's folder, relative to the trajectory directory; from names that may hold anything."""
     names = (re.sub(r"[^\w.-]", "_", name)[:80] for name in (task_id, id.uid))
     # A leading dot would say that the episode is still being played.
     return Path(step_folder(id.step)) / (re.sub(r"^\.", "_", "__".join(names)) + f"_{id.session}")
-
-
-def screenshot_name(number: int, screenshot: bytes) -> str:
-    """The file name of the episode's screenshot of this number, from 0."""
-    return f"{number:02d}.{'png' if screenshot.startswith(_PNG) else 'jpg'}"
 
 
 def live_document(id: EpisodeId, task: Task, desktop: str, started_at: float, turns: Sequence[Turn]) -> dict[str, Any]:

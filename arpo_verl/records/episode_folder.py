@@ -6,23 +6,27 @@ import dataclasses
 import json
 import logging
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.records.documents import EpisodeRecord, screenshot_name
+from arpo_verl.files import replace_directory, write_whole
+from arpo_verl.records.documents import EpisodeRecord
+from arpo_verl.records.layout import (
+    EPISODE_FILE,
+    HIDDEN,
+    LIVE_FILE,
+    TOKENS_FILE,
+    is_screenshot,
+    read_episode,
+    screenshot_name,
+)
+from arpo_verl.records.listing import StepListings
 from arpo_verl.rollout.sequence import Generated
 
 logger = logging.getLogger(__name__)
-
-EPISODE_FILE = "episode.json"
-TOKENS_FILE = "tokens.json"
-"""The policy's replies as token ids with their log-probs: a store of successes can be seeded from them."""
-LIVE_FILE = "live.json"
-_HIDDEN = "."
 
 
 class EpisodeFolder:
@@ -44,7 +48,7 @@ class EpisodeFolder:
     def open(self) -> None:
         """Make the hidden folder."""
         self._target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = self._target.with_name(f"{_HIDDEN}{self._target.name}-{secrets.token_hex(4)}")
+        scratch = self._target.with_name(f"{HIDDEN}{self._target.name}-{secrets.token_hex(4)}")
         scratch.mkdir()
         self._scratch = scratch
 
@@ -65,7 +69,7 @@ class EpisodeFolder:
     def add_screenshot(self, screenshot: bytes) -> None:
         """Write the next screenshot."""
         name = screenshot_name(len(self._screenshots), screenshot)
-        _write_whole(self._open_scratch, name, screenshot)
+        write_whole(self._open_scratch / name, screenshot, sync=False)
         self._screenshots.append(name)
 
     def finish(self, record: EpisodeRecord, *, keep_screenshots: bool = True) -> Path:
@@ -77,9 +81,8 @@ class EpisodeFolder:
         (scratch / LIVE_FILE).unlink(missing_ok=True)
         (scratch / EPISODE_FILE).write_bytes(_json(record.content))
         (scratch / TOKENS_FILE).write_bytes(_tokens(record.replies))
-        if self._target.exists():  # the same session anew, after a run was resumed
-            shutil.rmtree(self._target)
-        os.replace(scratch, self._target)
+        # What is there is the same session, recorded before the run was resumed.
+        replace_directory(scratch, self._target)
         self._scratch = None
         return self._target
 
@@ -113,7 +116,9 @@ def write_episode(directory: Path, record: EpisodeRecord, screenshots: Sequence[
 
 def remove_unfinished(directory: Path) -> int:
     """Remove the episodes that a killed run had not finished; returns how many. Nobody may be playing one now."""
-    unfinished = [path for step in directory.glob("step_*") for path in step.glob(f"{_HIDDEN}*") if path.is_dir()]
+    listings = StepListings(directory)
+    listings.refresh()
+    unfinished = list(listings.unfinished())
     for path in unfinished:
         shutil.rmtree(path, ignore_errors=True)
     if unfinished:
@@ -128,25 +133,12 @@ def add_missing_screenshots(folder: Path, screenshots: Sequence[bytes]) -> None:
         OSError: the disk refuses.
     """
     try:
-        names = json.loads((folder / EPISODE_FILE).read_bytes())["screenshots"]
+        names = read_episode(folder)["screenshots"]
     except FileNotFoundError:
         return
     for name, screenshot in zip(names, screenshots, strict=False):
         if is_screenshot(name) and not (folder / name).exists():
-            _write_whole(folder, name, screenshot)
-
-
-def is_screenshot(name: str) -> bool:
-    """Whether a file of an episode's folder is one of its screenshots, by its name."""
-    return re.fullmatch(r"\d{2,}\.(png|jpg)", name) is not None
-
-
-def _write_whole(folder: Path, name: str, content: bytes) -> None:
-    """Write a file so that no reader ever sees half of it."""
-    part = os.path.join(folder, f"{_HIDDEN}{name}")
-    with open(part, "wb") as file:
-        file.write(content)
-    os.replace(part, os.path.join(folder, name))
+            write_whole(folder / name, screenshot, sync=False)
 
 
 def _json(document: Mapping[str, Any], indent: int | None = 1) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,6 +33,26 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"must hold an object, got a {type(content).__name__}")
     return content
+
+
+def read_objects(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file with one a line; none where there is no file."""
+    return GrowingFile(path).read_new(forget=lambda: None)
+
+
+def append_objects(path: Path, objects: Iterable[Mapping[str, Any]]) -> None:
+    """Append objects, one a line.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    lines = "".join(json.dumps(value, default=str) + "\n" for value in objects)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        # After a line that a killed run left unfinished, begin another.
+        if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
+            lines = "\n" + lines
+        file.write(lines.encode())
 
 
 def dump_json(value: Any) -> bytes:

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.records.json_files import read_json_object
-from arpo_verl.records.summaries import screenshot_names
+from arpo_verl.records.layout import LIVE_FILE, POOL_FILE, screenshot_names
 
-LIVE_FILE = "live.json"
-POOL_FILE = "pool.json"
 POOL_FRESH_S = 60.0
 """A pool writes its state every 15 s at least; after this long without, its trainer is taken to have ended."""
 RUNNING_S = 900.0

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from arpo_verl.records.json_files import GrowingFile, as_number
-from arpo_verl.records.run_summary import METRICS_FILE
+from arpo_verl.errors import ConfigError
+from arpo_verl.records.json_files import GrowingFile, as_number, read_objects
+from arpo_verl.records.layout import METRICS_FILE
+from arpo_verl.records.table import data_frame
+
+if TYPE_CHECKING:
+    import pandas
+
+_PART = "part"
+"""An earlier start that a later one went on from."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +30,15 @@ class Metrics:
     def column(self, name: str) -> tuple[float | None, ...]:
         """One series; all None where the run never logged it."""
         return self.series.get(name, (None,) * len(self.steps))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row a step, a column a metric.
+
+        Raises:
+            MissingDependencyError: pandas is not installed.
+        """
+        columns = {"step": self.steps, **self.series}
+        return data_frame((dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)), "step")
 
 
 class MetricsFiles:
@@ -35,29 +53,71 @@ class MetricsFiles:
         """Read what was appended; True where anything was."""
         changed = False
         # In the order of the starts: the current file was begun last.
-        paths = [*sorted(self.run_dir.glob("metrics.part*.jsonl")), self.run_dir / METRICS_FILE]
-        for path in paths:
+        for path in (*_earlier(self.run_dir, _PART), self.run_dir / METRICS_FILE):
             by_step = self._by_file[path]
             rows = self._files.setdefault(path, GrowingFile(path)).read_new(forget=by_step.clear)
-            for row in rows:
-                _merge(by_step, row)
+            for step, data in _rows_of(rows):
+                by_step.setdefault(step, {}).update(data)
             changed = changed or bool(rows)
         return changed
 
-    def metrics(self) -> Metrics:
-        """The series as of the last `refresh`."""
+    def by_step(self) -> dict[int, dict[str, float]]:
+        """The numbers of each step as of the last `refresh`, in order."""
         merged: dict[int, dict[str, float]] = defaultdict(dict)
         for path in sorted(self._by_file, key=lambda path: (path.name == METRICS_FILE, path.name)):
             for step, data in self._by_file[path].items():
                 merged[step].update(data)
-        steps = tuple(sorted(merged))
+        return dict(sorted(merged.items()))
+
+    def metrics(self) -> Metrics:
+        """The series as of the last `refresh`."""
+        merged = self.by_step()
+        steps = tuple(merged)
         names = sorted({name for data in merged.values() for name in data})
         return Metrics(steps, {name: tuple(merged[step].get(name) for step in steps) for name in names})
 
 
-def _merge(by_step: dict[int, dict[str, float]], row: Mapping[str, object]) -> None:
-    step, data = row.get("step"), row.get("data")
-    if not isinstance(step, int) or not isinstance(data, dict):
-        return
-    numbers = {name: number for name, value in data.items() if (number := as_number(value)) is not None}
-    by_step.setdefault(step, {}).update(numbers)
+def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
+    """The `(step, metrics)` rows of one metrics file, in order.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    require_metrics(path)
+    return list(_rows_of(read_objects(path)))
+
+
+def require_metrics(path: Path) -> None:
+    """Refuse a path without a metrics file.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not path.is_file():
+        raise ConfigError(
+            f"{path} must be a metrics file of veRL's `file` logger, got nothing there; has the run begun?"
+        )
+
+
+def keep_earlier_metrics(run_dir: Path, resumes: bool) -> None:
+    """Move the metrics of an earlier start aside: veRL's `file` logger begins its file anew.
+
+    Args:
+        resumes: whether the run goes on from a checkpoint; the earlier metrics then stay a part of it.
+    """
+    current = run_dir / METRICS_FILE
+    if current.is_file():
+        kind = _PART if resumes else "old"
+        current.rename(run_dir / f"metrics.{kind}{len(_earlier(run_dir, kind)):03d}.jsonl")
+
+
+def _earlier(run_dir: Path, kind: str) -> list[Path]:
+    """The metrics of earlier starts, in their order."""
+    return sorted(run_dir.glob(f"metrics.{kind}*.jsonl"))
+
+
+def _rows_of(lines: Iterable[Mapping[str, object]]) -> Iterator[tuple[int, dict[str, float]]]:
+    for line in lines:
+        step, data = line.get("step"), line.get("data")
+        if isinstance(step, int) and isinstance(data, dict):
+            yield step, {name: number for name, value in data.items() if (number := as_number(value)) is not None}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from arpo_verl.errors import ConfigError
+from arpo_verl.records.layout import CHECKPOINTS, METRICS_FILE, TRAJECTORIES
+from arpo_verl.records.metrics import MetricsFiles, require_metrics
 
 # Enough steps to average sampling noise out, few enough to show the two ends of a short run.
 WINDOW = 5
-METRICS_FILE = "metrics.jsonl"
 
 
 @dataclass(frozen=True)
@@ -31,50 +29,19 @@ class RunSummary:
     dropped_sessions: int
 
 
-def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
-    """The `(step, metrics)` rows of a metrics file, in order.
+def summarize_run(run_dir: Path) -> RunSummary:
+    """Summarize the run whose `run_dir` this is, over all its starts.
 
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: it has no metrics.
     """
-    if not path.is_file():
-        raise ConfigError(
-            f"{path} must be a metrics file of veRL's `file` logger, got nothing there; has the run begun?"
-        )
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            break  # the last line of a run that was killed while writing
-        rows.append((int(row["step"]), row["data"]))
-    return rows
-
-
-def keep_earlier_metrics(run_dir: Path, resumes: bool) -> None:
-    """Move the metrics of an earlier start aside: veRL's `file` logger begins its file anew.
-
-    Args:
-        resumes: whether the run goes on from a checkpoint; the earlier metrics then stay a part of it.
-    """
-    current = run_dir / METRICS_FILE
-    if current.is_file():
-        kind = "part" if resumes else "old"
-        number = len(list(run_dir.glob(f"metrics.{kind}*.jsonl")))
-        current.rename(run_dir / f"metrics.{kind}{number:03d}.jsonl")
-
-
-def summarize_run(run_dir: Path) -> RunSummary:
-    """Summarize the run whose `run_dir` this is, over all its starts."""
-    by_step: dict[int, dict[str, float]] = defaultdict(dict)
-    # A step that was done again after its checkpoint counts once, as the policy that went on saw it.
-    for path in (*sorted(run_dir.glob("metrics.part*.jsonl")), run_dir / METRICS_FILE):
-        for step, data in read_metrics(path):
-            by_step[step].update(data)
-    rows = sorted(by_step.items())
-    training = [data for _, data in rows if "rollout/success_mean" in data]
+    require_metrics(run_dir / METRICS_FILE)
+    files = MetricsFiles(run_dir)
+    files.refresh()
+    rows = files.by_step()
+    training = [data for data in rows.values() if "rollout/success_mean" in data]
     successes = [data["rollout/success_mean"] for data in training]
-    validations = [value for _, data in rows if (value := validation_success(data)) is not None]
+    validations = [value for data in rows.values() if (value := validation_success(data)) is not None]
     step_seconds = [data["timing_s/step"] for data in training if "timing_s/step" in data]
     diffs = [diff for data in training if (diff := _probs_diff(data)) is not None]
     return RunSummary(
@@ -106,8 +73,8 @@ def format_summary(summary: RunSummary) -> str:
     def number(value: float | None, unit: str = "") -> str:
         return "not measured" if value is None else f"{value:.3g}{unit}"
 
-    checkpoints = summary.run_dir / "checkpoints"
-    trajectories = summary.run_dir / "trajectories"
+    checkpoints = summary.run_dir / CHECKPOINTS
+    trajectories = summary.run_dir / TRAJECTORIES
     lines = [
         f"steps                        {summary.steps} ({number(summary.seconds_per_step, ' s')} each)",
         f"success, validation before   {percent(summary.validation_before)}",

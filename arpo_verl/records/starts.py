@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from arpo_verl import __version__
-from arpo_verl.versions import OPTIONAL, TESTED, installed_version
+from arpo_verl.records.json_files import append_objects, read_objects
+from arpo_verl.records.layout import STARTS_FILE
+from arpo_verl.versions import OPTIONAL, TESTED, __version__, installed_version
 
-STARTS_FILE = "starts.jsonl"
 # Whole sections, and single values where a section holds what is secret (environment.password) or much.
 SECTIONS = ("gui_agent", "replay")
 VALUES = (
@@ -49,9 +48,7 @@ def note_start(run_dir: Path, config: Any) -> None:
     packages = {name: installed_version(name) for name in (*TESTED, *OPTIONAL)}
     versions = {"arpo-verl": __version__, "python": platform.python_version(), **packages}
     start = {"time": time.time(), "versions": versions, "recipe": recipe_values(config)}
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with (run_dir / STARTS_FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(start, default=str) + "\n")
+    append_objects(run_dir / STARTS_FILE, [start])
 
 
 def recipe_values(config: Any) -> dict[str, Any]:
@@ -70,16 +67,6 @@ def recipe_values(config: Any) -> dict[str, Any]:
     }
 
 
-def read_starts(run_dir: Path) -> Iterator[dict[str, Any]]:
+def read_starts(run_dir: Path) -> list[dict[str, Any]]:
     """The starts of a run, the first one first; none of a run older than this file, or not begun by a recipe."""
-    try:
-        lines = (run_dir / STARTS_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        try:
-            start = json.loads(line)
-        except ValueError:  # the last line of a run that was killed while writing
-            continue
-        if isinstance(start, dict):
-            yield start
+    return read_objects(run_dir / STARTS_FILE)

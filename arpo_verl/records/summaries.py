@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from arpo_verl.records.json_files import as_number, read_json_object
-
-EPISODE_FILE = "episode.json"
-SCREENSHOT_NAME = re.compile(r"[0-9]{2,6}\.(png|jpg|jpeg|webp)")
+from arpo_verl.records.json_files import as_number
+from arpo_verl.records.layout import read_episode, screenshot_names, step_of
 
 
 class EpisodeKey(NamedTuple):
@@ -61,7 +57,7 @@ def read_summary(folder: Path) -> EpisodeSummary:
         OSError: it cannot be read.
         ValueError: its `episode.json` is torn or no episode.
     """
-    content = read_json_object(folder / EPISODE_FILE)
+    content = read_episode(folder)
     if not isinstance(content.get("task_id"), str):
         raise ValueError(f"task_id must be a string, got {content.get('task_id')!r}")
     turns = content.get("turns")
@@ -85,18 +81,6 @@ def read_summary(folder: Path) -> EpisodeSummary:
         generate_s=as_number(content.get("generate_s")),
         desktop_s=as_number(content.get("desktop_s")),
     )
-
-
-def screenshot_names(folder: Path) -> list[str]:
-    """The screenshots in an episode's folder, in the order in which they were taken."""
-    names = [name for name in os.listdir(folder) if SCREENSHOT_NAME.fullmatch(name)]
-    return sorted(names, key=lambda name: int(name.partition(".")[0]))
-
-
-def step_of(folder_name: str) -> int | None:
-    """The step that a folder `step_000012` is for; None where it is no such folder."""
-    match = re.fullmatch(r"step_([0-9]+)", folder_name)
-    return int(match[1]) if match else None
 
 
 def _text(content: Mapping[str, Any], name: str) -> str:

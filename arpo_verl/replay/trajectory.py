@@ -5,14 +5,21 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.types import EpisodeId
 
+TypeCode = Literal["i", "B", "f"]
+
 # Machine values instead of Python objects: 4 bytes a token id and a log-prob (float32, as the trainer's tensors hold
 # them), 1 byte a mask bit, where tuples of objects take 36, 32 and 8.
-COLUMNS = {"prompt_ids": "i", "response_ids": "i", "response_mask": "B", "rollout_log_probs": "f"}
+COLUMNS: Mapping[str, TypeCode] = {
+    "prompt_ids": "i",
+    "response_ids": "i",
+    "response_mask": "B",
+    "rollout_log_probs": "f",
+}
 """The fields of one value a token, and the type codes of their arrays."""
 
 

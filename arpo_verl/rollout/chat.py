@@ -81,7 +81,8 @@ class ChatTokenizer:
 
     def text(self, token_ids: Sequence[int]) -> str:
         """A reply's text, without special tokens: the box tokens of UI-TARS are special, and optional."""
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        return text
 
     def _expand(self, token_ids: Sequence[int], screen: Size) -> list[int]:
         """Repeat the one image placeholder to as many as the image has visual tokens."""

@@ -7,7 +7,7 @@ import dataclasses
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from PIL import Image
 
@@ -19,6 +19,8 @@ from arpo_verl.rollout.conversation import Conversation, Generate, TokenConversa
 from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Action, Evaluation, Fail, Finish, MetricCall, Observation, Size, StopReason, Task
+
+T = TypeVar("T")
 
 
 class LeasedDesktop(Protocol):
@@ -181,7 +183,7 @@ class _Player:
                 return stop_reason
             self._keep(observation, image)
 
-    async def timed(self, call: Awaitable[Any]) -> Any:
+    async def timed(self, call: Awaitable[T]) -> T:
         """Await a call on the desktop and count its time."""
         began = time.perf_counter()
         try:

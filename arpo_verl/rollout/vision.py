@@ -33,7 +33,7 @@ class ImageGeometry:
         Raises:
             ConfigError: the processor is of another family, so its tokens cannot be foretold.
         """
-        image_processor = getattr(processor, "image_processor", None)
+        image_processor: Any = getattr(processor, "image_processor", None)
         kwargs = dict(mm_processor_kwargs or {})
         size = kwargs.get("size") or getattr(image_processor, "size", None) or {}
         # As in Qwen2VLImageProcessor: the two limits count only when both are given.

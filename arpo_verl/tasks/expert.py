@@ -11,7 +11,8 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
-from arpo_verl.actions.ui_tars import Reply, parse_reply
+from arpo_verl.actions.reply import Reply
+from arpo_verl.actions.ui_tars import parse_reply
 from arpo_verl.errors import TaskError
 from arpo_verl.types import Size
 
@@ -48,4 +49,5 @@ def _parse(thought: str, action: str) -> Reply:
 
 @lru_cache(maxsize=1)
 def _scripts() -> dict[str, list[dict[str, str]]]:
-    return json.loads(EXPERT_PATH.read_text(encoding="utf-8"))
+    scripts: dict[str, list[dict[str, str]]] = json.loads(EXPERT_PATH.read_text(encoding="utf-8"))
+    return scripts

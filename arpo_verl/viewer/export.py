@@ -11,8 +11,8 @@ from tqdm import tqdm
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.records.json_files import dump_json
+from arpo_verl.records.layout import screenshot_names
 from arpo_verl.records.run import Run, Snapshot
-from arpo_verl.records.summaries import screenshot_names
 from arpo_verl.viewer.documents import (
     episode_document,
     episode_rows,

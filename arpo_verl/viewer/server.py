@@ -15,8 +15,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from arpo_verl.records.json_files import dump_json
+from arpo_verl.records.layout import SCREENSHOT_NAME
 from arpo_verl.records.run import Run
-from arpo_verl.records.summaries import SCREENSHOT_NAME
 from arpo_verl.viewer.access import AccessControl
 from arpo_verl.viewer.documents import (
     EpisodesFeed,

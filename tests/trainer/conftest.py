@@ -2,32 +2,20 @@
 
 import dataclasses
 import json
+import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from trainer_process import TrainerProcess, wait_until
+from trainer_run import ROOT, TrainerRun, Workplace
 
 from arpo_verl.cli.main import main
 
-ROOT = Path(__file__).parents[2]
-# Tasks of one or two actions, which a short imitation learns about half-way.
-TASKS = ["dialog-confirm-yes", "dialog-confirm-no", "message-press-green", "radio-size-large"]
-# 16 groups of two a step, each task four times: groups that fail find a stored success.
-OVERRIDES = [
-    "+data.tasks.repeat=4",
-    "data.train_batch_size=16",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=16",
-    "actor_rollout_ref.rollout.n=2",
-    "trainer.total_epochs=4",
-    "trainer.val_before_train=false",
-    "trainer.test_freq=-1",
-    "trainer.save_freq=1",
-    "trainer.max_actor_ckpt_to_keep=null",
-]
+# Each task four times a step, in groups of two: groups that fail find a stored success.
+GROUPS = 16
+OVERRIDES = ["actor_rollout_ref.rollout.n=2", "trainer.save_freq=1", "trainer.max_actor_ckpt_to_keep=null"]
+TIMEOUT_S = 3600.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +26,7 @@ class Run:
     metrics: dict[int, dict]
     """What veRL logged."""
     estimated: dict[int, dict]
-    """What `replay_grpo` took and gave; see `record_advantages.py`."""
+    """What `replay_grpo` took and gave; see `support/record_advantages.py`."""
     restored: list
     """The store's trajectories when the sampler was made."""
     stdout: str
@@ -57,26 +45,20 @@ class Run:
 
 
 @pytest.fixture(scope="session")
-def tasks(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("tasks")
-    for task_id in TASKS:
-        shutil.copy(ROOT / "arpo_verl/tasks/embedded" / f"{task_id}.json", folder)
-    return folder
+def workplace(tmp_path_factory) -> Workplace:
+    """Its policy succeeds in some rollouts and fails in others."""
+    return Workplace.make(tmp_path_factory.mktemp("workplace"))
 
 
 @pytest.fixture(scope="session")
-def policy(tasks, tmp_path_factory) -> Path:
-    """A policy that succeeds in some rollouts and fails in others."""
-    out = tmp_path_factory.mktemp("policy") / "policy"
-    command = [sys.executable, "-m", "arpo_verl.policy", "--out", str(out), "--tasks", str(tasks)]
-    subprocess.run([*command, "--target-success", "0.25"], check=True)
-    return out
+def policy(workplace) -> Path:
+    return workplace.policy
 
 
 @pytest.fixture(scope="session")
 def seeds(policy) -> Path:
     """A store of the expert's demonstrations, which are one a task and were written by no policy."""
-    (demonstrations,) = policy.parent.glob("policy-demonstrations-*.zip")
+    (demonstrations,) = policy.parent.glob("policy-demonstrations-*")
     recipe = ["--recipe", str(ROOT / "recipes" / "embedded.yaml"), "--set", f"actor_rollout_ref.model.path={policy}"]
     out = policy.parent / "seeds"
     assert main(["replay", "seed", str(demonstrations), *recipe, "--out", str(out)]) == 0
@@ -84,34 +66,34 @@ def seeds(policy) -> Path:
 
 
 @pytest.fixture(scope="session")
-def start(tasks, policy, seeds):
-    """Start the trainer in a folder, to the end of a step."""
+def start(workplace, seeds):
+    """Start the trainer in a subfolder of the workplace, to the end of a step, with `record_advantages.py` loaded."""
 
-    def start_in(folder: Path, steps: int) -> TrainerProcess:
-        paths = [f"run_dir={folder}", f"actor_rollout_ref.model.path={policy}", f"replay.seed_from={seeds}"]
-        paths += [f"data.train_files={tasks}", f"data.val_files={tasks}"]
-        return TrainerProcess(folder, [*paths, *OVERRIDES, f"trainer.total_training_steps={steps}"])
+    def start_in(name: str, steps: int) -> TrainerRun:
+        recorded = workplace.folder / name / "recorded"
+        recorded.mkdir(parents=True)
+        path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        env = {"VERL_USE_EXTERNAL_MODULES": "support.record_advantages", "PYTHONPATH": path}
+        env["ARPO_VERL_RECORDED"] = str(recorded)
+        overrides = [*OVERRIDES, f"replay.seed_from={seeds}"]
+        return workplace.start(name, steps, *overrides, groups=GROUPS, env=env)
 
     return start_in
 
 
 @pytest.fixture(scope="session")
-def killed(start, tmp_path_factory):
+def killed(start):
     """Two whole steps with their checkpoints; in the middle of the third, `kill -9` of the trainer's process group.
 
     Returns:
         The run, and the processes that it had when it was killed.
     """
-    folder = tmp_path_factory.mktemp("killed")
-    process = start(folder, steps=5)
-
-    def is_in_third_step() -> bool:
-        process.check_running()
-        return any((folder / "trajectories").glob("step_000003/*/episode.json"))
-
-    wait_until(is_in_third_step, timeout_s=3600)
-    processes = process.kill()
-    return Run.read(folder, 1, process.stdout()), processes
+    trainer = start("killed", steps=5)
+    third_step = trainer.run_dir / "trajectories" / "step_000003"
+    trainer.wait_for(lambda: any(third_step.glob("*/episode.json")), TIMEOUT_S)
+    processes = trainer.processes()
+    trainer.kill()
+    return Run.read(trainer.run_dir, 1, trainer.output()), processes
 
 
 @pytest.fixture(scope="session")
@@ -121,12 +103,12 @@ def run(killed) -> Run:
 
 
 @pytest.fixture(scope="session")
-def resumed(run, start, tmp_path_factory) -> Run:
+def resumed(run, workplace, start) -> Run:
     """The killed run's folder as it was after its first step, with the trainer started in it for one more step."""
-    folder = tmp_path_factory.mktemp("resumed")
+    folder = workplace.folder / "resumed"
     checkpoint = Path("checkpoints", "global_step_1")
     shutil.copytree(run.folder / checkpoint, folder / checkpoint)
     (folder / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")
-    process = start(folder, steps=2)
-    process.wait()
-    return Run.read(folder, 2, process.stdout())
+    trainer = start(folder.name, steps=2)
+    trainer.wait(TIMEOUT_S)
+    return Run.read(folder, 2, trainer.output())

@@ -3,10 +3,9 @@
 import json
 from collections import Counter
 
-import psutil
 import pytest
-from trainer_process import wait_until
-from trajectory_digest import digest
+from support.trajectory_digest import digest
+from trainer_run import await_end
 
 from arpo_verl.replay.choice import Group, Outcome, choose_replays
 from arpo_verl.replay.config import ReplayConfig
@@ -36,15 +35,7 @@ def test_nothing_of_the_killed_run_is_left(killed):
     """Ray's processes, the workers and the desktops end by themselves."""
     _, processes = killed
     assert processes
-    wait_until(lambda: not any(map(is_alive, processes)), timeout_s=120)
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Whether it still runs: one that ended, and that nobody has asked for its exit code, does not."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    assert await_end(processes) == []
 
 
 def test_the_checkpoints_hold_the_store_of_their_step(run):

@@ -1,30 +1,21 @@
 """`benchmarks/learning.py`: its smoke form through the stock trainer, and how it reads runs."""
 
-import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import learning
+import learning_runs as runs
 import pytest
 from hydra import compose, initialize_config_dir
+from trainer_run import ROOT
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def modules():
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        yield importlib.import_module("learning"), importlib.import_module("learning_runs")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
+pytestmark = pytest.mark.study
 
 
 @pytest.fixture
-def curve(modules):
-    _, runs = modules
-
+def curve():
     def make(method: str, seed: int, *successes: float, at: int = 100):
         points = [runs.Point(at * (i + 1), success, 32, 0.5, 0.25) for i, success in enumerate(successes)]
         return runs.Curve(method, seed, tuple(points), (runs.Validation(at, 0.5, 0.25),), 3, 60.0)
@@ -33,8 +24,7 @@ def curve(modules):
 
 
 @pytest.fixture
-def study(modules):
-    _, runs = modules
+def study():
     return runs.Study(
         Path(),
         Path(),
@@ -51,7 +41,7 @@ def study(modules):
 @pytest.mark.desktop
 def test_two_methods_train_for_the_same_environment_steps_and_are_not_trained_again(tmp_path):
     def study() -> dict:
-        command = [sys.executable, str(BENCHMARKS / "learning.py"), "--smoke", "--work", str(tmp_path / "work")]
+        command = [sys.executable, learning.__file__, "--smoke", "--work", str(tmp_path / "work")]
         command += ["--json", str(tmp_path / "learning.json"), "--plot", str(tmp_path / "learning.png")]
         subprocess.run(command, check=True)
         return json.loads((tmp_path / "learning.json").read_text())
@@ -71,9 +61,8 @@ def test_two_methods_train_for_the_same_environment_steps_and_are_not_trained_ag
     assert all(path.stat().st_mtime_ns == then for path, then in written.items())
 
 
-def test_the_recipe_takes_the_options_of_every_method(modules, study):
-    _, runs = modules
-    recipes = str(BENCHMARKS.parent / "recipes")
+def test_the_recipe_takes_the_options_of_every_method(study):
+    recipes = str(ROOT / "recipes")
     configs = {}
     with initialize_config_dir(recipes, version_base=None):
         for method in runs.METHODS:
@@ -94,8 +83,7 @@ def test_success_is_that_of_the_whole_steps_of_the_last_third(curve):
     assert curve("dynamic_sampling", 1, 0.3, at=500).final_success(400) == 0.3
 
 
-def test_methods_are_compared_by_seed(modules, study, curve):
-    learning, runs = modules
+def test_methods_are_compared_by_seed(study, curve):
     curves = [curve("grpo", seed, 0.1, 0.1, *[0.1 * seed] * 2) for seed in (1, 2, 3)]
     curves += [curve("arpo", seed, 0.1, 0.1, *[0.1 * seed + 0.2] * 2) for seed in (1, 2, 3)]
     curves += [curve("arpo_most_likely", seed, 0.1, 0.1, *[0.2 * seed] * 2) for seed in (1, 2)]
@@ -108,8 +96,7 @@ def test_methods_are_compared_by_seed(modules, study, curve):
     assert "grpo_minus_arpo_points" not in summary
 
 
-def test_interval_is_students(modules):
-    learning, _ = modules
+def test_interval_is_students():
     # Of three values: 4.303 standard errors.
     assert learning.interval([1.0, 2.0, 3.0]) == pytest.approx({"mean": 2.0, "low": -0.484, "high": 4.484}, abs=1e-3)
     assert learning.interval([1.0]) == {"mean": 1.0, "low": None, "high": None}

@@ -1,24 +1,14 @@
 """`benchmarks/replay_resume.py` sees what it is there to see: successes lost, replays that differ."""
 
-import importlib
 import json
-import sys
-from pathlib import Path
 
 import pytest
+import replay_resume as study
 
 from arpo_verl.replay.store.success_store import StoredTrajectory, SuccessStore
 from arpo_verl.types import EpisodeId
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def study(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("replay_resume")
-    for name in ("replay_resume", "trainer_run"):
-        sys.modules.pop(name, None)
+pytestmark = pytest.mark.study
 
 
 def store_of(*steps, task_id="calc"):
@@ -41,7 +31,7 @@ def store_of(*steps, task_id="calc"):
     return store
 
 
-def test_a_store_continues_the_one_before_with_new_successes_and_without_the_oldest(study):
+def test_a_store_continues_the_one_before_with_new_successes_and_without_the_oldest():
     before = store_of(1, 2, 3)
     assert study.continues(before, store_of(1, 2, 3), 3)
     assert study.continues(before, store_of(1, 2, 3, 4, 4), 3)
@@ -49,7 +39,7 @@ def test_a_store_continues_the_one_before_with_new_successes_and_without_the_old
         assert not study.continues(before, torn, 3)
 
 
-def test_a_replay_that_the_store_did_not_ask_for_is_seen(study, tmp_path):
+def test_a_replay_that_the_store_did_not_ask_for_is_seen(tmp_path):
     store = store_of(1, 2, 3)
     asked = study.replays_asked_for(store, "calc", 2, step=4)
     assert len(asked) == 2 and asked < {trajectory.episode for trajectory in store.trajectories()}

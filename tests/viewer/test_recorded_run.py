@@ -4,20 +4,25 @@ import asyncio
 import time
 from types import SimpleNamespace
 
-import torch
-from viewer_run import png
+import pytest
 
-from arpo_verl.plugin.group_log import GROUPS_FILE, GroupLog, LoggedRow
-from arpo_verl.plugin.handover import RowLabel
-from arpo_verl.pool.status_file import HEARTBEAT_S, StatusFile
-from arpo_verl.records import live
-from arpo_verl.records.documents import EpisodeRecord, live_document
-from arpo_verl.records.episode_folder import EpisodeFolder, write_episode
-from arpo_verl.rollout.episode import Episode, Turn
-from arpo_verl.rollout.scoring import Score
-from arpo_verl.rollout.sequence import EpisodeSequence
-from arpo_verl.types import Click, EpisodeId, Point, Size, StopReason, Task
-from arpo_verl.viewer import documents
+pytest.importorskip("verl")
+
+import torch  # noqa: E402
+from support.viewer_run import png  # noqa: E402
+
+from arpo_verl.plugin.group_log import GroupLog, LoggedRow  # noqa: E402
+from arpo_verl.plugin.handover import RowLabel  # noqa: E402
+from arpo_verl.pool.status_file import HEARTBEAT_S, StatusFile  # noqa: E402
+from arpo_verl.records import live  # noqa: E402
+from arpo_verl.records.documents import EpisodeRecord, live_document  # noqa: E402
+from arpo_verl.records.episode_folder import EpisodeFolder, write_episode  # noqa: E402
+from arpo_verl.records.layout import GROUPS_FILE, POOL_FILE  # noqa: E402
+from arpo_verl.rollout.episode import Episode, Turn  # noqa: E402
+from arpo_verl.rollout.scoring import Score  # noqa: E402
+from arpo_verl.rollout.sequence import EpisodeSequence  # noqa: E402
+from arpo_verl.types import Click, EpisodeId, Point, Size, StopReason, Task  # noqa: E402
+from arpo_verl.viewer import documents  # noqa: E402
 
 TASK = Task("press-ok", "Press OK.", {})
 TURN = Turn("Action: click(start_box='(3,4)')", "press it", (Click(Point(30, 40)),))
@@ -90,8 +95,8 @@ def test_an_episode_being_recorded_is_seen(written, run):
 
 def test_the_pools_state_is_seen_and_its_pause_is_no_end(written, run):
     async def written_once():
-        writing = asyncio.create_task(StatusFile(written.path / live.POOL_FILE, lambda: {"waiting": 2}).run())
-        while not (written.path / live.POOL_FILE).exists():
+        writing = asyncio.create_task(StatusFile(written.path / POOL_FILE, lambda: {"waiting": 2}).run())
+        while not (written.path / POOL_FILE).exists():
             await asyncio.sleep(0.01)
         writing.cancel()
 

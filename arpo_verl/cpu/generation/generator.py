@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 
 from arpo_verl.cpu.generation.kv_cache import KVShape, PackedBatch, SequenceCache
 from arpo_verl.cpu.generation.prefix import MIN_SHARED, PrefixStore, common_prefix
-from arpo_verl.cpu.generation.prompts import PreparedPrompt, PromptPreparer
+from arpo_verl.cpu.generation.prompts import PreparedImage, PreparedPrompt, PromptPreparer
 from arpo_verl.cpu.generation.sampling import sample
-from arpo_verl.cpu.generation.types import GenerationRequest, GenerationResult
+from arpo_verl.cpu.generation.types import FinishReason, GenerationRequest, GenerationResult
 
 # Room for a reply when its sequence starts; a longer one moves its cache.
 _REPLY_ROOM = 64
@@ -54,7 +54,7 @@ class _Running:
         """Tokens that the next forward pass takes in: what is left of the prompt, then one at a time."""
         return 1 if self.token_ids else len(self.prompt.content) - self.cache.length
 
-    def result(self, reason: str) -> GenerationResult:
+    def result(self, reason: FinishReason) -> GenerationResult:
         return GenerationResult(
             self.request.request_id, tuple(self.token_ids), tuple(self.log_probs), reason, self.num_cached
         )
@@ -214,18 +214,20 @@ class Generator:
         for sequence in self._running:
             sequence.cache.commit(_new_content(sequence))
         last = torch.tensor(counts).cumsum(0) - 1
-        return self.model.lm_head(hidden[0, last]).float()
+        logits: torch.Tensor = self.model.lm_head(hidden[0, last]).float()
+        return logits
 
     def _embeddings(self) -> torch.Tensor:
         """Embed all new tokens: text by the table, images by the vision tower; [T, hidden]."""
         self._compute_features()
         tokens = torch.cat([_new_tokens(sequence) for sequence in self._running])
-        embeddings = self.model.model.language_model.embed_tokens(tokens)
+        embeddings: torch.Tensor = self.model.model.language_model.embed_tokens(tokens)
         offset = 0
         for sequence in self._running:
             for image, start, stop in _new_images(sequence):
                 first = max(start, sequence.cache.length)
                 place = offset - sequence.cache.length
+                assert image.features is not None
                 embeddings[place + first : place + stop] = image.features[first - start :]
             offset += sequence.num_new
         return embeddings
@@ -235,7 +237,7 @@ class Generator:
         images = {i.digest: i for s in self._running for i, _, _ in _new_images(s) if i.features is None}
         if not images:
             return
-        pixels = torch.cat([image.pixel_values for image in images.values()])
+        pixels = torch.cat([image.pixel_values for image in images.values() if image.pixel_values is not None])
         grids = torch.stack([image.grid for image in images.values()])
         outputs = self.model.model.get_image_features(pixels, grids, return_dict=True)
         for image, features in zip(images.values(), outputs.pooler_output, strict=True):
@@ -254,7 +256,7 @@ class Generator:
         self._running = running
         return finished
 
-    def _finish_reason(self, sequence: _Running) -> str | None:
+    def _finish_reason(self, sequence: _Running) -> FinishReason | None:
         sampling, last = sequence.request.sampling, sequence.token_ids[-1]
         if (last in self._eos and not sampling.ignore_eos) or last in sampling.stop_token_ids:
             return "stop"
@@ -279,7 +281,7 @@ def _new_positions(sequence: _Running) -> torch.Tensor:
     return sequence.prompt.positions[:, sequence.cache.length :]
 
 
-def _new_images(sequence: _Running) -> list[tuple]:
+def _new_images(sequence: _Running) -> list[tuple[PreparedImage, int, int]]:
     """Images of which the next forward pass takes in at least one token."""
     if sequence.token_ids:
         return []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -101,8 +101,12 @@ def _mask(cached: int, new: int) -> torch.Tensor | None:
     return torch.ones(new, cached + new, dtype=torch.bool).tril(diagonal=cached)
 
 
+class _AttentionLayer(Protocol):
+    layer_idx: int
+
+
 def packed_attention(
-    module: torch.nn.Module,
+    module: _AttentionLayer,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

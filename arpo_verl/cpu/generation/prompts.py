@@ -122,7 +122,8 @@ class PromptPreparer:
             mm_token_type_ids=(token_ids == self._image_token).long()[None],
             image_grid_thw=torch.stack([image.grid for image in images]) if images else None,
         )
-        return positions[:, 0]
+        only_row: torch.Tensor = positions[:, 0]
+        return only_row
 
 
 def _digest(image: Image, processor_kwargs: Mapping[str, Any]) -> int:

@@ -10,6 +10,8 @@ from PIL.Image import Image
 
 from arpo_verl.config import require
 
+FinishReason = Literal["stop", "length", "abort"]
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -72,5 +74,5 @@ class GenerationResult:
     request_id: str
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
-    finish_reason: Literal["stop", "length", "abort"]
+    finish_reason: FinishReason
     num_cached_tokens: int = 0

@@ -119,7 +119,11 @@ class Init:
             self._forget_server()
             return
         for fd in fds:
-            children.fork(lambda fd=fd: interpreter.serve(Connection(fd)), "interpreter", (fd,))
+
+            def main(fd: int = fd) -> None:
+                interpreter.serve(Connection(fd))
+
+            children.fork(main, "interpreter", (fd,))
             os.close(fd)
 
     def _collect_dead(self) -> None:

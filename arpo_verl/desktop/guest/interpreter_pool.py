@@ -81,7 +81,8 @@ class _Interpreter:
             self._pid = int(self._receive(START_TIMEOUT_S))
         self._connection.send_bytes(code.encode(errors="surrogatepass"))
         try:
-            return json.loads(self._receive(timeout_s))
+            result: dict[str, Any] = json.loads(self._receive(timeout_s))
+            return result
         except EOFError:  # os._exit, a signal, a crash: an end like any other
             return {"output": "", "error": "the command ended its interpreter", "returncode": -1}
 

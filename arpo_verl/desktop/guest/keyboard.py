@@ -8,15 +8,19 @@ as `>`. Freeing that key leaves `<` where Shift and comma give it, for pyautogui
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from Xlib import X
+
+if TYPE_CHECKING:
+    from Xlib.display import Display
 
 KEY_102 = 94
 REUSE_PAUSE_S = 0.2
 
 
-def mend(display: Any) -> None:
+def mend(display: Display) -> None:
     """Take the 102nd key's symbols away; as a spare key it can bear any other character later."""
     symbols = len(display.get_keyboard_mapping(KEY_102, 1)[0])
     display.change_keyboard_mapping(KEY_102, [[X.NoSymbol] * symbols])
@@ -42,7 +46,7 @@ class SpareKeys:
     longest ago is given to another character.
     """
 
-    def __init__(self, display: Any, codes: dict[str, int | None]):
+    def __init__(self, display: Display, codes: dict[str, int | None]):
         """`codes`: pyautogui's key codes by key name; kept up to date."""
         self._display = display
         self._codes = codes
@@ -65,7 +69,7 @@ class SpareKeys:
             self._display.sync()
         self._codes[character] = code
 
-    def _take(self, table: dict[int, list[int]]) -> int:
+    def _take(self, table: Mapping[int, Sequence[int]]) -> int:
         code = next((code for code, row in table.items() if all(map(_is_spare, row))), None)
         if code is None:
             # Whoever reads late of the key's last change must not see the next: a program asks for the map as it is.

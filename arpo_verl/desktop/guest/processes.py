@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from typing import Any
+from typing import IO, Any
 
 from . import layout
 
@@ -45,6 +45,6 @@ def start(command: Command, shell: bool, **options: Any) -> subprocess.Popen[byt
     return subprocess.Popen(command, shell=shell, stdin=subprocess.DEVNULL, start_new_session=True, **options)
 
 
-def _text(file: Any) -> str:
+def _text(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode(errors="replace")

@@ -60,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def __init__(self, connection: socket.socket, routes: dict[tuple[str, str], Route]):
         self._routes = routes
-        super().__init__(connection, ("", 0), None)  # type: ignore[arg-type]
+        super().__init__(connection, ("", 0), None)  # type: ignore[arg-type]  # it never asks its server anything
 
     def do_GET(self) -> None:
         self._reply()

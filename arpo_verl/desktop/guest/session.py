@@ -7,7 +7,6 @@ import select
 import shutil
 import time
 from collections.abc import Callable
-from typing import Any
 
 from Xlib import X, Xatom
 from Xlib.display import Display
@@ -102,7 +101,7 @@ def await_line(fd: int, program: str) -> None:
     os.close(fd)
 
 
-def _prepare_root(display: Any, width: int, height: int) -> None:
+def _prepare_root(display: Display, width: int, height: int) -> None:
     """A plain background, and the pointer in a corner, where it hovers over no window."""
     root = display.screen().root
     root.change_attributes(background_pixel=BACKGROUND, event_mask=X.PropertyChangeMask)
@@ -111,7 +110,7 @@ def _prepare_root(display: Any, width: int, height: int) -> None:
     display.sync()
 
 
-def _await_window_manager(display: Any) -> None:
+def _await_window_manager(display: Display) -> None:
     """Wait until openbox answers.
 
     It announces itself before it looks at events, and one that comes in between lies unread until the next: a program's

@@ -50,6 +50,7 @@ GUEST_POLL_S = 0.1
 class Controller(PythonController):
     """Sends an action once, and keeps what came of it: `DesktopEnv.step` drops both."""
 
+    retry_times: int
     last_result: dict[str, Any] | None = None
 
     def execute_python_command(self, command: str) -> Any:
@@ -73,7 +74,7 @@ class TaskSetup(SetupController):
 
     def setup(self, config: list[dict[str, Any]], use_proxy: bool = False) -> bool:
         self._await_guest()
-        done = super().setup(config, use_proxy)
+        done: bool = super().setup(config, use_proxy)
         lost = unanswered(self._address)
         if lost or not done:
             raise DesktopSetupError(f"the guest {self._address} did not answer: {lost or 'set-up gave up'}")
@@ -118,6 +119,9 @@ class Client(desktop_env_module.DesktopEnv):
         desktop_id: names this desktop wherever its provider leaves a trace.
         options: `DesktopEnv`'s own. A `Provider` object goes in as `region`.
     """
+
+    controller: Controller
+    setup_controller: SetupController
 
     def __init__(self, config: EnvironmentConfig, desktop_id: str, **options: Any):
         self._config = config
@@ -174,7 +178,8 @@ def _install() -> None:
         if hasattr(region, "start_emulator"):
             return _NoManager(), region
         adapt_module(provider_name)
-        return make(provider_name, region, use_proxy)
+        made: tuple[Any, Any] = make(provider_name, region, use_proxy)
+        return made
 
     desktop_env_module.create_vm_manager_and_provider = make_or_take
     http = GuestHttp()
@@ -182,10 +187,10 @@ def _install() -> None:
         if not name.startswith("desktop_env.") or name.startswith("desktop_env.providers."):
             continue
         if getattr(module, "requests", None) is requests:
-            module.requests = http
+            vars(module)["requests"] = http
         # Its getters print every reply of the guest.
         if getattr(module, "print", builtins.print) is builtins.print:
-            module.print = _debug
+            vars(module)["print"] = _debug
 
 
 def _debug(*values: Any, **_: Any) -> None:

@@ -54,7 +54,7 @@ class DesktopDocker(docker.DockerClient):
         Raises:
             docker.errors.DockerException: no engine answers.
         """
-        client = cls.from_env()
+        client: DesktopDocker = cls.from_env()
         client.desktop_id, client.run_options = desktop_id, run_options
         return client
 
@@ -69,7 +69,8 @@ class DesktopDocker(docker.DockerClient):
 
 class _DesktopContainers(ContainerCollection):
     def list(self, *args: Any, **kwargs: Any) -> list[Container]:
-        return super().list(*args, **{"ignore_removed": True} | kwargs)
+        containers: list[Container] = super().list(*args, **{"ignore_removed": True} | kwargs)
+        return containers
 
     def run(self, image: str, command: Any = None, **kwargs: Any) -> Container:
         desktop: DesktopDocker = self.client
@@ -169,7 +170,8 @@ def _start_time(pid: int) -> int | None:
 
 
 def _labelled(client: docker.DockerClient, label: str) -> list[Container]:
-    return client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
+    containers: list[Container] = client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
+    return containers
 
 
 def _remove(client: docker.DockerClient, label: str) -> None:

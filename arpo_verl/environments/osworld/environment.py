@@ -245,7 +245,7 @@ class OSWorldEnvironment(DesktopEnvironment):
 
 
 def _valid_score(score: Any) -> float:
-    if not isinstance(score, Real) or not math.isfinite(score) or not 0 <= score <= 1:
+    if not isinstance(score, Real) or not math.isfinite(score) or not 0 <= float(score) <= 1:
         raise EvaluatorError(f"a metric must return a number from 0 to 1, got {score!r}")
     return float(score)
 

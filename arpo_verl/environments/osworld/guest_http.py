@@ -19,8 +19,6 @@ logger = logging.getLogger(__name__)
 # For calls that the client makes without a time-out. The guest itself ends a command after 120 s.
 DEFAULT_TIMEOUT_S = 180.0
 
-_log = threading.local()
-
 
 @dataclass(frozen=True)
 class Exchange:
@@ -35,11 +33,17 @@ class Exchange:
     """The start of a reply that is not 200."""
 
 
+class _Log(threading.local):
+    def __init__(self) -> None:  # in each thread that looks
+        self.exchanges: list[Exchange] = []
+
+
+_log = _Log()
+
+
 def exchanges() -> list[Exchange]:
     """What this thread's client exchanged since `clear_exchanges`, in order."""
-    if not hasattr(_log, "items"):
-        _log.items = []
-    return _log.items
+    return _log.exchanges
 
 
 def clear_exchanges() -> None:

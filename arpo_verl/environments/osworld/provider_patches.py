@@ -36,7 +36,7 @@ class _MainThreadSignals:
 def adapt_module(name: str) -> None:
     """Before the client makes a provider of this name."""
     if name in _CLOUDS:
-        importlib.import_module(f"desktop_env.providers.{name}.manager").signal = _MainThreadSignals()
+        vars(importlib.import_module(f"desktop_env.providers.{name}.manager"))["signal"] = _MainThreadSignals()
     if name == "vmware":
         # The client does not wait for vmrun: a machine whose revert takes more than 3 s would go on as it was.
         module = importlib.import_module("desktop_env.providers.vmware.provider")

@@ -8,15 +8,13 @@ downloads are copied into it from a store that all share.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import IO
 
 from arpo_verl.environments.osworld.downloads import DownloadStore, downloads_of
+from arpo_verl.files import ScratchFolder
 from arpo_verl.types import Task
 
 PREFIX = "arpo_verl-"
@@ -32,9 +30,9 @@ class TaskFiles:
 
     def __init__(self, store: Path, name: str):
         self._store = DownloadStore(store)
-        _sweep(Path(tempfile.gettempdir()))
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{name}-"))
-        self._lock = _lock(self.folder)
+        # Those of killed workers go: task files are large.
+        self._scratch = ScratchFolder(Path(tempfile.gettempdir()), PREFIX, f"{name}-")
+        self.folder = self._scratch.path
 
     def begin(self, task: Task) -> None:
         """Empty the folder and bring in all that `task` downloads, so that the client downloads nothing itself.
@@ -45,7 +43,8 @@ class TaskFiles:
             DesktopSetupError: a download cannot be had.
         """
         for child in self.folder.iterdir():
-            shutil.rmtree(child, ignore_errors=True)
+            if child.is_dir():  # not the folder's lock
+                shutil.rmtree(child, ignore_errors=True)
         folder = self.folder / task.task_id
         folder.mkdir()
         for download in downloads_of(task.spec):
@@ -53,41 +52,10 @@ class TaskFiles:
 
     def remove(self) -> None:
         """Delete the desktop's folder; the store stays."""
-        _remove(self.folder)
-        self._lock.close()
+        self._scratch.remove()
 
 
 def default_store() -> Path:
     """`$XDG_CACHE_HOME/arpo_verl/downloads`, by default under `~/.cache`."""
     root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(root).expanduser() / "arpo_verl" / "downloads"
-
-
-# --- Folders of processes that were killed ----------------------------------------------------------------------------
-
-
-def _lock_path(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.lock")
-
-
-def _lock(folder: Path) -> IO[bytes]:
-    """Hold the folder's lock for as long as this process lives: by it others know that the folder is in use."""
-    # Locked before it has its name, so that no other process finds it unlocked.
-    unnamed = folder.with_name(f"{folder.name}.new")
-    file = unnamed.open("wb")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    unnamed.rename(_lock_path(folder))
-    return file
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    _lock_path(folder).unlink(missing_ok=True)
-
-
-def _sweep(where: Path) -> None:
-    """Delete the folders of processes that died without doing so: task files are large, and a worker may be killed."""
-    for path in where.glob(f"{PREFIX}*.lock"):
-        with contextlib.suppress(OSError), path.open("rb") as file:  # another's, or just removed
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(path.with_suffix(""))

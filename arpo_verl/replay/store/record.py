@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory
+from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory, TypeCode
 from arpo_verl.types import EpisodeId
 
 _PLAIN_FIELDS = ("task_id", "step", "success", "reward", "num_turns", "extra_fields", "mm_processor_kwargs")
@@ -78,16 +78,16 @@ def read_record(record: bytes) -> dict[str, Any]:
     return values
 
 
-def _pack(column: array) -> str:
+def _pack(column: array[Any]) -> str:
     return base64.b64encode(zlib.compress(_little_endian(column).tobytes())).decode("ascii")
 
 
-def _unpack(text: str, type_code: str) -> array:
+def _unpack(text: str, type_code: TypeCode) -> array[Any]:
     column = array(type_code, zlib.decompress(base64.b64decode(text, validate=True)))
     return _little_endian(column)
 
 
-def _little_endian(column: array) -> array:
+def _little_endian(column: array[Any]) -> array[Any]:
     if sys.byteorder == "big":
         column = column[:]
         column.byteswap()

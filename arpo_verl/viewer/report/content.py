@@ -11,10 +11,10 @@ from typing import Any
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.records.json_files import read_json_object
-from arpo_verl.records.live import POOL_FILE
+from arpo_verl.records.layout import METRICS_FILE, POOL_FILE
 from arpo_verl.records.metrics import Metrics
 from arpo_verl.records.run import Run
-from arpo_verl.records.run_summary import METRICS_FILE, RunSummary, summarize_run
+from arpo_verl.records.run_summary import RunSummary, summarize_run
 from arpo_verl.records.starts import read_starts
 from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.viewer.report.costs import Faults, Part, TaskTime, desktop_calls, faults, slowest_tasks, step_parts

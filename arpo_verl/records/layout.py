@@ -1,0 +1,64 @@
+"""What each file of a run's folder is called. docs/trajectories.md has the picture."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.records.json_files import read_json_object
+
+METRICS_FILE = "metrics.jsonl"
+"""veRL's own; those of earlier starts lie beside it, see `records.metrics`."""
+STARTS_FILE = "starts.jsonl"
+POOL_FILE = "pool.json"
+CHECKPOINTS = "checkpoints"
+TRAJECTORIES = "trajectories"
+
+EPISODE_FILE = "episode.json"
+TOKENS_FILE = "tokens.json"
+"""The policy's replies as token ids with their log-probs: a store of successes can be seeded from them."""
+LIVE_FILE = "live.json"
+GROUPS_FILE = "groups.jsonl"
+HIDDEN = "."
+"""Begins the name of an episode's folder while it is played."""
+SCREENSHOT_NAME = re.compile(r"[0-9]{2,6}\.(png|jpg|jpeg|webp)")
+
+_PNG = b"\x89PNG"
+
+
+def step_folder(step: int) -> str:
+    """The folder of a training step's episodes."""
+    return f"step_{step:06d}"
+
+
+def step_of(folder_name: str) -> int | None:
+    """The step that a folder `step_000012` is for; None where it is no such folder."""
+    match = re.fullmatch(r"step_([0-9]+)", folder_name)
+    return int(match[1]) if match else None
+
+
+def screenshot_name(number: int, screenshot: bytes) -> str:
+    """The file name of the episode's screenshot of this number, from 0."""
+    return f"{number:02d}.{'png' if screenshot.startswith(_PNG) else 'jpg'}"
+
+
+def is_screenshot(name: str) -> bool:
+    """Whether a file of an episode's folder is one of its screenshots, by its name."""
+    return SCREENSHOT_NAME.fullmatch(name) is not None
+
+
+def screenshot_names(folder: Path) -> list[str]:
+    """The screenshots in an episode's folder, in the order in which they were taken."""
+    return sorted(filter(is_screenshot, os.listdir(folder)), key=lambda name: int(name.partition(".")[0]))
+
+
+def read_episode(folder: Path) -> dict[str, Any]:
+    """The `episode.json` of an episode's folder.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is torn.
+    """
+    return read_json_object(folder / EPISODE_FILE)

@@ -1,0 +1,71 @@
+"""The command line of a benchmark, and what becomes of its figures: a table on the screen, and JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).with_name("results")
+
+
+class Arguments(argparse.ArgumentParser):
+    """The arguments that benchmarks have in common; each adds its own.
+
+    Args:
+        description: the benchmark's docstring.
+        smoke: what `--smoke` shrinks it to; without it, there is no `--smoke`.
+    """
+
+    def __init__(self, description: str | None, smoke: str = "") -> None:
+        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+        self._sizes: dict[str, tuple[int, int]] = {}
+        results = RESULTS / f"{Path(sys.argv[0]).stem}.json"
+        if smoke:
+            self.add_argument("--smoke", action="store_true", help=f"{smoke}: does it run at all")
+        words = "write the figures there; without a path into benchmarks/results"
+        self.add_argument("--json", type=Path, nargs="?", const=results, metavar="PATH", help=words)
+
+    def add_size(self, flag: str, full: int, smoke: int, words: str) -> None:
+        """A number that has another default with `--smoke`."""
+        action = self.add_argument(
+            flag, type=int, metavar="N", help=f"{words}; {full} by default, {smoke} with --smoke"
+        )
+        self._sizes[action.dest] = full, smoke
+
+    def parse(self) -> argparse.Namespace:
+        """What the command line says, with every size."""
+        arguments = self.parse_args()
+        for name, (full, smoke) in self._sizes.items():
+            if getattr(arguments, name) is None:
+                setattr(arguments, name, smoke if arguments.smoke else full)
+        return arguments
+
+
+def machine() -> dict[str, float]:
+    """What a figure is to be read with."""
+    return {"cores": len(os.sched_getaffinity(0)), "load_before": os.getloadavg()[0]}
+
+
+def report(figures: Mapping[str, Any], path: Path | None) -> None:
+    """Show the figures, and write them."""
+    show(figures)
+    write(figures, path)
+
+
+def show(figures: Mapping[str, Any]) -> None:
+    """Print a line a figure."""
+    width = max(map(len, figures))
+    for name, value in figures.items():
+        print(f"{name:{width}} {value:.4f}" if isinstance(value, float) else f"{name:{width}} {value}")
+
+
+def write(figures: Mapping[str, Any] | Sequence[Any], path: Path | None) -> None:
+    """Write the figures as JSON where `--json` asked for it."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(figures, indent=2) + "\n")

@@ -1,0 +1,82 @@
+"""A run's summary from the metrics file that veRL's `file` logger writes."""
+
+import json
+
+import pytest
+
+from arpo_verl.errors import ConfigError
+from arpo_verl.records.metrics import keep_earlier_metrics
+from arpo_verl.records.run_summary import format_summary, summarize_run
+
+
+def write_metrics(folder, rows):
+    lines = [json.dumps({"step": step, "data": data}) for step, data in rows]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def training(success, injected=0, diff=0.001, seconds=10.0):
+    return {
+        "rollout/success_mean": success,
+        "replay/injected": injected,
+        "training/rollout_probs_diff_max": diff,
+        "timing_s/step": seconds,
+    }
+
+
+def test_summary_compares_the_two_ends_of_a_run(tmp_path):
+    successes = [0.1, 0.2, 0.3, 0.2, 0.2, 0.5, 0.8, 0.8, 0.6, 0.8, 0.5]
+    rows = [(step, training(success, injected=2)) for step, success in enumerate(successes, start=1)]
+    rows.insert(0, (0, {"val-aux/arpo_verl/success/mean@2": 0.25}))
+    rows.append((11, {"val-aux/arpo_verl/success/mean@2": 0.75}))
+    write_metrics(tmp_path, rows)
+    summary = summarize_run(tmp_path)
+    assert (summary.validation_before, summary.validation_after) == (0.25, 0.75)
+    assert summary.first_steps_success == pytest.approx(0.2)
+    assert summary.last_steps_success == pytest.approx(0.7)
+    assert (summary.steps, summary.replays_injected) == (11, 22)
+
+
+def test_steps_with_a_replayed_row_say_nothing_about_the_rollout_engine(tmp_path):
+    write_metrics(tmp_path, [(1, training(0.5, diff=0.002)), (2, training(0.5, injected=1, diff=0.9))])
+    assert summarize_run(tmp_path).probs_diff_max == 0.002
+
+
+def test_a_step_with_replays_counts_by_its_other_rows(tmp_path):
+    own = {"replay/without/training/rollout_probs_diff_max": 0.003}
+    write_metrics(tmp_path, [(1, training(0.5, diff=0.002)), (2, training(0.5, injected=1, diff=0.9) | own)])
+    assert summarize_run(tmp_path).probs_diff_max == 0.003
+
+
+def test_what_was_not_measured_is_said_to_be_so(tmp_path):
+    write_metrics(tmp_path, [(1, {"rollout/success_mean": 0.5})])
+    text = format_summary(summarize_run(tmp_path))
+    assert "not measured" in text and "none saved" in text and "none recorded" in text
+
+
+def test_a_run_killed_while_writing_keeps_its_whole_rows(tmp_path):
+    write_metrics(tmp_path, [(1, training(0.5))])
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "da')
+    assert summarize_run(tmp_path).steps == 1
+
+
+def test_a_folder_without_metrics_is_told(tmp_path):
+    with pytest.raises(ConfigError, match="metrics.jsonl"):
+        summarize_run(tmp_path)
+
+
+def test_a_resumed_run_is_summarized_over_all_its_starts(tmp_path):
+    write_metrics(tmp_path, [(1, training(0.1)), (2, training(0.2)), (3, training(0.3))])
+    keep_earlier_metrics(tmp_path, resumes=True)
+    write_metrics(tmp_path, [(3, training(0.5)), (4, training(0.6))])
+    summary = summarize_run(tmp_path)
+    assert summary.steps == 4
+    assert summary.first_steps_success == pytest.approx((0.1 + 0.2 + 0.5 + 0.6) / 4)
+
+
+def test_a_run_begun_anew_loses_nothing_and_counts_nothing_of_the_old_one(tmp_path):
+    write_metrics(tmp_path, [(1, training(0.1)), (2, training(0.2))])
+    keep_earlier_metrics(tmp_path, resumes=False)
+    write_metrics(tmp_path, [(1, training(0.5))])
+    assert summarize_run(tmp_path).steps == 1
+    assert len((tmp_path / "metrics.old000.jsonl").read_text().splitlines()) == 2
