@@ -90,7 +90,7 @@ def check_fields(config: Any, section: str = "") -> None:
     Raises:
         ConfigError: names the first field that breaks its rule.
     """
-    for name, rule, takes_none in _rules(type(config)):
+    for name, rule, takes_none in _rules(type(config)):  # type: ignore[arg-type]  # a class can be hashed
         value = getattr(config, name)
         ok = takes_none if value is None else rule.holds(value)
         require(ok, f"{section}.{name}" if section else name, rule.expected, value, rule.remedy)
