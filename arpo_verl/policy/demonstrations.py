@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import queue
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from arpo_verl.environments.threaded import ThreadedDesktop
 from arpo_verl.errors import DesktopError, TaskError
 from arpo_verl.files import replacing_directory
 from arpo_verl.records.recorder import record_episode
-from arpo_verl.rollout.blocking import BlockingDesktop, play_blocking
+from arpo_verl.rollout.blocking import BlockingDesktop, play_blocking, run_blocking
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.episode import Episode
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
@@ -55,62 +56,57 @@ def collect_demonstrations(
         DesktopError: `environment.max_attempts` desktops failed at one demonstration.
     """
     screen = environment.screen_size
-    jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    for job in enumerate(task for _ in range(repeats) for task in tasks):
-        jobs.put(job)
+    jobs = enumerate(task for _ in range(repeats) for task in tasks)
     done: dict[int, Episode] = {}
 
-    def play_job(job: Job, desktop: BlockingDesktop) -> None:
+    async def play_job(job: Job, desktop: BlockingDesktop) -> None:
         number, task = job
-        done[number] = play_expert(task, expert(task.task_id), desktop, image_size(screen), screen)
+        play = partial(play_expert, task, expert(task.task_id), desktop, image_size(screen), screen)
+        done[number] = await asyncio.get_running_loop().run_in_executor(threads, play)
         progress.update()
 
-    with (
-        tqdm(total=jobs.qsize(), desc="demonstrations", unit="episode") as progress,
-        ThreadPoolExecutor(environment.num_desktops) as threads,
-    ):
+    async def play_all() -> None:
         slots = [
-            threads.submit(_play_in_slot, slot, jobs, play_job, environment) for slot in range(environment.num_desktops)
+            asyncio.create_task(_play_in_slot(slot, jobs, play_job, environment))
+            for slot in range(environment.num_desktops)
         ]
         try:
-            for slot in as_completed(slots):
-                slot.result()
+            await asyncio.gather(*slots)
         finally:
-            while _next(jobs) is not None:  # after a failure: the other desktops end with the episode at hand
-                pass
+            for slot in slots:
+                slot.cancel()
+            await asyncio.gather(*slots, return_exceptions=True)
+
+    with (
+        ThreadPoolExecutor(environment.num_desktops) as threads,
+        tqdm(total=repeats * len(tasks), desc="demonstrations", unit="episode") as progress,
+    ):
+        run_blocking(play_all())
     return [done[repeat * len(tasks) + number] for number in range(len(tasks)) for repeat in range(repeats)]
 
 
-def _play_in_slot(
+async def _play_in_slot(
     slot: int,
-    jobs: queue.SimpleQueue[Job],
-    play_job: Callable[[Job, BlockingDesktop], None],
+    jobs: Iterator[Job],
+    play_job: Callable[[Job, BlockingDesktop], Awaitable[None]],
     environment: EnvironmentConfig,
 ) -> None:
     """Play one job after the other on one desktop, and a failed one again on a fresh one."""
-    job, failures = _next(jobs), 0
+    job, failures = next(jobs, None), 0
     for generation in count(1):
         with ThreadedDesktop(environment, f"demonstration-{slot}.{generation}") as desktop:
-            while job is not None:
-                try:
-                    play_job(job, desktop)
-                except (DesktopError, TaskError) as error:
-                    # A busy machine may draw a window later than the script clicks it: that too deserves a second try.
-                    failures += 1
-                    logger.warning("demonstration of %s, attempt %d: %s", job[1].task_id, failures, error)
-                    if failures == environment.max_attempts:
-                        raise
-                    break
-                job, failures = _next(jobs), 0
-            else:
+            try:
+                while job is not None:
+                    task_id = job[1].task_id
+                    await play_job(job, desktop)
+                    job, failures = next(jobs, None), 0
                 return
-
-
-def _next(jobs: queue.SimpleQueue[Job]) -> Job | None:
-    try:
-        return jobs.get_nowait()
-    except queue.Empty:
-        return None
+            except (DesktopError, TaskError) as error:
+                # A busy machine may draw a window later than the script clicks it: that too deserves a second try.
+                failures += 1
+                logger.warning("demonstration of %s, attempt %d: %s", task_id, failures, error)
+                if failures == environment.max_attempts:
+                    raise
 
 
 def play_expert(task: Task, replies: Sequence[Reply], desktop: BlockingDesktop, image: Size, screen: Size) -> Episode:
