@@ -1,3 +1,58 @@
-"""ARPO for stock veRL: train vision-language agents on real desktops by reinforcement learning with replay."""
+"""ARPO for stock veRL: train vision-language agents on real desktops by reinforcement learning with replay.
+
+    import arpo_verl
+
+    task = arpo_verl.load_tasks("embedded")[0]
+    with arpo_verl.make_desktop("embedded") as desktop:
+        episode = arpo_verl.play(task, desktop, policy)
+    run = arpo_verl.open_run("runs/embedded")
+
+`import verl` loads this package in every process: a name is imported when it is first used. `__init__.pyi` beside it
+says the same to type checkers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
+
+_EXPORTS = {
+    "api": "make_desktop play",
+    "environments.base": "DesktopEnvironment",
+    "environments.config": "EnvironmentConfig",
+    "errors": (
+        "ActionParseError ArpoError ConfigError DesktopBootError DesktopError DesktopLostError DesktopSetupError "
+        "EvaluatorError GenerationError HostLostError MissingDependencyError ReplayError TaskError "
+        "TaskQuarantinedError"
+    ),
+    "policy.prepare": "PolicyConfig",
+    "records.run": "Run open_run",
+    "replay.config": "ReplayConfig",
+    "rollout.config": "GuiAgentConfig",
+    "rollout.episode": "Episode Turn",
+    "tasks.loader": "load_tasks",
+    "tasks.selection": "TaskSelection",
+    "types": (
+        "Action Click Drag EpisodeId Evaluation Fail Finish Hotkey MetricCall Move Observation Point Scroll Size "
+        "StopReason Task TypeText Wait"
+    ),
+}
+_MODULES = {name: f"arpo_verl.{module}" for module, names in _EXPORTS.items() for name in names.split()}
+
+__all__ = [*_MODULES, "gym"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "gym":
+        return importlib.import_module("arpo_verl.gym")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "osworld"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import harness  # noqa: E402
-from solutions.chrome import LEFT_OUT  # noqa: E402
+from support.osworld import harness  # noqa: E402
+from support.osworld.solutions.chrome import LEFT_OUT  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.tasks.loader import TaskProblem, scan_tasks  # noqa: E402

@@ -3,8 +3,8 @@
     python benchmarks/osworld_tasks.py [--smoke] [--json PATH] [--tasks-dir DIR] [--index NAME] [--domains os,gimp]
 
 Each task file is used as it is. A feasible task is run twice: by an agent that does nothing, which must score 0, and by
-its scripted solution where there is one (`tests/osworld/solutions`), which must score 1. An infeasible one must score 1
-for FAIL. A task that cannot run on this machine is refused with the reason, before anything starts.
+its scripted solution where there is one (`tests/support/osworld/solutions`), which must score 1. An infeasible one must
+score 1 for FAIL. A task that cannot run on this machine is refused with the reason, before anything starts.
 The exit status is 1 when a task that ran scored otherwise.
 """
 
@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "osworld"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import harness  # noqa: E402
 from figures import Arguments, write  # noqa: E402
-from solutions import all_solutions  # noqa: E402
-from solutions.chrome import LEFT_OUT  # noqa: E402
+from support.osworld import harness  # noqa: E402
+from support.osworld.solutions import all_solutions  # noqa: E402
+from support.osworld.solutions.chrome import LEFT_OUT  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402

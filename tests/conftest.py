@@ -30,7 +30,47 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session")
 def start_ray():
-    """Starts a local Ray; see `ray_start.py`."""
-    import ray_start
+    """Starts a local Ray; see `support/ray_start.py`."""
+    from support.ray_start import start_ray
 
-    return ray_start.start_ray
+    return start_ray
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory):
+    """A small Qwen2.5-VL with its processor, as the embedded recipe trains."""
+    from arpo_verl.policy.architecture import PolicySize
+    from arpo_verl.policy.build import build_policy
+
+    return str(build_policy(tmp_path_factory.mktemp("policy") / "qwen", size=PolicySize(num_layers=1, vision_depth=1)))
+
+
+@pytest.fixture(scope="session")
+def policy(model_path):
+    """Its tokenizer and processor, loaded as veRL loads them."""
+    from verl.utils import hf_processor, hf_tokenizer
+
+    return hf_tokenizer(model_path), hf_processor(model_path)
+
+
+@pytest.fixture
+def tokenizer(policy):
+    return policy[0]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A run's folder, to write to."""
+    from support.viewer_run import ViewerRun
+
+    return ViewerRun(tmp_path / "a-run")
+
+
+@pytest.fixture
+def run(written, monkeypatch):
+    """The reader of `written`, which looks at each call."""
+    from arpo_verl.records import run as runs
+
+    monkeypatch.setattr(runs, "REFRESH_S", 0.0)
+    monkeypatch.setattr(runs, "_REST", 0)
+    return runs.open_run(written.path)

@@ -2,9 +2,9 @@
 
 import dataclasses
 import re
-from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from arpo_verl.cli.main import build_parser
 from arpo_verl.environments.base import DesktopEnvironment
@@ -13,7 +13,6 @@ from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.tasks.selection import TaskSelection
 
-ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").rglob("*.yaml"))]
 SECTIONS = {
     "environment": EnvironmentConfig,

@@ -3,12 +3,12 @@ validation and ours, and its numbers fit each other."""
 
 import functools
 import itertools
-from pathlib import Path
 
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
+from support import ROOT
 from transformers import Qwen2VLImageProcessor
 
 from arpo_verl.config import build_config
@@ -19,7 +19,7 @@ from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.types import Size
 
-RECIPES = Path(__file__).parents[1] / "recipes"
+RECIPES = ROOT / "recipes"
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem != "arpo")
 OSWORLD = [name for name in NAMES if name.startswith("osworld")]
 BASELINES = [None, *sorted(path.stem for path in (RECIPES / "baseline").glob("*.yaml"))]

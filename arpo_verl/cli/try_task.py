@@ -7,10 +7,9 @@ import asyncio
 import contextlib
 import re
 import signal
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.cli.options import add_environment_options, build_environment
@@ -19,24 +18,21 @@ from arpo_verl.cli.replies import read_replies
 from arpo_verl.cli.verdict import describe
 from arpo_verl.cli.watched_desktop import WatchedDesktop
 from arpo_verl.config import require
-from arpo_verl.environments.config import OSWORLD_PROVIDERS, EnvironmentConfig
-from arpo_verl.environments.factory import environment_factory
+from arpo_verl.environments.config import OSWORLD_SCREEN, EnvironmentConfig
+from arpo_verl.environments.factory import default_options
 from arpo_verl.errors import TaskError
 from arpo_verl.records.recorder import EpisodeRecord, write_episode
 from arpo_verl.reward import compute_score
+from arpo_verl.rollout.blocking import play_blocking
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation
-from arpo_verl.rollout.episode import Episode, play
-from arpo_verl.rollout.prompts import PROMPT_GRAMMARS
+from arpo_verl.rollout.episode import Episode
+from arpo_verl.rollout.prompts import prompt_of
 from arpo_verl.rollout.scoring import score_episode
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies, expert_task_ids
 from arpo_verl.tasks.loader import EMBEDDED_DIR, load_tasks
 from arpo_verl.types import Size, Task
-
-OSWORLD_SCREEN = Size(1920, 1080)
-OSWORLD_PACE = {"action_pause_s": 2, "wait_s": 5, "guest_attempts": 3, "guest_retry_s": 1}
-"""As in the recipe `osworld_full`: virtual machines paint slowly and may answer late."""
 
 INTERRUPTED = 130
 
@@ -88,16 +84,18 @@ def run(args: argparse.Namespace) -> int:
     """Play the task; 0 when it was played and judged."""
     task = find_task(args.task)
     environment = environment_config(args, task)
-    prompt = next(name for name, grammars in PROMPT_GRAMMARS.items() if args.grammar in grammars)
-    agent = GuiAgentConfig(max_steps=args.max_steps, max_screenshots=None, prompt=prompt, grammar=args.grammar)
+    agent = GuiAgentConfig(
+        max_steps=args.max_steps, max_screenshots=None, prompt=prompt_of(args.grammar), grammar=args.grammar
+    )
     conversation = _conversation(args, task, environment.screen_size)
-    make = environment_factory(environment)
     args.out.mkdir(parents=True, exist_ok=True)
     _say(f"task {task.task_id}: {task.instruction}")
     newest = args.out / f"newest-{task.task_id}.png"
     try:
-        with _ended_by_signals(), WatchedDesktop(make(environment, "try"), newest, _say) as desktop:
-            episode = _run_until_complete(_play(task, desktop, conversation, agent, newest))
+        with _ended_by_signals(), WatchedDesktop(environment, newest, _say) as desktop:
+            desktop.prepare()
+            _say(f"the newest screenshot is always in {newest}")
+            episode = play_blocking(task, desktop, conversation, agent)
             folder = _record(args.out, episode, newest)
     except KeyboardInterrupt:
         _say("\ninterrupted: the desktop is closed, and nothing was judged")
@@ -141,9 +139,8 @@ def environment_config(args: argparse.Namespace, task: Task) -> EnvironmentConfi
     Raises:
         ConfigError: an option does not exist or has a wrong value.
     """
-    pace: Mapping[str, Any] = OSWORLD_PACE if args.provider in OSWORLD_PROVIDERS else {}
     screen = args.screen or (EXPERT_SCREEN if task.task_id in expert_task_ids() else OSWORLD_SCREEN)
-    return build_environment(args, {**pace, "screen_size": screen})
+    return build_environment(args, {**default_options(args.provider), "screen_size": screen})
 
 
 def _conversation(args: argparse.Namespace, task: Task, screen: Size) -> Conversation:
@@ -157,26 +154,6 @@ def _conversation(args: argparse.Namespace, task: Task, screen: Size) -> Convers
         replies = read_replies(args.replies)
         return ScriptedConversation(replies_of(replies.texts), args.image_size or replies.image_size)
     return ScriptedConversation(PromptedReplies(GRAMMARS[args.grammar], args.image_size, _say), args.image_size)
-
-
-async def _play(
-    task: Task, desktop: WatchedDesktop, conversation: Conversation, config: GuiAgentConfig, newest: Path
-) -> Episode:
-    await desktop.boot()
-    _say(f"the newest screenshot is always in {newest}")
-    return await play(task, desktop, conversation, config)
-
-
-def _run_until_complete(coroutine: Coroutine[Any, Any, Episode]) -> Episode:
-    """As `asyncio.run`, but Ctrl-C ends it at once, also while a person is asked for a reply."""
-    loop = asyncio.new_event_loop()
-    playing = loop.create_task(coroutine)
-    try:
-        return loop.run_until_complete(playing)
-    finally:
-        if playing.cancel():
-            loop.run_until_complete(asyncio.gather(playing, return_exceptions=True))
-        loop.close()
 
 
 def _record(out: Path, episode: Episode, newest: Path) -> Path:

@@ -2,66 +2,55 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TypeVar
 
 from arpo_verl.environments.base import DesktopEnvironment
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.environments.threaded import ThreadedDesktop
 from arpo_verl.types import Action, Evaluation, Observation, Task
 
+T = TypeVar("T")
 
-class WatchedDesktop:
-    """A `LeasedDesktop`; a context manager, so that an interrupt at any moment leaves no desktop behind.
+
+class WatchedDesktop(DesktopEnvironment):
+    """A context manager, so that an interrupt at any moment leaves no desktop behind.
 
     Args:
-        environment: the desktop; closed with this.
         newest: the file that always holds the last screenshot.
         say: prints one line.
     """
 
-    def __init__(self, environment: DesktopEnvironment, newest: Path, say: Callable[[str], None]):
-        self._environment = environment
+    def __init__(self, config: EnvironmentConfig, newest: Path, say: Callable[[str], None]):
+        self._environment = ThreadedDesktop(config, "try")
         self._newest = newest
         self._say = say
-        # One thread for all calls: OSWorld's client must not run where an event loop does.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="desktop")
 
-    def __enter__(self) -> WatchedDesktop:
-        return self
+    def prepare(self) -> None:
+        self._say("booting a desktop; importing OSWorld's client alone takes some seconds ...")
+        self._timed("booted", self._environment.prepare)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._environment.close()  # ends a call that is under way, too
-        self._thread.shutdown(wait=True)
+    def reset(self, task: Task) -> Observation:
+        self._say("setting the task up ...")
+        return self._see(self._timed("set up", lambda: self._environment.reset(task)))
+
+    def step(self, action: Action) -> Observation:
+        return self._see(self._timed(str(action), lambda: self._environment.step(action)))
+
+    def evaluate(self) -> Evaluation:
+        self._say("asking the evaluator ...")
+        return self._timed("judged", self._environment.evaluate)
+
+    def close(self) -> None:
+        self._environment.close()
         self._newest.unlink(missing_ok=True)
 
-    async def boot(self) -> None:
-        """Have a clean desktop before the task is set up.
-
-        Raises:
-            DesktopBootError: none came up.
-        """
-        self._say("booting a desktop; importing OSWorld's client alone takes some seconds ...")
-        await self._timed("booted", self._environment.prepare)
-
-    async def reset(self, task: Task) -> Observation:
-        self._say("setting the task up ...")
-        return self._see(await self._timed("set up", self._environment.reset, task))
-
-    async def step(self, action: Action) -> Observation:
-        return self._see(await self._timed(str(action), self._environment.step, action))
-
-    async def evaluate(self) -> Evaluation:
-        self._say("asking the evaluator ...")
-        return await self._timed("judged", self._environment.evaluate)
-
-    async def _timed(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
+    def _timed(self, what: str, function: Callable[[], T]) -> T:
         began = time.perf_counter()
-        result = await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+        result = function()
         self._say(f"  {time.perf_counter() - began:6.2f} s  {what}")
         return result
 

@@ -1,5 +1,10 @@
 """What lets the stock veRL trainer run on a machine without a GPU.
 
+For training: the CPU as a platform (`platform`), veRL's own FSDP2 engines on it (`engine`), one patch. For rollouts the
+engine `transformers`: `cpu/replica.py: TransformersReplica` starts `cpu/server.py: TransformersServer`, a Ray actor
+whose `generate` veRL calls for each reply and which batches requests in `cpu/generation/generator.py: Generator`;
+`cpu/adapter.py: ServerAdapter` sends it the trainer's weights after each update.
+
 Importing this package registers nothing: `register()` does, and `arpo_verl.plugin` calls it where `VERL_PLATFORM=cpu`.
 """
 

@@ -1,9 +1,8 @@
 """The embedded desktop: an X server with real programs on this machine, for OSWorld's unmodified client.
 
-packages        the Debian packages it needs
-provider        OSWorld's provider interface; what the rest of arpo_verl uses
-guest_process   a running sandbox as the host sees it
-sandbox         the sandbox's command line: who sees what
-relay           loopback ports of the host that lead into a desktop
-guest/          what runs inside: process 1, the session, OSWorld's HTTP protocol
+`environments/osworld/environment.py: OSWorldEnvironment` makes a `desktop/provider.py: EmbeddedProvider`, OSWorld's
+provider interface; its `start_emulator` boots, through `desktop/guest_process.py: GuestProcess`, a sandbox whose
+command line is `desktop/sandbox.py: command`. In there `guest/` runs: process 1, the session, OSWorld's HTTP protocol.
+`relay` leads ports of the host's loopback into it. `packages` names the Debian packages, `programs` says which are
+there.
 """

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import TypeVar
 
 from arpo_verl.types import Action, Evaluation, Observation, Task
+
+Self = TypeVar("Self", bound="DesktopEnvironment")
 
 
 class DesktopEnvironment(ABC):
@@ -12,8 +16,14 @@ class DesktopEnvironment(ABC):
 
     Every method may raise a `DesktopError`: then this desktop is to be thrown away, and the episode started anew on a
     fresh one. Nothing else escapes but `ConfigError` and `MissingDependencyError` from a first boot, which no fresh
-    desktop would mend.
+    desktop would mend. A context manager, which closes it.
     """
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
 
     def prepare(self) -> None:  # noqa: B027  optional on purpose
         """Have a clean desktop running before a task is known, so that the next `reset` need not boot one.

@@ -1,4 +1,11 @@
-"""The entry point of the group `verl.plugins`: registers names with veRL, lazily. No logic.
+"""All that stock veRL loads. This module is the entry point `verl.plugins`: it registers names, lazily. No logic.
+
+In the rollout workers `plugin/agent_loop.py: GuiAgentLoop.run` plays one episode of a row of
+`plugin/dataset.py: TaskDataset`. In the trainer's process `plugin/sampler.py: Replayer.process` has
+`replay/choice.py: choose_replays` choose a success for a failed group, puts it in a failure's place by
+`plugin/rows.py: inject`, and stores the batch's own successes; then veRL asks
+`plugin/estimator.py: compute_replay_grpo_advantage` for advantages. `checkpoints` saves and restores the store, and
+`plugin/run_callback.py: RunCallback` checks a recipe (`preflight`) before anything starts.
 
 `import verl` loads this module in every process, Ray workers included, and swallows its errors at debug level. So this
 module imports next to nothing, each registration waits for the veRL module that holds the registry, and what fails is

@@ -1,0 +1,9 @@
+"""The run's folder, both ends: what is written of a run, where, and how it is read back.
+
+Written: the agent loop opens a `records/recorder.py: EpisodeWriter` for each episode;
+`records/documents.py: EpisodeRecord` says what goes into `episode.json`, `episode_folder` puts it in its place,
+`budget` bounds it, `starts` notes what ran. Read: `records/run.py: open_run` gives a `Run`, which reads episodes
+(`summaries`), what training made of them (`groups`), curves (`metrics`) and what goes on just now (`live`), each file
+once while it grows. `recorded` reads whole episodes to seed a store, `run_summary` what a run reached, `film_strip`
+draws an episode. docs/trajectories.md has the format.
+"""

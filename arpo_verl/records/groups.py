@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,20 @@ class TrainedRow:
     """Whether a replay took the row's place; reward and advantage are then the replay's."""
     replay: EpisodeKey | None
     """The episode that did; without uid and session where another run recorded it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedGroup:
+    """The rows of one prompt that were trained on together, by session."""
+
+    uid: str
+    task_id: str | None
+    step: int | None
+    rows: tuple[TrainedRow, ...]
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as plain values, for a table."""
+        return [{field.name: getattr(row, field.name) for field in fields(row)} for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)

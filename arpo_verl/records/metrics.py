@@ -6,9 +6,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from arpo_verl.records.json_files import GrowingFile, as_number
 from arpo_verl.records.run_summary import METRICS_FILE
+from arpo_verl.records.table import data_frame
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,15 @@ class Metrics:
     def column(self, name: str) -> tuple[float | None, ...]:
         """One series; all None where the run never logged it."""
         return self.series.get(name, (None,) * len(self.steps))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row a step, a column a metric.
+
+        Raises:
+            MissingDependencyError: pandas is not installed.
+        """
+        columns = {"step": self.steps, **self.series}
+        return data_frame((dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)), "step")
 
 
 class MetricsFiles:

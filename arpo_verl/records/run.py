@@ -1,11 +1,10 @@
 """A run's folder, read while it is written: what is already read is not read again.
 
-    run = open_run(Path("runs/embedded"))
-    snapshot = run.snapshot()
-    for episode in snapshot.episodes:
-        print(episode.id, episode.success, snapshot.training(episode.id).advantage)
-    run.episode(snapshot.episodes[0].id)["turns"]
+    run = open_run("runs/embedded")
+    run.episodes().to_pandas()                        # a tuple of typed values, a data frame on request
+    [row.advantage for group in run.groups() for row in group.rows]
     run.metrics().column("rollout/success_mean")
+    run.episode(run.episodes()[0].id)["turns"]
 
 `Run` may be used from several threads. What it returns is frozen.
 """
@@ -21,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.records.groups import UNTRAINED, Groups, Training, TrainingIndex
+from arpo_verl.records.groups import UNTRAINED, Groups, TrainedGroup, Training, TrainingIndex
 from arpo_verl.records.json_files import read_json_object
 from arpo_verl.records.live import RunningEpisode, read_pool, read_running
 from arpo_verl.records.metrics import Metrics, MetricsFiles
 from arpo_verl.records.run_summary import METRICS_FILE
 from arpo_verl.records.step_folders import StepFolders
 from arpo_verl.records.summaries import EPISODE_FILE, EpisodeSummary, step_of
+from arpo_verl.records.table import Table
 
 TRAJECTORIES = "trajectories"
 REFRESH_S = 0.5
@@ -99,6 +99,17 @@ class Run:
                 index=TrainingIndex(episodes, self._groups.rows()),
             )
 
+    def episodes(self) -> Table[EpisodeSummary]:
+        """The recorded episodes up to now, by step, then by id."""
+        return Table(self.snapshot().episodes)
+
+    def groups(self) -> Table[TrainedGroup]:
+        """The groups that were trained on up to now, in the order of the steps."""
+        return Table(
+            TrainedGroup(rows[0].uid, rows[0].task_id, rows[0].step, tuple(rows))
+            for rows in self.snapshot().index.groups()
+        )
+
     def select(self, wanted: Callable[[EpisodeSummary], bool], latest: int | None = None) -> Snapshot:
         """A snapshot of some of the episodes, as if no other had been recorded.
 
@@ -163,12 +174,13 @@ class Run:
         return self.pool() is not None or bool(self.running())
 
 
-def open_run(path: Path) -> Run:
+def open_run(path: Path | str) -> Run:
     """Open a run by its `run_dir`, or by its trajectories folder.
 
     Raises:
         ConfigError: it is neither.
     """
+    path = Path(path)
     if not path.is_dir():
         raise ConfigError(
             f"RUN must be a run's folder, got {path}, which is {'a file' if path.exists() else 'not there'}"

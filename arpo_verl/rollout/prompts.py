@@ -25,6 +25,18 @@ PROMPT_GRAMMARS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """The grammars that each prompt goes with: those whose actions it names, or any when it names none."""
 
+
+def prompt_of(grammar: str) -> str:
+    """A prompt that goes with a grammar.
+
+    Raises:
+        ConfigError: there is no such grammar.
+    """
+    if grammar not in GRAMMARS:
+        raise ConfigError(f"grammar must be one of {', '.join(GRAMMARS)}, got {grammar!r}")
+    return next(prompt for prompt, grammars in PROMPT_GRAMMARS.items() if grammar in grammars)
+
+
 _SYSTEM = "You are a helpful assistant."
 
 # The prompt that UI-TARS-1.5 was trained with, and must therefore see again to the letter; from the UI-TARS

@@ -1,1 +1,7 @@
-"""Looking at a run: read its folder, serve it to a browser, export it, report on it. Needs neither veRL nor torch."""
+"""Looking at a run: serve its folder to a browser, export it, report on it. Needs neither veRL nor torch.
+
+`arpo-verl view` opens the run (`records/run.py: open_run`) and calls `viewer/server.py: build_server`, or
+`viewer/export.py: export_run` for a folder that opens from disk. Both give the page the same documents, made in
+`documents`; `access` says who may ask. The page is `assets/`, as the browser gets it: `app.js` chooses among the
+`page_*.js`. `report/` writes the one-file report.
+"""

@@ -4,13 +4,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from arpo_verl.cli import install_osworld
 from arpo_verl.cli.install_osworld import NO_DEPS, check_nothing_moved, constraint_lines, installed_versions, plan
 from arpo_verl.cli.main import main
 from arpo_verl.errors import MissingDependencyError
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_everything_that_is_installed_is_held_in_place_but_what_the_command_itself_installs():

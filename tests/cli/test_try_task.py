@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from arpo_verl.cli.main import main
-from arpo_verl.cli.try_task import OSWORLD_PACE
+from arpo_verl.environments.factory import OSWORLD_PACE
 
 HIT = "Thought: I click it.\nAction: click(start_box='(35,38)')"
 DONE = "Thought: Done.\nAction: finished()"
@@ -141,7 +141,7 @@ def test_a_task_that_does_not_exist_or_is_many_is_named(play, capsys):
 
 
 def test_virtual_machines_are_given_the_recipes_pace():
-    text = (Path(__file__).parents[2] / "recipes" / "osworld_full.yaml").read_text()
+    text = (ROOT / "recipes" / "osworld_full.yaml").read_text()
     assert all(f"  {name}: {value}\n" in text for name, value in OSWORLD_PACE.items())
 
 

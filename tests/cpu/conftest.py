@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from generation_harness import Judge
 from PIL import Image
+from support.generation_harness import Judge
 
 SCREEN = (480, 640, 3)
 

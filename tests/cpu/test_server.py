@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from generation_harness import request
+from support.generation_harness import request
 
 from arpo_verl.errors import ConfigError
 

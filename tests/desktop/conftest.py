@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from desktop_harness import Desktop, attach
+from support.desktop_harness import Desktop, attach
 
 from arpo_verl.desktop.provider import EmbeddedProvider
 

@@ -3,11 +3,10 @@
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import fake_machines
 import pytest
-from fake_machines import Host, Tool
+from support import ROOT, fake_machines
+from support.fake_machines import Host, Tool
 
 pytest.importorskip("desktop_env")
 
@@ -307,7 +306,7 @@ def test_a_desktops_number_is_in_its_name(name, index):
 
 
 def test_the_docs_name_what_each_provider_needs():
-    text = (Path(__file__).parents[2] / "docs" / "providers.md").read_text()
+    text = (ROOT / "docs" / "providers.md").read_text()
     for name, needs in PROVIDERS.items():
         line = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
         for word in (*needs.packages.values(), *needs.programs, *needs.variables):

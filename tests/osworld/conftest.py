@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import harness
 import pytest
+from support.osworld import harness
 
 from arpo_verl.desktop import packages
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment

@@ -1,8 +1,8 @@
 """OSWorld's domain `chrome` on the embedded desktop, with Debian's Chromium."""
 
-import harness
 import pytest
-from solutions.chrome import SOLUTIONS
+from support.osworld import harness
+from support.osworld.solutions.chrome import SOLUTIONS
 
 from arpo_verl.desktop.programs import has_program
 from arpo_verl.types import Task

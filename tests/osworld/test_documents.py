@@ -1,9 +1,9 @@
 """OSWorld's tasks that download a document, with documents of our own in the download's place."""
 
-import harness
 import pytest
-from documents import keep_documents
-from solutions import gimp, libreoffice, vlc
+from support.osworld import harness
+from support.osworld.documents import keep_documents
+from support.osworld.solutions import gimp, libreoffice, vlc
 
 pytestmark = pytest.mark.desktop
 SOLUTIONS = {name: run for module in (gimp, libreoffice, vlc) for name, run in module.WITH_DOCUMENTS_OF_OUR_OWN.items()}

@@ -1,8 +1,8 @@
 """OSWorld's domain `gimp` on the embedded desktop."""
 
-import harness
 import pytest
-from solutions.gimp import SOLUTIONS
+from support.osworld import harness
+from support.osworld.solutions.gimp import SOLUTIONS
 
 pytestmark = pytest.mark.desktop
 INFEASIBLE = ("fbb548ca",)

@@ -1,8 +1,8 @@
 """OSWorld's domains `libreoffice_*` on the embedded desktop."""
 
-import harness
 import pytest
-from solutions.libreoffice import SOLUTIONS
+from support.osworld import harness
+from support.osworld.solutions.libreoffice import SOLUTIONS
 
 from arpo_verl.desktop.programs import has_program
 

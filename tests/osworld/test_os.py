@@ -1,8 +1,8 @@
 """OSWorld's domain `os` on the embedded desktop."""
 
-import harness
 import pytest
-from solutions.operating_system import SOLUTIONS
+from support.osworld import harness
+from support.osworld.solutions.operating_system import SOLUTIONS
 
 pytestmark = pytest.mark.desktop
 INFEASIBLE = ("4783cc41", "b3d4a89c", "c288e301")

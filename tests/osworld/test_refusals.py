@@ -2,8 +2,8 @@
 
 import json
 
-import harness
 import pytest
+from support.osworld import harness
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.tasks import load_tasks, validation

@@ -1,8 +1,8 @@
 """OSWorld's domain `vlc` on the embedded desktop."""
 
-import harness
 import pytest
-from solutions.vlc import SOLUTIONS
+from support.osworld import harness
+from support.osworld.solutions.vlc import SOLUTIONS
 
 pytestmark = pytest.mark.desktop
 INFEASIBLE = ("cb130f0d",)

@@ -8,7 +8,7 @@ from PIL import Image
 
 from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.errors import ConfigError, DesktopLostError
-from arpo_verl.plugin.row import read_task
+from arpo_verl.plugin.dataset import read_task
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.prompts import build_messages, reply_message, screenshot_message
 from arpo_verl.rollout.vision import ImageGeometry, decode_screenshot

@@ -26,7 +26,7 @@ class Run:
     metrics: dict[int, dict]
     """What veRL logged."""
     estimated: dict[int, dict]
-    """What `replay_grpo` took and gave; see `record_advantages.py`."""
+    """What `replay_grpo` took and gave; see `support/record_advantages.py`."""
     restored: list
     """The store's trajectories when the sampler was made."""
     stdout: str
@@ -72,8 +72,8 @@ def start(workplace, seeds):
     def start_in(name: str, steps: int) -> TrainerRun:
         recorded = workplace.folder / name / "recorded"
         recorded.mkdir(parents=True)
-        path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        env = {"VERL_USE_EXTERNAL_MODULES": "record_advantages", "PYTHONPATH": path}
+        path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        env = {"VERL_USE_EXTERNAL_MODULES": "support.record_advantages", "PYTHONPATH": path}
         env["ARPO_VERL_RECORDED"] = str(recorded)
         overrides = [*OVERRIDES, f"replay.seed_from={seeds}"]
         return workplace.start(name, steps, *overrides, groups=GROUPS, env=env)

@@ -4,8 +4,8 @@ import json
 from collections import Counter
 
 import pytest
+from support.trajectory_digest import digest
 from trainer_run import await_end
-from trajectory_digest import digest
 
 from arpo_verl.replay.choice import Group, Outcome, choose_replays
 from arpo_verl.replay.config import ReplayConfig

@@ -7,8 +7,8 @@ import socket
 import threading
 
 import pytest
-from browser_run import HOSTILE_TASK, MARKUP, NUM_STEPS, make_run, play
 from PIL import Image
+from support.browser_run import HOSTILE_TASK, MARKUP, NUM_STEPS, make_run, play
 
 playwright = pytest.importorskip("playwright.sync_api", reason='pip install "arpo-verl[dev]" brings playwright')
 CHROMIUM = shutil.which("chromium")

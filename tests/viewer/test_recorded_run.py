@@ -5,7 +5,7 @@ import time
 from types import SimpleNamespace
 
 import torch
-from viewer_run import png
+from support.viewer_run import png
 
 from arpo_verl.plugin.group_log import GROUPS_FILE, GroupLog, LoggedRow
 from arpo_verl.plugin.handover import RowLabel

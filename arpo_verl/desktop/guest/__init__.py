@@ -1,5 +1,7 @@
 """What runs inside the sandbox of an embedded desktop.
 
 Only this folder of the package is visible there, under another name, so nothing here imports `arpo_verl`. Process 1 is
-`init`; it boots the desktop and forks the HTTP server and the warm interpreters that carry out `python -c` commands.
+`desktop/guest/init.py: Init`; it boots the desktop (`session`) and forks the HTTP server
+(`desktop/guest/server.py: serve`, whose routes are in `commands`, `files`, `screen`, `windows` and so on) and the warm
+interpreters (`interpreter`) that carry out `python -c` commands: every click and key of an agent.
 """

@@ -1,4 +1,9 @@
-"""A run's report: one HTML file that needs neither a network nor a script."""
+"""A run's report: one HTML file that needs neither a network nor a script.
+
+`arpo-verl report` calls `write_report`: `viewer/report/content.py: gather` asks the modules of its subjects (`success`,
+`replay`, `costs`, `samples`) for their part of the run, and `viewer/report/page.py: render` makes HTML of it, with
+`charts` and the template in `templates/`.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,77 @@
+"""Desktops and episodes from Python, without a trainer.
+
+import arpo_verl
+
+task = arpo_verl.load_tasks("embedded")[0]
+with arpo_verl.make_desktop("embedded") as desktop:
+    episode = arpo_verl.play(task, desktop, policy)
+print(episode.success, episode.stop_reason)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arpo_verl.config import build_config, require
+from arpo_verl.environments.base import DesktopEnvironment
+from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
+from arpo_verl.environments.factory import default_options
+from arpo_verl.environments.threaded import ThreadedDesktop
+from arpo_verl.rollout.blocking import Policy, PolicyConversation, play_blocking
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.episode import Episode
+from arpo_verl.rollout.prompts import prompt_of
+from arpo_verl.types import Size, Task
+
+
+def make_desktop(provider: str = EMBEDDED, **options: Any) -> ThreadedDesktop:
+    """A desktop of one's own; a context manager, which closes it.
+
+    `desktop.reset(task)`, `desktop.step(action)` and `desktop.evaluate()` also serve by themselves.
+
+    Args:
+        provider: `embedded`, a provider of OSWorld's client (`docker`, `vmware`, ...), `fake`, or
+            `package.module:factory`.
+        options: other fields of `EnvironmentConfig`, such as `screen_size=(1280, 720)`.
+
+    Raises:
+        ConfigError: there is no such provider or option, or a value is wrong.
+        MissingDependencyError: a package or program that it needs is not here; raised by its first use.
+    """
+    values = {"provider": provider, **default_options(provider), **options}
+    return ThreadedDesktop(build_config(EnvironmentConfig, "environment", values))
+
+
+def play(
+    task: Task,
+    desktop: DesktopEnvironment,
+    policy: Policy,
+    *,
+    max_steps: int = 15,
+    grammar: str = "ui_tars",
+    image_size: tuple[int, int] | None = None,
+) -> Episode:
+    """Let `policy` play `task` to its end and have it judged, by the code that plays a training run's episodes.
+
+    Args:
+        policy: (instruction, screenshots so far, replies so far) -> the next reply, in the grammar. The screenshots are
+            PIL images, the newest last.
+        max_steps: replies at most.
+        grammar: of the replies: `ui_tars`, `qwen25_vl` or `qwen3_vl`.
+        image_size: width and height of the image that the replies' coordinates are in, where the policy saw the
+            screenshots resized; None: the screen itself.
+
+    Returns:
+        The episode: `success` (the evaluator's score in [0, 1]), `stop_reason`, `turns`, `screenshots`, times. A reply
+        that is not in the grammar ends it, with `stop_reason` `parse_error`.
+
+    Raises:
+        DesktopError: the desktop failed; nothing of the episode counts.
+        ConfigError: an option is wrong, or the policy returned no text.
+    """
+    config = GuiAgentConfig(max_steps=max_steps, max_screenshots=None, prompt=prompt_of(grammar), grammar=grammar)
+    if image_size is not None:
+        ok = len(image_size) == 2 and all(isinstance(side, int) and side > 0 for side in image_size)
+        require(ok, "image_size", "(width, height) in pixels", image_size)
+        image_size = Size(*image_size)
+    return play_blocking(task, desktop, PolicyConversation(policy, image_size), config)

@@ -1,0 +1,185 @@
+"""The desktop as a Gymnasium environment.
+
+    env = arpo_verl.gym.DesktopEnv("embedded")          # or gymnasium.make("arpo_verl:arpo_verl/Desktop-v0")
+    screenshot, info = env.reset(seed=0)                # info: task_id, instruction
+    screenshot, reward, terminated, truncated, info = env.step(Click(Point(320, 240)))
+
+An action is one of the domain's own (`Click`, `TypeText`, `Finish`, ...), or a sample of `action_space`. The reward is
+the evaluator's verdict in the step that ends the episode, and 0 before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+try:
+    import gymnasium
+    from gymnasium import spaces
+except ImportError as error:
+    from arpo_verl.errors import MissingDependencyError
+
+    raise MissingDependencyError("arpo_verl.gym needs Gymnasium; pip install gymnasium") from error
+
+from arpo_verl.actions.keys import KEY_NAMES
+from arpo_verl.api import make_desktop
+from arpo_verl.config import require
+from arpo_verl.environments.base import DesktopEnvironment
+from arpo_verl.environments.config import EMBEDDED
+from arpo_verl.errors import TaskError
+from arpo_verl.rollout.vision import decode_screenshot
+from arpo_verl.tasks.loader import TaskPath, load_tasks
+from arpo_verl.types import Action, Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Size, Task, TypeText, Wait
+
+ENV_ID = "arpo_verl/Desktop-v0"
+KINDS: tuple[type[Action], ...] = (Click, Drag, Move, Hotkey, TypeText, Scroll, Wait, Finish, Fail)
+"""What `kind` of a sample of the action space counts."""
+BUTTONS = ("left", "right", "middle")
+DIRECTIONS = ("up", "down", "left", "right")
+KEYS = ("", *sorted(KEY_NAMES))
+"""What each of the three `keys` of a sample counts; the empty one is no key."""
+MAX_TEXT = 200
+_PRINTABLE = "".join(map(chr, range(32, 127))) + "\n"
+
+
+class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
+    """One desktop and a list of tasks, one episode after the other.
+
+    Args:
+        tasks: as `load_tasks` takes them, or tasks. `reset(seed=...)` draws one, `reset(options={"task_id": ...})`
+            names it.
+        desktop: a provider's name, or a desktop, which is then closed with the environment.
+        max_steps: actions after which the episode is truncated; it is judged all the same.
+        options: other fields of `EnvironmentConfig`, with a provider's name.
+
+    Observations are screenshots, (height, width, 3) uint8. A real desktop is not deterministic: two resets with one
+    seed give the same task, not the same pixels. What fails is an exception (`DesktopError`), never a reward.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}
+
+    def __init__(
+        self,
+        tasks: TaskPath | Iterable[Task] = EMBEDDED,
+        desktop: str | DesktopEnvironment = EMBEDDED,
+        *,
+        max_steps: int = 15,
+        render_mode: str | None = None,
+        **options: Any,
+    ):
+        ok = isinstance(max_steps, int) and not isinstance(max_steps, bool) and max_steps >= 1
+        require(ok, "max_steps", "a whole number of at least 1", max_steps)
+        modes = self.metadata["render_modes"]
+        require(render_mode is None or render_mode in modes, "render_mode", f"one of {', '.join(modes)}", render_mode)
+        self.tasks = _as_tasks(tasks)
+        self.render_mode = render_mode
+        self.spec = gymnasium.spec(ENV_ID)
+        self._max_steps = max_steps
+        self._desktop = make_desktop(desktop, **options) if isinstance(desktop, str) else desktop
+        self._task: Task | None = None
+        self._num_steps = 0
+        # The first screen tells the size: a desktop of one's own need not say it otherwise.
+        self._screen = self._see(self._desktop.reset(self.tasks[0]).screenshot)
+        size = Size(self._screen.shape[1], self._screen.shape[0])
+        self.observation_space = spaces.Box(0, 255, self._screen.shape, np.uint8)
+        self.action_space = _action_space(size)
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Set a task up on a clean desktop.
+
+        Raises:
+            TaskError: `options["task_id"]` is none of the tasks.
+            DesktopError: no desktop came up, or the set-up failed.
+        """
+        super().reset(seed=seed)
+        self._task = self._choose((options or {}).get("task_id"))
+        self._num_steps = 0
+        self._screen = self._see(self._desktop.reset(self._task).screenshot)
+        return self._screen, {"task_id": self._task.task_id, "instruction": self._task.instruction}
+
+    def step(self, action: Action | Mapping[str, Any]) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Do one action. `info` of the last step has the evaluator's `metrics`.
+
+        Raises:
+            DesktopError: the desktop or the evaluator failed.
+        """
+        if self._task is None:
+            raise gymnasium.error.ResetNeeded("call reset() before step(), and after an episode ended")
+        typed = to_action(action) if isinstance(action, Mapping) else action
+        self._screen = self._see(self._desktop.step(typed).screenshot)
+        self._num_steps += 1
+        terminated = isinstance(typed, (Finish, Fail))
+        truncated = not terminated and self._num_steps >= self._max_steps
+        reward, info = 0.0, {"task_id": self._task.task_id}
+        if terminated or truncated:
+            evaluation = self._desktop.evaluate()
+            reward, info = evaluation.score, {**info, "metrics": evaluation.metrics}
+            self._task = None
+        return self._screen, reward, terminated, truncated, info
+
+    def render(self) -> np.ndarray | None:
+        """The newest screenshot, with `render_mode="rgb_array"`."""
+        return self._screen if self.render_mode == "rgb_array" else None
+
+    def close(self) -> None:
+        self._desktop.close()
+
+    def _choose(self, task_id: str | None) -> Task:
+        if task_id is None:
+            return self.tasks[int(self.np_random.integers(len(self.tasks)))]
+        for task in self.tasks:
+            if task.task_id == task_id:
+                return task
+        known = ", ".join(task.task_id for task in self.tasks)
+        raise TaskError(f"options['task_id'] must be one of {known}, got {task_id!r}")
+
+    def _see(self, screenshot: bytes) -> np.ndarray:
+        return np.asarray(decode_screenshot(screenshot).convert("RGB"))
+
+
+def to_action(sample: Mapping[str, Any]) -> Action:
+    """The domain's action of a sample of the action space; what its `kind` does not need is passed over."""
+    kind, point = KINDS[int(sample["kind"])], Point(*map(int, sample["point"]))
+    if kind is Click:
+        return Click(point, BUTTONS[int(sample["button"])], int(sample["count"]))
+    if kind is Drag:
+        return Drag(point, Point(*map(int, sample["end"])))
+    if kind is Move:
+        return Move(point)
+    if kind is Hotkey:
+        # No key at all would be no action.
+        return Hotkey(tuple(KEYS[int(key)] for key in sample["keys"] if int(key)) or ("esc",))
+    if kind is TypeText:
+        return TypeText(str(sample["text"]))
+    if kind is Scroll:
+        return Scroll(DIRECTIONS[int(sample["direction"])], point, int(sample["notches"]))
+    return kind()
+
+
+def _action_space(screen: Size) -> spaces.Dict:
+    return spaces.Dict(
+        {
+            "kind": spaces.Discrete(len(KINDS)),
+            "point": spaces.MultiDiscrete(screen),
+            "end": spaces.MultiDiscrete(screen),
+            "button": spaces.Discrete(len(BUTTONS)),
+            "count": spaces.Discrete(3, start=1),
+            "keys": spaces.MultiDiscrete([len(KEYS)] * 3),
+            "text": spaces.Text(MAX_TEXT, charset=_PRINTABLE),
+            "direction": spaces.Discrete(len(DIRECTIONS)),
+            "notches": spaces.Discrete(10, start=1),
+        }
+    )
+
+
+def _as_tasks(tasks: TaskPath | Iterable[Task]) -> list[Task]:
+    found = list(tasks) if not isinstance(tasks, str) and hasattr(tasks, "__iter__") else load_tasks(tasks)
+    require(bool(found), "tasks", "at least one task", found)
+    return found
+
+
+gymnasium.register(ENV_ID, entry_point=DesktopEnv, nondeterministic=True, disable_env_checker=True)

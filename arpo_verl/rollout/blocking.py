@@ -1,0 +1,108 @@
+"""An episode for a caller without an event loop: the desktop is a blocking object, the policy a function."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from PIL import Image
+
+from arpo_verl.errors import ConfigError
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.conversation import Conversation, Written
+from arpo_verl.rollout.episode import Episode, play
+from arpo_verl.rollout.sequence import EpisodeSequence
+from arpo_verl.types import Action, Evaluation, Observation, Size, StopReason, Task
+
+T = TypeVar("T")
+
+Policy = Callable[[str, list[Image.Image], list[str]], str]
+"""(instruction, screenshots so far, replies so far) -> the next reply."""
+
+
+class BlockingDesktop(Protocol):
+    """The part of `DesktopEnvironment` that an episode needs."""
+
+    def reset(self, task: Task) -> Observation: ...
+    def step(self, action: Action) -> Observation: ...
+    def evaluate(self) -> Evaluation: ...
+
+
+class PolicyConversation:
+    """An agent in a Python function.
+
+    Args:
+        image_size: of the image that the replies' coordinates are in; None: the screen itself.
+    """
+
+    def __init__(self, policy: Policy, image_size: Size | None = None):
+        self.sequence = EpisodeSequence([])
+        self._policy = policy
+        self._image_size = image_size
+        self._instruction = ""
+        self._replies: list[str] = []
+
+    def image_size(self, screen: Size) -> Size:
+        return self._image_size or screen
+
+    def open(self, task: Task, screen: Size) -> None:
+        self._instruction = task.instruction
+
+    async def reply(self, images: list[Image.Image]) -> Written:
+        """Have the policy write the next reply.
+
+        Raises:
+            ConfigError: it returns no text.
+        """
+        text = self._policy(self._instruction, images, list(self._replies))
+        if not isinstance(text, str):
+            raise ConfigError(f"a policy must return its reply as text, got {type(text).__name__}")
+        self._replies.append(text)
+        return Written(text)
+
+    def show(self, screen: Size) -> StopReason | None:
+        return None
+
+
+def play_blocking(task: Task, desktop: BlockingDesktop, conversation: Conversation, config: GuiAgentConfig) -> Episode:
+    """Play `task` to its end and have it judged; see `arpo_verl.rollout.episode.play`."""
+    return run_blocking(play(task, _Awaited(desktop), conversation, config))
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """As `asyncio.run`, but Ctrl-C ends it at once, whatever it blocks in; also where a loop runs, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run(coroutine)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_run, coroutine).result()
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(coroutine)
+    try:
+        return loop.run_until_complete(task)
+    finally:
+        if task.cancel():
+            loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+        loop.close()
+
+
+class _Awaited:
+    """A blocking desktop as the episode awaits it. Nothing else runs in this loop: it may be held up."""
+
+    def __init__(self, desktop: BlockingDesktop):
+        self._desktop = desktop
+
+    async def reset(self, task: Task) -> Observation:
+        return self._desktop.reset(task)
+
+    async def step(self, action: Action) -> Observation:
+        return self._desktop.step(action)
+
+    async def evaluate(self) -> Evaluation:
+        return self._desktop.evaluate()

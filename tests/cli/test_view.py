@@ -1,0 +1,112 @@
+"""`arpo-verl view` as one types it."""
+
+import ast
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+import requests
+from support import ROOT
+
+from arpo_verl.cli import view
+from arpo_verl.cli.main import main
+from arpo_verl.viewer.page import ASSETS
+
+COMMAND = [sys.executable, "-m", "arpo_verl.cli.main", "view"]
+
+
+@contextmanager
+def started(*args):
+    """The command and the address that it printed."""
+    process = subprocess.Popen([*COMMAND, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        line = process.stdout.readline()
+        yield process, re.search(r"http://\S+", line)[0]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_it_serves_where_it_says_until_interrupted(written):
+    written.episode(1)
+    with started(str(written.path), "--port", "0") as (process, url):
+        assert requests.get(url + "api/run").json()["num_episodes"] == 1
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stderr) == (0, "")
+
+
+def test_another_host_than_loopback_gets_a_token(written):
+    with started(str(written.path), "--port", "0", "--host", "0.0.0.0") as (_, url):
+        found = re.fullmatch(r"http://[^/]+:(\d+)/(\?token=[\w-]{32})", url)
+        local = f"http://127.0.0.1:{found[1]}/"
+        assert requests.get(local).status_code == 403
+        assert requests.get(local + found[2]).status_code == 200
+
+
+def test_a_port_in_use_is_passed_over_unless_it_was_asked_for():
+    with view._listen("127.0.0.1", None) as first, view._listen("127.0.0.1", None) as second:
+        ports = [listener.getsockname()[1] for listener in (first, second)]
+        assert view.DEFAULT_PORT <= ports[0] < ports[1]
+        with pytest.raises(view.ConfigError, match=f"127.0.0.1 and {ports[0]}: Address already in use"):
+            view._listen("127.0.0.1", ports[0])
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["--host", "no.such.host.invalid"], "--host must be a name or address of this machine"),
+        (["--host", "192.0.2.77", "--port", "0"], "--host and --port must be free to listen on, got 192.0.2.77"),
+        (["--port", "70000"], r"--port must be in \[0, 65535\], got 70000"),
+        (["--steps", "3"], "--steps must be given with --export, got '3'"),
+        (["--max-episodes", "3"], "--max-episodes must be given with --export, got 3"),
+        (["--export", "x", "--max-episodes", "0"], "--max-episodes must be positive, got 0"),
+        (["--export", "x", "--steps", "3..4"], "--steps must be a step or a range"),
+        (["--export", "x", "--steps", "-"], "--steps must be a step or a range"),
+        (["--export", "x", "--task", "none"], "there must be an episode to export"),
+    ],
+)
+def test_what_it_cannot_do_is_told_in_one_line(written, capsys, args, message):
+    written.episode(1)
+    assert main(["view", str(written.path), *args]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    "args, steps",
+    [
+        ([], [1, 2, 3, 12]),
+        (["--steps", "2"], [2]),
+        (["--steps", "2-3"], [2, 3]),
+        (["--steps=-2"], [1, 2]),
+        (["--steps", "3-"], [3, 12]),
+        (["--task", "odd-*"], [1, 3]),
+        (["--max-episodes", "2"], [3, 12]),
+        (["--task", "odd-*", "--max-episodes", "1"], [3]),
+    ],
+)
+def test_an_export_holds_what_was_asked_for(written, tmp_path, capsys, args, steps):
+    for step in (1, 2, 3, 12):
+        written.episode(step, "odd-one" if step % 2 else "even-one", uid=f"u{step}")
+    assert main(["view", str(written.path), "--export", str(tmp_path / "out"), *args]) == 0
+    assert sorted(int(path.name[5:]) for path in (tmp_path / "out" / "shots").iterdir()) == steps
+    assert f"{len(steps)} episodes" in capsys.readouterr().out
+
+
+def test_without_its_server_the_extra_is_named(written, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "arpo_verl.viewer.server", raising=False)
+    assert main(["view", str(written.path)]) == 2
+    assert 'pip install "arpo-verl[view]"' in capsys.readouterr().err
+
+
+def test_all_that_the_page_loads_is_packaged():
+    """The patterns in setup.py find every file beside the page."""
+    setup = ast.parse((ROOT / "setup.py").read_text())
+    calls = [node for node in ast.walk(setup) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "setup"]
+    package_data = next(ast.literal_eval(k.value) for k in calls[0].keywords if k.arg == "package_data")
+    packaged = {path for pattern in package_data["arpo_verl.viewer"] for path in ASSETS.parent.glob(pattern)}
+    assert {path for path in ASSETS.rglob("*") if path.is_file()} <= packaged

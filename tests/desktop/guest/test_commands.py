@@ -1,0 +1,110 @@
+"""Commands: warm interpreters, programs, time-outs."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+from support.desktop_harness import attach, eventually
+
+from arpo_verl.desktop.provider import EmbeddedProvider
+
+pytestmark = pytest.mark.desktop
+
+
+def python(desktop, code: str) -> dict:
+    return desktop.controller.execute_python_command(code)
+
+
+def test_actions_run_in_one_warm_interpreter(desktop):
+    pids = {python(desktop, "import os; print(os.getpid())")["output"] for _ in range(5)}
+    assert len(pids) == 1
+
+
+def test_action_with_screenshot_is_fast(desktop):
+    seconds = []
+    for i in range(20):
+        start = time.monotonic()
+        python(desktop, f"pyautogui.click({i}, 50)")
+        desktop.controller.get_screenshot()
+        seconds.append(time.monotonic() - start)
+    assert min(seconds) < 0.2, seconds  # a new interpreter for each would take 0.4 s and more
+
+
+def test_command_finds_nothing_of_the_one_before(desktop):
+    python(desktop, "import os, sys, io; x = 1; os.chdir('/'); os.environ['A'] = 'b'; pyautogui.PAUSE = 9")
+    python(desktop, "import sys, io; sys.stdout = io.StringIO()")
+    code = "import os; print('x' in globals(), os.getcwd(), os.environ.get('A'), pyautogui.PAUSE)"
+    assert python(desktop, code)["output"] == "False /home/user None 0\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "error", "returncode"),
+    [
+        ("print('a'); import sys; print('b', file=sys.stderr)", "a\n", "b", 0),
+        ("import os; os.system('echo from a child')", "from a child\n", "", 0),
+        ("import sys; sys.exit(3)", "", "", 3),
+        ("import sys; sys.exit('no')", "", "no", 1),
+        ("1 / 0", "", "ZeroDivisionError", 1),
+        ("syntax error", "", "SyntaxError", 1),
+        ("import os; os._exit(4)", "", "ended its interpreter", -1),
+        ("print('ü→😀')", "ü→😀\n", "", 0),
+        ("print(__name__)", "__main__\n", "", 0),
+    ],
+)
+def test_python_command_answers_like_a_process(desktop, code, output, error, returncode):
+    answer = python(desktop, code)
+    assert (answer["status"], answer["output"], answer["returncode"]) == ("success", output, returncode)
+    assert error in answer["error"]
+    assert python(desktop, "print(1)")["output"] == "1\n"
+
+
+def test_commands_run_at_once(desktop):
+    desktop.setup._launch_setup(["true"])
+    address = f"{desktop.controller.http_server}/execute"
+    body = {"command": "sleep 4321 & echo started", "shell": True}
+    assert requests.post(address, json=body, timeout=60).json()["output"] == "started\n"
+    code = "import os, time\nopen('waiting', 'w')\nwhile not os.path.exists('go'): time.sleep(0.01)"
+    with ThreadPoolExecutor() as executor:
+        waiting = executor.submit(requests.post, address, json={"command": ["python", "-c", code]}, timeout=60)
+        eventually(lambda: "waiting" in desktop.sh("ls ~"), 60)
+        assert python(desktop, "open('go', 'w').close()")["returncode"] == 0
+        assert waiting.result().json()["returncode"] == 0
+
+
+def test_run_python_and_bash_script_answer_as_osworld(desktop):
+    result = desktop.controller.run_python_script("print(6 * 7)")
+    assert (result["status"], result["output"], result["return_code"]) == ("success", "42\n", 0)
+    failed = desktop.controller.run_python_script("raise ValueError('why')")
+    assert failed["status"] == "error" and "why" in failed["error"]
+    script = desktop.controller.run_bash_script("pwd; echo oops >&2; exit 4", working_dir="/tmp")
+    assert script == {"status": "error", "output": "/tmp\noops\n", "error": "", "returncode": 4}
+
+
+def test_program_that_does_not_exist_is_an_error(desktop):
+    answer = requests.post(f"{desktop.controller.http_server}/execute", json={"command": ["no-such-program"]})
+    assert answer.status_code == 500 and "no-such-program" in answer.json()["message"]
+
+
+def test_command_that_hangs_is_killed_and_harms_no_other():
+    provider = EmbeddedProvider(command_timeout_s=1)
+    provider.start_emulator()
+    try:
+        desktop = attach(provider)
+        address = f"{desktop.controller.http_server}/execute"
+        hangs = [
+            {"command": ["python", "-c", "import os; os.system('sleep 4321')"]},
+            {"command": ["python", "-c", "while True: pass"]},
+            {"command": "sleep 4321; true", "shell": True},
+        ]
+        for body in hangs:
+            start = time.monotonic()
+            answer = requests.post(address, json=body)
+            assert answer.status_code == 500 and "timed out after 1 seconds" in answer.json()["message"]
+            assert time.monotonic() - start < 60
+            assert python(desktop, "print('fine')")["output"] == "fine\n"
+        eventually(lambda: desktop.sh("pgrep -x sleep; true") == "")
+    finally:
+        provider.stop_emulator()

@@ -1,0 +1,176 @@
+"""OSWorld's guest protocol, by its own controllers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import time
+import xml.etree.ElementTree as ET
+
+import pytest
+import requests
+from PIL import Image
+from support.desktop_harness import eventually
+
+from arpo_verl.desktop import packages
+from arpo_verl.desktop.guest import accessibility
+
+pytestmark = pytest.mark.desktop
+BACKGROUND_SCHEMA = "/usr/share/glib-2.0/schemas/org.gnome.desktop.background.gschema.xml"
+
+
+def test_uploaded_file_comes_back_byte_for_byte(desktop, tmp_path):
+    content = bytes(range(256)) * 400 + b"\r\n--boundary\r\n\r\n"
+    source = tmp_path / "source.bin"
+    source.write_bytes(content)
+    desktop.setup._upload_file_setup([{"local_path": str(source), "path": "/home/user/new/folder/ü.bin"}])
+    assert desktop.controller.get_file("~/new/folder/ü.bin") == content
+    assert desktop.controller.get_file("$HOME/new/folder/ü.bin") == content
+
+
+def test_missing_file_is_none_at_once(desktop):
+    start = time.monotonic()
+    assert desktop.controller.get_file("/no/such/file") is None
+    assert time.monotonic() - start < 10  # the client's own retries take 15 s
+
+
+def test_directory_tree_and_desktop_path(desktop):
+    path = desktop.controller.get_vm_desktop_path()
+    assert path == "/home/user/Desktop"
+    desktop.sh(f"mkdir {path}/folder; touch {path}/folder/file {path}/a; ln -s / {path}/loop")
+    assert desktop.controller.get_vm_directory_tree(path) == {
+        "type": "directory",
+        "name": "Desktop",
+        "children": [
+            {"type": "file", "name": "a"},
+            {"type": "directory", "name": "folder", "children": [{"type": "file", "name": "file"}]},
+            {"type": "file", "name": "loop"},
+        ],
+    }
+
+
+def test_windows_are_found_activated_measured_and_closed(desktop):
+    for title in ("first", "second"):
+        desktop.setup._launch_setup(["xterm", "-T", title, "-geometry", "40x10"])
+        desktop.setup._execute_with_verification_setup(["true"], {"window_exists": title}, 10, 0.05)
+    assert desktop.controller.get_vm_window_size("XTerm")["width"] > 100
+    assert desktop.controller.get_vm_window_size("NoSuchClass") is None
+    desktop.setup._activate_window_setup("first")
+    eventually(lambda: desktop.sh("xdotool getactivewindow getwindowname") == "first")
+    desktop.setup._close_window_setup("second", strict=True)
+    eventually(lambda: "second" not in desktop.sh("wmctrl -l"))
+    assert "first" in desktop.sh("wmctrl -l")
+
+
+def test_new_window_gets_the_focus(desktop):
+    for title in ("older", "newer"):
+        desktop.setup._launch_setup(["xterm", "-T", title])
+        eventually(lambda t=title: desktop.sh("xdotool getactivewindow getwindowname") == t)
+
+
+def test_verification_that_never_holds_raises(desktop):
+    with pytest.raises(Exception, match="verification_failed"):
+        desktop.setup._execute_with_verification_setup(["true"], {"window_exists": "nothing"}, 1, 0.1)
+    verification = {"command_success": "test -e /tmp"}
+    assert desktop.setup._execute_with_verification_setup(["true"], verification, 2, 0.1)["verification"] == "passed"
+
+
+def test_file_is_opened_by_the_program_for_its_type(desktop):
+    desktop.sh("echo text > ~/notes.txt; xdg-mime default org.xfce.mousepad.desktop text/plain")
+    desktop.setup._open_setup("/home/user/notes.txt")
+    assert "notes.txt" in desktop.sh("wmctrl -l")
+
+
+def test_file_without_a_program_for_it_is_an_error_at_once(desktop):
+    desktop.sh("head -c 100 /dev/urandom > ~/what.unknown")
+    with pytest.raises(Exception, match="500"):
+        desktop.setup._open_setup("/home/user/what.unknown")
+
+
+def test_opening_nothing_is_an_error(desktop):
+    with pytest.raises(Exception, match="404"):
+        desktop.setup._open_setup("/no/such/file")
+
+
+def test_execute_steps_repeat_until_they_hold(desktop):
+    counting = "echo >> /tmp/count; wc -l < /tmp/count"
+    desktop.setup._execute_setup(counting, shell=True, until={"stdout": "3"})
+    assert desktop.controller.get_file("/tmp/count") == b"\n\n\n"
+    desktop.setup._command_setup(["touch", "~/made"])
+    assert desktop.controller.get_file("~/made") == b""
+
+
+def test_wallpaper_is_shown_and_given_back(desktop):
+    desktop.controller.execute_python_command(
+        "from PIL import Image; Image.new('RGB', (8, 8), (255, 0, 9)).save('w.png')"
+    )
+    desktop.setup._change_wallpaper_setup("/home/user/w.png")
+    screenshot = desktop.controller.get_screenshot()
+    import io
+
+    assert Image.open(io.BytesIO(screenshot)).getpixel((5, 5)) == (255, 0, 9)
+    assert desktop.controller.get_vm_wallpaper() == desktop.controller.get_file("/home/user/w.png")
+
+
+@pytest.mark.skipif(not os.path.exists(BACKGROUND_SCHEMA), reason="needs gsettings-desktop-schemas")
+def test_wallpaper_that_a_program_chose_in_gnomes_settings_is_given(desktop):
+    assert desktop.controller.get_vm_wallpaper() is None
+    desktop.sh("echo picture > ~/'a b.png'")
+    desktop.sh("gsettings set org.gnome.desktop.background picture-uri 'file:///home/user/a%20b.png'")
+    assert desktop.controller.get_vm_wallpaper() == desktop.controller.get_file("/home/user/a b.png")
+
+
+@pytest.mark.skipif(bool(packages.missing_packages(packages.ACCESSIBILITY)), reason="needs AT-SPI")
+def test_accessible_objects_are_told_as_osworld_tells_them(desktop):
+    desktop.setup._launch_setup(
+        ["env", "-u", "NO_AT_BRIDGE", "zenity", "--info", "--title=Hello", "--no-markup", "--text=a & b"]
+    )
+    label = re.compile(r'<label name="a &amp; b"[^>]*>')
+    found = eventually(lambda: label.search(desktop.controller.get_accessibility_tree()), 60)
+    assert 'st:showing="true"' in found[0] and re.search(r'cp:size="\(\d+, \d+\)"', found[0])
+    at = ET.fromstring(desktop.controller.get_accessibility_tree())
+    (window,) = at.findall("application[@name='zenity']/dialog")
+    assert window.get("name") == "Hello"
+
+
+@pytest.mark.skipif(shutil.which("gnome-terminal") is None, reason="needs gnome-terminal")
+def test_text_of_gnomes_terminal_is_told_while_the_keyboard_goes_to_it(desktop):
+    desktop.setup._launch_setup(["gnome-terminal"])
+    eventually(lambda: (desktop.controller.get_terminal_output() or "").endswith("$"), 60)
+    desktop.controller.execute_python_command(r"import pyautogui; pyautogui.write('echo $((6 * 9))\n')")
+    eventually(lambda: desktop.controller.get_terminal_output().splitlines()[1:2] == ["54"], 60)
+    desktop.setup._launch_setup(["zenity", "--info", "--title=Hello"])
+    eventually(lambda: desktop.controller.get_terminal_output() is None, 60)
+
+
+def test_packages_that_accessible_objects_need_are_named(monkeypatch):
+    monkeypatch.setattr(accessibility, "PYTHON", "/bin/false")
+    answer = accessibility.tree(None)
+    assert answer.status == 501 and b"require_a11y_tree=False" in answer.body and b"gir1.2-atspi" in answer.body
+
+
+def test_what_the_desktop_has_not_is_said(desktop):
+    assert requests.post(f"{desktop.controller.http_server}/start_recording").status_code == 501
+    assert requests.get(f"{desktop.controller.http_server}/nothing").status_code == 404
+    assert requests.post(f"{desktop.controller.http_server}/execute", data="no json").status_code == 400
+    assert desktop.controller.get_terminal_output() is None
+    assert desktop.controller.get_vm_platform() == "Linux"
+
+
+def test_program_that_listens_in_the_guest_is_reached_through_its_port(desktop):
+    desktop.setup._launch_setup(["socat", "tcp-listen:8080,fork,reuseaddr", "exec:cat"])
+    eventually(lambda: ":1F90" in desktop.sh("cat /proc/net/tcp"))
+    payload = b"x" * 300_000
+    with socket.create_connection(("127.0.0.1", desktop.setup.vlc_port), 10) as connection:
+        connection.sendall(payload)
+        connection.shutdown(socket.SHUT_WR)
+        echo = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert echo == payload
+    eventually(lambda: not desktop.provider._relay._open)  # both ends are closed again
+
+
+def test_port_that_nothing_listens_on_closes_at_once(desktop):
+    with socket.create_connection(("127.0.0.1", desktop.setup.chromium_port), 10) as connection:
+        assert connection.recv(1) == b""

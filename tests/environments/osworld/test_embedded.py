@@ -1,0 +1,164 @@
+"""OSWorld's client on the embedded desktop, alone and through the pool: real programs in a real window."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from support import ROOT
+
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.environments.osworld.environment import OSWorldEnvironment
+from arpo_verl.errors import DesktopBootError, DesktopLostError, DesktopSetupError
+from arpo_verl.types import Hotkey, Task, TypeText, Wait
+
+pytestmark = pytest.mark.desktop
+
+NAME_DIALOG = {
+    "id": "name-dialog",
+    "instruction": "Type arpo and press Enter.",
+    "config": [
+        {
+            "type": "launch",
+            "parameters": {"command": "zenity --entry --title=Name > ~/name.txt", "shell": True},
+        },
+        {
+            "type": "execute_with_verification",
+            "parameters": {
+                "command": ["true"],
+                "verification": {"window_exists": "Name"},
+                "max_wait_time": 20,
+                "check_interval": 0.1,
+            },
+        },
+    ],
+    "evaluator": {
+        "func": "exact_match",
+        "result": {"type": "vm_command_line", "command": "cat ~/name.txt", "shell": True},
+        "expected": {"type": "rule", "rules": {"expected": "arpo\n"}},
+    },
+}
+TASK = Task("name-dialog", NAME_DIALOG["instruction"], NAME_DIALOG)
+SOLUTION = (TypeText("arpo"), Hotkey(("enter",)), Wait())
+
+
+def config(**options):
+    return EnvironmentConfig(screen_size=(320, 240), **options)
+
+
+@pytest.fixture
+def environment(tmp_path):
+    environment = OSWorldEnvironment(config(cache_dir=str(tmp_path)))
+    yield environment
+    environment.close()
+
+
+def test_typing_into_a_dialog_is_judged_and_leaves_no_trace_in_the_next_episode(environment):
+    first = environment.reset(TASK)
+    seen = [environment.step(action) for action in SOLUTION]
+    assert len({first.screenshot, *(observation.screenshot for observation in seen)}) >= 3
+    assert environment.evaluate().score == 1.0
+    environment.reset(TASK)
+    assert environment.evaluate().score == 0.0
+
+
+def test_a_program_that_is_not_installed_fails_the_set_up(environment):
+    spec = NAME_DIALOG | {"config": [{"type": "launch", "parameters": {"command": ["no-such-program"]}}]}
+    with pytest.raises(DesktopSetupError, match="no-such-program"):
+        environment.reset(Task("t", "i", spec))
+
+
+def test_a_desktop_whose_screen_the_task_killed_is_lost_and_comes_back(environment):
+    environment.reset(TASK)
+    spec = NAME_DIALOG | {"config": [{"type": "execute", "parameters": {"command": "pkill Xvfb; true", "shell": True}}]}
+    try:
+        environment.reset(Task("t", "i", spec))
+        with pytest.raises(DesktopLostError):
+            environment.step(Hotkey(("enter",)))
+    except (DesktopSetupError, DesktopLostError):
+        pass  # noticed in the set-up already
+    environment.reset(TASK)
+    for action in SOLUTION:
+        environment.step(action)
+    assert environment.evaluate().score == 1.0
+
+
+def test_a_screen_that_the_provider_cannot_give_is_a_config_error_before_anything_starts():
+    with pytest.raises(ValueError, match="screen_size"):
+        OSWorldEnvironment(EnvironmentConfig(screen_size=(7000, 4320))).prepare()
+
+
+def test_closing_from_another_thread_ends_a_call_that_hangs(environment):
+    environment.reset(TASK)
+    hang = NAME_DIALOG | {"config": [{"type": "execute", "parameters": {"command": ["sleep", "60"]}}]}
+
+    async def run():
+        call = asyncio.create_task(asyncio.to_thread(environment.reset, Task("t", "i", hang)))
+        await asyncio.sleep(2)
+        started = time.monotonic()
+        environment.close()
+        with pytest.raises((DesktopSetupError, DesktopBootError, DesktopLostError)):
+            await call
+        return time.monotonic() - started
+
+    assert asyncio.run(run()) < 15
+
+
+# No other test's desktop is of this size: its X servers can be told from others on this machine.
+ODD_SIZE = (322, 242)
+
+POOL_OWNER = f"""
+import asyncio, json, sys
+from support.ray_start import start_ray
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.pool.desktop_pool import DesktopPool
+from arpo_verl.types import Hotkey, Task, TypeText, Wait
+
+start_ray()
+pool = DesktopPool.connect(EnvironmentConfig(screen_size={ODD_SIZE}, num_desktops=2))
+task = Task("name-dialog", "", json.loads(sys.argv[1]))
+
+async def episode():
+    async with pool.lease("t1") as desktop:
+        await desktop.reset(task)
+        for action in (TypeText("arpo"), Hotkey(("enter",)), Wait()):
+            await desktop.step(action)
+        return (await desktop.evaluate()).score
+
+async def main():
+    print(json.dumps(await asyncio.gather(*(episode() for _ in range(5)))), flush=True)
+    async with pool.lease("t1") as desktop:
+        await desktop.reset(task)
+        print(json.dumps(pool.metrics()), flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def odd_x_servers():
+    pattern = f"^Xvfb .*{ODD_SIZE[0]}x{ODD_SIZE[1]}"
+    return subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True).stdout.split()
+
+
+def test_episodes_run_through_the_pool_and_a_killed_owner_leaves_no_desktop():
+    command = [sys.executable, "-c", POOL_OWNER, json.dumps(NAME_DIALOG)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as owner:
+        try:
+            scores = json.loads(owner.stdout.readline())
+            metrics = json.loads(owner.stdout.readline())
+            running = odd_x_servers()
+        finally:
+            owner.kill()
+    assert scores == [1.0] * 5
+    assert metrics["environment/leases"] == 6 and metrics["environment/evaluations"] == 5
+    assert not any(value for name, value in metrics.items() if "/faults/" in name)
+    assert len(running) == 2
+    deadline = time.monotonic() + 15
+    while odd_x_servers() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert odd_x_servers() == []

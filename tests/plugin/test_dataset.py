@@ -1,0 +1,107 @@
+"""The dataset as the trainer makes it: through veRL's own loader, collation and tensor dictionaries."""
+
+import json
+import pickle
+
+import pytest
+from omegaconf import OmegaConf
+
+from arpo_verl.errors import ConfigError, TaskError
+
+verl_dataset = pytest.importorskip("verl.utils.dataset.rl_dataset")
+
+from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
+from verl.trainer.ppo.utils import create_rl_dataset  # noqa: E402
+from verl.utils import tensordict_utils as tu  # noqa: E402
+
+from arpo_verl.plugin.dataset import read_task  # noqa: E402
+
+CUSTOM = {"path": "pkg://arpo_verl.plugin.dataset", "name": "TaskDataset"}
+
+
+@pytest.fixture
+def task_dir(tmp_path):
+    evaluator = {
+        "func": "exact_match",
+        "result": {"type": "vm_command_line", "command": ["true"]},
+        "expected": {"type": "rule", "rules": {"expected": ""}},
+    }
+    for number in range(5):
+        # Specs of different shapes: nothing on the way may unite their keys.
+        extra = {"config": [{"type": "sleep", "parameters": {"seconds": number}}]} if number % 2 else {}
+        spec = {"id": f"task-{number}", "instruction": f"do {number}", "evaluator": evaluator, **extra}
+        (tmp_path / f"{number}.json").write_text(json.dumps(spec))
+    return tmp_path
+
+
+def dataset(task_dir, max_samples=-1, **options):
+    data = {"custom_cls": CUSTOM, "train_files": str(task_dir), "train_batch_size": 2, **options}
+    return create_rl_dataset(str(task_dir), OmegaConf.create(data), None, None, max_samples=max_samples)
+
+
+def test_rows_survive_collation_and_the_trainers_tensor_dictionary(task_dir):
+    rows = dataset(task_dir)
+    loader = StatefulDataLoader(rows, batch_size=3, drop_last=True, collate_fn=verl_dataset.collate_fn)
+    batch = tu.get_tensordict(next(iter(loader)))
+    assert list(batch["index"]) == [0, 1, 2]
+    for number in range(3):
+        extra_info = batch["extra_info"][number]
+        extra_info = getattr(extra_info, "data", extra_info)
+        assert extra_info["task_id"] == f"task-{number}" and extra_info["index"] == number
+        assert json.loads(extra_info["spec"]) == rows.tasks[number].spec
+        assert read_task({"extra_info": extra_info}) == rows.tasks[number]
+        reward_model = batch["reward_model"][number]
+        assert getattr(reward_model, "data", reward_model)["ground_truth"] == f"task-{number}"
+    prompts = [getattr(prompt, "data", prompt) for prompt in batch["raw_prompt"]]
+    assert "do 2" in json.dumps(list(prompts[2]))
+
+
+def test_rows_may_be_put_into_one_dictionary_with_what_the_loop_returns(task_dir):
+    """The trainer merges each row with the loop's output before TransferQueue takes it."""
+    rows = dataset(task_dir)
+    merged = tu.list_of_dict_to_tensordict([rows[0] | {"num_turns": 2}, rows[1] | {"num_turns": 3}])
+    assert len(merged) == 2
+
+
+def test_selection_and_sample_limits_apply(task_dir):
+    assert [t.task_id for t in dataset(task_dir, tasks={"ids": ["task-3", "task-1"]}).tasks] == ["task-1", "task-3"]
+    assert [t.task_id for t in dataset(task_dir, max_samples=2).tasks] == ["task-0", "task-1"]
+    shuffled = [dataset(task_dir, max_samples=3, shuffle=True, seed=7).tasks for _ in range(2)]
+    assert shuffled[0] == shuffled[1] and len(shuffled[0]) == 3
+    with pytest.raises(ConfigError, match="data.tasks.id is not an option; did you mean data.tasks.ids"):
+        dataset(task_dir, tasks={"id": []})
+
+
+def test_repeated_tasks_are_rows_of_their_own(task_dir):
+    rows = dataset(task_dir, tasks={"ids": ["task-3"], "repeat": 2})
+    assert [rows[i]["extra_info"]["task_id"] for i in range(len(rows))] == ["task-3", "task-3"]
+    assert [rows[i]["index"] for i in range(len(rows))] == [0, 1]
+
+
+@pytest.mark.parametrize("same_file", [True, False])
+def test_validation_draws_each_task_once(task_dir, same_file):
+    val_files = str(task_dir) if same_file else f"{task_dir}/../{task_dir.name}"
+    files = {"train_files": str(task_dir), "val_files": val_files, "train_max_samples": -1, "val_max_samples": 0}
+    options = OmegaConf.create({"custom_cls": CUSTOM, "train_batch_size": 10, **files, "tasks": {"repeat": 2}})
+    training = create_rl_dataset(files["train_files"], options, None, None, True, files["train_max_samples"])
+    validation = create_rl_dataset(files["val_files"], options, None, None, False, files["val_max_samples"])
+    assert (len(training), len(validation)) == (10, 5)
+
+
+def test_fewer_tasks_than_a_batch_is_told_at_once(task_dir):
+    with pytest.raises(ConfigError, match="data.train_batch_size must be at most the number of tasks, got 8 with 5"):
+        dataset(task_dir, train_batch_size=8)
+
+
+def test_a_bad_task_stops_the_trainer_before_it_starts(task_dir):
+    (task_dir / "9.json").write_text("{}")
+    with pytest.raises(TaskError, match="9.json"):
+        dataset(task_dir)
+
+
+def test_the_dataset_resumes_splits_and_travels_between_processes(task_dir):
+    rows = dataset(task_dir)
+    copy = pickle.loads(pickle.dumps(rows))
+    copy.resume_dataset_state()
+    assert copy.tasks == rows.tasks
+    assert [[t.task_id for t in part.tasks] for part in rows.split(2)] == [["task-0", "task-1"], ["task-2", "task-3"]]

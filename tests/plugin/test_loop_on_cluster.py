@@ -1,0 +1,190 @@
+"""The loop and the pool on a Ray cluster of several nodes, of which some die: real nodes, on one machine.
+
+Only `--resources` tells the nodes apart, as `ray start` would give it; the head offers no desktops, as a trainer's.
+"""
+
+import asyncio
+import json
+import time
+import uuid
+from collections import Counter
+
+import psutil
+import pytest
+import ray
+from omegaconf import OmegaConf
+from ray.cluster_utils import Cluster
+from support.loop_harness import DONE, HIT, ROW, ScriptedEngine, make_loop, recipe
+from support.ray_start import in_a_few_attempts
+
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.errors import ConfigError, HostLostError
+from arpo_verl.plugin.settings import connect_pool
+from arpo_verl.pool.desktop_pool import DesktopPool
+from arpo_verl.tasks.expert import expert_replies
+from arpo_verl.tasks.loader import load_tasks
+from arpo_verl.types import Task
+
+PATIENCE_S = 180.0
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """By name, the nodes beside the head. Tests take them down and add others: their order counts."""
+    cluster = Cluster()
+    running = Nodes(cluster)
+    try:
+        in_a_few_attempts(lambda: cluster.add_node(num_cpus=2, include_dashboard=False))
+        running.add("east", 4)
+        running.add("west", 2)
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield running
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+class Nodes:
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.by_name = {}
+
+    def add(self, name, units):
+        resources = {f"docker:{name}": units}
+        self.by_name[name] = in_a_few_attempts(lambda: self.cluster.add_node(num_cpus=0, resources=resources))
+
+    def kill(self, name):
+        """SIGKILL the node, and wait for its workers: they live on for a moment, long enough to end an episode."""
+        workers = self.processes(name)
+        self.cluster.remove_node(self.by_name.pop(name), allow_graceful=False)
+        _, alive = psutil.wait_procs(workers, timeout=PATIENCE_S)
+        assert not alive
+
+    def processes(self, name):
+        """All that run below the node's raylet: its workers, and their desktops."""
+        (raylet,) = self.by_name[name].all_processes["raylet"]
+        return psutil.Process(raylet.process.pid).children(recursive=True)
+
+
+def environment(**options):
+    return {"provider": "fake", "host_resource": "docker:", "retry_backoff_s": 0.5, "max_attempts": 5, **options}
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "not within the limit"
+        time.sleep(0.1)
+
+
+async def hold_all(pool, number):
+    """On which hosts `number` desktops are that are held together."""
+    together = asyncio.Barrier(number)
+
+    async def hold():
+        async with pool.lease("t") as desktop:
+            await together.wait()
+            return desktop.host
+
+    return Counter(await asyncio.wait_for(asyncio.gather(*(hold() for _ in range(number))), PATIENCE_S))
+
+
+def test_desktops_are_spread_over_the_nodes_that_offer_them_in_proportion(nodes):
+    pool = DesktopPool.connect(EnvironmentConfig(num_desktops=3, **environment()), name=uuid.uuid4().hex)
+    assert asyncio.run(hold_all(pool, 3)) == {"docker:east": 2, "docker:west": 1}
+    assert pool.status()["nodes"] == 2
+    free = ray.available_resources()
+    assert (free["docker:east"], free["docker:west"]) == (2, 1), "one unit a desktop"
+    pool.close()
+
+
+def test_a_pool_larger_than_the_cluster_is_refused_and_does_not_hang(nodes):
+    pool = DesktopPool.connect(EnvironmentConfig(num_desktops=7, **environment()), name=uuid.uuid4().hex)
+    with pytest.raises(ConfigError, match="must offer 7 units .* got 6 .docker:east: 4, docker:west: 2; 1 nodes offer"):
+        asyncio.run(hold_all(pool, 1))
+    pool.close()
+
+
+def test_episodes_of_a_node_that_dies_are_played_elsewhere_and_a_node_that_joins_is_used(
+    nodes, policy, tokenizer, tmp_path
+):
+    options = environment(num_desktops=6, desktops_per_worker=2)
+    config = OmegaConf.merge(recipe({"trajectory_dir": str(tmp_path)}), {"environment": options})
+    pool = connect_pool(config)
+    wait_until(lambda: pool.status()["desktops_idle"] == 6)
+    in_the_middle = asyncio.Barrier(7)
+
+    class Pausing(ScriptedEngine):
+        """Clicks twice and is done, in each attempt; waits before its second reply until the node is dead."""
+
+        async def generate(self, *args, image_data, **kwargs):
+            if len(self.calls) == 1:
+                await in_the_middle.wait()
+                await in_the_middle.wait()
+            self.replies = [[HIT, HIT, DONE][len(image_data) - 1]]
+            return await super().generate(*args, image_data=image_data, **kwargs)
+
+    async def session(number):
+        loop = make_loop(policy, Pausing(tokenizer, []), None, config)
+        return await loop.run({}, **{**ROW, "session_id": number})
+
+    async def run():
+        sessions = [asyncio.create_task(session(number)) for number in range(6)]
+        await asyncio.wait_for(in_the_middle.wait(), PATIENCE_S)
+        await asyncio.to_thread(nodes.kill, "west")
+        await in_the_middle.wait()
+        return await asyncio.wait_for(asyncio.gather(*sessions), PATIENCE_S)
+
+    outputs = asyncio.run(run())
+    assert [output.reward_score for output in outputs] == [1.0] * 6
+    episodes = [json.loads(path.read_text()) for path in tmp_path.glob("*/*/episode.json")]
+    assert len(episodes) == 6
+    assert all(episode["desktop"].endswith("on docker:east") for episode in episodes), "no score from the dead node"
+    wait_until(lambda: pool.status()["desktops_busy"] == 0)  # a lease's end is not waited for
+    metrics = pool.metrics()
+    assert metrics["environment/faults/host"] == 2 and metrics["environment/dropped_sessions"] == 0
+    assert metrics["environment/nodes"] == 1
+    wait_until(lambda: (pool.status()["desktops_unplaced"], pool.status()["desktops_idle"]) == (2, 4))
+    nodes.add("north", 2)
+    wait_until(lambda: pool.status()["desktops_idle"] == 6)
+    assert asyncio.run(hold_all(pool, 6)) == {"docker:east": 4, "docker:north": 2}
+    pool.close()
+
+
+@pytest.mark.desktop
+def test_real_desktops_of_a_node_that_dies_end_with_it_and_others_go_on(nodes):
+    options = {**environment(), "provider": "embedded", "desktops_per_worker": 2}
+    pool = DesktopPool.connect(EnvironmentConfig(num_desktops=3, **options), name=uuid.uuid4().hex)
+    wait_until(lambda: pool.status()["desktops_idle"] == 3)
+    (task,) = [task for task in load_tasks("embedded") if task.task_id == "dialog-confirm-yes"]
+    held, dead = asyncio.Barrier(4), asyncio.Event()
+
+    async def episode():
+        async with pool.lease(task.task_id) as desktop:
+            await desktop.reset(task)
+            await held.wait()
+            await dead.wait()
+            return await finish(desktop, task)
+
+    async def run():
+        playing = [asyncio.create_task(episode()) for _ in range(3)]
+        await asyncio.wait_for(held.wait(), PATIENCE_S)
+        assert any(process.name() == "bwrap" for process in nodes.processes("north"))
+        await asyncio.to_thread(nodes.kill, "north")
+        dead.set()
+        outcomes = await asyncio.wait_for(asyncio.gather(*playing, return_exceptions=True), PATIENCE_S)
+        return outcomes
+
+    outcomes = asyncio.run(run())
+    assert sum(isinstance(outcome, HostLostError) for outcome in outcomes) == 1
+    assert outcomes.count(1.0) == 2, "an evaluator's verdict on each desktop that lived"
+    wait_until(lambda: pool.status()["desktops_busy"] == 0)
+    assert pool.metrics()["environment/faults/host"] == 1
+    pool.close()
+
+
+async def finish(desktop, task: Task):
+    for reply in expert_replies(task.task_id):
+        for action in reply.actions:
+            await desktop.step(action)
+    return (await desktop.evaluate()).score

@@ -1,0 +1,46 @@
+"""The loop on the job's real desktop pool, over Ray, with the fake desktop behind it."""
+
+import asyncio
+
+import pytest
+import ray
+from omegaconf import OmegaConf
+from support.loop_harness import DONE, HIT, ROW, ScriptedEngine, make_loop, recipe
+
+from arpo_verl.plugin.settings import connect_pool
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(start_ray):
+    start_ray()
+    yield
+    ray.shutdown()
+
+
+def test_sessions_share_the_jobs_desktops_through_faults_and_drops(policy, tokenizer):
+    # One desktop: two sessions take three steps each on it, the third session's first step is its seventh and kills it.
+    script = {"fail": {"step": [7]}}
+    environment = {
+        "provider": "fake",
+        "num_desktops": 1,
+        "max_attempts": 2,
+        "retry_backoff_s": 0.1,
+        "provider_options": script,
+    }
+    config = OmegaConf.merge(recipe(), {"environment": environment})
+    assert connect_pool(config) is connect_pool(config)
+
+    async def session(number):
+        engine = ScriptedEngine(tokenizer, [HIT, HIT, DONE])
+        return await make_loop(policy, engine, None, config).run({}, **{**ROW, "session_id": number})
+
+    async def sessions():
+        return await asyncio.gather(*(session(number) for number in range(3)), return_exceptions=True)
+
+    outputs = asyncio.run(sessions())
+    assert not [output for output in outputs if isinstance(output, BaseException)]
+    assert [output.reward_score for output in outputs] == [1.0] * 3
+    metrics = connect_pool(config).metrics()
+    assert (metrics["environment/faults/lost"], metrics["environment/dropped_sessions"]) == (1, 0)
+    assert metrics["environment/leases"] == 4
+    connect_pool(config).close()

@@ -1,0 +1,154 @@
+"""Bad input is told before anything starts: what was expected, what came, what to do."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from support import ROOT
+
+from arpo_verl import versions
+from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, TaskError
+from arpo_verl.plugin import preflight
+from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
+from arpo_verl.plugin.preflight import check_recipe
+from arpo_verl.policy.build import build_policy
+from arpo_verl.replay.store.persistence import save_store
+from arpo_verl.replay.store.success_store import SuccessStore
+from arpo_verl.rollout.config import GuiAgentConfig
+
+RECIPES = ROOT / "recipes"
+
+pytestmark = pytest.mark.desktop
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory) -> Path:
+    return build_policy(tmp_path_factory.mktemp("policy") / "policy")
+
+
+@pytest.fixture
+def check(policy):
+    def check_with(*overrides: str) -> None:
+        with initialize_config_dir(str(RECIPES), version_base=None):
+            fixed = ["hydra.searchpath=[pkg://verl.trainer.config]", f"actor_rollout_ref.model.path={policy}"]
+            check_recipe(compose("embedded", overrides=[*fixed, *overrides]))
+
+    return check_with
+
+
+def test_the_shipped_recipe_passes(check):
+    check()
+
+
+def test_seeds_of_another_policy_are_refused_with_the_part_that_differs(check, policy, tmp_path):
+    inputs = ModelInputs.load(str(policy), False, {})
+    agent = GuiAgentConfig(prompt="compact")
+    own = model_fingerprint(inputs.tokenizer, inputs.processor, {}, agent)
+    save_store(SuccessStore(1, 10**6), tmp_path / "own", own)
+    check(f"replay.seed_from={tmp_path / 'own'}")
+    save_store(SuccessStore(1, 10**6), tmp_path / "other", dataclasses.replace(own, tokenizer="other"))
+    with pytest.raises(ReplayError, match="made with another tokenizer"):
+        check(f"replay.seed_from={tmp_path / 'other'}")
+
+
+@pytest.mark.parametrize(
+    ("override", "error", "says"),
+    [
+        ("data.train_files=/no/such/tasks.json", TaskError, "/no/such/tasks.json"),
+        ("actor_rollout_ref.model.path=./no-such-model", ConfigError, "python -m arpo_verl.policy"),
+        ("gui_agent.max_steps=0", ConfigError, "gui_agent.max_steps"),
+        ("+gui_agent.max_step=3", ConfigError, "did you mean gui_agent.max_steps"),
+        ("replay.capacity_per_task=0", ConfigError, "replay.enable=false"),
+        ("replay.trigger=failed", ConfigError, "one of all_failed, all_equal, below_floor"),
+        ("replay.seed_from=/no/such/store", ReplayError, "/no/such/store has none"),
+        ("trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync", ConfigError, "be ReplaySampler with .*=sync"),
+        ("environment.screen_size=[100000,4]", ConfigError, "screen_size"),
+        ("environment.provider=dokcer", ConfigError, "environment.provider"),
+        ("data.max_response_length=100", ConfigError, "max_response_length"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_to_do(check, override, error, says):
+    with pytest.raises(error, match=says):
+        check(override)
+
+
+def test_a_correction_of_replays_asks_for_log_probs_and_refuses_a_second_correction(check):
+    check("replay.correction=truncated")
+    with pytest.raises(ConfigError, match="calculate_log_probs must be true with replay.correction=clip"):
+        check("replay.correction=clip", "actor_rollout_ref.rollout.calculate_log_probs=false")
+    with pytest.raises(ConfigError, match="none where algorithm.rollout_correction.rollout_is is set"):
+        check("replay.correction=truncated", "algorithm.rollout_correction.rollout_is=token")
+
+
+DOCKER = (
+    "environment.provider=docker",
+    "environment.screen_size=[1920,1080]",
+    "+environment.path_to_vm=/no/such.qcow2",
+)
+
+
+def test_what_a_provider_lacks_is_named_before_anything_starts_where_desktops_are_here(check, monkeypatch, tmp_path):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(preflight, "RAY_CLUSTER_FILE", tmp_path / "none")
+    overrides = (*DOCKER, "data.max_response_length=100000")
+    with pytest.raises((ConfigError, MissingDependencyError), match="/no/such.qcow2|pip install"):
+        check(*overrides)
+    check(*overrides, "trainer.nnodes=2")
+    check(*overrides, "+environment.py_executable=/opt/python")
+    check(*overrides, "ray_kwargs.ray_init.address=10.0.0.1:6379")
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    check(*overrides, "ray_kwargs.ray_init.address=null")
+
+
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+def test_the_sampler_follows_the_trainer_mode(check, mode):
+    check(f"trainer.v1.trainer_mode={mode}")
+
+
+def test_a_task_that_starts_an_unknown_program_is_refused(check, tmp_path):
+    task = json.loads((RECIPES.parent / "arpo_verl/tasks/embedded/dialog-confirm-yes.json").read_text())
+    task["config"] = [{"type": "launch", "parameters": {"command": ["no-such-program-here"]}}]
+    path = tmp_path / "task.json"
+    path.write_text(json.dumps(task))
+    with pytest.raises(TaskError, match="no-such-program-here"):
+        check(f"data.train_files={path}")
+
+
+def test_what_is_wrong_with_both_lists_is_told_at_once(check, tmp_path):
+    for name in ("train", "val"):
+        (tmp_path / f"{name}.json").write_text('{"id": ')
+    with pytest.raises(TaskError, match=r"(?s)train.json.*val.json"):
+        check(f"data.train_files={tmp_path}/train.json", f"data.val_files={tmp_path}/val.json")
+
+
+def test_a_malformed_task_file_is_named_with_its_line(check, tmp_path):
+    path = tmp_path / "task.json"
+    path.write_text('{"id": "a",\n "instruction": }')
+    with pytest.raises(TaskError, match="line 2"):
+        check(f"data.train_files={path}")
+
+
+@pytest.mark.parametrize("installed", [None, "0.7.0", "1.0.0"])
+def test_a_recipe_for_another_verl_is_refused(check, monkeypatch, installed):
+    monkeypatch.setattr(versions, "installed_version", lambda package: installed)
+    with pytest.raises(MissingDependencyError, match=r"pip install verl==0\.9\.1"):
+        check()
+
+
+def test_the_trainer_command_itself_stops_with_one_line(policy, tmp_path):
+    """Through the stock trainer's own process: no Ray, no traceback, an exit status."""
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(RECIPES), "--config-name", "embedded"]
+    paths = [f"run_dir={tmp_path}", f"actor_rollout_ref.model.path={policy}"]
+    overrides = ["data.train_files=/no/such/tasks.json", *paths]
+    result = subprocess.run([*command, *overrides], capture_output=True, text=True, cwd=RECIPES.parent)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith("arpo_verl: /no/such/tasks.json")
+    assert "Traceback" not in result.stderr and "ray" not in result.stdout.lower()
+
+
+def test_every_error_of_ours_is_also_the_builtin_it_replaces():
+    assert issubclass(ConfigError, ValueError) and issubclass(TaskError, ArpoError)

@@ -1,0 +1,68 @@
+"""What the agent loop does when the pool gives it no whole episode."""
+
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from omegaconf import OmegaConf
+from support.loop_harness import DONE, HIT, FakePool, ScriptedEngine, play, recipe
+
+from arpo_verl.environments.fake import FakeScript
+from arpo_verl.errors import DesktopBootError, DesktopSetupError, TaskQuarantinedError
+
+
+@pytest.fixture
+def rests(monkeypatch):
+    """Sleeps of the agent loop, noted instead of slept."""
+    slept = []
+
+    async def note(seconds):
+        slept.append(seconds)
+
+    monkeypatch.setattr("arpo_verl.plugin.agent_loop.asyncio.sleep", note)
+    return slept
+
+
+def with_backoff(seconds):
+    return OmegaConf.merge(recipe(), {"environment": {"retry_backoff_s": seconds}})
+
+
+def test_the_rest_between_attempts_doubles_and_none_follows_the_last(policy, tokenizer, rests):
+    pool = FakePool(FakeScript(fail={"reset": [1]}))
+    with pytest.raises(DesktopSetupError):
+        play(policy, ScriptedEngine(tokenizer, []), pool, with_backoff(0.5))
+    assert rests == [0.5, 1.0] and len(pool.desktops) == 3
+
+
+def test_no_desktop_is_held_during_the_rest(policy, tokenizer, monkeypatch):
+    pool, leased = FakePool(FakeScript(fail={"reset": [1]}), FakeScript()), []
+
+    async def note(seconds):
+        leased.append(pool.leased)
+
+    monkeypatch.setattr("arpo_verl.plugin.agent_loop.asyncio.sleep", note)
+    assert play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), pool, with_backoff(1)).reward_score == 1.0
+    assert leased == [0]
+
+
+@pytest.mark.parametrize(("error", "attempts", "drops"), [(TaskQuarantinedError, 1, 0), (DesktopBootError, 3, 1)])
+def test_a_quarantined_task_is_not_tried_again_and_the_pool_has_counted_it(policy, tokenizer, error, attempts, drops):
+    asked = []
+
+    class Refusing(FakePool):
+        @asynccontextmanager
+        async def lease(self, task_id):
+            asked.append(task_id)
+            raise error("no desktop for you")
+            yield
+
+    pool = Refusing()
+    with pytest.raises(error, match="no desktop for you"):
+        play(policy, ScriptedEngine(tokenizer, []), pool)
+    assert asked == ["click-it"] * attempts and len(pool.dropped) == drops
+
+
+def test_the_record_names_the_desktop_and_its_node(policy, tokenizer, tmp_path):
+    play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), config=recipe({"trajectory_dir": str(tmp_path)}))
+    (path,) = tmp_path.glob("*/*/episode.json")
+    assert json.loads(path.read_text())["desktop"] == "fake on here"

@@ -1,0 +1,536 @@
+"""The sampler against a real TransferQueue on a real Ray, on rows that veRL's own post-processing wrote."""
+
+import dataclasses
+import json
+import math
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from support.queue_rows import screenshot
+from tensordict import TensorDict
+from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1.utils import MetricsAggregator
+
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.errors import ConfigError, ReplayError
+from arpo_verl.plugin import rows
+from arpo_verl.plugin.rows import plain
+from arpo_verl.plugin.sampler import ReplaySampler
+from arpo_verl.pool.desktop_pool import DesktopPool
+from arpo_verl.rollout.vision import decode_screenshot
+
+REFILL = "+trainer.v1.sampler.sampler_kwargs.sync_refill_failed_groups=${trainer.v1.sampler.sync_refill_failed_groups}"
+RECORDED_IN = "+trainer.v1.sampler.sampler_kwargs.gui_agent.trajectory_dir="
+# What the trajectory determines in a row; the rest of a row is the prompt's.
+TRAJECTORY_FIELDS = ["prompts", "responses", "input_ids", "response_mask", "loss_mask", "position_ids"]
+TRAJECTORY_FIELDS += ["rollout_log_probs", "rm_scores", "num_turns", "multi_modal_inputs", "extra_fields"]
+
+
+@pytest.fixture
+def sampler(compose, model_path):
+    """Samplers made by the trainer's own code from a recipe."""
+
+    def make(*overrides, trainer_mode="sync"):
+        path = f"actor_rollout_ref.model.path={model_path}"
+        trainer = SimpleNamespace(
+            config=compose(path, *overrides),
+            trainer_mode=trainer_mode,
+            _add_prompts_to_generate=lambda num_prompts: num_prompts,
+        )
+        return PPOTrainer._build_replay_buffer(trainer)
+
+    return make
+
+
+def read(tq, key, partition_id="train"):
+    """All fields of one row, as the trainer's workers get them."""
+    data = tq.kv_batch_get(keys=[key], partition_id=partition_id)
+    return {name: plain(data[name][0]) for name in data.keys()}
+
+
+def equal(a, b):
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    return a == b
+
+
+def score(tq, batch, shifts=None):
+    """Put old log-probs into the queue, as if the actor had scored the rows.
+
+    Args:
+        shifts: by key, how much likelier each token has become since it was written; the same likelihood without.
+    """
+    data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["rollout_log_probs"])
+    rows = zip(batch.keys, data["rollout_log_probs"], strict=True)
+    scored = torch.nested.as_nested_tensor([row + (shifts or {}).get(key, 0) for key, row in rows], layout=torch.jagged)
+    fields = TensorDict({"old_log_probs": scored, "entropy": scored.exp()}, batch_size=len(batch))
+    tq.kv_batch_put(batch.keys, batch.partition_id, fields=fields)
+
+
+def advantages_of(tq, batch, config, shifts=None):
+    """What the trainer's own `_compute_advantage` leaves in the queue for the actor: one number a trajectory."""
+    score(tq, batch, shifts)
+    PPOTrainer._compute_advantage(SimpleNamespace(config=config), batch, metrics={})
+    data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["advantages", "response_mask"])
+    rows = zip(batch.keys, data["advantages"], data["response_mask"], strict=True)
+    values = {key: {round(a, 5) for a in advantages[mask.bool()].tolist()} for key, advantages, mask in rows}
+    return {key: value.pop() for key, value in values.items() if len(value) == 1}  # padding rows have none
+
+
+def replayed_keys(batch):
+    return [key for key, tag in zip(batch.keys, batch.tags, strict=True) if tag.get("replayed")]
+
+
+def test_an_all_failed_group_gets_one_replayed_success_and_the_hand_computed_advantages(
+    empty_queue, rollouts, sampler, compose
+):
+    tq, replaying = empty_queue, sampler()
+    # Step 1: task a is solved once in two, task b never.
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
+    rollouts.put("q1", [rollouts.output("b", 0.0, seed=3), rollouts.output("b", 0.0, seed=4)])
+    batch, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=2)
+    assert len(batch) == 4 and replayed_keys(batch) == []
+    assert metrics["replay/injected"] == 0 and metrics["replay/stored"] == 1 and metrics["replay/missed"] == 1
+    success = read(tq, "p1_0_0")
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+
+    # Step 2: a fails eight times, with longer and shorter episodes than the stored one; b is solved.
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=10 + i, step=2, turns=1 + i % 3) for i in range(8)], step=2)
+    rollouts.put("q2", [rollouts.output("b", 1.0, seed=20 + i, step=2) for i in range(2)], step=2)
+    before = {key: read(tq, key) for key in [f"p2_{i}_0" for i in range(8)] + ["q2_0_0", "q2_1_0"]}
+    batch, metrics = replaying.sample(global_steps=2, partition_id="train", batch_size=2)
+
+    (key,) = replayed_keys(batch)
+    assert key.startswith("p2_")
+    row = read(tq, key)
+    # Equal to the bit to the row that the rollout of step 1 wrote, but for the mark.
+    extra_fields = dict(row["extra_fields"])
+    assert extra_fields.pop("replayed") == 1
+    for name in TRAJECTORY_FIELDS:
+        assert equal(success[name], extra_fields if name == "extra_fields" else row[name]), name
+    assert row["rm_scores"].sum() == 1.0 and row["extra_fields"]["reward_extra_info"]["success"] == 1.0
+    # What belongs to the prompt stays: the row is still a member of its group.
+    for name in ("uid", "session_id", "global_steps", "raw_prompt", "data_source", "reward_model"):
+        assert row[name] == before[key][name], name
+    assert row.keys() == before[key].keys()
+    tag = batch.tags[batch.keys.index(key)]
+    lengths = (len(success["prompts"]), len(success["responses"]))
+    assert (tag["prompt_len"], tag["response_len"], tag["seq_len"]) == (*lengths, sum(lengths))
+    assert (tag["min_global_steps"], tag["max_global_steps"], tag["global_steps"]) == (0, 0, 2)
+    assert tq.kv_list("train")["train"][key] == tag
+    # Every other row is as it was, also when all are fetched at once, as the actor does.
+    together = tq.kv_batch_get(batch.keys, "train")
+    assert equal(together["position_ids"][batch.keys.index(key)], success["position_ids"])
+    assert equal(plain(together["multi_modal_inputs"][batch.keys.index(key)]), success["multi_modal_inputs"])
+    for other in set(before) - {key}:
+        assert equal(before[other], read(tq, other)), other
+
+    advantages = advantages_of(tq, batch, compose())
+    expected = {k: (2.6457 if k == key else -0.3780) if k.startswith("p2") else 0.0 for k in batch.keys}
+    assert advantages == pytest.approx(expected, abs=1e-4)
+    assert metrics["replay/injected"] == 1 and metrics["replay/missed"] == 0
+    assert (metrics["replay/groups_all_failed"], metrics["replay/groups_all_solved"]) == (1, 1)
+    assert metrics["replay/informative_share"] == 0.5
+    # The policy solved 2 of 10; the replay does not embellish that.
+    assert metrics["rollout/success_mean"] == 0.2
+    # The replayed row is not stored again; the two new successes of b are.
+    assert metrics["replay/stored"] == 2
+    assert (metrics["replay/store_trajectories"], metrics["replay/store_tasks"]) == (3, 2)
+
+
+def test_nothing_is_replayed_into_a_group_with_a_success_nor_the_steps_own_success_into_another(
+    empty_queue, rollouts, sampler
+):
+    replaying = sampler()
+    # Two prompts of one task in one step: the first solves it, the second does not.
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=3), rollouts.output("a", 0.0, seed=4)])
+    batch, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=2)
+    assert replayed_keys(batch) == [] and metrics["replay/missed"] == 1
+    empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+    rollouts.put("p3", [rollouts.output("a", 1.0, seed=5), rollouts.output("a", 0.0, seed=6)], step=2)
+    batch, metrics = replaying.sample(global_steps=2, partition_id="train", batch_size=1)
+    assert replayed_keys(batch) == [] and metrics["replay/injected"] == 0
+    assert metrics["replay/store_trajectories"] == 2
+
+
+def test_validation_passes_untouched_and_teaches_the_store_nothing(empty_queue, rollouts, sampler):
+    tq, replaying = empty_queue, sampler()
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+    rollouts.put("v1", [rollouts.output("a", 0.0, seed=2), rollouts.output("a", 0.0, seed=3)], partition_id="val")
+    rollouts.put("v2", [rollouts.output("b", 1.0, seed=4)], partition_id="val")
+    before = {key: read(tq, key, "val") for key in ("v1_0_0", "v1_1_0", "v2_0_0")}
+    batch, metrics = replaying.sample(global_steps=1, partition_id="val", batch_size=2)
+    assert metrics == {} and replayed_keys(batch) == []
+    assert all(equal(row, read(tq, key, "val")) for key, row in before.items())
+    assert [t.task_id for t in replaying.replayer.store.trajectories()] == ["a"]
+
+
+def test_a_group_with_missing_sessions_is_replayed_into_unless_one_is_left(empty_queue, rollouts, sampler, compose):
+    tq, replaying = empty_queue, sampler()
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+    rollouts.put("p2", [None, rollouts.output("a", 0.0, seed=2), None, rollouts.output("a", 0.0, seed=3)], step=2)
+    rollouts.put("p3", [None, None, rollouts.output("a", 0.0, seed=4)], step=2)
+    batch, metrics = replaying.sample(global_steps=2, partition_id="train", batch_size=2)
+    (key,) = replayed_keys(batch)
+    assert key.startswith("p2_") and metrics["replay/missed"] == 1
+    advantages = advantages_of(tq, batch, compose())
+    assert sorted(advantages.values()) == pytest.approx([-1, 0, 1], abs=1e-4)
+
+
+def test_switched_off_it_only_counts(empty_queue, rollouts, sampler):
+    tq, replaying = empty_queue, sampler("replay.enable=false")
+    for step in (1, 2):
+        success = 1.0 if step == 1 else 0.0
+        rollouts.put(f"p{step}", [rollouts.output("a", success, seed=i, step=step) for i in range(2)], step=step)
+        before = {key: read(tq, key) for key in (f"p{step}_0_0", f"p{step}_1_0")}
+        batch, metrics = replaying.sample(global_steps=step, partition_id="train", batch_size=1)
+        assert replayed_keys(batch) == [] and len(replaying.replayer.store) == 0
+        assert all(equal(row, read(tq, key)) for key, row in before.items())
+        assert metrics["rollout/success_mean"] == success and metrics["replay/groups_all_failed"] == step - 1
+        tq.kv_clear(keys=batch.keys, partition_id="train")
+
+
+def logged_groups(folder, step):
+    lines = (folder / f"step_{step:06d}" / "groups.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def members(*rows):
+    return [dict(zip(("session", "reward", "advantage", "replay"), row, strict=True)) for row in rows]
+
+
+@pytest.mark.parametrize("mode", ["sync", "colocate_async"])
+def test_the_groups_of_a_batch_are_logged_as_they_are_trained_on(
+    empty_queue, rollouts, sampler, compose, tmp_path, mode
+):
+    name = "ReplaySampler" if mode == "sync" else "ReplaySamplerAsync"
+    names = f"trainer.v1.sampler.custom_sampler.name={name}"
+    tq, replaying = empty_queue, sampler(names, RECORDED_IN + str(tmp_path), trainer_mode=mode)
+    outputs = [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2, format_error=1.0)]
+    rollouts.put("p1", outputs, step=4)  # an asynchronous trainer trains on it later
+    batch, _ = replaying.sample(global_steps=5, partition_id="train", batch_size=1)
+    advantages_of(tq, batch, compose())
+    (group,) = logged_groups(tmp_path, 5)
+    assert {key: group[key] for key in group if key != "rows"} == {
+        **{"uid": "p1", "task_id": "a", "step": 5, "drawn_in": 4}
+    }
+    (first, second) = group["rows"]
+    assert first == {**first, "session": 0, "reward": 1.0, "replay": None} and second["reward"] == -0.5
+    assert (first["advantage"], second["advantage"]) == pytest.approx((1, -1), abs=1e-4)
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=6) for i in (3, 4, 5)], step=6)
+    rollouts.put("p3", [rollouts.output("b", 1.0, seed=i, step=6) for i in (6, 7)], step=6)
+    batch, _ = replaying.sample(global_steps=6, partition_id="train", batch_size=2)
+    # As the trainer pads a batch for its workers.
+    batch = upsample_batch_to_divisible_size(batch, 4, eos_token_id=0)
+    advantages_of(tq, batch, compose())
+    by_uid = {group["uid"]: group for group in logged_groups(tmp_path, 6)}
+    assert by_uid["p3"]["rows"] == members((0, 1.0, 0.0, None), (1, 1.0, 0.0, None))
+    rows = by_uid["p2"]["rows"]
+    (replayed,) = [row for row in rows if row["replay"] is not None]
+    assert replayed["replay"] == {"step": 4, "uid": "p1", "session": 0} and replayed["reward"] == 1.0
+    assert replayed["advantage"] == pytest.approx(2**0.5, abs=1e-3)
+    assert [row["session"] for row in rows] == [0, 1, 2] and sorted(by_uid) == ["p2", "p3"]
+
+
+def test_the_groups_of_plain_grpo_are_logged_too(empty_queue, rollouts, sampler, compose, tmp_path):
+    tq, replaying = empty_queue, sampler("replay.enable=false", RECORDED_IN + str(tmp_path))
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
+    before = {key: read(tq, key) for key in ("p1_0_0", "p1_1_0")}
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    assert all(equal(row, read(tq, key)) for key, row in before.items())
+    advantages = advantages_of(tq, batch, compose("replay.enable=false"))
+    (group,) = logged_groups(tmp_path, 1)
+    # By the sample standard deviation, as stock GRPO has it.
+    assert [row["advantage"] for row in group["rows"]] == pytest.approx([0.7071, -0.7071], abs=1e-4)
+    assert [row["advantage"] for row in group["rows"]] == pytest.approx(
+        [advantages["p1_0_0"], advantages["p1_1_0"]], abs=1e-4
+    )
+    assert [row["reward"] for row in group["rows"]] == [1.0, 0.0]
+
+
+def test_nothing_is_logged_where_nothing_is_recorded(empty_queue, rollouts, sampler, compose, tmp_path):
+    off = "+trainer.v1.sampler.sampler_kwargs.gui_agent.record=none"
+    replaying = sampler(off, RECORDED_IN + str(tmp_path))
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    advantages_of(empty_queue, batch, compose())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replayed_success_gets_its_screenshots_back(empty_queue, rollouts, sampler, tmp_path):
+    kept = "+trainer.v1.sampler.sampler_kwargs.gui_agent.record=failures_and_replays"
+    tq, replaying = empty_queue, sampler(kept, RECORDED_IN + str(tmp_path), "+replay.screenshot_encoding=webp")
+    output = rollouts.output("a", 1.0, seed=1)
+    screenshots = output.extra_fields["screenshots"]
+    folder = tmp_path / "step_000001" / "a__p1_0"
+    folder.mkdir(parents=True)
+    (folder / "episode.json").write_text(json.dumps({"screenshots": ["00.png", "01.png"]}))
+    rollouts.put("p1", [output])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+    assert [path.name for path in folder.iterdir()] == ["episode.json"]
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3)], step=2)
+    replaying.sample(global_steps=2, partition_id="train", batch_size=1)
+    replaying.replayer.records.wait()
+    assert sorted(path.name for path in folder.iterdir()) == ["00.png", "01.png", "episode.json"]
+    for name, sent in zip(("00.png", "01.png"), screenshots, strict=True):
+        content = (folder / name).read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert decode_screenshot(content).tobytes() == decode_screenshot(sent).tobytes()
+
+
+def test_the_budget_is_enforced_with_the_next_step(empty_queue, rollouts, sampler, tmp_path):
+    shot = tmp_path / "step_000001" / "a__p0_0" / "00.png"
+    shot.parent.mkdir(parents=True)
+    shot.write_bytes(bytes(1000))
+    left = tmp_path / "step_000001" / ".a__p0_1-abc"
+    left.mkdir()
+    budget = "+trainer.v1.sampler.sampler_kwargs.gui_agent.trajectory_budget_bytes=500"
+    replaying = sampler(budget, RECORDED_IN + str(tmp_path))
+    assert shot.exists() and not left.exists()
+    for step in (1, 2):
+        rollouts.put(f"p{step}", [rollouts.output("a", 0.0, seed=1, turns=1)], step=step)
+        replaying.sample(global_steps=step, partition_id="train", batch_size=1)
+        replaying.replayer.records.wait()
+        assert shot.exists() == (step == 1)
+
+
+def test_the_async_sampler_replays_too(empty_queue, rollouts, sampler):
+    tq, replaying = (
+        empty_queue,
+        sampler("trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync", trainer_mode="colocate_async"),
+    )
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3)], step=2)
+    batch, metrics = replaying.sample(global_steps=2, partition_id="train", batch_size=1)
+    assert len(replayed_keys(batch)) == 1 and metrics["replay/injected"] == 1
+
+
+def test_async_neither_drops_an_old_replay_nor_keeps_a_stale_group_for_one(empty_queue, rollouts, sampler):
+    """veRL's staleness limit, 8 versions by default, is about rollouts; a group whose session failed is replaced."""
+    tq = empty_queue
+    replaying = sampler("trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync", trainer_mode="separate_async")
+    assert isinstance(replaying, ReplayBufferAsync)
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+    failing = {
+        uid: [rollouts.output("a", 0.0, seed=seed + i, step=20) for i in (0, 1)] for uid, seed in (("p2", 2), ("p3", 4))
+    }
+    rollouts.put("p2", failing["p2"], step=12)
+    rollouts.put("p3", failing["p3"], step=20)
+    rollouts.put("p4", [*failing["p3"], None], step=20)
+    batch, metrics = replaying.sample(global_steps=20, partition_id="train", batch_size=1)
+    assert {key.split("_")[0] for key in batch.keys} == {"p3"} and len(replayed_keys(batch)) == 1
+    assert metrics["training/off_policy/evicted_samples"] == 1
+    assert metrics["training/rollout_failure/evicted_samples"] == 1
+    assert metrics["replay/without/training/off_policy/trajectory_staleness/mean"] == 0
+    assert batch.tags[batch.keys.index(replayed_keys(batch)[0])]["max_global_steps"] == 0
+
+
+def replayed_batch(tq, rollouts, replaying, demonstration=False):
+    """Three rollouts of which one is a replay, of a step-1 success."""
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+    if demonstration:
+        store = replaying.replayer.store
+        (success,) = store.trajectories()
+        store.clear()
+        store.add(dataclasses.replace(success, rollout_log_probs=None))
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3, 4)], step=2)
+    batch, metrics = replaying.sample(global_steps=2, partition_id="train", batch_size=1)
+    (key,) = replayed_keys(batch)
+    return batch, metrics, key
+
+
+@pytest.mark.parametrize(
+    ("correction", "shift", "weight"),
+    [
+        ("none", 0.5, 1.0),
+        ("truncated", 0.5, math.exp(0.5)),
+        ("truncated", 1.0, 2.0),
+        ("truncated", -1.0, math.exp(-1)),
+        ("clip", 0.5, math.exp(0.5)),
+        ("clip", 1.0, 0.0),
+    ],
+)
+def test_a_correction_weighs_the_replay_and_no_other_row(
+    empty_queue, rollouts, sampler, compose, correction, shift, weight
+):
+    option = f"+replay.correction={correction}"
+    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler(option))
+    shifts = dict.fromkeys(batch.keys, -0.1) | {key: shift}
+    advantages = advantages_of(empty_queue, batch, compose(option), shifts)
+    expected = {k: math.sqrt(2) * weight if k == key else -1 / math.sqrt(2) for k in batch.keys}
+    assert advantages == pytest.approx(expected, abs=1e-4)
+    logged = MetricsAggregator()
+    logged.add_step_metrics(metrics)
+    values = logged.get_aggregated_metrics()
+    assert values["replay/ratio_mean"] == pytest.approx(math.exp(shift), rel=1e-5)
+    assert values["replay/weight_mean"] == pytest.approx(weight, rel=1e-5)
+
+
+def test_a_demonstration_without_log_probs_is_replayed_with_weight_one(empty_queue, rollouts, sampler, compose):
+    option = "+replay.correction=truncated"
+    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler(option), demonstration=True)
+    row = read(empty_queue, key)
+    assert row["rollout_log_probs"].tolist() == [0.0] * len(row["responses"])
+    assert advantages_of(empty_queue, batch, compose(option), {key: -3.0})[key] == pytest.approx(math.sqrt(2), abs=1e-4)
+    assert metrics["replay/ratio_mean"].numel() == 0  # nothing to compare with: not logged
+
+
+def test_the_trainers_metrics_are_told_without_the_replay(empty_queue, rollouts, sampler, compose):
+    """veRL's own functions over the same rows but one, padding rows left out as veRL leaves them out."""
+    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler())
+    own = [k for k in batch.keys if k != key]
+    padded = upsample_batch_to_divisible_size(batch, 4, eos_token_id=0)
+    padded.reorder([3, 1, 0, 2])
+    # The replay's tokens are likelier by e^2 than when they were written; the others by no more than rounding.
+    advantages_of(empty_queue, padded, compose(), {key: 2.0})
+    logged = MetricsAggregator()
+    logged.add_step_metrics(metrics)
+    values = logged.get_aggregated_metrics()
+    assert values["replay/without/critic/score/mean"] == 0.0
+    assert values["replay/without/critic/advantages/mean"] == pytest.approx(-1 / math.sqrt(2), abs=1e-4)
+    assert values["replay/without/training/rollout_probs_diff_max"] == pytest.approx(0, abs=1e-6)
+    lengths = [len(read(empty_queue, k)["responses"]) for k in own]
+    assert values["replay/without/response_length/mean"] == pytest.approx(sum(lengths) / len(lengths))
+    assert values["replay/without/num_turns/mean"] == 4
+
+
+def test_replays_are_rebuilt_while_other_groups_still_generate(empty_queue, rollouts, sampler, monkeypatch):
+    """At the first look one group has failed and one is running: veRL waits only once there is nothing to rebuild."""
+    waits = []
+
+    def other_group_ends(self, partition_id, last_debug_time):
+        waits.append(len(rebuilt))
+        rollouts.put("p3", [rollouts.output("b", 0.0, seed=i, step=2) for i in (4, 5)], step=2)
+        return last_debug_time
+
+    rebuilt = []
+    rebuild = rows.rebuild_fields
+    monkeypatch.setattr(rows, "rebuild_fields", lambda *args: rebuilt.append(args[0].task_id) or rebuild(*args))
+    monkeypatch.setattr(ReplayBuffer, "_wait_for_next_poll", other_group_ends)
+    for prefetch, ahead in ((4, ["a"]), (0, [])):
+        replaying = sampler(f"+replay.prefetch={prefetch}")
+        rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
+        batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+        empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+        waits.clear(), rebuilt.clear()
+        rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3)], step=2)
+        batch, metrics = replaying.sample(global_steps=2, partition_id="train", batch_size=2)
+        assert waits == [len(ahead)] and rebuilt == ["a"]
+        assert metrics["replay/injected"] == 1 and metrics["replay/prefetched"] == len(ahead)
+        assert len(replayed_keys(batch)) == 1
+        empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+
+
+def test_the_store_goes_on_where_the_checkpoint_left_it(empty_queue, rollouts, sampler, tmp_path):
+    """What the sampler stored, the sampler of a resumed run replays; a changed prompt is refused."""
+    resume = f"+trainer.v1.sampler.sampler_kwargs.resume={{default_local_dir: {tmp_path}}}"
+    replaying = sampler(resume)
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+    replaying.replayer.save(tmp_path / "global_step_1" / "replay")
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
+
+    resumed = sampler(resume)
+    assert resumed.replayer.store.trajectories() == replaying.replayer.store.trajectories()
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3)], step=2)
+    batch, metrics = resumed.sample(global_steps=2, partition_id="train", batch_size=1)
+    assert metrics["replay/injected"] == 1
+    with pytest.raises(ReplayError, match="another prompt"):
+        sampler(resume, "+trainer.v1.sampler.sampler_kwargs.gui_agent={prompt: compact}")
+
+
+def test_rows_of_another_agent_loop_are_refused_by_what_they_lack(empty_queue, rollouts, sampler):
+    output = rollouts.output("a", 1.0, seed=1)
+    del output.extra_fields["screenshots"], output.extra_fields["success"]
+    rollouts.put("p1", [output])
+    with pytest.raises(ReplayError, match="success, screenshots is missing"):
+        sampler().sample(global_steps=1, partition_id="train", batch_size=1)
+
+
+def test_screenshots_that_do_not_give_the_sequences_visual_tokens_are_refused(empty_queue, rollouts, sampler):
+    tq, replaying = empty_queue, sampler()
+    output = rollouts.output("a", 1.0, seed=1)
+    output.extra_fields["screenshots"][1] = screenshot(9, size=(200, 100))
+    rollouts.put("p1", [output])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3)], step=2)
+    with pytest.raises(ReplayError, match="visual tokens"):
+        replaying.sample(global_steps=2, partition_id="train", batch_size=1)
+
+
+def test_a_group_all_of_whose_sessions_were_dropped_leaves_a_hole_or_is_drawn_anew(empty_queue, rollouts, sampler):
+    def fill():
+        rollouts.put("p1", [None, None])
+        rollouts.put("p2", [rollouts.output("b", 1.0, seed=2), None])
+
+    fill()
+    batch, _ = sampler().sample(global_steps=1, partition_id="train", batch_size=2)
+    assert sorted(batch.keys) == ["p2_0_0"], "veRL trains on fewer"
+    empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+    fill()
+    refilling = sampler("trainer.v1.sampler.sync_refill_failed_groups=true", REFILL)
+    drawn = []
+
+    def draw(num_prompts):
+        drawn.append(num_prompts)
+        rollouts.put("p3", [rollouts.output("c", 0.0, seed=3), rollouts.output("c", 0.0, seed=4)])
+
+    refilling.refill_fn = draw
+    batch, metrics = refilling.sample(global_steps=1, partition_id="train", batch_size=2)
+    assert sorted(batch.keys) == ["p2_0_0", "p3_0_0", "p3_1_0"] and drawn == [1]
+    assert metrics["training/rollout_failure/evicted_samples"] == 1
+
+
+def test_the_jobs_desktops_boot_with_the_sampler_and_are_read_with_the_step(empty_queue, rollouts, sampler):
+    environment = "+trainer.v1.sampler.sampler_kwargs.environment={provider: fake, num_desktops: %d%s}"
+    with pytest.raises(ConfigError, match="must hold 1 desktop workers of environment.worker_resources.desktop_host"):
+        sampler(environment % (1, ", worker_resources: {desktop_host: 1}"))
+    replaying = sampler(environment % (1, ""))
+    pool = DesktopPool.connect(EnvironmentConfig(provider="fake", num_desktops=1))
+    try:
+        deadline = time.monotonic() + 120
+        while not pool.status()["desktops_idle"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        rollouts.put("p1", [rollouts.output("a", 0.0, seed=1, turns=1)])
+        _, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+        assert metrics["environment/boots"] == 1.0 and metrics["environment/leases"] == 0.0
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize(
+    ("sampler_kwargs", "message"),
+    [
+        ({}, "sampler_kwargs.model_path must be the policy's path"),
+        ({"model_path": "x", "replay": {"capacity_per_task": 0}}, "replay.capacity_per_task must be positive"),
+        ({"model_path": "x", "environment": {"num_desktop": 1}}, "did you mean environment.num_desktops"),
+        ({"model_path": "x", "reply": {}}, "did you mean trainer.v1.sampler.sampler_kwargs.replay"),
+    ],
+)
+def test_a_bad_recipe_is_refused_before_anything_starts(sampler_kwargs, message):
+    with pytest.raises(ConfigError, match=message):
+        ReplaySampler("sync", OmegaConf.create({}), 8, "drop", sampler_kwargs=OmegaConf.create(sampler_kwargs))

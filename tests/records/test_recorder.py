@@ -1,0 +1,289 @@
+"""Episodes on disk."""
+
+import asyncio
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, make_loop, play, recipe
+
+from arpo_verl.environments.fake import FakeScript
+from arpo_verl.errors import GenerationError
+from arpo_verl.records import recorder
+from arpo_verl.records.episode_folder import EpisodeFolder, remove_unfinished
+
+
+def files_below(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+class WatchingEngine(ScriptedEngine):
+    """Calls `watch(number)` when it is asked for reply `number`, from 0, and waits for it."""
+
+    def __init__(self, tokenizer, replies, watch):
+        super().__init__(tokenizer, replies)
+        self.watch = watch
+
+    async def generate(self, *args, **kwargs):
+        await self.watch(len(self.calls))
+        return await super().generate(*args, **kwargs)
+
+
+async def until(condition):
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not within 10 s")
+
+
+def test_an_episode_is_one_folder_with_its_screenshots(policy, tokenizer, tmp_path):
+    config = recipe({"trajectory_dir": str(tmp_path)})
+    output = play(policy, ScriptedEngine(tokenizer, [HIT, "Action: dance()"]), FakePool(), config)
+    folder = tmp_path / "step_000012" / "click-it__u-1_2"
+    assert [path.name for path in sorted(tmp_path.rglob("*")) if path.is_file()] == [
+        *("00.png", "01.png", "episode.json", "tokens.json")
+    ]
+    episode = json.loads((folder / "episode.json").read_text())
+    assert [(folder / name).read_bytes() for name in episode["screenshots"]] == output.extra_fields["screenshots"]
+    expected = {
+        "task_id": "click-it",
+        "instruction": "Click the red square.",
+        "step": 12,
+        "uid": "u-1",
+        "session": 2,
+        "stop_reason": "parse_error",
+        "success": 1.0,
+        "format_error": True,
+        "reward": 0.0,
+        "num_steps": 2,
+        "response_tokens": len(output.response_ids),
+    }
+    assert {name: episode[name] for name in expected} == expected
+    tokens = json.loads((folder / "tokens.json").read_text())
+    assert [id_ for reply in tokens for id_ in reply["token_ids"]] == [
+        id_ for id_, written in zip(output.response_ids, output.response_mask, strict=True) if written
+    ]
+    assert [len(reply["token_ids"]) for reply in tokens] == [len(reply["log_probs"]) for reply in tokens]
+    first, second = episode["turns"]
+    assert first["thought"] == "I click it." and first["parse_error"] is None
+    assert first["actions"] == [{"action": "Click", "point": [35, 38], "button": "left", "count": 1}]
+    assert second["actions"] == [] and "unknown action 'dance'" in second["parse_error"]
+    assert second["text"] == "Action: dance()"
+    assert episode["generate_s"] > 0 and episode["desktop_s"] > 0
+
+
+def test_the_record_says_when_and_how_long(policy, tokenizer, tmp_path):
+    before = time.time()
+    config = recipe({"trajectory_dir": str(tmp_path)})
+    pool = FakePool(FakeScript(seconds={"reset": 0.03, "step": 0.02, "evaluate": 0.04}))
+    play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), pool, config)
+    (path,) = tmp_path.glob("*/*/episode.json")
+    episode = json.loads(path.read_text())
+    assert before <= episode["started_at"] <= time.time()
+    assert episode["reset_s"] >= 0.03 and episode["evaluate_s"] >= 0.04
+    assert all(turn["desktop_s"] >= 0.02 and turn["generate_s"] > 0 for turn in episode["turns"])
+    parts = episode["reset_s"] + episode["evaluate_s"] + sum(turn["desktop_s"] for turn in episode["turns"])
+    assert parts == pytest.approx(episode["desktop_s"])
+    assert sum(turn["generate_s"] for turn in episode["turns"]) == pytest.approx(episode["generate_s"])
+    assert episode["wall_s"] >= episode["desktop_s"] + episode["generate_s"]
+
+
+def test_an_episode_can_be_read_while_it_is_played(policy, tokenizer, tmp_path):
+    seen = []
+
+    async def watch(number):
+        (folder,) = (tmp_path / "step_000012").iterdir()
+        await until(lambda: (folder / f"{number:02d}.png").exists() and len(live(folder).get("turns", "?")) == number)
+        seen.append((folder.name, live(folder), files_below(folder)))
+
+    def live(folder):
+        try:
+            return json.loads((folder / "live.json").read_text())
+        except ValueError:  # it is being written
+            return {}
+
+    before = time.time()
+    config = recipe({"trajectory_dir": str(tmp_path)})
+    play(policy, WatchingEngine(tokenizer, [HIT, DONE], watch), FakePool(), config)
+    (name, first, files), (_, second, more) = seen
+    assert name.startswith(".click-it__u-1_2-")
+    assert (files, more) == (["00.png", "live.json"], ["00.png", "01.png", "live.json"])
+    assert first["turns"] == [] and before <= first["started_at"] <= time.time()
+    expected = {"task_id": "click-it", "instruction": "Click the red square.", "step": 12, "uid": "u-1", "session": 2}
+    assert {key: second[key] for key in expected} == expected and second["desktop"] == "fake on here"
+    (path,) = tmp_path.glob("*/*/episode.json")
+    finished = json.loads(path.read_text())
+    (turn,) = second["turns"]
+    assert {**turn, "desktop_s": 0} == {**finished["turns"][0], "desktop_s": 0}
+    assert [path.name for path in path.parent.parent.iterdir()] == ["click-it__u-1_2"]
+
+
+def test_what_is_known_while_it_is_played_is_overwritten_whole(tmp_path):
+    folder = EpisodeFolder(tmp_path, Path("step_000001/task__u_0"))
+    folder.open()
+    for document in ({"turns": [1, 2, 3]}, {"turns": []}, {"turns": ["ä" * 9000]}):
+        folder.write_live(document)
+        (file,) = tmp_path.rglob("live.json")
+        assert json.loads(file.read_text(encoding="utf-8")) == document
+
+
+def test_a_failed_attempt_leaves_nothing(policy, tokenizer, tmp_path):
+    pool = FakePool(FakeScript(fail={"step": [1]}), FakeScript())
+    play(policy, ScriptedEngine(tokenizer, [HIT, HIT, DONE]), pool, recipe({"trajectory_dir": str(tmp_path)}))
+    assert len(pool.desktops) == 2
+    assert [path.name for path in (tmp_path / "step_000012").iterdir()] == ["click-it__u-1_2"]
+
+
+def test_an_episode_without_a_verdict_leaves_nothing(policy, tokenizer, tmp_path):
+    with pytest.raises(GenerationError):
+        engine = ScriptedEngine(tokenizer, [HIT, GenerationError("aborted")])
+        play(policy, engine, FakePool(), recipe({"trajectory_dir": str(tmp_path)}))
+    assert list((tmp_path / "step_000012").iterdir()) == []
+
+
+def test_a_cancelled_episode_leaves_nothing(policy, tokenizer, tmp_path):
+    async def cancel_in_second_turn():
+        reached = asyncio.Event()
+
+        async def watch(number):
+            if number:
+                reached.set()
+                await asyncio.Event().wait()
+
+        config = recipe({"trajectory_dir": str(tmp_path)})
+        loop = make_loop(policy, WatchingEngine(tokenizer, [HIT, DONE], watch), FakePool(), config)
+        episode = asyncio.create_task(loop.run({"temperature": 1.0, "logprobs": True}, **ROW))
+        await reached.wait()
+        assert list((tmp_path / "step_000012").iterdir()) != []
+        episode.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await episode
+
+    asyncio.run(cancel_in_second_turn())
+    assert list((tmp_path / "step_000012").iterdir()) == []
+
+
+def test_what_a_killed_run_left_is_removed(policy, tokenizer, tmp_path):
+    play(policy, ScriptedEngine(tokenizer, [DONE]), FakePool(), recipe({"trajectory_dir": str(tmp_path)}))
+    before = files_below(tmp_path)
+    left = EpisodeFolder(tmp_path, (tmp_path / "step_000012" / "click-it__u-1_3").relative_to(tmp_path))
+    left.open()
+    left.add_screenshot(b"\x89PNG")
+    left.write_live({})
+    assert files_below(tmp_path) != before
+    assert remove_unfinished(tmp_path) == 1 and remove_unfinished(tmp_path) == 0
+    assert files_below(tmp_path) == before
+    assert remove_unfinished(tmp_path / "nowhere") == 0
+
+
+def test_a_slow_disk_does_not_hold_the_episode_up(policy, tokenizer, tmp_path, monkeypatch):
+    last_turn, open_folder = threading.Event(), EpisodeFolder.open
+
+    def slow_open(self):
+        assert last_turn.wait(30)
+        open_folder(self)
+
+    async def watch(number):
+        if number == 2:
+            last_turn.set()
+
+    monkeypatch.setattr(EpisodeFolder, "open", slow_open)
+    config = recipe({"trajectory_dir": str(tmp_path)})
+    play(policy, WatchingEngine(tokenizer, [HIT, MISS, DONE], watch), FakePool(), config)
+    assert len(files_below(tmp_path)) == 5
+
+
+def test_a_disk_that_hangs_costs_the_record_and_not_the_episode(policy, tokenizer, tmp_path, monkeypatch, caplog):
+    released = threading.Event()
+    monkeypatch.setattr(EpisodeFolder, "add_screenshot", lambda self, screenshot: released.wait(30))
+    monkeypatch.setattr(recorder, "FINISH_TIMEOUT_S", 0.05)
+    config = recipe({"trajectory_dir": str(tmp_path)})
+    try:
+        assert play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), FakePool(), config).reward_score == 1.0
+    finally:
+        released.set()
+    assert "was not written within 0.05 s" in caplog.text and not list(tmp_path.rglob("episode.json"))
+
+
+@pytest.mark.parametrize(
+    ("replies", "screenshots"), [([HIT, DONE], []), ([MISS, DONE], [0, 1]), ([HIT, "Action: dance()"], [0, 1])]
+)
+def test_failures_and_replays_keeps_no_screenshots_of_a_success(policy, tokenizer, tmp_path, replies, screenshots):
+    config = recipe({"trajectory_dir": str(tmp_path), "record": "failures_and_replays"})
+    play(policy, ScriptedEngine(tokenizer, replies), FakePool(), config)
+    (path,) = tmp_path.glob("*/*/episode.json")
+    assert sorted(shot.name for shot in path.parent.glob("*.png")) == [f"{number:02d}.png" for number in screenshots]
+    episode = json.loads(path.read_text())
+    assert len(episode["turns"]) == 2 and episode["screenshots"] == ["00.png", "01.png"]
+
+
+def test_record_none_writes_nothing(policy, tokenizer, tmp_path):
+    config = recipe({"trajectory_dir": str(tmp_path / "records"), "record": "none"})
+    play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), FakePool(), config)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_share_of_whole_groups_is_recorded(policy, tokenizer, tmp_path):
+    config = recipe({"trajectory_dir": str(tmp_path), "record_share": 0.25})
+    uids = [f"u-{number}" for number in range(12)]
+    for uid in uids:
+        for session in range(2):
+            row = {**ROW, "uid": uid, "session_id": session}
+            play(policy, ScriptedEngine(tokenizer, [DONE]), FakePool(), config, row)
+    recorded = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*/*/episode.json"))]
+    chosen = [uid for uid in uids if recorder.draw(uid) < 0.25]
+    assert 0 < len(chosen) < 12
+    assert {(e["uid"], e["session"]) for e in recorded} == {(uid, session) for uid in chosen for session in range(2)}
+
+
+def test_the_draw_is_even_and_the_same_everywhere():
+    draws = [recorder.draw(str(number)) for number in range(2000)]
+    assert all(abs(sum(draw < share for draw in draws) / 2000 - share) < 0.03 for share in (0.1, 0.5, 0.9))
+    assert recorder.draw("u-1") == pytest.approx(0.6339, abs=1e-4)
+
+
+def test_a_resumed_run_replaces_the_folder_whole(policy, tokenizer, tmp_path):
+    config = recipe({"trajectory_dir": str(tmp_path)})
+    for replies in ([HIT, DONE], [DONE]):
+        play(policy, ScriptedEngine(tokenizer, replies), FakePool(), config)
+    assert [path.name for path in sorted(tmp_path.rglob("*")) if path.is_file()] == [
+        "00.png",
+        "episode.json",
+        "tokens.json",
+    ]
+
+
+def test_names_cannot_leave_the_directory(policy, tokenizer, tmp_path):
+    config = recipe({"trajectory_dir": str(tmp_path / "inside")})
+    row = {**ROW, "extra_info": {**ROW["extra_info"], "task_id": "../../x/y"}}
+    play(policy, ScriptedEngine(tokenizer, [DONE]), FakePool(), config, row)
+    assert [path.name for path in (tmp_path / "inside" / "step_000012").iterdir()] == ["_._.._x_y__u-1_2"]
+    assert [path.name for path in tmp_path.iterdir()] == ["inside"]
+
+
+def test_a_disk_that_refuses_costs_the_record_and_not_the_episode(policy, tokenizer, tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    config = recipe({"trajectory_dir": str(tmp_path / "file")})
+    assert play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), FakePool(), config).reward_score == 1.0
+    assert "could not be written" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("partitions", "validation"), [({"val": {"u-1": {}}}, True), ({"val": {}}, False), ({}, False)]
+)
+def test_validation_is_told_by_the_partition_of_the_queue(
+    policy, tokenizer, tmp_path, monkeypatch, partitions, validation
+):
+    import transfer_queue as tq
+
+    async def kv_list(partition_id):
+        return partitions
+
+    monkeypatch.setattr(tq, "get_client", lambda: None)
+    monkeypatch.setattr(tq, "async_kv_list", kv_list)
+    play(policy, ScriptedEngine(tokenizer, [DONE]), FakePool(), recipe({"trajectory_dir": str(tmp_path)}))
+    (file,) = tmp_path.rglob("episode.json")
+    assert json.loads(file.read_text())["validation"] is validation

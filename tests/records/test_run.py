@@ -1,0 +1,237 @@
+"""Reading a run's folder while somebody writes it."""
+
+import json
+import os
+import shutil
+
+import pytest
+from support.viewer_run import png
+
+from arpo_verl.errors import ConfigError
+from arpo_verl.records import step_folders
+from arpo_verl.records.run import open_run
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The names of the episode folders that were read."""
+    names = []
+
+    def read(folder):
+        names.append(folder.name)
+        return read_summary(folder)
+
+    read_summary = step_folders.read_summary
+    monkeypatch.setattr(step_folders, "read_summary", read)
+    return names
+
+
+def test_an_episode_is_summarized(written, run):
+    id = written.episode(3, "press-ok", "u1", 2, success=0.5, screenshots=3, reward=-0.25, validation=True)
+    (episode,) = run.snapshot().episodes
+    assert (episode.id, episode.task_id, episode.step, episode.uid, episode.session) == (id, "press-ok", 3, "u1", 2)
+    assert (episode.success, episode.reward, episode.validation, episode.screenshots) == (0.5, -0.25, True, 3)
+    assert (episode.num_steps, episode.wall_s, episode.started_at) == (3, 4.25, 1_700_000_003.0)
+
+
+def test_an_episode_of_an_older_version_lacks_what_it_did_not_record(written, run):
+    id = written.episode(1)
+    file = written.trajectories / id / "episode.json"
+    content = json.loads(file.read_text())
+    for name in ("started_at", "wall_s", "validation", "session", "num_steps", "instruction"):
+        del content[name]
+    file.write_text(json.dumps(content))
+    (episode,) = run.snapshot().episodes
+    assert (episode.started_at, episode.wall_s, episode.validation) == (None, None, None)
+    assert (episode.session, episode.num_steps, episode.instruction) == (0, 2, "")
+
+
+def test_numbers_that_json_does_not_know_are_none(written, run):
+    written.episode(1, reward=float("nan"), wall_s=float("inf"))
+    (episode,) = run.snapshot().episodes
+    assert (episode.reward, episode.wall_s) == (None, None)
+
+
+def test_episodes_come_in_the_order_of_steps(written, run):
+    ids = [written.episode(step, uid=f"u{step}") for step in (10, 9, 1000000)]
+    assert [episode.id for episode in run.snapshot().episodes] == [ids[1], ids[0], ids[2]]
+
+
+def test_only_new_episodes_are_read(written, run, reads):
+    written.episode(1, uid="a")
+    run.snapshot()
+    written.episode(1, uid="b")
+    written.episode(2, uid="c")
+    assert len(run.snapshot().episodes) == 3
+    assert sorted(reads) == ["press-ok__a_0", "press-ok__b_0", "press-ok__c_0"]
+
+
+def test_a_look_that_finds_nothing_new_gives_the_same_snapshot(written, run):
+    written.episode(1)
+    assert run.snapshot() is run.snapshot()
+
+
+def test_an_episode_within_the_time_stamp_of_the_last_look_is_found(written, run):
+    written.episode(1, uid="a")
+    step = written.folder(1, "press-ok__a_0").parent
+    run.snapshot()
+    before = step.stat().st_mtime_ns
+    written.episode(1, uid="b")
+    os.utime(step, ns=(before, before))
+    assert len(run.snapshot().episodes) == 2
+
+
+def test_a_session_that_was_played_anew_replaces_the_earlier_one(written, run):
+    id = written.episode(1, success=0.0)
+    assert run.snapshot().by_id[id].success == 0.0
+    anew = written.trajectories / "step_000001" / ".anew"
+    shutil.copytree(written.trajectories / id, anew)
+    content = json.loads((anew / "episode.json").read_text())
+    (anew / "episode.json").write_text(json.dumps({**content, "success": 1.0}))
+    shutil.rmtree(written.trajectories / id)
+    anew.rename(written.trajectories / id)
+    assert run.snapshot().by_id[id].success == 1.0
+
+
+def test_screenshots_taken_away_later_are_counted_anew(written, run):
+    id = written.episode(1, screenshots=3)
+    assert run.snapshot().by_id[id].screenshots == 3
+    (written.trajectories / id / "01.png").unlink()
+    assert run.snapshot().by_id[id].screenshots == 2
+
+
+def test_an_episode_taken_away_is_gone(written, run):
+    id = written.episode(1)
+    written.episode(2)
+    run.snapshot()
+    shutil.rmtree(written.trajectories / id)
+    snapshot = run.snapshot()
+    assert [episode.step for episode in snapshot.episodes] == [2]
+    assert not snapshot.broken
+
+
+@pytest.mark.parametrize("content", ["", '{"task_id": "a", "tur', "[]", '{"task_id": 3}', "[" * 100_000])
+def test_a_broken_episode_is_told_and_costs_no_other(written, run, content):
+    written.episode(1, uid="good")
+    broken = written.folder(1, "press-ok__bad_0")
+    (broken / "episode.json").write_text(content)
+    snapshot = run.snapshot()
+    assert [episode.uid for episode in snapshot.episodes] == ["good"]
+    assert list(snapshot.broken) == ["step_000001/press-ok__bad_0"]
+
+
+def test_a_broken_episode_completed_in_place_is_read(written, run):
+    id = written.episode(1)
+    file = written.trajectories / id / "episode.json"
+    whole = file.read_text()
+    file.write_text(whole[:100])
+    assert run.snapshot().broken
+    file.write_text(whole)
+    snapshot = run.snapshot()
+    assert snapshot.by_id[id].success == 1.0
+    assert not snapshot.broken
+
+
+def test_a_folder_without_an_episode_is_told_once_it_has_one_no_more(written, run):
+    folder = written.folder(1, "press-ok__u1_0")
+    assert list(run.snapshot().broken) == ["step_000001/press-ok__u1_0"]
+    written.episode(1)
+    assert not run.snapshot().broken
+    assert folder.is_dir()
+
+
+def test_what_is_being_played_is_no_episode_yet(written, run):
+    written.live(1)
+    snapshot = run.snapshot()
+    assert not snapshot.episodes
+    assert not snapshot.broken
+
+
+def test_a_run_that_has_recorded_nothing_yet_opens(tmp_path):
+    (tmp_path / "metrics.jsonl").touch()
+    run = open_run(tmp_path)
+    assert not run.snapshot().episodes
+    assert run.metrics().steps == ()
+
+
+def test_a_selection_knows_no_other_episode(written, run):
+    kept = written.episode(2, uid="a", session=0)
+    other = written.episode(1, uid="b", session=0)
+    written.group(2, "a", {"session": 0, "reward": 1, "advantage": 2, "replay": {"step": 1, "uid": "b", "session": 0}})
+    whole = run.snapshot()
+    assert whole.training(kept).replayed_by == other
+    part = run.select(lambda episode: episode.step == 2)
+    assert list(part.by_id) == [kept]
+    assert part.training(kept).replayed_by is None
+    assert part.training(kept).replaced
+
+
+def test_a_selection_takes_the_latest(written, run):
+    ids = [written.episode(step, uid=f"u{step}") for step in (1, 2, 3)]
+    assert list(run.select(lambda _: True, latest=2).by_id) == ids[1:]
+    assert list(run.select(lambda _: True, latest=9).by_id) == ids
+
+
+def test_a_run_opens_by_its_trajectories_folder_too(written):
+    written.episode(1)
+    written.metrics(1, loss=2.0)
+    run = open_run(written.trajectories)
+    assert run.name == "a-run"
+    assert len(run.snapshot().episodes) == 1
+    assert run.metrics().steps == (1,)
+
+
+def test_a_folder_that_is_no_run_names_the_runs_in_it(written, tmp_path):
+    with pytest.raises(ConfigError, match="which has neither; runs in it: .*a-run"):
+        open_run(tmp_path)
+
+
+def test_what_is_no_folder_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="which is not there"):
+        open_run(tmp_path / "none")
+    (tmp_path / "file").write_bytes(png())
+    with pytest.raises(ConfigError, match="which is a file"):
+        open_run(tmp_path / "file")
+
+
+EPISODE = "step_000001/press-ok__u1_0"
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        *("", "x/y", "../x", "step_000001", "step_000001/", "step_000001/.", "step_000001/..", f"{EPISODE}/"),
+        *(f"{EPISODE}/../press-ok__u1_0", f"step_000001/../{EPISODE}", f"{EPISODE}\0", "/" + EPISODE),
+    ],
+)
+def test_an_id_leads_to_no_other_folder(written, run, id):
+    assert written.episode(1) == EPISODE
+    with pytest.raises(KeyError):
+        run.folder(id)
+
+
+def test_a_link_leads_out_of_no_run(written, run, tmp_path):
+    written.episode(1)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (written.trajectories / "step_000001" / "link__u_0").symlink_to(outside)
+    (written.trajectories / "step_000009").symlink_to(written.trajectories / "step_000001")
+    with pytest.raises(KeyError):
+        run.folder("step_000001/link__u_0")
+    snapshot = run.snapshot()
+    assert len(snapshot.episodes) == 1
+    assert not snapshot.broken
+
+
+def test_a_disk_that_fails_for_a_while_takes_nothing_back(written, run, monkeypatch):
+    written.episode(1)
+    run.snapshot()
+    written.episode(2)
+
+    def fail(_):
+        raise OSError(116, "Stale file handle")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(step_folders.os, "scandir", fail)
+        assert len(run.snapshot().episodes) == 1
+    assert len(run.snapshot().episodes) == 2

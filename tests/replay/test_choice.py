@@ -1,0 +1,194 @@
+from collections import Counter
+
+import pytest
+from support.replay_trajectories import stored
+
+from arpo_verl.errors import ReplayError
+from arpo_verl.replay.choice import Group, Outcome, choose_replays, form_groups
+from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.metrics import group_metrics, rollout_metrics, store_metrics
+from arpo_verl.replay.store.success_store import SuccessStore
+
+CONFIG = ReplayConfig()
+
+
+def outcome(session, success, uid="u", task_id="a", format_error=False, reward=None, stop="finished", steps=3):
+    reward = success - 0.5 * format_error if reward is None else reward
+    return Outcome(f"{uid}_{session}_0", task_id, success, reward, format_error, stop, steps)
+
+
+def group(*scores, task_id="a", uid="u", **kwargs):
+    return Group(task_id, tuple(outcome(i, s, uid=uid, task_id=task_id, **kwargs) for i, s in enumerate(scores)))
+
+
+def store_of(*trajectories):
+    store = SuccessStore(8, 10**9)
+    for trajectory in trajectories:
+        store.add(trajectory)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("scores", "failed"),
+    [
+        ((0, 0, 0, 0), True),
+        ((1, 0, 0, 0, 0, 0, 0, 0), False),  # mean 0.125 is low enough, sigma 0.33 is not
+        ((1, 1, 1, 1), False),  # sigma 0 is low enough, mean 1 is not
+        ((0.1, 0.1, 0.0, 0.0), False),  # population sigma is 0.05, not below it
+        ((0.09, 0.09, 0.0, 0.0), True),  # sigma 0.045, mean 0.045
+        ((0.2, 0.2), False),  # mean 0.2 is not below 0.2
+        ((0.19, 0.19), True),
+    ],
+)
+def test_the_trigger_asks_for_low_spread_and_low_mean(scores, failed):
+    assert group(*scores).all_failed(CONFIG) is failed
+
+
+def test_the_trigger_uses_the_population_deviation():
+    # 0.06 and 0: population sigma 0.03, sample sigma 0.042; 0.08 and 0: 0.04 against 0.057.
+    assert group(0.08, 0.0).std == pytest.approx(0.04)
+    assert group(0.08, 0.0).all_failed(CONFIG)
+
+
+def test_thresholds_are_knobs():
+    scores = group(0.36, 0.36, 0.0)  # mean 0.24, sigma 0.17
+    assert scores.all_failed(ReplayConfig(std_threshold=0.18, mean_threshold=0.25))
+    assert not scores.all_failed(ReplayConfig(std_threshold=0.18))
+    assert not scores.all_failed(ReplayConfig(mean_threshold=0.25))
+
+
+def test_the_format_reward_leaves_the_trigger_alone():
+    half_malformed = Group("a", (outcome(0, 0.0, format_error=True), outcome(1, 0.0)))
+    assert half_malformed.all_failed(CONFIG)
+
+
+def test_a_group_is_a_prompt_whatever_order_its_rollouts_arrive_in():
+    rows = [outcome(10, 0, uid="x"), outcome(0, 1, uid="y", task_id="b"), outcome(2, 1, uid="x")]
+    first, second = form_groups(rows)
+    assert [o.key for o in first.outcomes] == ["x_2_0", "x_10_0"]
+    assert (first.task_id, second.task_id) == ("a", "b")
+
+
+def test_a_prompt_of_two_tasks_is_refused():
+    with pytest.raises(ReplayError, match="must be of one task"):
+        form_groups([outcome(0, 0), outcome(1, 0, task_id="b")])
+
+
+def test_an_all_failed_group_gets_one_success_of_its_own_task():
+    store = store_of(stored("a", step=1), stored("b", step=2))
+    (replacement,) = choose_replays([group(0, 0, 0, 0, task_id="b")], store, CONFIG, step=5)
+    assert replacement.trajectory.step == 2
+    assert replacement.outcome.task_id == "b"
+
+
+@pytest.mark.parametrize("scores", [(0, 0, 1), (1, 1), (0,), (1,)])
+def test_a_group_that_needs_none_or_is_a_lone_rollout_gets_none(scores):
+    assert choose_replays([group(*scores)], store_of(stored("a")), CONFIG, step=1) == ()
+
+
+def test_a_task_without_a_cached_success_gets_none():
+    assert choose_replays([group(0, 0)], store_of(stored("b")), CONFIG, step=1) == ()
+
+
+def test_victim_and_success_are_random_but_fixed_by_seed_step_and_task():
+    store = store_of(*(stored("a", step=step) for step in range(4)))
+
+    def chosen(step, seed=0, groups=None):
+        plan = choose_replays(groups or [group(0, 0, 0, 0)], store, ReplayConfig(seed=seed), step)
+        return [(r.outcome.session, r.trajectory.step) for r in plan]
+
+    assert chosen(7) == chosen(7)
+    pairs = Counter(pair for step in range(1600) for pair in chosen(step))
+    assert len(pairs) == 16 and all(abs(count - 100) < 50 for count in pairs.values())  # 5 sigma is 48
+    assert [chosen(7, seed=s) for s in range(9)] != [chosen(7)] * 9
+    # Another task's group in between changes nothing; a second group of the task draws anew.
+    other = group(0, 0, task_id="b", uid="v")
+    same = [group(0, 0, 0, 0, uid=uid) for uid in "wx"]
+    assert chosen(7, groups=[other, *same])[:1] == chosen(7)
+    assert any(len(set(chosen(step, groups=same))) == 2 for step in range(5))
+
+
+@pytest.mark.parametrize(("choice", "step"), [("newest", 4), ("shortest", 3), ("most_likely", 2)])
+def test_the_choice_of_a_success(choice, step):
+    store = store_of(
+        stored(step=1, rollout_log_probs=None, tokens=4),
+        stored(step=2, rollout_log_probs=(-0.1, -0.2, -9), response_mask=(1, 1, 0), tokens=3),
+        stored(step=3, rollout_log_probs=(-0.9, -9), response_mask=(1, 0)),
+        stored(step=4, rollout_log_probs=(-0.3, -0.3)),
+    )
+    config = ReplayConfig(choice=choice)
+    for seed_step in range(5, 9):
+        (replacement,) = choose_replays([group(0, 0)], store, config, seed_step)
+        assert replacement.trajectory.step == step
+
+
+def test_equals_are_drawn_from():
+    store = store_of(*(stored(step=step) for step in range(1, 5)))
+    config = ReplayConfig(choice="shortest")
+    steps = {choose_replays([group(0, 0)], store, config, step)[0].trajectory.step for step in range(5, 100)}
+    assert steps == {1, 2, 3, 4}
+
+
+def test_a_graded_failure_can_be_replaced_but_never_a_success():
+    config = ReplayConfig(std_threshold=0.5, mean_threshold=0.5, success_threshold=0.6)
+    scores = group(0.7, 0.0, 0.1)  # triggers under these wide thresholds, yet one member succeeded
+    victims = {choose_replays([scores], store_of(stored()), config, s)[0].outcome.session for s in range(60)}
+    assert victims == {1, 2}
+
+
+def test_a_success_with_a_malformed_last_reply_is_not_worth_storing():
+    assert outcome(0, 1.0).is_success(CONFIG)
+    assert not outcome(0, 1.0, format_error=True).is_success(CONFIG)
+    assert not outcome(0, 0.49).is_success(CONFIG)
+    assert outcome(0, 0.5).is_success(CONFIG)
+
+
+def test_metrics_count_groups_before_and_information_after_the_replays():
+    groups = [
+        group(0, 0, task_id="a", uid="p"),
+        group(0, 0, task_id="b", uid="q"),
+        group(1, 1, task_id="c", uid="r"),
+        group(0, 1, task_id="d", uid="s"),
+    ]
+    plan = choose_replays(groups, store_of(stored("a")), CONFIG, step=1)
+    metrics = group_metrics(groups, plan, CONFIG)
+    assert metrics == {
+        "replay/groups_all_failed": 2,
+        "replay/groups_all_solved": 1,
+        "replay/groups_mixed": 1,
+        "replay/injected": 1,
+        "replay/missed": 1,  # no success of b is cached
+        "replay/informative_share": 0.5,  # a with its replay, and d
+    }
+    assert group_metrics(groups, (), CONFIG)["replay/informative_share"] == 0.25
+
+
+def test_a_format_penalty_alone_makes_a_group_informative_but_a_lone_rollout_never():
+    penalised = Group("a", (outcome(0, 0.0, format_error=True), outcome(1, 0.0)))
+    assert group_metrics([penalised], (), CONFIG)["replay/informative_share"] == 1.0
+    assert group_metrics([group(1.0)], (), CONFIG)["replay/informative_share"] == 0.0
+
+
+def test_rollout_metrics_tell_how_the_rollouts_ended():
+    groups = [
+        Group("a", (outcome(0, 1.0, steps=2), outcome(1, 0.0, steps=4, stop="step_limit"))),
+        Group("b", (outcome(0, 0.0, format_error=True, steps=1, stop="parse_error"), outcome(1, 0.0, steps=5))),
+    ]
+    assert rollout_metrics(groups) == {
+        "rollout/success_mean": 0.25,
+        "rollout/reward_mean": 0.125,  # 1, 0, -0.5, 0
+        "rollout/format_error_mean": 0.25,
+        "rollout/steps_mean": 3.0,
+        "rollout/stop/finished": 0.5,
+        "rollout/stop/failed": 0.0,
+        "rollout/stop/parse_error": 0.25,
+        "rollout/stop/step_limit": 0.25,
+        "rollout/stop/token_limit": 0.0,
+    }
+
+
+def test_store_metrics_tell_its_size():
+    metrics = store_metrics(store_of(stored("a", screenshots=[b"x" * 2**20]), stored("b", screenshots=[])), 2)
+    assert metrics["replay/store_trajectories"] == 2 and metrics["replay/store_tasks"] == 2
+    assert metrics["replay/stored"] == 2
+    assert metrics["replay/store_mib"] == pytest.approx(1.0, abs=0.01)

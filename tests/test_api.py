@@ -1,0 +1,114 @@
+"""Desktops and episodes from Python, without a trainer."""
+
+import asyncio
+
+import pytest
+from PIL import Image
+
+import arpo_verl
+from arpo_verl import Click, Finish, Point, StopReason, Task
+from arpo_verl.actions.ui_tars import format_reply
+from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
+
+TASK = Task("click-it", "Click the red square.", {})
+HIT = "Action: click(start_box='(35,38)')"
+DONE = "Action: finished()"
+
+
+def hits_and_ends(instruction, screenshots, replies):
+    return DONE if replies else HIT
+
+
+@pytest.fixture
+def desktop():
+    with arpo_verl.make_desktop("fake") as desktop:
+        yield desktop
+
+
+def test_a_policy_sees_the_instruction_every_screenshot_and_its_replies(desktop):
+    calls = []
+
+    def policy(instruction, screenshots, replies):
+        calls.append((instruction, [image.size for image in screenshots], replies))
+        assert all(isinstance(image, Image.Image) for image in screenshots)
+        return hits_and_ends(instruction, screenshots, replies)
+
+    episode = arpo_verl.play(TASK, desktop, policy)
+    assert (episode.success, episode.stop_reason) == (1.0, StopReason.FINISHED)
+    assert [turn.text for turn in episode.turns] == [HIT, DONE]
+    assert calls == [
+        ("Click the red square.", [(640, 480)], []),
+        ("Click the red square.", [(640, 480)] * 2, [HIT]),
+    ]
+
+
+def test_coordinates_are_of_the_image_that_the_policy_says_it_saw(desktop):
+    half = "Action: click(start_box='(17,19)')"
+    episode = arpo_verl.play(TASK, desktop, lambda i, s, replies: DONE if replies else half, image_size=(320, 240))
+    assert episode.turns[0].actions == (Click(Point(34, 38)),)
+
+
+def test_limits_and_malformed_replies_end_an_episode_as_in_training(desktop):
+    waiting = arpo_verl.play(TASK, desktop, lambda *_: "Action: wait()", max_steps=2)
+    assert (waiting.stop_reason, len(waiting.turns)) == (StopReason.STEP_LIMIT, 2)
+    malformed = arpo_verl.play(TASK, desktop, lambda *_: "no action")
+    assert (malformed.stop_reason, malformed.format_error) == (StopReason.PARSE_ERROR, True)
+
+
+def test_another_grammar(desktop):
+    reply = (
+        '<tool_call>\n{"name": "computer_use", "arguments": {"action": "terminate", "status": "failure"}}\n</tool_call>'
+    )
+    assert arpo_verl.play(TASK, desktop, lambda *_: reply, grammar="qwen25_vl").stop_reason is StopReason.FAILED
+    with pytest.raises(arpo_verl.ConfigError, match="grammar must be one of ui_tars, .*, got 'klingon'"):
+        arpo_verl.play(TASK, desktop, hits_and_ends, grammar="klingon")
+
+
+def test_bad_arguments_are_refused_with_what_was_expected(desktop):
+    with pytest.raises(arpo_verl.ConfigError, match="a policy must return its reply as text, got NoneType"):
+        arpo_verl.play(TASK, desktop, lambda *_: None)
+    with pytest.raises(arpo_verl.ConfigError, match=r"image_size must be \(width, height\) in pixels, got \(0, 3\)"):
+        arpo_verl.play(TASK, desktop, hits_and_ends, image_size=(0, 3))
+    with pytest.raises(arpo_verl.ConfigError, match="environment.provider"):
+        arpo_verl.make_desktop("no-such-provider")
+    with pytest.raises(arpo_verl.ConfigError, match="screen_siz"):
+        arpo_verl.make_desktop("fake", screen_siz=(640, 480))
+
+
+def test_a_policy_s_own_exception_and_a_desktop_s_fault_reach_the_caller(desktop):
+    with pytest.raises(ZeroDivisionError):
+        arpo_verl.play(TASK, desktop, lambda *_: str(1 / 0))
+    with arpo_verl.make_desktop("fake", provider_options={"fail": {"evaluate": [1]}}) as broken:
+        with pytest.raises(arpo_verl.EvaluatorError):
+            arpo_verl.play(TASK, broken, hits_and_ends)
+
+
+def test_a_desktop_serves_by_itself_and_not_after_it_was_closed(desktop):
+    assert desktop.reset(TASK).screenshot.startswith(b"\x89PNG")
+    desktop.step(Click(Point(35, 38)))
+    desktop.step(Finish())
+    assert desktop.evaluate().score == 1.0
+    desktop.close()
+    with pytest.raises(arpo_verl.DesktopLostError, match="closed; make another"):
+        desktop.reset(TASK)
+
+
+def test_an_episode_can_be_played_where_an_event_loop_runs(desktop):
+    async def cell():
+        return arpo_verl.play(TASK, desktop, hits_and_ends)
+
+    assert asyncio.run(cell()).success == 1.0
+
+
+def test_the_client_s_own_machines_have_their_screen_and_pace():
+    config = arpo_verl.make_desktop("docker").config
+    assert (config.screen_size, config.action_pause_s) == ((1920, 1080), 2)
+
+
+@pytest.mark.desktop
+def test_the_example_of_the_readme_on_the_embedded_desktop():
+    task = next(task for task in arpo_verl.load_tasks("embedded") if task.task_id == "dialog-confirm-yes")
+    texts = [format_reply(reply, EXPERT_SCREEN, EXPERT_SCREEN) for reply in expert_replies(task.task_id)]
+    with arpo_verl.make_desktop("embedded") as desktop:
+        episode = arpo_verl.play(task, desktop, lambda instruction, screenshots, replies: texts[len(replies)])
+    assert (episode.success, episode.stop_reason) == (1.0, StopReason.FINISHED)

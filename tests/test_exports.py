@@ -1,0 +1,50 @@
+"""`import arpo_verl`: which names it gives, and what it costs, since `import verl` loads it in every process."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import arpo_verl
+
+EXPORTED = """
+Action ActionParseError ArpoError Click ConfigError DesktopBootError DesktopEnvironment DesktopError DesktopLostError
+DesktopSetupError Drag EnvironmentConfig Episode EpisodeId Evaluation EvaluatorError Fail Finish GenerationError
+GuiAgentConfig HostLostError Hotkey MetricCall MissingDependencyError Move Observation Point PolicyConfig ReplayConfig
+ReplayError Run Scroll Size StopReason Task TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait gym
+load_tasks make_desktop open_run play
+"""
+
+
+def test_the_exported_names_are_these_and_each_is_there():
+    assert sorted(arpo_verl.__all__) == EXPORTED.split()
+    assert set(arpo_verl.__all__) <= set(dir(arpo_verl))
+    for name in arpo_verl.__all__:
+        assert getattr(arpo_verl, name) is not None
+
+
+def test_every_error_of_the_tree_is_exported():
+    def below(error):
+        return {error, *(one for child in error.__subclasses__() for one in below(child))}
+
+    own = {error.__name__ for error in below(arpo_verl.ArpoError) if error.__module__ == "arpo_verl.errors"}
+    assert own <= set(arpo_verl.__all__)
+
+
+def test_type_checkers_are_told_the_same_names_from_the_same_modules():
+    stub = Path(arpo_verl.__file__).with_suffix(".pyi").read_text()
+    told = {name: module for module, name in re.findall(r"^from (\S+) import (\w+) as \2$", stub, re.MULTILINE)}
+    assert told == {**arpo_verl._MODULES, "gym": "arpo_verl"}
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="arpo_verl.*no_such_name"):
+        arpo_verl.no_such_name  # noqa: B018
+
+
+def test_importing_the_package_imports_nothing_of_it():
+    probe = "import sys, arpo_verl; print([name for name in sys.modules if name.startswith('arpo_verl.')])"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,120 @@
+"""The desktop as a Gymnasium environment."""
+
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import arpo_verl
+from arpo_verl import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Task, TypeText, Wait
+from arpo_verl.environments.fake import FakeEnvironment
+from arpo_verl.gym import BUTTONS, DIRECTIONS, KEYS, KINDS, DesktopEnv, to_action
+
+TASKS = [Task(name, f"Click the red square, {name}.", {}) for name in ("one", "two", "three")]
+SAMPLE = {
+    "kind": 0,
+    "point": np.array([3, 4]),
+    "end": np.array([5, 6]),
+    "button": 1,
+    "count": 2,
+    "keys": np.array([KEYS.index("ctrl"), 0, KEYS.index("c")]),
+    "text": "hi\n",
+    "direction": 1,
+    "notches": 5,
+}
+
+
+@pytest.fixture
+def env():
+    env = DesktopEnv(TASKS, "fake", max_steps=3, render_mode="rgb_array")
+    yield env
+    env.close()
+
+
+@pytest.mark.parametrize("desktop", ["fake", pytest.param("embedded", marks=pytest.mark.desktop)])
+def test_gymnasium_s_own_checker_finds_nothing(desktop):
+    tasks = TASKS if desktop == "fake" else ["dialog-confirm-yes"]
+    if desktop == "embedded":
+        tasks = [task for task in arpo_verl.load_tasks("embedded") if task.task_id in tasks]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", module="gymnasium")
+        check_env(DesktopEnv(tasks, desktop, render_mode="rgb_array"), skip_render_check=True)
+
+
+def test_an_episode_by_typed_actions(env):
+    screenshot, info = env.reset(options={"task_id": "two"})
+    assert screenshot.shape == (480, 640, 3) and screenshot in env.observation_space
+    assert info == {"task_id": "two", "instruction": "Click the red square, two."}
+    screenshot, reward, terminated, truncated, info = env.step(Click(Point(35, 38)))
+    assert (reward, terminated, truncated, info) == (0.0, False, False, {"task_id": "two"})
+    assert np.array_equal(env.render(), screenshot)
+    _, reward, terminated, truncated, info = env.step(Finish())
+    assert (reward, terminated, truncated, info) == (1.0, True, False, {"task_id": "two", "metrics": ()})
+
+
+def test_a_truncated_episode_is_judged_too(env):
+    env.reset()
+    results = [env.step(action)[1:4] for action in (Click(Point(35, 38)), Wait(), Wait())]
+    assert results == [(0.0, False, False), (0.0, False, False), (1.0, False, True)]
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(Wait())
+
+
+def test_a_seed_says_which_tasks_come(env):
+    def drawn():
+        return [env.reset(seed=7)[1]["task_id"], *(env.reset()[1]["task_id"] for _ in range(8))]
+
+    assert drawn() == drawn() and set(drawn()) == {"one", "two", "three"}
+    with pytest.raises(arpo_verl.TaskError, match="must be one of one, two, three, got 'four'"):
+        env.reset(options={"task_id": "four"})
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Click(Point(3, 4), "right", 2),
+        Drag(Point(3, 4), Point(5, 6)),
+        Move(Point(3, 4)),
+        Hotkey(("ctrl", "c")),
+        TypeText("hi\n"),
+        Scroll("down", Point(3, 4), 5),
+        Wait(),
+        Finish(),
+        Fail(),
+    ],
+    ids=lambda action: type(action).__name__,
+)
+def test_each_kind_of_a_sample_is_the_domain_s_action(action):
+    sample = {**SAMPLE, "kind": KINDS.index(type(action)), "button": BUTTONS.index("right")}
+    sample["direction"] = DIRECTIONS.index("down")
+    assert to_action(sample) == action
+
+
+def test_every_sample_of_the_space_is_an_action(env):
+    env.action_space.seed(0)
+    assert {type(to_action(env.action_space.sample())) for _ in range(300)} == set(KINDS)
+
+
+def test_a_fault_is_an_exception_and_no_reward():
+    env = DesktopEnv(TASKS, "fake", provider_options={"fail": {"step": [1]}})
+    env.reset()
+    with pytest.raises(arpo_verl.DesktopLostError):
+        env.step(Wait())
+
+
+def test_a_desktop_of_one_s_own_is_looked_at_for_its_size_and_closed():
+    desktop = FakeEnvironment(screen_size=arpo_verl.Size(800, 600))
+    env = DesktopEnv(TASKS, desktop)
+    assert env.observation_space.shape == (600, 800, 3)
+    env.close()
+    assert desktop.closed
+
+
+def test_the_registered_name_makes_it_with_a_bad_value_refused():
+    env = gymnasium.make("arpo_verl.gym:arpo_verl/Desktop-v0", tasks=TASKS, desktop="fake")
+    assert env.reset(seed=1)[0].shape == (480, 640, 3)
+    for bad in ({"max_steps": 0}, {"render_mode": "human"}, {"tasks": []}):
+        with pytest.raises(arpo_verl.ConfigError, match="must be"):
+            DesktopEnv(**{"tasks": TASKS, "desktop": "fake", **bad})
