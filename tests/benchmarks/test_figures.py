@@ -1,6 +1,7 @@
 """The command line of benchmarks, and the file that they write."""
 
 import json
+import signal
 import sys
 
 import pytest
@@ -17,7 +18,9 @@ def parse(monkeypatch):
         arguments.add_size("--desktops", 16, 4, "how many")
         return arguments.parse()
 
-    return parse
+    handler = signal.getsignal(signal.SIGTERM)
+    yield parse
+    signal.signal(signal.SIGTERM, handler)
 
 
 def test_a_size_is_the_full_one_the_small_one_or_the_one_that_was_asked_for(parse):

@@ -1,8 +1,13 @@
 """How a trainer is started, waited for and ended; the trainer itself is a script here."""
 
+import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
+import figures
+import psutil
 import pytest
 from trainer_run import TrainerRun, await_end
 
@@ -62,3 +67,20 @@ def test_processes_that_go_on_are_told(start):
     assert await_end(run.processes(), timeout_s=0.1)
     assert time.monotonic() - began < 30
     run.stop()
+
+
+def test_a_benchmark_that_is_told_to_end_leaves_no_trainer(tmp_path):
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nexec sleep 600\n")
+    script.chmod(0o755)
+    benchmark = (
+        f"import sys; sys.path.insert(0, {str(Path(figures.__file__).parent)!r})\n"
+        "from pathlib import Path; from figures import Arguments; from trainer_run import TrainerRun\n"
+        f"Arguments('').parse(); sys.executable = {str(script)!r}; run = TrainerRun(Path({str(tmp_path / 'run')!r}))\n"
+        "print(run._process.pid, flush=True); run.wait()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", benchmark], stdout=subprocess.PIPE, text=True) as process:
+        trainer = psutil.Process(int(process.stdout.readline()))
+        process.send_signal(signal.SIGTERM)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert await_end([trainer], timeout_s=10) == []
