@@ -1,7 +1,9 @@
 # make demo   train a GUI agent with stock veRL on this machine, without a GPU
 # make test   the test suite
+# make docs   the documents and the public docstrings as a site, in site/
 # make setup  what both need: Debian packages and a virtual environment; a second run repeats nothing
 # make osworld-packages  the programs that OSWorld's own tasks work with; `make test` installs them, `make demo` does not
+# make dist   the wheel and the source archive, checked, in dist/
 # Variables: PYTHON (3.10 or newer) makes the virtual environment; RUN_DIR takes the demo's output, and an interrupted
 # demo goes on when given its RUN_DIR again; RECIPE_ARGS are added to the training command.
 
@@ -16,10 +18,10 @@ PYTEST_ARGS ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup packages osworld-packages demo test lint clean
+.PHONY: help setup packages osworld-packages demo test lint docs dist clean
 
 help:
-	@sed -n '1,6s/^# //p' Makefile
+	@sed -n '1,8s/^# //p' Makefile
 
 setup: packages $(READY)
 
@@ -51,5 +53,14 @@ lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
+docs: setup
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -r setup.py --extra docs
+	$(BIN)/mkdocs build --strict --config-file docs/mkdocs/mkdocs.yml
+
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+
 clean:
-	rm -rf $(VENV) .cache runs build dist *.egg-info
+	rm -rf $(VENV) .cache runs site build dist *.egg-info

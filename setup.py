@@ -1,8 +1,14 @@
 """Packaging of arpo_verl: a veRL plugin, found through the entry-point group `verl.plugins`."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.sdist import sdist
+
+VERSION = re.search(
+    r'^__version__ = "(.+)"$', Path(__file__).with_name("arpo_verl").joinpath("versions.py").read_text(), re.M
+)[1]
 
 # veRL, torch, transformers and vllm are the user's own: requiring them here would let pip move a working install.
 # `arpo-verl doctor` says which versions were tested.
@@ -66,21 +72,76 @@ EXTRAS = {
         "tldextract",
         "xmltodict",
     ],
-    "dev": ["pytest", "pytest-xdist", "hypothesis", "playwright", "ruff", "mypy", "import-linter", "psutil"],
+    # What `make docs` builds the site with: warnings are errors there, so to the version.
+    "docs": ["mkdocs==1.6.1", "mkdocstrings==1.0.8", "mkdocstrings-python==2.0.11", "pymdown-extensions==13.1"],
+    "dev": [
+        "pytest",
+        "pytest-xdist",
+        "hypothesis",
+        "playwright",
+        "swanlab",
+        "ruff",
+        "mypy",
+        "import-linter",
+        "psutil",
+        "build",
+        "twine",
+        "setuptools>=77.0.3",
+    ],
 }
+
+
+class SourceDistribution(sdist):
+    """An archive from which the tests run too, not the package alone."""
+
+    def make_distribution(self) -> None:
+        for folder in (".ci", "benchmarks", "docs", "tests"):
+            self.filelist.graft(folder)
+        self.filelist.extend(["CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "SECURITY.md"])
+        self.filelist.global_exclude("*.py[co]")
+        super().make_distribution()
+
 
 setup(
     name="arpo-verl",
-    version="0.1.0",
+    version=VERSION,
     description="ARPO for stock veRL: train computer-use agents on real desktops by RL with replay",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8")
-    if Path(__file__).with_name("README.md").exists()
-    else "",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    keywords=[
+        "reinforcement-learning",
+        "computer-use",
+        "gui-agent",
+        "vision-language-model",
+        "verl",
+        "grpo",
+        "experience-replay",
+        "osworld",
+    ],
+    project_urls={"Paper": "https://arxiv.org/abs/2505.16282"},
+    license_expression="Apache-2.0",
+    license_files=["LICENSE", "arpo_verl/viewer/assets/vendor/*/LICENSE"],
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Environment :: Console",
+        "Environment :: X11 Applications",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.10",
-    packages=find_packages(include=["arpo_verl", "arpo_verl.*"]),
+    # The recipes lie beside the package in the repository, and within it where it is installed. A link of the same name
+    # lets a checkout that is on the path, and not installed, find its own.
+    packages=[*find_packages(include=["arpo_verl", "arpo_verl.*"], exclude=["arpo_verl.recipes"]), "arpo_verl.recipes"],
+    package_dir={"arpo_verl.recipes": "recipes"},
+    cmdclass={"sdist": SourceDistribution},
     package_data={
+        "arpo_verl": ["py.typed"],
+        "arpo_verl.recipes": ["*.yaml", "*/*.yaml"],
         "arpo_verl.desktop.guest": [
             "programs/*",
             "skeleton/.*",
@@ -90,7 +151,7 @@ setup(
         ],
         "arpo_verl.viewer.report": ["templates/*"],
         "arpo_verl.viewer": ["assets/*", "assets/*/*", "assets/*/*/*"],
-        "arpo_verl.tasks": ["embedded/*.json", "expert.json"],
+        "arpo_verl.tasks": ["embedded/*", "expert.json"],
     },
     install_requires=REQUIREMENTS,
     extras_require=EXTRAS,

@@ -16,8 +16,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
-
 _EXPORTS = {
     "api": "make_desktop play",
     "environments.base": "DesktopEnvironment",
@@ -34,6 +32,7 @@ _EXPORTS = {
     "rollout.episode": "Episode Turn",
     "tasks.loader": "load_tasks",
     "tasks.selection": "TaskSelection",
+    "versions": "__version__",
     "types": (
         "Action Click Drag EpisodeId Evaluation Fail Finish Hotkey MetricCall Move Observation Point Scroll Size "
         "StopReason Task TypeText Wait"
@@ -41,7 +40,7 @@ _EXPORTS = {
 }
 _MODULES = {name: f"arpo_verl.{module}" for module, names in _EXPORTS.items() for name in names.split()}
 
-__all__ = [*_MODULES, "gym"]
+__all__ = [*(name for name in _MODULES if name != "__version__"), "gym"]
 
 
 def __getattr__(name: str) -> Any:

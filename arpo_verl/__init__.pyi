@@ -44,5 +44,4 @@ from arpo_verl.types import StopReason as StopReason
 from arpo_verl.types import Task as Task
 from arpo_verl.types import TypeText as TypeText
 from arpo_verl.types import Wait as Wait
-
-__version__: str
+from arpo_verl.versions import __version__ as __version__

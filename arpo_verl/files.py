@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -53,3 +57,19 @@ def remove_files(folder: Path, prefixes: tuple[str, ...], keep: frozenset[str]) 
     for entry in os.scandir(folder):
         if entry.name.startswith(prefixes) and entry.name not in keep and entry.is_file(follow_symlinks=False):
             os.unlink(entry.path)
+
+
+@contextmanager
+def replacing_directory(target: Path) -> Iterator[Path]:
+    """Give a scratch folder that takes `target`'s place when the block ends well, and vanishes when it does not."""
+    target = target.absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        yield scratch
+        scratch.chmod(0o755)
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(scratch, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -1,10 +1,12 @@
-"""Which versions of the packages that the plugin leans on were tested, and which are installed."""
+"""This package's version, and which versions of the packages that it leans on were tested and are installed."""
 
 from __future__ import annotations
 
 from importlib import metadata
 
 from arpo_verl.errors import MissingDependencyError
+
+__version__ = "0.1.0"
 
 # The newest veRL on PyPI at the time of writing; the guard tests say what in it we lean on.
 TESTED = {

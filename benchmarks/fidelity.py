@@ -138,7 +138,8 @@ def play_ours(cases: Iterable[Case], out: Path) -> dict[str, Seen]:
 
 
 async def _play_one(case: Case, environment: Any, out: Path) -> Seen:
-    from arpo_verl.records.recorder import EpisodeRecord, write_episode
+    from arpo_verl.records.documents import EpisodeRecord
+    from arpo_verl.records.episode_folder import write_episode
     from arpo_verl.rollout.config import GuiAgentConfig
     from arpo_verl.rollout.episode import play
     from arpo_verl.rollout.scoring import Score

@@ -28,8 +28,6 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     # Its training steps play several times as many episodes.
     "dynamic_sampling": ("+baseline=dynamic_sampling", "trainer.test_freq=2", "trainer.save_freq=2"),
     "arpo_truncated": ("replay.correction=truncated",),
-    "arpo_newest": ("replay.choice=newest",),
-    "arpo_shortest": ("replay.choice=shortest",),
     "arpo_most_likely": ("replay.choice=most_likely",),
 }
 """What stands behind the common command line."""

@@ -22,7 +22,6 @@ VARIANTS = {
     "off": "replay.enable=false",
     "none": "replay.correction=none",
     "truncated": "replay.correction=truncated",
-    "clip": "replay.correction=clip",
 }
 MEANS = {
     "injected_per_step": "replay/injected",

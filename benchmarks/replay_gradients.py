@@ -97,7 +97,7 @@ def replay_gradients(
     log_ratio = log_probs.detach() - makers
     for correction in CORRECTIONS:
         config = ReplayConfig(correction=correction, correction_bound=bound)
-        weights = correction_weights(log_ratio[None], torch.ones_like(log_ratio[None]), config)[0]
+        weights = correction_weights(log_ratio, config)
         loss = -(weights * log_probs).sum()
         gradient = torch.autograd.grad(loss, parameters, retain_graph=True)
         yield correction, torch.cat([part.flatten() for part in gradient]), weights, log_ratio

@@ -4,8 +4,9 @@
 
 After every operation: never over a budget, nothing of another task, contents and order as specified. After every kill
 the folder holds the store of the last save or of the one before, whole. Kills come in two kinds. In the sequences a
-save ends at a random file operation, and what was not yet synced is lost as a power cut loses it: tails of files, and
-names. And a real process that saves in a loop is killed with SIGKILL at random moments.
+save ends at a random file operation or the power fails right after it, and what was not yet synced is lost as a power
+cut loses it: tails of files, and names of files and folders. And a real process that saves in a loop is killed with
+SIGKILL at random moments.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ from arpo_verl import files
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.config import EVICTIONS, FULLEST_TASK, LEAST_RECENTLY_REPLAYED
 from arpo_verl.replay.store import persistence
-from arpo_verl.replay.store.persistence import MANIFEST, Fingerprint, load_store, save_store
+from arpo_verl.replay.store.persistence import MANIFEST, SCREENSHOTS, Fingerprint, load_store, save_store
 from arpo_verl.replay.store.record import read_record
 from arpo_verl.replay.store.screenshots import OVERHEAD_BYTES
 from arpo_verl.replay.store.success_store import BYTES_PER_TASK, StoredTrajectory, SuccessStore
@@ -146,14 +147,19 @@ class Killed(BaseException):
 
 
 class FailingDisk:
-    """Stands for `os` in `files.py`: raises `Killed` from the n-th change on, and then forgets what was not synced."""
+    """Stands for `os` in `files.py`: raises `Killed` from the n-th change on, and then forgets what was not synced.
 
-    def __init__(self, changes_left: int, rng: random.Random) -> None:
+    Args:
+        new_folders: those that are not there yet, and whose names are lost too unless their parents are synced.
+    """
+
+    def __init__(self, changes_left: int, rng: random.Random, new_folders: Iterable[Path] = ()) -> None:
         self._left = changes_left
         self._rng = rng
         self._paths: dict[int, Path] = {}  # by descriptor
         self._unsynced: set[int] = set()  # inodes
-        self._undo: dict[Path, bytes | None] = {}  # names not yet synced: what was there before
+        # Names not yet synced: what was there before.
+        self._undo: dict[Path, bytes | None] = dict.fromkeys(new_folders)
         self.changes = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -211,7 +217,7 @@ class FailingDisk:
                 os.truncate(path, self._rng.randrange(path.stat().st_size + 1))
         for path, before in self._undo.items():
             if path.exists() and self._rng.random() < 0.5:
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
                 if before is not None:
                     path.write_bytes(before)
 
@@ -281,23 +287,26 @@ class Life:
     def _kill(self) -> None:
         """A save that does not end, and the process with it; then a new process restores."""
         folder = self._draw_checkpoint()
-        disk = FailingDisk(self.rng.randrange(30), self.rng)
+        new_folders = [path for path in (folder, folder / SCREENSHOTS) if not path.exists()]
+        disk = FailingDisk(self.rng.randrange(30), self.rng, new_folders)
         before, after = self._saved.get(folder), self._model.copy()
+        expected = [before, after]
         with mock.patch.object(files, "os", disk), mock.patch.object(persistence, "_WRITERS", 1):
             try:
                 save_store(self._store, folder, FINGERPRINT)
                 self.counts["kill_came_late"] += 1
+                expected = [after]
             except Killed:
-                disk.lose_power(folder)
+                pass
+        disk.lose_power(folder)
         self.counts["linked"] += sum(path.stat().st_nlink > 1 for path in folder.rglob("screenshots/*"))
         restored = self._load(folder)
         if restored is None:
-            assert before is None, "a kill lost the save before it"
-            self._saved.pop(folder, None)
+            assert None in expected, "a kill lost a whole save"
         else:
-            candidates = [model for model in (after, before) if model is not None and model.is_like(restored)]
+            candidates = [model for model in expected if model is not None and model.is_like(restored)]
             assert candidates, "a kill left a store that nobody saved"
-            self._saved[folder] = candidates[0]
+            self._saved[folder] = candidates[-1]
         self._restart()
 
     def _restore(self) -> None:

@@ -39,6 +39,7 @@ def start_ray():
 @pytest.fixture(scope="session")
 def model_path(tmp_path_factory):
     """A small Qwen2.5-VL with its processor, as the embedded recipe trains."""
+    pytest.importorskip("transformers")
     from arpo_verl.policy.architecture import PolicySize
     from arpo_verl.policy.build import build_policy
 
@@ -48,6 +49,7 @@ def model_path(tmp_path_factory):
 @pytest.fixture(scope="session")
 def policy(model_path):
     """Its tokenizer and processor, loaded as veRL loads them."""
+    pytest.importorskip("verl")
     from verl.utils import hf_processor, hf_tokenizer
 
     return hf_tokenizer(model_path), hf_processor(model_path)

@@ -1,11 +1,13 @@
-"""What the documents name exists: options, recipes, files, commands."""
+"""What the documents name exists: options, recipes, files, functions, commands."""
 
+import ast
 import dataclasses
 import re
 
 import pytest
 from support import ROOT
 
+import arpo_verl
 from arpo_verl.cli.main import build_parser
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EnvironmentConfig
@@ -13,7 +15,8 @@ from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.tasks.selection import TaskSelection
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").rglob("*.yaml"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+DOCUMENTS += [*sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "recipes").rglob("*.yaml"))]
 SECTIONS = {
     "environment": EnvironmentConfig,
     "gui_agent": GuiAgentConfig,
@@ -21,6 +24,11 @@ SECTIONS = {
     "data.tasks": TaskSelection,
 }
 OPTION = re.compile(r"(?<![\w./])(environment|gui_agent|replay|data\.tasks)\.([a-z]\w*)\b(?![(])")
+PACKAGE = ROOT / "arpo_verl"
+ROOMS = sorted(path for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
+# `path: name` in a document, or in a room's docstring: a file of the package, and what is defined at its top.
+PLACE = re.compile(r"`([\w/]+\.py): ([\w.]+)`")
+REPOSITORY_FILE = re.compile(r"(?<![\w/.-])((?:arpo_verl|benchmarks|docs|recipes|tests)/[\w./-]*\w)")
 # Files' suffixes, and the methods of a desktop.
 NO_OPTION = {"md", "py", "json", "jsonl", "yaml", *vars(DesktopEnvironment)}
 
@@ -44,3 +52,48 @@ def test_every_command_that_a_document_names_exists(document):
     commands = next(iter(build_parser()._subparsers._group_actions)).choices
     for name in re.findall(r"arpo-verl ([a-z][a-z-]*)", document.read_text(encoding="utf-8")):
         assert name in commands, f"arpo-verl {name}"
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *ROOMS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_place_in_the_code_that_a_document_names_exists(document):
+    text = document.read_text(encoding="utf-8")
+    for path, name in PLACE.findall(text):
+        assert name in _names(PACKAGE / path), f"{path}: {name}"
+    for path in REPOSITORY_FILE.findall(text):
+        assert (ROOT / path).exists() or "NAME" in path, path
+
+
+def test_the_architecture_names_every_room():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = {path.parent.name for path in ROOMS if path.parent.parent == PACKAGE}
+    assert rooms == set(re.findall(r"^\| \d+ \| `(\w+)/`", text, re.MULTILINE))
+    assert len(PLACE.findall(text)) > 60
+
+
+def test_the_reference_has_every_public_name():
+    pages = (page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
+    described = set(re.findall(r"^::: arpo_verl\.(\w+)", "\n".join(pages), re.MULTILINE))
+    assert set(arpo_verl.__all__) <= described
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda path: str(path.parent.relative_to(PACKAGE)))
+def test_every_room_says_where_its_main_way_runs(room):
+    docstring = ast.get_docstring(ast.parse(room.read_text(encoding="utf-8"))) or ""
+    assert PLACE.search(docstring)
+
+
+def _names(file):
+    """What a module defines at its top, and within its classes as `Class.name`."""
+    names = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{name}" for part in node.body for name in _defined(part)}
+        names |= set(_defined(node))
+    return names
+
+
+def _defined(node):
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]

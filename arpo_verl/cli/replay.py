@@ -76,11 +76,11 @@ def _add_merge(actions: argparse._SubParsersAction) -> None:
 def _add_seed(actions: argparse._SubParsersAction) -> None:
     parser = actions.add_parser(
         "seed",
-        help="make a store of recorded successes or demonstrations",
+        help="make a store of recorded successes",
         description="Tokenizes recorded successes as the agent loop of the recipe's run would have. Failures, "
         "malformed replies and validation are left out. Log-probs are kept where the same tokenizer recorded them.",
     )
-    parser.add_argument("sources", type=Path, nargs="+", help="trajectory folders of runs, or zips of demonstrations")
+    parser.add_argument("sources", type=Path, nargs="+", help="folders of recorded episodes, such as RUN/trajectories")
     parser.add_argument("--recipe", type=Path, required=True, help="of the run to seed, such as recipes/embedded.yaml")
     parser.add_argument(
         "--set",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import re
 import signal
@@ -21,14 +20,12 @@ from arpo_verl.config import require
 from arpo_verl.environments.config import OSWORLD_SCREEN, EnvironmentConfig
 from arpo_verl.environments.factory import default_options
 from arpo_verl.errors import TaskError
-from arpo_verl.records.recorder import EpisodeRecord, write_episode
-from arpo_verl.reward import compute_score
+from arpo_verl.records.recorder import record_episode
 from arpo_verl.rollout.blocking import play_blocking
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation
 from arpo_verl.rollout.episode import Episode
 from arpo_verl.rollout.prompts import prompt_of
-from arpo_verl.rollout.scoring import score_episode
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies, expert_task_ids
 from arpo_verl.tasks.loader import EMBEDDED_DIR, load_tasks
@@ -158,9 +155,7 @@ def _conversation(args: argparse.Namespace, task: Task, screen: Size) -> Convers
 
 def _record(out: Path, episode: Episode, newest: Path) -> Path:
     """Keep the episode as a training run does, and the last look beside it, which no reply answered."""
-    score = asyncio.run(score_episode(compute_score, episode, "", {}))
-    row = {"uid": datetime.now().strftime("%Y%m%d-%H%M%S-%f"), "global_steps": 0}
-    folder = write_episode(out, EpisodeRecord.of_row(row, episode, score), episode.screenshots)
+    folder = record_episode(out, episode, uid=datetime.now().strftime("%Y%m%d-%H%M%S-%f"))
     newest.replace(folder / f"final{newest.suffix}")
     return folder
 

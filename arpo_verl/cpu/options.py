@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from arpo_verl.config import build_config, require
+from arpo_verl.config import build_config, check_fields, whole
 
 NAME = "transformers"
 _SECTION = f"actor_rollout_ref.rollout.engine_kwargs.{NAME}"
+_Positive = Annotated[int, whole(1, "a positive integer")]
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,14 @@ class EngineOptions:
             to share out, all the more where desktops run on the same cores.
     """
 
-    max_batch_size: int = 32
-    max_batch_tokens: int = 4096
-    kv_cache_tokens: int = 65536
+    max_batch_size: _Positive = 32
+    max_batch_tokens: _Positive = 4096
+    kv_cache_tokens: _Positive = 65536
     prefix_reuse: bool = True
-    num_threads: int = 1
+    num_threads: _Positive = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_batch_size", "max_batch_tokens", "kv_cache_tokens", "num_threads"):
-            value = getattr(self, name)
-            require(isinstance(value, int) and value > 0, f"{_SECTION}.{name}", "a positive integer", value)
+        check_fields(self, _SECTION)
 
 
 def engine_options(engine_kwargs: Mapping[str, Any] | None) -> EngineOptions:

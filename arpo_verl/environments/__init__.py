@@ -1,7 +1,7 @@
 """What a desktop is to everybody else: `environments/base.py: DesktopEnvironment`, reset to a task, acted on, judged.
 
 `environments/factory.py: environment_factory` makes the one that the recipe's section `environment` (`config`) names:
-called in the pool's workers, by `arpo-verl try` and for demonstrations. `osworld/` has the real one, `fake` one that
-plays a script, for tests. `providers` is the table of the OSWorld client's providers, `provider_checks` says what one
-lacks here.
+called in the pool's workers, and by `threaded` for a desktop of one's own, `arpo_verl.make_desktop` and
+`arpo-verl try`. `osworld/` has the real one, `fake` one that plays a script, for tests. `providers` is the table of the
+OSWorld client's providers, `provider_checks` says what one lacks here.
 """

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from arpo_verl.config import require
+from arpo_verl.config import check_fields, number, require, text, whole
 from arpo_verl.environments.providers import INDEX, OS_TYPES, PROVIDERS, Provider
 from arpo_verl.types import Size
 
@@ -20,25 +19,8 @@ OSWORLD_SCREEN = Size(1920, 1080)
 # What the Docker provider itself hands to `containers.run`.
 _DOCKER_OWN_OPTIONS = ("detach", "ports", "volumes")
 
-_COUNTS = (
-    "num_desktops",
-    "desktops_per_worker",
-    "max_boots_per_host",
-    "max_attempts",
-    "guest_attempts",
-    "max_boot_failures",
-    "quarantine_desktops",
-)
-_PAUSES = (
-    "action_pause_s",
-    "settle_timeout_s",
-    "wait_s",
-    "setup_pause_s",
-    "evaluate_pause_s",
-    "guest_retry_s",
-    "retry_backoff_s",
-    "quarantine_s",
-)
+_Seconds = Annotated[float, number(lambda x: x >= 0, "0 or more seconds")]
+_PositiveSeconds = Annotated[float, number(lambda x: x > 0, "more than 0 seconds")]
 
 
 @dataclass(frozen=True)
@@ -81,9 +63,9 @@ class EnvironmentConfig:
     """Where task files that were downloaded once are kept; None is `$XDG_CACHE_HOME/arpo_verl` (`~/.cache/...`)."""
 
     # --- How many ----------------------------------------------------------------------------------------------
-    num_desktops: int = 8
+    num_desktops: Annotated[int, whole(1)] = 8
     """How many episodes run at once. A rollout waits its turn when all are busy."""
-    desktops_per_worker: int = 16
+    desktops_per_worker: Annotated[int, whole(1)] = 16
     """Desktops that one worker process serves in threads. Importing the OSWorld client costs a process 200 to 300 MB
     and 5 to 8 s, and an embedded desktop's worker mostly waits; a Docker worker may want 1."""
     host_resource: str | None = None
@@ -94,66 +76,66 @@ class EnvironmentConfig:
     worker_resources: Mapping[str, float] = field(default_factory=dict)
     """Ray resources that each worker process asks for besides, such as `{desktop_host: 1}`. `CPU` and `memory` (bytes)
     are Ray's own; without `CPU` a worker asks for none, since it mostly waits."""
-    max_boots_per_host: int = 8
+    max_boots_per_host: Annotated[int, whole(1)] = 8
     """Desktops that boot or are cleaned at once on a node. Virtual machines that all boot together starve each other
     past their time-outs; the others wait their turn while ready ones are leased."""
     py_executable: str | None = None
     """Another Python for the workers, where `desktop-env` clashes with the trainer's packages. It needs arpo_verl,
     the OSWorld client and the same Ray. None: the trainer's own."""
 
-    status_file: str | None = None
+    status_file: Annotated[str | None, text("a file or null")] = None
     """Where what every desktop is at can be read while the run goes on, as JSON; None: nowhere. Written by the process
     behind the pool, on the trainer's node, when something changed. See docs/trajectories.md."""
 
     # --- Pace --------------------------------------------------------------------------------------------------
-    action_pause_s: float = 0.05
+    action_pause_s: _Seconds = 0.05
     """Least time between an action and the look at its effect. Measured on the embedded suite, on two busy cores: at
     0 s 33 of 71 looks missed the effect, at 0.05 s 2, at 0.2 s 4 (programs that were still starting). OSWorld's VMs
     are slower; its client waits 2 s by default."""
-    settle_timeout_s: float = 0.0
+    settle_timeout_s: _Seconds = 0.0
     """Keep looking after `action_pause_s` until two looks in a row show the same, at most this long. 0 looks once."""
-    settle_interval_s: float = 0.05
+    settle_interval_s: _PositiveSeconds = 0.05
     """Time between two of those looks."""
-    wait_s: float = 0.5
+    wait_s: _Seconds = 0.5
     """What the agent's `wait` action takes. The paper's VMs need 5 s."""
-    setup_pause_s: float = 0.0
+    setup_pause_s: _Seconds = 0.0
     """Rest after a task's set-up, before the first look. OSWorld's own runner rests 60 s."""
-    evaluate_pause_s: float = 0.0
+    evaluate_pause_s: _Seconds = 0.0
     """Rest before the evaluator looks. OSWorld's own runner rests 20 s."""
 
     # --- Patience ----------------------------------------------------------------------------------------------
-    max_attempts: int = 3
+    max_attempts: Annotated[int, whole(1)] = 3
     """Fresh desktops that one episode may use up before it is dropped."""
-    retry_backoff_s: float = 1.0
+    retry_backoff_s: _Seconds = 1.0
     """Rest before an episode's second attempt, twice as long before each further one: what broke the desktop, a node
     that died or a network that broke off, takes a moment to be noticed and replaced."""
-    guest_attempts: int = 1
+    guest_attempts: Annotated[int, whole(1)] = 1
     """How often the client asks the guest for a screenshot or a file. A file that is not there costs every attempt,
     so 1 for a guest on this machine; 3 where a network may lose a request. Actions are sent once, always."""
-    guest_retry_s: float = 0.0
+    guest_retry_s: _Seconds = 0.0
     """Pause after each failed attempt; the client's own is 5 s."""
-    boot_timeout_s: float = 300.0
+    boot_timeout_s: _PositiveSeconds = 300.0
     """A cold OSWorld VM takes minutes; an embedded desktop about one second."""
-    reset_timeout_s: float = 600.0
+    reset_timeout_s: _PositiveSeconds = 600.0
     """A task's whole set-up, downloads and program starts included, and the boot where none was ready."""
-    step_timeout_s: float = 120.0
+    step_timeout_s: _PositiveSeconds = 120.0
     """The client itself gives an action 90 s."""
-    evaluate_timeout_s: float = 300.0
-    lease_idle_timeout_s: float = 3600.0
+    evaluate_timeout_s: _PositiveSeconds = 300.0
+    lease_idle_timeout_s: _PositiveSeconds = 3600.0
     """A desktop whose holder has not used it for so long is taken back: its rollout process died."""
-    max_boot_failures: int = 8
+    max_boot_failures: Annotated[int, whole(1)] = 8
     """Boots that may fail in a row, with no desktop alive, before rollouts that wait are told so."""
-    health_interval_s: float = 30.0
+    health_interval_s: _PositiveSeconds = 30.0
     """How often a ready desktop that nobody uses is asked whether it is still alive; a dead one is replaced before
     anybody leases it. Costs the guest one screenshot."""
-    quarantine_faults: int = 6
+    quarantine_faults: Annotated[int, whole(0)] = 6
     """A task whose episodes broke desktops so often, with none completed in between while other tasks' were, is
     quarantined: its sessions are dropped at once, so that it cannot eat up the others' desktops. Two sessions' attempts
     by default; 0 never does."""
-    quarantine_desktops: int = 3
+    quarantine_desktops: Annotated[int, whole(1)] = 3
     """On how many different desktops of the pool those faults must have come (all of them in a smaller pool): a single
     bad place is not the task's fault."""
-    quarantine_s: float = 1800.0
+    quarantine_s: _Seconds = 1800.0
     """After this long the task is tried again; one more fault sends it back, one completed episode clears it."""
 
     def __post_init__(self) -> None:
@@ -161,15 +143,20 @@ class EnvironmentConfig:
         for name in ("provider_options", "worker_resources"):
             require(isinstance(getattr(self, name), Mapping), f"environment.{name}", "a mapping", getattr(self, name))
             object.__setattr__(self, name, dict(getattr(self, name)))
+        check_fields(self, "environment")
         self._check_provider()
-        self._check_numbers()
         ok = self.host_resource is None or isinstance(self.host_resource, str)
         require(ok, "environment.host_resource", "the beginning of Ray resources' names", self.host_resource)
-        ok = self.status_file is None or (isinstance(self.status_file, str) and bool(self.status_file))
-        require(ok, "environment.status_file", "a file or null", self.status_file)
         for name, amount in self.worker_resources.items():
             ok = isinstance(amount, (int, float)) and amount >= 0
             require(ok, f"environment.worker_resources.{name}", "a number that is not negative", amount)
+        waits = max(self.action_pause_s, self.wait_s) + self.settle_timeout_s
+        require(
+            waits < self.step_timeout_s,
+            "environment.step_timeout_s",
+            f"more than the {waits:g} s that an action may wait by action_pause_s, wait_s and settle_timeout_s",
+            self.step_timeout_s,
+        )
 
     def _check_provider(self) -> None:
         known = (EMBEDDED, FAKE, *OSWORLD_PROVIDERS)
@@ -181,7 +168,8 @@ class EnvironmentConfig:
     def _check_machine(self, provider: Provider) -> None:
         for name in ("path_to_vm", "region", "snapshot"):
             value = getattr(self, name)
-            require(value is None or (isinstance(value, str) and value), f"environment.{name}", "a name or null", value)
+            ok = value is None or (isinstance(value, str) and value != "")
+            require(ok, f"environment.{name}", "a name or null", value)
         for name in ("headless", "proxy"):
             require(isinstance(getattr(self, name), bool), f"environment.{name}", "a truth value", getattr(self, name))
         require(self.os_type in OS_TYPES, "environment.os_type", f"one of {', '.join(OS_TYPES)}", self.os_type)
@@ -203,35 +191,12 @@ class EnvironmentConfig:
         else:
             require(not options, "environment.provider_options", f"empty with {self.provider}", self.provider_options)
 
-    def _check_numbers(self) -> None:
-        for name, least in (*((name, 1) for name in _COUNTS), ("quarantine_faults", 0)):
-            value = getattr(self, name)
-            ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
-            require(ok, f"environment.{name}", f"a whole number of at least {least}", value)
-        for name in _PAUSES:
-            require(_seconds(getattr(self, name)), f"environment.{name}", "0 or more seconds", getattr(self, name))
-        limits = ("boot", "reset", "step", "evaluate", "lease_idle")
-        for name in (*(f"{limit}_timeout_s" for limit in limits), "settle_interval_s", "health_interval_s"):
-            value = getattr(self, name)
-            require(_seconds(value) and value > 0, f"environment.{name}", "more than 0 seconds", value)
-        waits = max(self.action_pause_s + self.settle_timeout_s, self.wait_s + self.settle_timeout_s)
-        require(
-            waits < self.step_timeout_s,
-            "environment.step_timeout_s",
-            f"more than the {waits:g} s that an action may wait by action_pause_s, wait_s and settle_timeout_s",
-            self.step_timeout_s,
-        )
-
     @property
     def host_prefix(self) -> str:
         """How the names of the resources begin by which nodes offer desktops; empty where any node may have some."""
         if self.host_resource is not None:
             return self.host_resource
         return "docker:" if self.provider == "docker" else ""
-
-
-def _seconds(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
 def _size(value: Any) -> Size:

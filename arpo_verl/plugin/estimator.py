@@ -116,7 +116,7 @@ def _correct(
     from arpo_verl.plugin.scored_batch import ScoredBatch
 
     batch = ScoredBatch.read(labels, response_mask.shape[-1])
-    weights_BT, metrics = batch.weights(advantages_BT, response_mask, replay)
+    weights_BT, metrics = batch.weights(response_mask, replay)
     advantages_BT = advantages_BT * weights_BT
     LATE_METRICS.fill(metrics | batch.metrics_without_replays(rewards_BT, advantages_BT, response_mask))
     return advantages_BT

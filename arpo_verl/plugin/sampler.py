@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from arpo_verl.config import build_config, require
+from arpo_verl.config import build_config, check_fields, number, text, whole
 from arpo_verl.plugin import rows
 from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers
@@ -40,13 +40,14 @@ logger = logging.getLogger(__name__)
 
 # veRL's names: validation goes through the same sampler in a partition of its own.
 _VALIDATION, _TRAINING = "val", "train"
+_SECTION = "trainer.v1.sampler.sampler_kwargs"
 
 
 @dataclass(frozen=True)
 class SamplerConfig:
     """The recipe's `trainer.v1.sampler.sampler_kwargs`."""
 
-    model_path: str = ""
+    model_path: Annotated[str, text("the policy's path", "${actor_rollout_ref.model.path}")] = ""
     """`${actor_rollout_ref.model.path}`: the processor there rebuilds a replayed row's pixel values."""
     replay: Mapping[str, Any] = field(default_factory=dict)
     """`${replay}`."""
@@ -63,21 +64,15 @@ class SamplerConfig:
     sync_refill_failed_groups: bool = False
     """`${trainer.v1.sampler.sync_refill_failed_groups}`, which veRL hands to its own samplers only: in mode `sync`,
     draw another prompt for a group all of whose sessions were dropped, instead of training on fewer groups."""
-    poll_interval_s: float = 2.0
+    poll_interval_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 2.0
     """How often veRL asks the queue whether the rollouts are done: its own default. Short steps want less."""
-    log_val_episodes: int = 0
+    log_val_episodes: Annotated[int, whole(0, "a whole number, or 0 for none")] = 0
     """Episodes of each validation whose film strips go to `loggers`, of the same tasks every time. 0 shows none."""
     loggers: str | Sequence[str] = ()
     """`${trainer.logger}`: tensorboard, wandb and swanlab take film strips."""
 
     def __post_init__(self) -> None:
-        count = self.log_val_episodes
-        ok = isinstance(count, int) and not isinstance(count, bool) and count >= 0
-        require(ok, "trainer.v1.sampler.sampler_kwargs.log_val_episodes", "a whole number, or 0 for none", count)
-        poll = "trainer.v1.sampler.sampler_kwargs.poll_interval_s"
-        require(self.poll_interval_s > 0, poll, "more than 0 seconds", self.poll_interval_s)
-        name = "trainer.v1.sampler.sampler_kwargs.model_path"
-        require(bool(self.model_path), name, "the policy's path", self.model_path, "${actor_rollout_ref.model.path}")
+        check_fields(self, _SECTION)
 
 
 class Replayer:
@@ -94,8 +89,7 @@ class Replayer:
     def __init__(self, sampler_kwargs: DictConfig | Mapping[str, Any]) -> None:
         if isinstance(sampler_kwargs, DictConfig):
             sampler_kwargs = cast(dict[str, Any], OmegaConf.to_container(sampler_kwargs, resolve=True))
-        section = "trainer.v1.sampler.sampler_kwargs"
-        self.sampler_config = build_config(SamplerConfig, section, sampler_kwargs)
+        self.sampler_config = build_config(SamplerConfig, _SECTION, sampler_kwargs)
         self.config = build_config(ReplayConfig, "replay", self.sampler_config.replay)
         self._agent = build_config(GuiAgentConfig, "gui_agent", self.sampler_config.gui_agent)
         self.records = RunRecords(self._agent)
@@ -117,7 +111,7 @@ class Replayer:
             resume = self.sampler_config.resume
             restore_store(
                 self.store,
-                None if resume is None else build_config(ResumeConfig, f"{section}.resume", resume),
+                None if resume is None else build_config(ResumeConfig, f"{_SECTION}.resume", resume),
                 self.config.seed_from,
                 lambda: self.fingerprint,
             )

@@ -61,17 +61,15 @@ class ScoredBatch:
                 columns[name] = data[name].to_padded_tensor(0.0, output_size=(len(keys), width))
         return cls(tuple(labels), tuple(labels.values()), columns)
 
-    def weights(
-        self, advantages_BT: torch.Tensor, response_mask: torch.Tensor, config: ReplayConfig
-    ) -> tuple[torch.Tensor, dict[str, float]]:
+    def weights(self, response_mask: torch.Tensor, config: ReplayConfig) -> tuple[torch.Tensor, dict[str, float]]:
         """The factor of every token of the batch, 1 but for replays; and `correction_metrics` where there is one."""
-        weights_BT = torch.ones_like(advantages_BT)
+        weights_BT = torch.ones_like(response_mask, dtype=torch.float32)
         replays = [i for i, label in enumerate(self.labels) if label.is_replay and label.has_log_probs]
         if not replays or not {"old_log_probs", "rollout_log_probs"} <= self.columns.keys():
             return weights_BT, {}
         rows = [self.rows[i] for i in replays]
         log_ratio_RT = self.columns["old_log_probs"][replays] - self.columns["rollout_log_probs"][replays]
-        weights_RT = correction_weights(log_ratio_RT, advantages_BT[rows], config)
+        weights_RT = correction_weights(log_ratio_RT, config)
         weights_BT[rows] = weights_RT
         written = response_mask[rows].bool()
         metrics = correction_metrics(log_ratio_RT[written], weights_RT[written], config.correction_bound)

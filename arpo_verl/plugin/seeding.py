@@ -31,7 +31,6 @@ from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import TokenConversation, TokenLimits
 from arpo_verl.rollout.sequence import EpisodeSequence, Generated
-from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Size, Task
 
 logger = logging.getLogger(__name__)
@@ -88,11 +87,7 @@ class SeedPolicy:
         Raises:
             ReplayError: it does not fit the run's limits, or its replies are not in the run's grammar.
         """
-        images = [decode_screenshot(screenshot) for screenshot in episode.screenshots]
-        if not images or len(images) != len(episode.replies):
-            raise ReplayError(
-                f"an episode must have one screenshot before each reply, got {len(images)} and {len(episode.replies)}"
-            )
+        images = episode.images()
         texts = [
             self._in_own_pixels(text, episode, Size(*image.size))
             for text, image in zip(episode.replies, images, strict=True)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from arpo_verl.files import replacing_directory
 from arpo_verl.policy.architecture import MAX_PIXELS, MERGE_SIZE, MIN_PIXELS, PATCH_SIZE, PolicySize, qwen_config
 from arpo_verl.policy.tokenizer import CHAT_TEMPLATE, train_tokenizer
 
@@ -104,19 +101,3 @@ def save_policy(directory: Path, model: Qwen2_5_VLForConditionalGeneration, proc
     model.save_pretrained(directory)
     processor.save_pretrained(directory)
     processor.tokenizer.save_pretrained(directory)
-
-
-@contextmanager
-def replacing_directory(target: Path) -> Iterator[Path]:
-    """Give a scratch folder that takes `target`'s place when the block ends well, and vanishes when it does not."""
-    target = target.absolute()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        yield scratch
-        scratch.chmod(0o755)
-        if target.exists():
-            shutil.rmtree(target)
-        os.replace(scratch, target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)

@@ -1,49 +1,32 @@
-"""Demonstrations: the scripted expert plays the tasks on real desktops; screens and replies are kept for imitation."""
+"""Demonstrations: the scripted expert plays the tasks on real desktops; its episodes are recorded, for imitation."""
 
 from __future__ import annotations
 
-import io
-import json
+import asyncio
 import logging
-import queue
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
-from PIL import Image
 from tqdm import tqdm
 
-from arpo_verl.actions.ui_tars import Reply, format_reply, parse_reply
-from arpo_verl.environments.base import DesktopEnvironment
+from arpo_verl.actions.ui_tars import Reply, format_reply
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.factory import environment_factory
+from arpo_verl.environments.threaded import ThreadedDesktop
 from arpo_verl.errors import DesktopError, TaskError
+from arpo_verl.files import replacing_directory
+from arpo_verl.records.recorder import record_episode
+from arpo_verl.rollout.blocking import BlockingDesktop, play_blocking, run_blocking
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.episode import Episode
+from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.types import Size, Task
 
 logger = logging.getLogger(__name__)
 
 ExpertFor = Callable[[str], Sequence[Reply]]
-
-
-@dataclass(frozen=True)
-class Demonstration:
-    """One solved episode: what the expert saw before each reply, and the reply as the policy has to write it."""
-
-    task_id: str
-    instruction: str
-    screenshots: tuple[bytes, ...]
-    replies: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if not self.replies or len(self.screenshots) != len(self.replies):
-            raise ValueError(
-                f"a demonstration must have one screenshot before each of at least one reply, "
-                f"got {len(self.screenshots)} and {len(self.replies)}"
-            )
+Job = tuple[int, Task]
 
 
 def collect_demonstrations(
@@ -53,7 +36,7 @@ def collect_demonstrations(
     image_size: Callable[[Size], Size],
     *,
     repeats: int,
-) -> list[Demonstration]:
+) -> list[Episode]:
     """Have the expert play each task `repeats` times, on `environment.num_desktops` desktops at once.
 
     Args:
@@ -64,148 +47,83 @@ def collect_demonstrations(
         repeats: of each task: screens differ a little from one time to the next.
 
     Returns:
-        Demonstrations by task, in the order of `tasks`.
+        Solved episodes by task, in the order of `tasks`.
 
     Raises:
         TaskError: an expert's script does not solve its task.
         DesktopError: `environment.max_attempts` desktops failed at one demonstration.
     """
-    jobs = [task for _ in range(repeats) for task in tasks]
-    with _desktops(environment) as desktops, ThreadPoolExecutor(environment.num_desktops) as threads:
-        futures = {
-            threads.submit(_play_with_retries, task, expert(task.task_id), desktops, environment, image_size): number
-            for number, task in enumerate(jobs)
-        }
-        done: dict[int, Demonstration] = {}
+    screen = environment.screen_size
+    jobs = enumerate(task for _ in range(repeats) for task in tasks)
+    done: dict[int, Episode] = {}
+
+    async def play_job(job: Job, desktop: BlockingDesktop) -> None:
+        number, task = job
+        arguments = task, expert(task.task_id), desktop, image_size(screen), screen
+        done[number] = await asyncio.get_running_loop().run_in_executor(threads, play_expert, *arguments)
+        progress.update()
+
+    async def play_all() -> None:
+        slots = [
+            asyncio.create_task(_play_in_slot(slot, jobs, play_job, environment))
+            for slot in range(environment.num_desktops)
+        ]
         try:
-            for future in tqdm(as_completed(futures), total=len(jobs), desc="demonstrations", unit="episode"):
-                done[futures[future]] = future.result()
-        except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
+            await asyncio.gather(*slots)
+        finally:
+            for slot in slots:
+                slot.cancel()
+            await asyncio.gather(*slots, return_exceptions=True)
+
+    with (
+        ThreadPoolExecutor(environment.num_desktops) as threads,
+        tqdm(total=repeats * len(tasks), desc="demonstrations", unit="episode") as progress,
+    ):
+        run_blocking(play_all())
     return [done[repeat * len(tasks) + number] for number in range(len(tasks)) for repeat in range(repeats)]
 
 
-def _play_with_retries(
-    task: Task,
-    replies: Sequence[Reply],
-    desktops: queue.Queue[_Slot],
+async def _play_in_slot(
+    slot: int,
+    jobs: Iterator[Job],
+    play_job: Callable[[Job, BlockingDesktop], Awaitable[None]],
     environment: EnvironmentConfig,
-    image_size: Callable[[Size], Size],
-) -> Demonstration:
-    slot = desktops.get()
-    try:
-        for attempt in range(1, environment.max_attempts + 1):
+) -> None:
+    """Play one job after the other on one desktop, and a failed one again on a fresh one."""
+    job, failures = next(jobs, None), 0
+    for generation in count(1):
+        with ThreadedDesktop(environment, f"demonstration-{slot}.{generation}") as desktop:
             try:
-                return play_expert(task, replies, slot.desktop, image_size)
+                while job is not None:
+                    await play_job(job, desktop)
+                    job, failures = next(jobs, None), 0
+                return
             except (DesktopError, TaskError) as error:
                 # A busy machine may draw a window later than the script clicks it: that too deserves a second try.
-                logger.warning("demonstration of %s, attempt %d: %s", task.task_id, attempt, error)
-                slot.renew()
-                if attempt == environment.max_attempts:
+                failures += 1
+                logger.warning("demonstration of %s, attempt %d: %s", job[1].task_id, failures, error)
+                if failures == environment.max_attempts:
                     raise
-    finally:
-        desktops.put(slot)
-    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def play_expert(
-    task: Task, replies: Sequence[Reply], desktop: DesktopEnvironment, image_size: Callable[[Size], Size]
-) -> Demonstration:
+def play_expert(task: Task, replies: Sequence[Reply], desktop: BlockingDesktop, image: Size, screen: Size) -> Episode:
     """Play one task to its end by the script, through the text that the policy will write.
 
     Raises:
         TaskError: the evaluator's score is not 1.
         DesktopError: the desktop failed.
     """
-    observation = desktop.reset(task)
-    screen = Size(*Image.open(io.BytesIO(observation.screenshot)).size)
-    image = image_size(screen)
-    screenshots, texts = [], []
-    for reply in replies:
-        screenshots.append(observation.screenshot)
-        texts.append(format_reply(reply, image, screen))
-        # Parsed back: what counts is where the policy's coarser coordinates click.
-        for action in parse_reply(texts[-1], image, screen).actions:
-            observation = desktop.step(action)
-    score = desktop.evaluate().score
-    if score != 1.0:
-        raise TaskError(f"the expert's script must solve task {task.task_id} with score 1, got {score:g}")
-    return Demonstration(task.task_id, task.instruction, tuple(screenshots), tuple(texts))
+    # Parsed back when played: what counts is where the policy's coarser coordinates click.
+    texts = [format_reply(reply, image, screen) for reply in replies]
+    config = GuiAgentConfig(max_steps=len(texts), max_screenshots=None)
+    episode = play_blocking(task, desktop, ScriptedConversation(replies_of(texts), image), config)
+    if episode.success != 1.0:
+        raise TaskError(f"the expert's script must solve task {task.task_id} with score 1, got {episode.success:g}")
+    return episode
 
 
-# --- Desktops ----------------------------------------------------------------------------------------------------
-
-
-class _Slot:
-    """A place for one desktop, used by one thread at a time."""
-
-    def __init__(self, environment: EnvironmentConfig, number: int) -> None:
-        self._environment = environment
-        self._number = number
-        self._renewals = 0
-        self.desktop = self._make()
-
-    def renew(self) -> None:
-        """Throw the desktop away and put a fresh one in its place."""
-        self.desktop.close()
-        self._renewals += 1
-        self.desktop = self._make()
-
-    def _make(self) -> DesktopEnvironment:
-        name = f"demonstration-{self._number}.{self._renewals + 1}"
-        return environment_factory(self._environment)(self._environment, name)
-
-
-@contextmanager
-def _desktops(environment: EnvironmentConfig) -> Iterator[queue.Queue[_Slot]]:
-    slots = [_Slot(environment, number) for number in range(environment.num_desktops)]
-    free: queue.Queue[_Slot] = queue.Queue()
-    for slot in slots:
-        free.put(slot)
-    try:
-        yield free
-    finally:
-        for slot in slots:
-            slot.desktop.close()
-
-
-# --- On disk -----------------------------------------------------------------------------------------------------
-
-
-def save_demonstrations(path: Path, demonstrations: Sequence[Demonstration]) -> None:
-    """Write a zip: `demonstrations.json` names, for each reply, the screenshot by its digest; each is stored once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.part")
-    screenshots: dict[str, bytes] = {}
-    index = []
-    for demonstration in demonstrations:
-        names = [sha256(data).hexdigest() for data in demonstration.screenshots]
-        screenshots.update(zip(names, demonstration.screenshots, strict=True))
-        index.append(
-            {
-                "task_id": demonstration.task_id,
-                "instruction": demonstration.instruction,
-                "screenshots": names,
-                "replies": list(demonstration.replies),
-            }
-        )
-    with zipfile.ZipFile(scratch, "w") as archive:
-        for name, data in screenshots.items():
-            archive.writestr(name, data)
-        archive.writestr("demonstrations.json", json.dumps(index, ensure_ascii=False, indent=1))
-    scratch.replace(path)
-
-
-def load_demonstrations(path: Path) -> list[Demonstration]:
-    """Read what `save_demonstrations` wrote."""
-    with zipfile.ZipFile(path) as archive:
-        return [
-            Demonstration(
-                task_id=item["task_id"],
-                instruction=item["instruction"],
-                screenshots=tuple(archive.read(name) for name in item["screenshots"]),
-                replies=tuple(item["replies"]),
-            )
-            for item in json.loads(archive.read("demonstrations.json"))
-        ]
+def save_demonstrations(folder: Path, episodes: Sequence[Episode]) -> None:
+    """Write `folder` as a folder of recorded episodes, whole or not at all."""
+    with replacing_directory(folder) as scratch:
+        for number, episode in enumerate(episodes):
+            record_episode(scratch, episode, uid="expert", session=number)

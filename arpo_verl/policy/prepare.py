@@ -10,17 +10,14 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from arpo_verl.config import require
+from arpo_verl.config import check_fields, number, require, whole
 from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.files import replacing_directory
 from arpo_verl.policy.architecture import MAX_PIXELS, MERGE_SIZE, MIN_PIXELS, PATCH_SIZE, PolicySize
-from arpo_verl.policy.demonstrations import (
-    Demonstration,
-    collect_demonstrations,
-    load_demonstrations,
-    save_demonstrations,
-)
+from arpo_verl.policy.demonstrations import collect_demonstrations, save_demonstrations
+from arpo_verl.records.recorded import RecordedEpisode, read_episodes
 from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks import load_tasks
@@ -47,21 +44,20 @@ class PolicyConfig:
     """Of the weights and of the order of demonstrations."""
     tasks: str = "embedded"
     """As `load_tasks` takes it; the expert must know each of them."""
-    target_success: float = 0.36
+    target_success: Annotated[
+        float, number(lambda x: 0 < x < 1, "between 0 and 1", "0.36 leaves RL something to learn")
+    ] = 0.36
     """See `WarmStartConfig.target_success`."""
     floor: float = 0.0
     """See `WarmStartConfig.floor`."""
-    demonstrations_per_task: int = 1
+    demonstrations_per_task: Annotated[int, whole(1, "at least 1")] = 1
     """More only pay where a task's screens differ from one time to the next."""
-    num_desktops: int = 3
+    num_desktops: Annotated[int, whole(1, "at least 1")] = 3
     """Desktops that demonstrations are played on at once."""
     size: PolicySize = field(default_factory=PolicySize)
 
     def __post_init__(self) -> None:
-        for name in ("demonstrations_per_task", "num_desktops"):
-            require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        ok = 0 < self.target_success < 1
-        require(ok, "target_success", "between 0 and 1", self.target_success, "0.36 leaves RL something to learn")
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -82,6 +78,7 @@ def prepare_policy(out_dir: Path | str, settings: PolicyConfig) -> PreparedPolic
         TaskError: a task is unusable here, unknown to the expert, or not solved by its script.
         DesktopError: the desktops kept failing.
         ConfigError: `out_dir` is a folder that holds something else.
+        ReplayError: the demonstrations beside it cannot be read; remove their folder.
     """
     out_dir = Path(out_dir)
     tasks = load_tasks(settings.tasks)
@@ -95,10 +92,12 @@ def prepare_policy(out_dir: Path | str, settings: PolicyConfig) -> PreparedPolic
     return PreparedPolicy(out_dir, _train(out_dir, settings, demonstrations, key), reused=False)
 
 
-def _train(out_dir: Path, settings: PolicyConfig, demonstrations: Sequence[Demonstration], key: str) -> dict[str, Any]:
+def _train(
+    out_dir: Path, settings: PolicyConfig, demonstrations: Sequence[RecordedEpisode], key: str
+) -> dict[str, Any]:
     """Build, warm-start and write the policy; returns its report."""
     from arpo_verl.plugin.chat import load_processor
-    from arpo_verl.policy.build import build_processor, corpus_tokenizer, random_model, replacing_directory, save_policy
+    from arpo_verl.policy.build import build_processor, corpus_tokenizer, random_model, save_policy
     from arpo_verl.policy.sequences import SequenceBuilder
     from arpo_verl.policy.warm_start import WarmStartConfig, imitate
 
@@ -128,7 +127,7 @@ def _report(settings: PolicyConfig, result: WarmStartResult, key: str, num_param
     }
 
 
-def _corpus(demonstrations: Sequence[Demonstration]) -> list[str]:
+def _corpus(demonstrations: Sequence[RecordedEpisode]) -> list[str]:
     texts = [part["text"] for message in build_messages("", kind=PROMPT) for part in message["content"]]
     for demonstration in demonstrations:
         texts += [demonstration.instruction, *demonstration.replies]
@@ -139,20 +138,21 @@ def _corpus(demonstrations: Sequence[Demonstration]) -> list[str]:
 # --- Demonstrations ----------------------------------------------------------------------------------------------
 
 
-def _demonstrations(out_dir: Path, settings: PolicyConfig, tasks: Sequence[Task]) -> list[Demonstration]:
+def _demonstrations(out_dir: Path, settings: PolicyConfig, tasks: Sequence[Task]) -> list[RecordedEpisode]:
     environment = EnvironmentConfig(num_desktops=settings.num_desktops)
     geometry = _geometry()
     key = _hash(_task_facts(tasks), dataclasses.asdict(geometry), settings.demonstrations_per_task)
-    path = out_dir.absolute().with_name(f"{out_dir.name}-demonstrations-{key[:12]}.zip")
-    if path.exists():
-        logger.info("demonstrations are taken from %s", path)
-        return load_demonstrations(path)
-    check_tasks_run_here(tasks, environment)
-    demonstrations = collect_demonstrations(
-        tasks, expert_replies, environment, geometry.image_size, repeats=settings.demonstrations_per_task
-    )
-    save_demonstrations(path, demonstrations)
-    return demonstrations
+    folder = out_dir.absolute().with_name(f"{out_dir.name}-demonstrations-{key[:12]}")
+    if folder.exists():
+        logger.info("demonstrations are taken from %s", folder)
+    else:
+        check_tasks_run_here(tasks, environment)
+        repeats = settings.demonstrations_per_task
+        save_demonstrations(
+            folder, collect_demonstrations(tasks, expert_replies, environment, geometry.image_size, repeats=repeats)
+        )
+    place = {task.task_id: number for number, task in enumerate(tasks)}
+    return sorted(read_episodes(folder), key=lambda episode: place[episode.task_id])
 
 
 def _geometry() -> ImageGeometry:

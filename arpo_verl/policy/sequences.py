@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from PIL import Image
 
-from arpo_verl.policy.demonstrations import Demonstration
+from arpo_verl.records.recorded import RecordedEpisode
 from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.sequence import EpisodeSequence
-from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Size
 
 if TYPE_CHECKING:
@@ -79,9 +78,13 @@ class SequenceBuilder:
         """The size of a resized screenshot: what the coordinates in replies are in."""
         return self._chat.geometry.image_size(screen)
 
-    def build(self, demonstration: Demonstration) -> TokenSequence:
-        """Tokenize one demonstration: prompt with the first screenshot, then reply, screenshot, reply, ..."""
-        screenshots = [decode_screenshot(data) for data in demonstration.screenshots]
+    def build(self, demonstration: RecordedEpisode) -> TokenSequence:
+        """Tokenize one demonstration: prompt with the first screenshot, then reply, screenshot, reply, ...
+
+        Raises:
+            ReplayError: it has not one screenshot before each reply.
+        """
+        screenshots = demonstration.images()
         messages = build_messages(demonstration.instruction, kind=self._prompt)
         episode = EpisodeSequence(self._chat.prompt(messages, Size(*screenshots[0].size)))
         for turn, reply in enumerate(demonstration.replies):

@@ -7,12 +7,12 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from tqdm import tqdm
 
-from arpo_verl.config import require
+from arpo_verl.config import check_fields, number, require, whole
 from arpo_verl.policy.sequences import ImageStore, TokenSequence, reply_log_probs
 
 if TYPE_CHECKING:
@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_PositiveInt = Annotated[int, whole(1, "positive")]
+_PositiveFloat = Annotated[float, number(lambda x: x > 0, "positive")]
+
 
 @dataclass(frozen=True)
 class WarmStartConfig:
     """How long and how hard the policy imitates."""
 
-    target_success: float = 0.36
+    target_success: Annotated[
+        float, number(lambda x: 0 < x < 1, "between 0 and 1", "0.36 leaves RL something to learn")
+    ] = 0.36
     """Stop once the expert's own replies have this probability, as a mean over the tasks, under sampling at
     temperature 1. It does not depend on the machine's speed, and needs no desktop. Desktops measure more (0.39 here was
     0.51 there, over 96 episodes): other words, or a click some pixels beside the expert's, may solve a task too."""
@@ -33,24 +38,21 @@ class WarmStartConfig:
     """Least probability of each single task. Imitation knows a few tasks well before it knows others at all; with a
     floor it goes on gently, on the tasks below it and some of the others, until each is solved now and then: as the
     paper's filter leaves them (a task is kept when the base model solves it at least once in 16 rollouts)."""
-    learning_rate: float = 2e-3
-    batch_size: int = 4
+    learning_rate: _PositiveFloat = 2e-3
+    batch_size: _PositiveInt = 4
     """Demonstrations of one update."""
-    warmup_updates: int = 30
+    warmup_updates: _PositiveInt = 30
     weight_decay: float = 0.01
-    max_grad_norm: float = 1.0
-    max_epochs: int = 120
+    max_grad_norm: _PositiveFloat = 1.0
+    max_epochs: _PositiveInt = 120
     """Passes over the demonstrations after which it ends below the target, with a warning."""
     seed: int = 0
     """Of the order of demonstrations."""
 
     def __post_init__(self) -> None:
-        ok = 0 < self.target_success < 1
-        require(ok, "target_success", "between 0 and 1", self.target_success, "0.36 leaves RL something to learn")
+        check_fields(self)
         ok = 0 <= self.floor <= self.target_success
         require(ok, "floor", f"from 0 to target_success ({self.target_success:g})", self.floor)
-        for name in ("learning_rate", "batch_size", "warmup_updates", "max_grad_norm", "max_epochs"):
-            require(getattr(self, name) > 0, name, "positive", getattr(self, name))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Recorded episodes and demonstrations, read back from disk."""
+"""Recorded episodes, read back from disk."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+
+from PIL import Image
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.records.recorder import EPISODE_FILE, TOKENS_FILE
+from arpo_verl.records.episode_folder import EPISODE_FILE, TOKENS_FILE
 from arpo_verl.rollout.sequence import Generated
-from arpo_verl.types import Size, StopReason
+from arpo_verl.rollout.vision import decode_screenshot
+from arpo_verl.types import Size
 
 
 @dataclass(frozen=True)
@@ -40,20 +42,33 @@ class RecordedEpisode:
     validation: bool = False
     reward_extra_info: dict[str, Any] = field(default_factory=dict)
 
+    def images(self) -> list[Image.Image]:
+        """The screenshots as a policy is shown them, one before each reply.
+
+        Raises:
+            ReplayError: there are not as many of both, or none.
+        """
+        if not self.screenshots or len(self.screenshots) != len(self.replies):
+            raise ReplayError(
+                "an episode must have one screenshot before each reply, got "
+                f"{len(self.screenshots)} and {len(self.replies)} in {self.source}"
+            )
+        return [decode_screenshot(screenshot) for screenshot in self.screenshots]
+
 
 def read_episodes(source: Path | str) -> Iterator[RecordedEpisode]:
-    """All episodes of a run's trajectory folder, in the order in which they were made, or all demonstrations of a zip.
+    """All episodes of a run's trajectory folder, in the order in which they were made.
 
     Raises:
         ReplayError: there are none, or one cannot be read.
     """
     source = Path(source)
     try:
-        yield from _read_demonstrations(source) if source.is_file() else _read_folder(source)
-    except (OSError, KeyError, TypeError, ValueError, BadZipFile) as error:
+        yield from _read_folder(source)
+    except (OSError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, ReplayError):
             raise
-        raise ReplayError(f"{source} must hold recorded episodes or demonstrations, but: {error!r}") from error
+        raise ReplayError(f"{source} must hold recorded episodes, but: {error!r}") from error
 
 
 def _read_folder(folder: Path) -> Iterator[RecordedEpisode]:
@@ -98,21 +113,3 @@ def _screenshots(folder: Path, names: list[str]) -> tuple[bytes, ...]:
 
 def _tuple(values: list[float] | None) -> tuple[float, ...] | None:
     return None if values is None else tuple(values)
-
-
-def _read_demonstrations(path: Path) -> Iterator[RecordedEpisode]:
-    from arpo_verl.policy.demonstrations import load_demonstrations
-
-    for number, demonstration in enumerate(load_demonstrations(path)):
-        yield RecordedEpisode(
-            source=f"{path}, demonstration {number}",
-            task_id=demonstration.task_id,
-            instruction=demonstration.instruction,
-            # `collect_demonstrations` keeps none that the evaluator did not give 1.
-            success=1.0,
-            reward=1.0,
-            stop_reason=StopReason.FINISHED.value,
-            screenshots=demonstration.screenshots,
-            replies=demonstration.replies,
-            reward_extra_info={"success": 1.0, "format_error": 0.0},
-        )

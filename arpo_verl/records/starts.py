@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from arpo_verl import __version__
-from arpo_verl.versions import OPTIONAL, TESTED, installed_version
+from arpo_verl.versions import OPTIONAL, TESTED, __version__, installed_version
 
 STARTS_FILE = "starts.jsonl"
 # Whole sections, and single values where a section holds what is secret (environment.password) or much.

@@ -6,12 +6,12 @@ import math
 import random
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.config import ALL_EQUAL, BELOW_FLOOR, MOST_LIKELY, NEWEST, RANDOM, SHORTEST, ReplayConfig
+from arpo_verl.replay.config import ALL_EQUAL, BELOW_FLOOR, MOST_LIKELY, ReplayConfig
 from arpo_verl.replay.store.success_store import StoredTrajectory, SuccessStore
 
 # A lone rollout has no group to be compared with: replacing it would swap data for a zero advantage.
@@ -151,8 +151,9 @@ def _candidates(
         is_young = config.max_age_steps is None or step - trajectory.step <= config.max_age_steps
         if is_young and trajectory not in candidates:
             candidates.append(trajectory)
-    # Drawn first: a sort keeps the order of equals.
-    return sorted(rng.sample(candidates, len(candidates)), key=_PREFERENCE[config.choice])
+    drawn = rng.sample(candidates, len(candidates))
+    # A sort keeps the order of equals.
+    return sorted(drawn, key=_log_prob, reverse=True) if config.choice == MOST_LIKELY else drawn
 
 
 def _log_prob(trajectory: StoredTrajectory) -> float:
@@ -160,15 +161,6 @@ def _log_prob(trajectory: StoredTrajectory) -> float:
     if trajectory.rollout_log_probs is None:
         return -math.inf
     return sum(compress(trajectory.rollout_log_probs, trajectory.response_mask))
-
-
-_PREFERENCE: dict[str, Callable[[StoredTrajectory], float]] = {
-    RANDOM: lambda trajectory: 0,
-    NEWEST: lambda trajectory: -trajectory.step,
-    SHORTEST: lambda trajectory: sum(trajectory.response_mask),
-    MOST_LIKELY: lambda trajectory: -_log_prob(trajectory),
-}
-"""By `replay.choice`: the least is used first."""
 
 
 def _replace(

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from arpo_verl.config import require
+from arpo_verl.config import Rule, check_fields, number, one_of, require, text, truth, whole
 
 STANDARD_DEVIATIONS = ("population", "sample")
 ALL_FAILED, ALL_EQUAL, BELOW_FLOOR = TRIGGERS = ("all_failed", "all_equal", "below_floor")
 SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async", "separate_async")}
-NONE, TRUNCATED, CLIP = CORRECTIONS = ("none", "truncated", "clip")
+NONE, TRUNCATED = CORRECTIONS = ("none", "truncated")
 FIFO, FULLEST_TASK, LEAST_RECENTLY_REPLAYED = EVICTIONS = ("fifo", "fullest_task", "least_recently_replayed")
-RANDOM, NEWEST, SHORTEST, MOST_LIKELY = CHOICES = ("random", "newest", "shortest", "most_likely")
+RANDOM, MOST_LIKELY = CHOICES = ("random", "most_likely")
 SCREENSHOT_ENCODINGS = ("as_sent", "webp")
+
+_TRAIN_WITHOUT = "set replay.enable=false to train without replay"
+
+
+def _share(remedy: str = "") -> Rule:
+    return number(lambda x: 0 < x <= 1, "in (0, 1]", remedy)
 
 
 @dataclass(frozen=True)
@@ -26,118 +31,97 @@ class ReplayConfig:
     Sources: ARPO, arXiv 2505.16282, and its public code, called the reference below.
     """
 
-    enable: bool = True
+    enable: Annotated[bool, truth()] = True
     """False trains with exactly stock GRPO: nothing is stored or injected, and `std` and `epsilon` have no effect."""
 
-    capacity_per_task: int = 8
+    capacity_per_task: Annotated[int, whole(1, "positive", _TRAIN_WITHOUT)] = 8
     """Successes kept for each task, oldest dropped first. The paper's and the reference's buffer holds 8."""
 
-    capacity_bytes: int = 4 * 1024**3
+    capacity_bytes: Annotated[int, whole(1, "positive", _TRAIN_WITHOUT)] = 4 * 1024**3
     """Budget in bytes over all tasks, in memory and on disk together. 4 GiB hold about 1,200 trajectories of 15
     screenshots of 0.24 MB (1080p PNG, plain background); the reference has no bound."""
 
-    eviction: str = "fifo"
+    eviction: Annotated[str, one_of(EVICTIONS)] = "fifo"
     """Which success leaves when a bound is reached. `fifo`: the oldest, as in the paper. `fullest_task`: over the byte
     budget, the oldest of the task with the most, so that the many successes of easy tasks do not push out the only one
     of a hard task, which is the one that replay is for. `least_recently_replayed`: the one that was stored or replayed
     longest ago, so that what still helps stays."""
 
-    spill_dir: str | None = None
+    spill_dir: Annotated[str | None, text("a folder or null")] = None
     """Folder for screenshots that `memory_bytes` does not hold, on a local disk; null keeps all in memory. Scratch:
     emptied at the end, and after a kill by the next run. Checkpoints are elsewhere."""
 
-    memory_bytes: int = 1024**3
+    memory_bytes: Annotated[int, whole(1, "positive")] = 1024**3
     """With `spill_dir`, the part of `capacity_bytes` that may be in memory; without, unused. The oldest spill first."""
 
-    screenshot_encoding: str = "as_sent"
+    screenshot_encoding: Annotated[str, one_of(SCREENSHOT_ENCODINGS)] = "as_sent"
     """`as_sent`: as the desktop sent them. `webp`: as lossless WebP where that is smaller, about a quarter of a PNG's
     size, for up to half a second of one core a screenshot before the next step; the same pixels either way."""
 
-    seed_from: str | None = None
+    seed_from: Annotated[str | None, text("a folder or null")] = None
     """Folder of a store to begin with, as `arpo-verl replay seed` or another run's checkpoint makes it; null begins
     empty. A run that resumes takes its own checkpoint's store instead."""
 
-    trigger: str = ALL_FAILED
+    trigger: Annotated[str, one_of(TRIGGERS)] = ALL_FAILED
     """Which groups get a replay. `all_failed`: spread and mean of the scores lie below both thresholds; such a group
     teaches nothing without one. The paper's experiments and the reference. `all_equal`: the spread does, whatever the
     mean; for graded evaluators, where a group whose rollouts all got 0.6 teaches as little (the paper's wording).
     `below_floor`: the mean does, whatever the spread; for tasks so rarely solved that one success in eight should not
     stay alone. A replay always scores higher than the rollout that it replaces."""
 
-    std_threshold: float = 0.05
+    std_threshold: Annotated[float, _share()] = 0.05
     """The spread: population standard deviation of a group's scores. Reference."""
 
-    mean_threshold: float = 0.2
+    mean_threshold: Annotated[float, _share()] = 0.2
     """The floor: mean of a group's scores, which tells all failed from all solved. Reference."""
 
-    probability: float = 1.0
+    probability: Annotated[float, _share(_TRAIN_WITHOUT)] = 1.0
     """That a group which triggers gets its replay. 1 is the paper's; less keeps some failed groups as they are, so that
     hard tasks are not learnt from the same few successes alone."""
 
-    max_share: float = 1.0
+    max_share: Annotated[float, _share(_TRAIN_WITHOUT)] = 1.0
     """Most replayed rows in a batch, as a share of its rows; which groups go without is drawn by `seed`. The paper sets
     no limit, and one row a group is one already; less bounds how far off-policy a batch can be."""
 
-    max_age_steps: int | None = None
+    max_age_steps: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
     """Training steps after which a success is no longer replayed (it stays stored); null: at any age, as in the paper.
     The older, the further from the policy that learns from it. veRL's `max_off_policy_threshold` is about rollouts
     that were waiting, and leaves replays alone."""
 
-    choice: str = RANDOM
-    """Which of a task's successes is replayed; draws among equals. `random`: any; the paper. `newest`: of the latest
-    step, the nearest to the policy that learns from it. `shortest`: with the fewest tokens written, since a detour that
-    happened to succeed is not worth learning. `most_likely`: whose replies were the most probable, all together, to the
-    policy that wrote them: the least owed to luck; those without recorded log-probs come last. All but `random`
-    replay one success again and again while it stays the first."""
+    choice: Annotated[str, one_of(CHOICES)] = RANDOM
+    """Which of a task's successes is replayed. `random`: any; the paper. `most_likely`: whose replies were the most
+    probable, all together, to the policy that wrote them: the least owed to luck; those without recorded log-probs come
+    last, equals are drawn from. It replays one success again and again while that stays the first."""
 
-    correction: str = NONE
+    correction: Annotated[str, one_of(CORRECTIONS)] = NONE
     """What a replayed token's gradient is multiplied with, since another policy wrote it; rho is its probability now
     over that when it was written. `none`: 1; the paper. `truncated`: min(rho, `correction_bound`), as in veRL's TIS.
-    `clip`: the same, and 0 where rho has left [1/bound, bound] in the advantage's direction: PPO's clip around the
-    policy that wrote the token, with a wide range. Trajectories without recorded log-probs (demonstrations) get 1.
-    veRL's own `algorithm.rollout_correction.rollout_is` does the like for all rows; one of the two at a time."""
+    Trajectories without recorded log-probs (demonstrations) get 1. veRL's own `algorithm.rollout_correction.rollout_is`
+    does the like for all rows; one of the two at a time."""
 
-    correction_bound: float = 2.0
+    correction_bound: Annotated[float, number(lambda x: x > 1, "a number above 1")] = 2.0
     """Bound of rho, above 1. 2 is veRL's own for truncated importance sampling."""
 
-    prefetch: int = 4
+    prefetch: Annotated[int, whole(0, "a whole number from 0")] = 4
     """Replays whose pixel values may be rebuilt while other groups still generate, and wait in the trainer's memory (15
     screenshots of 1080p are 0.7 GiB); 0 rebuilds all once the batch is complete. No influence on what is replayed."""
 
-    success_threshold: float = 0.5
+    success_threshold: Annotated[float, _share()] = 0.5
     """Least score of a success worth storing. Most OSWorld evaluators give 0 or 1; the few graded ones give fractions,
     and the reference's 0.1 stores what its own trigger (mean below 0.2) calls a failure."""
 
-    std: str = "population"
+    std: Annotated[str, one_of(STANDARD_DEVIATIONS, " or ".join(STANDARD_DEVIATIONS))] = "population"
     """Sigma of the advantage (r - mean) / sigma: `population` as in the paper's worked example, (1, 0 x 7) ->
     +2.65, -0.38; `sample` as in stock GRPO and the reference (+2.47, -0.35)."""
 
-    epsilon: float = 1e-6
+    epsilon: Annotated[float, number(lambda x: x > 0, "positive")] = 1e-6
     """Added to sigma so that a group of equal rewards gets 0 and not 0/0. Stock GRPO's value."""
 
-    seed: int = 0
+    seed: Annotated[int, whole(0, "a whole number from 0")] = 0
     """Seed of the choice of a replay: with step and task it fixes the choice, whatever order rollouts end in."""
 
     def __post_init__(self) -> None:
-        require(isinstance(self.enable, bool), "replay.enable", "true or false", self.enable)
-        off = "set replay.enable=false to train without replay"
-        require(_is_int(self.capacity_per_task, 1), "replay.capacity_per_task", "positive", self.capacity_per_task, off)
-        require(_is_int(self.capacity_bytes, 1), "replay.capacity_bytes", "positive", self.capacity_bytes, off)
-        require(self.eviction in EVICTIONS, "replay.eviction", f"one of {', '.join(EVICTIONS)}", self.eviction)
-        require(_is_int(self.memory_bytes, 1), "replay.memory_bytes", "positive", self.memory_bytes)
-        for name in ("spill_dir", "seed_from"):
-            value = getattr(self, name)
-            require(
-                value is None or (isinstance(value, str) and bool(value)), f"replay.{name}", "a folder or null", value
-            )
-        require(self.choice in CHOICES, "replay.choice", f"one of {', '.join(CHOICES)}", self.choice)
-        encodings = f"one of {', '.join(SCREENSHOT_ENCODINGS)}"
-        got = self.screenshot_encoding
-        require(got in SCREENSHOT_ENCODINGS, "replay.screenshot_encoding", encodings, got)
-        require(self.trigger in TRIGGERS, "replay.trigger", f"one of {', '.join(TRIGGERS)}", self.trigger)
-        require(_within(self.std_threshold, 0, 1), "replay.std_threshold", "in (0, 1]", self.std_threshold)
-        require(_within(self.mean_threshold, 0, 1), "replay.mean_threshold", "in (0, 1]", self.mean_threshold)
-        require(_within(self.success_threshold, 0, 1), "replay.success_threshold", "in (0, 1]", self.success_threshold)
+        check_fields(self, "replay")
         require(
             self.success_threshold >= self.mean_threshold,
             "replay.success_threshold",
@@ -145,19 +129,6 @@ class ReplayConfig:
             self.success_threshold,
             "else a failure of one group could be replayed as a success in the next",
         )
-        require(_within(self.probability, 0, 1), "replay.probability", "in (0, 1]", self.probability, off)
-        require(_within(self.max_share, 0, 1), "replay.max_share", "in (0, 1]", self.max_share, off)
-        age_ok = self.max_age_steps is None or _is_int(self.max_age_steps, 1)
-        require(age_ok, "replay.max_age_steps", "a whole number from 1, or null", self.max_age_steps)
-        require(
-            self.correction in CORRECTIONS, "replay.correction", f"one of {', '.join(CORRECTIONS)}", self.correction
-        )
-        bound_ok = _within(self.correction_bound, 1, math.inf)
-        require(bound_ok, "replay.correction_bound", "a number above 1", self.correction_bound)
-        require(_is_int(self.prefetch, 0), "replay.prefetch", "a whole number from 0", self.prefetch)
-        require(self.std in STANDARD_DEVIATIONS, "replay.std", " or ".join(STANDARD_DEVIATIONS), self.std)
-        require(_within(self.epsilon, 0, math.inf), "replay.epsilon", "positive", self.epsilon)
-        require(_is_int(self.seed, 0), "replay.seed", "a whole number from 0", self.seed)
 
 
 def check_sampler(name: str, trainer_mode: str) -> None:
@@ -193,13 +164,3 @@ def check_one_correction(replay: ReplayConfig, algorithm: Mapping[str, Any]) -> 
             replay.correction,
             "that weighs every row, replays among them, and they would be weighed twice; turn one of the two off",
         )
-
-
-def _is_int(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _within(value: Any, above: float, most: float) -> bool:
-    """Whether `value` is a finite number in (above, most]."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return is_number and above < value <= most

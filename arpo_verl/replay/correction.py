@@ -8,29 +8,22 @@ from __future__ import annotations
 
 import torch
 
-from arpo_verl.replay.config import CLIP, NONE, ReplayConfig
+from arpo_verl.replay.config import NONE, ReplayConfig
 
 # exp(20): far beyond any bound, still finite in float32. veRL's own.
 _MAX_LOG_RATIO = 20.0
 
 
-def correction_weights(log_ratio_RT: torch.Tensor, advantages_RT: torch.Tensor, config: ReplayConfig) -> torch.Tensor:
+def correction_weights(log_ratio_RT: torch.Tensor, config: ReplayConfig) -> torch.Tensor:
     """The factor of each token by `config.correction`, of the shape of `log_ratio_RT`.
 
     Args:
         log_ratio_RT: log rho; of each token, its log-prob under the policy of this step less that under the policy
             that wrote it.
-        advantages_RT: of the same tokens; only the sign counts.
     """
     if config.correction == NONE:
         return torch.ones_like(log_ratio_RT)
-    ratio_RT = _ratio(log_ratio_RT)
-    weights_RT = ratio_RT.clamp(max=config.correction_bound)
-    if config.correction == CLIP:
-        too_high = (advantages_RT > 0) & (ratio_RT > config.correction_bound)
-        too_low = (advantages_RT < 0) & (ratio_RT < 1 / config.correction_bound)
-        return weights_RT.masked_fill(too_high | too_low, 0.0)
-    return weights_RT
+    return _ratio(log_ratio_RT).clamp(max=config.correction_bound)
 
 
 def correction_metrics(log_ratio_N: torch.Tensor, weights_N: torch.Tensor, bound: float) -> dict[str, float]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from arpo_verl.actions.grammars import GRAMMARS
-from arpo_verl.config import require
+from arpo_verl.config import check_fields, number, one_of, require, text, whole
 from arpo_verl.rollout.prompts import PROMPT_GRAMMARS
 
 ALL, FAILURES_AND_REPLAYS, NONE = RECORDS = ("all", "failures_and_replays", "none")
@@ -20,66 +20,50 @@ class GuiAgentConfig:
     screenshot) and `rollout.response_length` (everything after); see `check_lengths`.
     """
 
-    max_steps: int = 15
+    max_steps: Annotated[int, whole(1)] = 15
     """Replies of the model in one episode; the paper's limit. Several actions in one reply are one step."""
     max_screenshots: int | None = 15
     """Screenshots that the model is shown, the first included; the episode stops when it would need one more, since
     the history is one sequence and no screenshot leaves it. One reply follows each, so more than `max_steps` cannot
     be used. None: `max_steps`."""
-    max_reply_tokens: int = 512
+    max_reply_tokens: Annotated[int, whole(1)] = 512
     """Tokens of one reply. A reply that has not ended by then is malformed. UI-TARS-1.5 writes 50 to 300."""
-    prompt: str = "ui_tars_15"
+    prompt: Annotated[str, one_of(PROMPT_GRAMMARS)] = "ui_tars_15"
     """`ui_tars_15`: the prompt that UI-TARS-1.5 was trained with, some 400 tokens. `compact`: one sentence and the
     task, for a small policy that learned the action space by imitation and pays for each prompt token. `qwen25_vl`,
     `qwen3_vl`: the `computer_use` tool of these models, some 500 tokens."""
-    grammar: str = "ui_tars"
+    grammar: Annotated[str, one_of(GRAMMARS)] = "ui_tars"
     """How the model writes its actions. `ui_tars`: `Action: click(...)`; `qwen25_vl`: the `computer_use` tool call in
     pixels of the resized screenshot; `qwen3_vl`: the same in thousandths. It must be the one that `prompt` asks for."""
-    language: str = "English"
+    language: Annotated[str, text("a name")] = "English"
     """Of the thoughts; `compact` asks for none."""
-    trajectory_dir: str | None = None
+    trajectory_dir: Annotated[str | None, text("a folder or null")] = None
     """Where each episode is written with its screenshots; None records nothing. See docs/trajectories.md."""
-    record: str = ALL
+    record: Annotated[str, one_of(RECORDS)] = ALL
     """Which episodes keep their screenshots, which are nearly all of a record's bytes. `all`. `failures_and_replays`:
     a full success keeps its text and numbers alone, and gets its screenshots back when it is replayed; a good policy's
     successes are many and alike. `none`: nothing is written."""
-    record_share: float = 1.0
+    record_share: Annotated[float, number(lambda x: 0 <= x <= 1, "in [0, 1]")] = 1.0
     """Share of the groups that are recorded: whole groups, so that failures can be compared with successes, drawn by
     their uid, so that every worker draws alike. 1 is all; 0 is none, but for `groups.jsonl`."""
-    trajectory_budget_bytes: int | None = 20 * 1024**3
+    trajectory_budget_bytes: Annotated[int | None, whole(1, "a whole number of bytes from 1, or null")] = 20 * 1024**3
     """Bytes of all records together; None has no bound. Over it, the screenshots of the oldest training steps are
     removed, then those of the oldest validations; texts and numbers stay, and so does the running step. 20 GiB hold
     some 6,000 episodes of 15 screenshots of 0.24 MB (1080p PNG, plain background)."""
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "max_reply_tokens"):
-            value = getattr(self, name)
-            require(_positive(value), f"gui_agent.{name}", "a whole number of at least 1", value)
+        check_fields(self, "gui_agent")
         if self.max_screenshots is not None:
             require(
-                _positive(self.max_screenshots) and self.max_screenshots <= self.max_steps,
+                whole(1).holds(self.max_screenshots) and self.max_screenshots <= self.max_steps,
                 "gui_agent.max_screenshots",
                 f"from 1 to gui_agent.max_steps ({self.max_steps}), since each is followed by one reply",
                 self.max_screenshots,
                 "set it to null to take max_steps",
             )
-        prompts = ", ".join(PROMPT_GRAMMARS)
-        require(self.prompt in PROMPT_GRAMMARS, "gui_agent.prompt", f"one of {prompts}", self.prompt)
-        grammars = ", ".join(GRAMMARS)
-        require(self.grammar in GRAMMARS, "gui_agent.grammar", f"one of {grammars}", self.grammar)
         fitting = PROMPT_GRAMMARS[self.prompt]
         expected = f"{' or '.join(fitting)}, which gui_agent.prompt={self.prompt} asks the model for"
         require(self.grammar in fitting, "gui_agent.grammar", expected, self.grammar)
-        require(isinstance(self.language, str) and bool(self.language), "gui_agent.language", "a name", self.language)
-        ok = self.trajectory_dir is None or (isinstance(self.trajectory_dir, str) and bool(self.trajectory_dir))
-        require(ok, "gui_agent.trajectory_dir", "a folder or null", self.trajectory_dir)
-        require(self.record in RECORDS, "gui_agent.record", f"one of {', '.join(RECORDS)}", self.record)
-        share = self.record_share
-        ok = isinstance(share, int | float) and not isinstance(share, bool) and math.isfinite(share) and 0 <= share <= 1
-        require(ok, "gui_agent.record_share", "in [0, 1]", share)
-        budget = self.trajectory_budget_bytes
-        ok = budget is None or _positive(budget)
-        require(ok, "gui_agent.trajectory_budget_bytes", "a whole number of bytes from 1, or null", budget)
 
     @property
     def recorded_in(self) -> str | None:
@@ -114,7 +98,3 @@ def check_lengths(config: GuiAgentConfig, response_length: int, screenshot_token
         response_length,
         "raise data.max_response_length, or lower gui_agent.max_reply_tokens or the processor's max_pixels",
     )
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

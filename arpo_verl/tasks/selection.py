@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from arpo_verl.config import require
+from arpo_verl.config import check_fields, require, truth, whole
 from arpo_verl.errors import TaskError
 from arpo_verl.tasks.loader import TaskPath, load_tasks
 from arpo_verl.types import Task
@@ -17,21 +18,19 @@ class TaskSelection:
 
     ids: Sequence[str] | None = None
     """Only these, as in a curriculum or a filtered training set; None: all."""
-    repeat: int = 1
+    repeat: Annotated[int, whole(1, "1 or more")] = 1
     """How often a training epoch draws each task: more groups of few tasks in one batch. Validation draws each once."""
-    skip_missing: bool = False
+    skip_missing: Annotated[bool, truth()] = False
     """Leave out tasks that an index names and that have no file."""
-    skip_unusable: bool = False
+    skip_unusable: Annotated[bool, truth()] = False
     """Leave out tasks that are malformed or that the installed OSWorld client does not know how to judge."""
 
     def __post_init__(self) -> None:
+        check_fields(self, "data.tasks")
         if self.ids is not None:
             ok = not isinstance(self.ids, str) and all(isinstance(i, str) for i in self.ids) and len(self.ids) > 0
             require(ok, "data.tasks.ids", "a list of at least one task id, or null", self.ids)
             object.__setattr__(self, "ids", tuple(self.ids))
-        require(isinstance(self.repeat, int) and self.repeat >= 1, "data.tasks.repeat", "1 or more", self.repeat)
-        for name in ("skip_missing", "skip_unusable"):
-            require(isinstance(getattr(self, name), bool), f"data.tasks.{name}", "true or false", getattr(self, name))
 
 
 def load_selected_tasks(path: TaskPath | Iterable[TaskPath], selection: TaskSelection) -> list[Task]:

@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from arpo_verl import __version__
 from arpo_verl.records.groups import TrainedRow
 from arpo_verl.records.live import REPLY_CHARACTERS, RunningEpisode
 from arpo_verl.records.run import Run, Snapshot
 from arpo_verl.records.summaries import EpisodeSummary
+from arpo_verl.versions import __version__
 
 COLUMNS = (
     "id",

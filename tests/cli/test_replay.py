@@ -9,10 +9,13 @@ from support import ROOT
 from support.queue_rows import screenshot
 from support.replay_trajectories import stored
 
+from arpo_verl.actions.reply import Reply
 from arpo_verl.cli.main import main
-from arpo_verl.policy.demonstrations import Demonstration, save_demonstrations
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.policy.demonstrations import collect_demonstrations, save_demonstrations
 from arpo_verl.replay.store.persistence import Fingerprint, load_store, save_store
 from arpo_verl.replay.store.success_store import SuccessStore
+from arpo_verl.types import Click, Finish, Point, Task
 
 PRINT = Fingerprint(tokenizer="aaaa", processor="bbbb", prompt="cccc")
 RECIPE = str(ROOT / "recipes" / "embedded.yaml")
@@ -91,19 +94,20 @@ def test_merge_takes_the_newest_of_all_once_and_keeps_bounds(tmp_path, capsys):
 def test_seed_makes_a_store_of_demonstrations_that_the_run_accepts(tmp_path, model_path, capsys):
     from arpo_verl.plugin.sampler import Replayer
 
-    replies = ("Thought: I click.\nAction: click(start_box='(20,20)')", "Action: finished(content='')")
-    demonstration = Demonstration("calc", "Press the key.", (screenshot(1), screenshot(2)), replies)
-    save_demonstrations(tmp_path / "demonstrations.zip", [demonstration])
+    replies = [Reply("I click.", (Click(Point(35, 38)),)), Reply("Done.", (Finish(),))]
+    tasks, environment = [Task("calc", "Press the key.", {})], EnvironmentConfig(provider="fake", num_desktops=1)
+    (episode,) = collect_demonstrations(tasks, lambda _: replies, environment, lambda screen: screen, repeats=1)
+    save_demonstrations(tmp_path / "demonstrations", [episode])
     overrides = ["--set", f"actor_rollout_ref.model.path={model_path}"]
     out = str(tmp_path / "seeds")
-    command = ["replay", "seed", str(tmp_path / "demonstrations.zip"), "--recipe", RECIPE, "--out", out, *overrides]
+    command = ["replay", "seed", str(tmp_path / "demonstrations"), "--recipe", RECIPE, "--out", out, *overrides]
     assert main(command) == 0
     assert "1 successes of 1 tasks" in capsys.readouterr().out
     gui_agent = {"prompt": "compact", "max_steps": 8, "max_screenshots": 8}
     kwargs = {"model_path": model_path, "replay": {"seed_from": out}, "gui_agent": gui_agent}
     (trajectory,) = Replayer(kwargs).store.trajectories()
     assert trajectory.task_id == "calc" and trajectory.rollout_log_probs is None
-    assert trajectory.screenshots == demonstration.screenshots
+    assert trajectory.screenshots == episode.screenshots
     assert main(command) == 2  # not over what is there
     assert "must be a new or empty folder" in capsys.readouterr().err
 

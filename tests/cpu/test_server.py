@@ -231,5 +231,6 @@ def test_engine_options_are_checked():
     assert engine_options({"transformers": {"max_batch_size": 3}}).max_batch_size == 3
     with pytest.raises(ConfigError, match="engine_kwargs.transformers.max_batch is not an option.*max_batch_size"):
         engine_options({"transformers": {"max_batch": 3}})
-    with pytest.raises(ConfigError, match="num_threads must be a positive integer"):
-        engine_options({"transformers": {"num_threads": 0}})
+    for name in ("max_batch_size", "max_batch_tokens", "kv_cache_tokens", "num_threads"):
+        with pytest.raises(ConfigError, match=rf"transformers\.{name} must be a positive integer, got 0"):
+            engine_options({"transformers": {name: 0}})

@@ -283,23 +283,6 @@ def test_proxies_without_a_file_of_them_are_refused(tmp_path, monkeypatch):
         check_provider(config("vmware", tmp_path, path_to_vm=str(tmp_path / "a.vmx"), proxy=True))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"provider": "vmware"}, "path_to_vm must be given with provider vmware"),
-        ({"provider": "azure", "path_to_vm": "g/vm", "num_desktops": 2}, "path_to_vm must be 2 machines, got 'g/vm'"),
-        ({"provider": "aws", "screen_size": (800, 600)}, "screen_size must be .* with OSWorld's own machine"),
-        ({"provider": "aws", "os_type": "Plan9"}, "os_type must be one of Ubuntu, Windows"),
-        ({"provider": "aws", "provider_options": {"a": 1}}, "provider_options must be empty with aws"),
-        ({"provider": "aws", "headless": "yes"}, "headless must be a truth value"),
-        ({"provider": "aws", "region": 1}, "region must be a name or null"),
-    ],
-)
-def test_a_recipe_that_cannot_be_meant_is_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        EnvironmentConfig(**{"screen_size": SCREEN} | options)
-
-
 @pytest.mark.parametrize(("name", "index"), [("desktop-12.3", 12), ("desktop", 0), ("desktop-4", 4)])
 def test_a_desktops_number_is_in_its_name(name, index):
     assert desktop_index(name) == index

@@ -105,3 +105,10 @@ def test_the_dataset_resumes_splits_and_travels_between_processes(task_dir):
     copy.resume_dataset_state()
     assert copy.tasks == rows.tasks
     assert [[t.task_id for t in part.tasks] for part in rows.split(2)] == [["task-0", "task-1"], ["task-2", "task-3"]]
+
+
+def test_the_spec_of_a_row_may_be_a_mapping_or_json():
+    extra_info = {"task_id": "a", "instruction": "b"}
+    for spec in ({"id": "a"}, '{"id": "a"}'):
+        task = read_task({"extra_info": {**extra_info, "spec": spec}})
+        assert (task.task_id, task.instruction, task.spec) == ("a", "b", {"id": "a"})

@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers, SampleEpisode
-from arpo_verl.records.film_strip import Frame, film_strip, thumbnail
 
 HOSTILE = "</code></pre><script>alert(1)</script>\n\n# [click](javascript:alert(1)) <img src=x onerror=alert(1)>"
 
@@ -60,9 +59,13 @@ def test_swanlab_gets_a_film_strip_an_episode(tmp_path):
     assert strip == episode("a").image.size
 
 
-def test_without_a_wandb_run_nothing_is_logged():
-    pytest.importorskip("wandb")
+def test_without_a_wandb_run_nothing_is_logged(monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    assert wandb.run is None
+    logged = []
+    monkeypatch.setattr(wandb, "log", lambda *values, **options: logged.append(values))
     EpisodeLoggers(["wandb"], None).log([episode("a")], step=1)
+    assert logged == []
 
 
 def test_what_a_model_writes_is_text_in_tensorboard(tmp_path, monkeypatch):
@@ -78,31 +81,3 @@ def test_what_a_model_writes_is_text_in_tensorboard(tmp_path, monkeypatch):
 def test_loggers_that_take_no_images_are_passed_over():
     assert not EpisodeLoggers(["console", "file", "mlflow"], None)
     assert EpisodeLoggers(["console", "tensorboard"], None) and EpisodeLoggers("tensorboard", None)
-
-
-def test_a_film_strip_puts_frames_in_rows_and_keeps_the_order():
-    colors = ["navy", "green", "maroon", "olive", "purple"]
-    strip = film_strip([Frame(png(color), color) for color in colors], width=100, columns=3)
-    row_height = strip.height // 2
-    centres = [(50 + 108 * (n % 3), 30 + row_height * (n // 3)) for n in range(5)]
-    expected = [Image.new("RGB", (1, 1), color).getpixel((0, 0)) for color in colors]
-    assert [strip.getpixel(centre) for centre in centres] == expected
-
-
-def test_where_the_agent_pointed_is_marked_at_the_scaled_place():
-    plain, marked = thumbnail(Frame(png("navy"), ""), 320), thumbnail(Frame(png("navy"), "", ((400, 200),)), 320)
-    changed = [
-        (x, y) for x in range(320) for y in range(240) if plain.getpixel((x, y)) != marked.getpixel((x, y))
-    ]  # fmt: skip
-    centre = [sum(values) / len(values) for values in zip(*changed, strict=True)]
-    assert centre == pytest.approx((200, 100), abs=1)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"no image", png("navy")[:100]])
-def test_a_missing_or_torn_screenshot_leaves_a_grey_frame(content):
-    assert thumbnail(Frame(content, ""), 80).size == (80, 60)
-    assert film_strip([Frame(content, "x")]).width > 300
-
-
-def test_an_episode_without_screenshots_has_a_strip_too():
-    assert film_strip([]).size[0] > 0

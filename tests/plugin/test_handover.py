@@ -1,10 +1,13 @@
+"""What the sampler hands to the estimator: labels of rows, and metrics that are returned empty and filled later."""
+
 import copy
 import pickle
 
 import torch
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+from verl.trainer.ppo.v1.utils import MetricsAggregator
 
-from arpo_verl.plugin.handover import RowLabel, labelled_rows
+from arpo_verl.plugin.handover import LateMetrics, RowLabel, labelled_rows
 
 
 def test_a_label_is_the_uid_with_more_to_it():
@@ -23,3 +26,25 @@ def test_stock_grpo_groups_labelled_rows_as_it_groups_plain_ones():
     plain = compute_grpo_outcome_advantage(rewards, mask, ["u", "u", "v"])
     labels = [RowLabel("u", "u_0_0", is_replay=True), RowLabel("u", "u_1_0"), RowLabel("v", "v_0_0")]
     assert torch.equal(compute_grpo_outcome_advantage(rewards, mask, labels)[0], plain[0])
+
+
+def logged(metrics):
+    aggregator = MetricsAggregator()
+    aggregator.add_step_metrics(metrics, sample_count=4)
+    return aggregator.get_aggregated_metrics()
+
+
+def test_what_is_filled_before_the_step_ends_is_logged_with_it_and_the_rest_is_not():
+    late = LateMetrics()
+    metrics = {"known": 1.0, **late.open(["filled", "left_empty"])}
+    late.fill({"filled": 2.5, "never_opened": 3.0})
+    assert logged(metrics) == {"known": 1.0, "filled": 2.5}
+
+
+def test_each_batch_of_a_step_keeps_its_own():
+    late, aggregator = LateMetrics(), MetricsAggregator()
+    for value in (1.0, 3.0):
+        metrics = late.open(["x/mean"])
+        late.fill({"x/mean": value})
+        aggregator.add_step_metrics(metrics, sample_count=4)
+    assert aggregator.get_aggregated_metrics() == {"x/mean": 2.0}

@@ -14,6 +14,7 @@ import pytest
 import ray
 from omegaconf import OmegaConf
 from ray.cluster_utils import Cluster
+from support.barrier import Barrier
 from support.loop_harness import DONE, HIT, ROW, ScriptedEngine, make_loop, recipe
 from support.ray_start import in_a_few_attempts
 
@@ -79,7 +80,7 @@ def wait_until(condition):
 
 async def hold_all(pool, number):
     """On which hosts `number` desktops are that are held together."""
-    together = asyncio.Barrier(number)
+    together = Barrier(number)
 
     async def hold():
         async with pool.lease("t") as desktop:
@@ -112,7 +113,7 @@ def test_episodes_of_a_node_that_dies_are_played_elsewhere_and_a_node_that_joins
     config = OmegaConf.merge(recipe({"trajectory_dir": str(tmp_path)}), {"environment": options})
     pool = connect_pool(config)
     wait_until(lambda: pool.status()["desktops_idle"] == 6)
-    in_the_middle = asyncio.Barrier(7)
+    in_the_middle = Barrier(7)
 
     class Pausing(ScriptedEngine):
         """Clicks twice and is done, in each attempt; waits before its second reply until the node is dead."""
@@ -157,7 +158,7 @@ def test_real_desktops_of_a_node_that_dies_end_with_it_and_others_go_on(nodes):
     pool = DesktopPool.connect(EnvironmentConfig(num_desktops=3, **options), name=uuid.uuid4().hex)
     wait_until(lambda: pool.status()["desktops_idle"] == 3)
     (task,) = [task for task in load_tasks("embedded") if task.task_id == "dialog-confirm-yes"]
-    held, dead = asyncio.Barrier(4), asyncio.Event()
+    held, dead = Barrier(4), asyncio.Event()
 
     async def episode():
         async with pool.lease(task.task_id) as desktop:

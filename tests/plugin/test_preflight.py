@@ -78,10 +78,11 @@ def test_a_wrong_value_is_named_with_what_to_do(check, override, error, says):
 
 def test_a_correction_of_replays_asks_for_log_probs_and_refuses_a_second_correction(check):
     check("replay.correction=truncated")
-    with pytest.raises(ConfigError, match="calculate_log_probs must be true with replay.correction=clip"):
-        check("replay.correction=clip", "actor_rollout_ref.rollout.calculate_log_probs=false")
-    with pytest.raises(ConfigError, match="none where algorithm.rollout_correction.rollout_is is set"):
-        check("replay.correction=truncated", "algorithm.rollout_correction.rollout_is=token")
+    with pytest.raises(ConfigError, match="calculate_log_probs must be true with replay.correction=truncated"):
+        check("replay.correction=truncated", "actor_rollout_ref.rollout.calculate_log_probs=false")
+    for option, value in (("rollout_is", "token"), ("bypass_mode", "true")):
+        with pytest.raises(ConfigError, match=f"none where algorithm.rollout_correction.{option} is set"):
+            check("replay.correction=truncated", f"algorithm.rollout_correction.{option}={value}")
 
 
 DOCKER = (

@@ -367,8 +367,6 @@ def replayed_batch(tq, rollouts, replaying, demonstration=False):
         ("truncated", 0.5, math.exp(0.5)),
         ("truncated", 1.0, 2.0),
         ("truncated", -1.0, math.exp(-1)),
-        ("clip", 0.5, math.exp(0.5)),
-        ("clip", 1.0, 0.0),
     ],
 )
 def test_a_correction_weighs_the_replay_and_no_other_row(
@@ -526,6 +524,10 @@ def test_the_jobs_desktops_boot_with_the_sampler_and_are_read_with_the_step(empt
     ("sampler_kwargs", "message"),
     [
         ({}, "sampler_kwargs.model_path must be the policy's path"),
+        (
+            {"model_path": "x", "poll_interval_s": 0},
+            "sampler_kwargs.poll_interval_s must be more than 0 s",
+        ),
         ({"model_path": "x", "replay": {"capacity_per_task": 0}}, "replay.capacity_per_task must be positive"),
         ({"model_path": "x", "environment": {"num_desktop": 1}}, "did you mean environment.num_desktops"),
         ({"model_path": "x", "reply": {}}, "did you mean trainer.v1.sampler.sampler_kwargs.replay"),

@@ -132,5 +132,6 @@ def test_failed_write_leaves_the_old_directory_and_no_scratch(tmp_path: Path) ->
 
 
 def test_size_whose_heads_cannot_rotate_is_refused() -> None:
-    with pytest.raises(ConfigError, match="hidden_size must be a multiple of 4 x 4 heads, got 130"):
-        PolicySize(hidden_size=130)
+    for name in ("hidden_size", "vision_hidden_size"):
+        with pytest.raises(ConfigError, match=f"^{name} must be a multiple of 4 x 4 heads, got 130"):
+            PolicySize(**{name: 130})

@@ -54,7 +54,15 @@ def test_interrupted_run_leaves_no_policy(on_fakes, settings, tmp_path, monkeypa
     monkeypatch.setattr("arpo_verl.policy.warm_start.imitate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         prepare_policy(tmp_path / "policy", settings)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".zip"]
+    assert [path.name.startswith("policy-demonstrations-") for path in tmp_path.iterdir()] == [True]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("target_success", 1), ("demonstrations_per_task", 0), ("num_desktops", 0)]
+)
+def test_an_impossible_value_is_refused(name, value):
+    with pytest.raises(ConfigError, match=f"^{name} must be "):
+        PolicyConfig(**{name: value})
 
 
 def test_a_folder_with_something_else_is_left_alone(on_fakes, settings, tmp_path):

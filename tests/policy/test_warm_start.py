@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
+from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.fake import FakeEnvironment
-from arpo_verl.errors import ConfigError
-from arpo_verl.policy.demonstrations import play_expert
+from arpo_verl.errors import ConfigError, ReplayError
+from arpo_verl.policy.demonstrations import collect_demonstrations, save_demonstrations
 from arpo_verl.policy.sequences import SequenceBuilder, reply_log_probs
 from arpo_verl.policy.warm_start import WarmStartConfig, estimate_success, imitate
+from arpo_verl.records.recorded import read_episodes
+from arpo_verl.rollout.blocking import play_blocking
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.conversation import Generated, TokenLimits
-from arpo_verl.rollout.episode import play_episode
+from arpo_verl.rollout.conversation import Generated, TokenConversation, TokenLimits
 
 
 @pytest.fixture(scope="module")
@@ -30,27 +32,16 @@ def model(small_policy_dir):
 
 
 @pytest.fixture
-def demonstrations(tasks, expert, builder):
-    return [play_expert(task, expert(task.task_id), FakeEnvironment(), builder.image_size) for task in tasks]
+def demonstrations(tasks, expert, builder, tmp_path):
+    environment = EnvironmentConfig(provider="fake", num_desktops=1)
+    episodes = collect_demonstrations(tasks, expert, environment, builder.image_size, repeats=1)
+    save_demonstrations(tmp_path / "demonstrations", episodes)
+    return sorted(read_episodes(tmp_path / "demonstrations"), key=lambda episode: episode.task_id, reverse=True)
 
 
 @pytest.fixture
 def sequences(demonstrations, builder):
     return [builder.build(demonstration) for demonstration in demonstrations]
-
-
-class AsyncFake:
-    def __init__(self):
-        self._environment = FakeEnvironment()
-
-    async def reset(self, task):
-        return self._environment.reset(task)
-
-    async def step(self, action):
-        return self._environment.step(action)
-
-    async def evaluate(self):
-        return self._environment.evaluate()
 
 
 def test_tokens_are_those_of_the_agent_loops_episode(small_processor, builder, tasks, demonstrations, sequences):
@@ -62,13 +53,19 @@ def test_tokens_are_those_of_the_agent_loops_episode(small_processor, builder, t
 
     chat = ChatTokenizer.from_processor(tokenizer, small_processor, builder._chat.builder)
     config = GuiAgentConfig(prompt="compact")
-    episode = asyncio.run(play_episode(tasks[0], AsyncFake(), generate, chat, config, TokenLimits(512, 2048)))
+    conversation = TokenConversation(generate, chat, config, TokenLimits(512, 2048))
+    episode = play_blocking(tasks[0], FakeEnvironment(), conversation, config)
     assert episode.success == 1
     assert sequences[0].input_ids.tolist() == episode.sequence.token_ids
     assert sequences[0].reply_mask.tolist() == [False] * len(episode.sequence.prompt_ids) + [
         bool(m) for m in episode.sequence.response_mask
     ]
     assert episode.screenshots == demonstrations[0].screenshots
+
+
+def test_a_demonstration_without_a_screen_before_each_reply_is_refused(demonstrations, builder):
+    with pytest.raises(ReplayError, match="one screenshot before each reply, got 1 and 2"):
+        builder.build(replace(demonstrations[0], screenshots=demonstrations[0].screenshots[:1]))
 
 
 def test_the_mask_covers_replies_and_their_end_alone(small_processor, demonstrations, sequences):
@@ -128,7 +125,20 @@ def test_estimate_is_the_product_of_the_reply_tokens_probabilities(model, builde
     assert success["crimson"] == pytest.approx(log_probs[rows == 1].sum().exp().item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("target", [0, 1, -0.1])
-def test_impossible_target_is_refused(target):
-    with pytest.raises(ConfigError, match="target_success must be between 0 and 1"):
-        WarmStartConfig(target_success=target)
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("target_success", 0, "between 0 and 1, got 0; 0.36 leaves"),
+        ("target_success", 1, "between 0 and 1"),
+        ("floor", -0.1, "from 0 to target_success .0.36."),
+        ("floor", 0.4, "from 0 to target_success .0.36."),
+        ("learning_rate", 0.0, "positive"),
+        ("batch_size", 0, "positive"),
+        ("warmup_updates", 0, "positive"),
+        ("max_grad_norm", -1.0, "positive"),
+        ("max_epochs", 0, "positive"),
+    ],
+)
+def test_an_impossible_value_is_refused(name, value, expected):
+    with pytest.raises(ConfigError, match=f"^{name} must be {expected}"):
+        WarmStartConfig(**{name: value})

@@ -3,10 +3,6 @@
 import asyncio
 import json
 
-import pytest
-
-from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.errors import ConfigError
 from arpo_verl.pool import status_file
 from arpo_verl.pool.status_file import StatusFile
 
@@ -72,8 +68,3 @@ def test_a_disk_that_refuses_is_told_once_and_tried_again(tmp_path, monkeypatch,
 
     run_beside(StatusFile(folder / "pool.json", lambda: {"looks": looks.append(1)}), script())
     assert caplog.text.count("could not be written") == 1
-
-
-def test_a_file_without_a_name_is_refused():
-    with pytest.raises(ConfigError, match="environment.status_file must be a file or null, got ''"):
-        EnvironmentConfig(status_file="")

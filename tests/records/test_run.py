@@ -3,11 +3,12 @@
 import json
 import os
 import shutil
+import sys
 
 import pytest
 from support.viewer_run import png
 
-from arpo_verl.errors import ConfigError
+from arpo_verl.errors import ConfigError, MissingDependencyError
 from arpo_verl.records import step_folders
 from arpo_verl.records.run import open_run
 
@@ -235,3 +236,29 @@ def test_a_disk_that_fails_for_a_while_takes_nothing_back(written, run, monkeypa
         failing.setattr(step_folders.os, "scandir", fail)
         assert len(run.snapshot().episodes) == 1
     assert len(run.snapshot().episodes) == 2
+
+
+def test_episodes_groups_and_metrics_are_typed_values_and_data_frames(written, run):
+    failed, solved = written.episode(1, session=0, success=0.0), written.episode(1, session=1, success=1.0)
+    replay = {"step": 0, "uid": "u0", "session": 3}
+    rows = [{"session": 0, "reward": 1.0, "advantage": 0.5, "replay": replay}]
+    written.group(1, "u1", *rows, {"session": 1, "reward": 1.0, "advantage": -0.5})
+    written.metrics(1, rollout__success_mean=0.5)
+    written.metrics(2, rollout__success_mean=0.75, actor__entropy=0.1)
+
+    assert [episode.id for episode in run.episodes()] == [failed, solved]
+    (group,) = run.groups()
+    assert (group.uid, group.task_id, group.step) == ("u1", "press-ok", 1)
+    assert [(row.session, row.advantage, row.replaced) for row in group.rows] == [(0, 0.5, True), (1, -0.5, False)]
+
+    episodes, groups, metrics = (table.to_pandas() for table in (run.episodes(), run.groups(), run.metrics()))
+    assert list(episodes["success"]) == [0.0, 1.0] and list(episodes["task_id"]) == ["press-ok"] * 2
+    assert list(groups["advantage"]) == [0.5, -0.5] and list(groups["uid"]) == ["u1"] * 2
+    assert list(metrics.index) == [1, 2] and list(metrics["rollout/success_mean"]) == [0.5, 0.75]
+    assert metrics["actor/entropy"].isna().tolist() == [True, False]
+
+
+def test_without_pandas_a_data_frame_is_refused_with_what_to_install(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingDependencyError, match="pip install pandas"):
+        run.episodes().to_pandas()

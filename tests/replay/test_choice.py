@@ -108,23 +108,22 @@ def test_victim_and_success_are_random_but_fixed_by_seed_step_and_task():
     assert any(len(set(chosen(step, groups=same))) == 2 for step in range(5))
 
 
-@pytest.mark.parametrize(("choice", "step"), [("newest", 4), ("shortest", 3), ("most_likely", 2)])
-def test_the_choice_of_a_success(choice, step):
+def test_the_most_likely_success_is_chosen_by_its_replies_log_probs():
     store = store_of(
         stored(step=1, rollout_log_probs=None, tokens=4),
         stored(step=2, rollout_log_probs=(-0.1, -0.2, -9), response_mask=(1, 1, 0), tokens=3),
         stored(step=3, rollout_log_probs=(-0.9, -9), response_mask=(1, 0)),
         stored(step=4, rollout_log_probs=(-0.3, -0.3)),
     )
-    config = ReplayConfig(choice=choice)
+    config = ReplayConfig(choice="most_likely")
     for seed_step in range(5, 9):
         (replacement,) = choose_replays([group(0, 0)], store, config, seed_step)
-        assert replacement.trajectory.step == step
+        assert replacement.trajectory.step == 2
 
 
 def test_equals_are_drawn_from():
     store = store_of(*(stored(step=step) for step in range(1, 5)))
-    config = ReplayConfig(choice="shortest")
+    config = ReplayConfig(choice="most_likely")
     steps = {choose_replays([group(0, 0)], store, config, step)[0].trajectory.step for step in range(5, 100)}
     assert steps == {1, 2, 3, 4}
 

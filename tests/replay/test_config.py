@@ -7,16 +7,18 @@ from arpo_verl.errors import ConfigError
 from arpo_verl.replay.config import ReplayConfig
 
 
-def test_defaults_are_the_papers():
-    config = ReplayConfig()
-    assert (config.capacity_per_task, config.std_threshold, config.mean_threshold) == (8, 0.05, 0.2)
-    assert config.std == "population"
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("enable", "yes"),
+        ("choice", "newest"),
+        ("trigger", "any"),
+        ("correction", "clip"),
+        ("correction_bound", 1.0),
+        ("max_age_steps", 0),
+        ("max_share", 0.0),
+        ("probability", 1.1),
+        ("prefetch", -1),
         ("capacity_per_task", 0),
         ("capacity_per_task", 2.5),
         ("capacity_bytes", -1),
@@ -37,6 +39,16 @@ def test_defaults_are_the_papers():
 def test_a_bad_value_is_refused_by_name(name, value):
     with pytest.raises(ConfigError, match=rf"replay\.{name} must be"):
         build_config(ReplayConfig, "replay", {name: value})
+
+
+def test_training_without_replay_is_the_remedy():
+    with pytest.raises(ConfigError, match="capacity_per_task must be positive, got 0; set replay.enable=false"):
+        ReplayConfig(capacity_per_task=0)
+
+
+def test_an_unknown_choice_is_told_the_known_ones():
+    with pytest.raises(ConfigError, match="replay.choice must be one of random, most_likely, got 'newest'"):
+        ReplayConfig(choice="newest")
 
 
 def test_what_the_trigger_calls_a_failure_cannot_count_as_a_success():

@@ -96,6 +96,12 @@ def test_no_more_than_the_share_of_a_batch_is_replayed(max_share, most):
         assert all(abs(counts[str(i)] - 50 * most) < 50 for i in range(6))
 
 
+def test_a_share_that_is_a_whole_number_of_rows_but_for_rounding_is_that_number():
+    store = store_of(*(stored(str(i)) for i in range(50)))
+    groups = [group(0, 0, task_id=str(i), uid=str(i)) for i in range(50)]
+    assert 0.29 * 100 < 29 and len(plan(groups, store, max_share=0.29)) == 29
+
+
 def test_a_success_that_is_too_old_is_not_replayed():
     store = store_of(stored(step=1), stored(step=5))
     steps = {r.trajectory.step for s in range(40) for r in plan([group(0, 0)], store, step=8, seed=s, max_age_steps=3)}

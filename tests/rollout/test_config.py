@@ -7,16 +7,6 @@ from arpo_verl.errors import ConfigError
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
 
 
-def test_the_defaults_are_the_papers_limits():
-    config = GuiAgentConfig()
-    assert (config.max_steps, config.max_screenshots, config.prompt, config.trajectory_dir) == (
-        15,
-        15,
-        "ui_tars_15",
-        None,
-    )
-
-
 @pytest.mark.parametrize(
     ("values", "reason"),
     [

@@ -129,16 +129,28 @@ EVALUATOR = GOOD["evaluator"]
         (spec(instruction=" "), "instruction must be text"),
         (spec(config={}), "config must be a list of steps"),
         (spec(config=[{"type": "launch"}]), r"config\[0\] must be an object with type and parameters"),
-        (spec(config=[{"type": "lunch", "parameters": {}}]), "set-up step 'lunch'.*did you mean launch"),
-        (spec(evaluator=EVALUATOR | {"func": "exact_mach"}), "metric 'exact_mach'.*did you mean exact_match"),
-        (spec(evaluator=EVALUATOR | {"result": {"type": "vm_fil"}}), "getter 'vm_fil'.*did you mean vm_file"),
         (spec(evaluator={"func": "exact_match"}), "evaluator.result must say what the metric looks at"),
         (spec(evaluator=EVALUATOR | {"func": ["exact_match"]}), "evaluator.result must be a list of 1"),
         (spec(evaluator=EVALUATOR | {"conj": "xor"}), "evaluator.conj must be 'and' or 'or'"),
+    ],
+)
+def test_a_task_that_is_none_is_refused(tmp_path, bad, message):
+    write(tmp_path / "bad.json", bad)
+    with pytest.raises(TaskError, match=message):
+        load_tasks(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (spec(config=[{"type": "lunch", "parameters": {}}]), "set-up step 'lunch'.*did you mean launch"),
+        (spec(evaluator=EVALUATOR | {"func": "exact_mach"}), "metric 'exact_mach'.*did you mean exact_match"),
+        (spec(evaluator=EVALUATOR | {"result": {"type": "vm_fil"}}), "getter 'vm_fil'.*did you mean vm_file"),
         (spec(evaluator=EVALUATOR | {"postconfig": [{"type": "x", "parameters": {}}]}), "postconfig.*set-up step 'x'"),
     ],
 )
 def test_a_task_that_the_client_could_not_run_is_refused(tmp_path, bad, message):
+    pytest.importorskip("desktop_env")
     write(tmp_path / "bad.json", bad)
     with pytest.raises(TaskError, match=message):
         load_tasks(tmp_path / "bad.json")
@@ -158,5 +170,20 @@ def test_a_selection_keeps_the_named_tasks_and_refuses_unknown_ones(osworld):
     assert ids(load_selected_tasks(osworld, TaskSelection(ids=["two"]))) == ["two"]
     with pytest.raises(TaskError, match="data.tasks.ids must name tasks of .*, which lacks three"):
         load_selected_tasks(osworld, TaskSelection(ids=["three"]))
-    with pytest.raises(ConfigError, match="data.tasks.ids must be a list"):
-        TaskSelection(ids="two")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("ids", "two", "a list of at least one task id, or null"),
+        ("ids", [], "a list of at least one task id, or null"),
+        ("ids", ["two", 3], "a list of at least one task id, or null"),
+        ("repeat", 0, "1 or more"),
+        ("repeat", 1.5, "1 or more"),
+        ("skip_missing", "yes", "true or false"),
+        ("skip_unusable", 1, "true or false"),
+    ],
+)
+def test_a_selection_that_cannot_be_meant_is_refused(option, value, expected):
+    with pytest.raises(ConfigError, match=f"^data.tasks.{option} must be {expected}, got "):
+        TaskSelection(**{option: value})

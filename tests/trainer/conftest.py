@@ -58,7 +58,7 @@ def policy(workplace) -> Path:
 @pytest.fixture(scope="session")
 def seeds(policy) -> Path:
     """A store of the expert's demonstrations, which are one a task and were written by no policy."""
-    (demonstrations,) = policy.parent.glob("policy-demonstrations-*.zip")
+    (demonstrations,) = policy.parent.glob("policy-demonstrations-*")
     recipe = ["--recipe", str(ROOT / "recipes" / "embedded.yaml"), "--set", f"actor_rollout_ref.model.path={policy}"]
     out = policy.parent / "seeds"
     assert main(["replay", "seed", str(demonstrations), *recipe, "--out", str(out)]) == 0

@@ -71,8 +71,7 @@ def test_the_recipe_takes_the_options_of_every_method(study):
     assert {method for method, config in configs.items() if not config.replay.enable} == {"grpo", "dynamic_sampling"}
     assert configs["dynamic_sampling"].algorithm.filter_groups.enable
     assert configs["arpo_truncated"].replay.correction == "truncated"
-    for choice in ("newest", "shortest", "most_likely"):
-        assert configs[f"arpo_{choice}"].replay.choice == choice
+    assert configs["arpo_most_likely"].replay.choice == "most_likely"
 
 
 def test_success_is_that_of_the_whole_steps_of_the_last_third(curve):
@@ -87,13 +86,13 @@ def test_success_is_that_of_the_whole_steps_of_the_last_third(curve):
 def test_methods_are_compared_by_seed(study, curve):
     curves = [curve("grpo", seed, 0.1, 0.1, *[0.1 * seed] * 2) for seed in (1, 2, 3)]
     curves += [curve("arpo", seed, 0.1, 0.1, *[0.1 * seed + 0.2] * 2) for seed in (1, 2, 3)]
-    curves += [curve("arpo_newest", seed, 0.1, 0.1, *[0.2 * seed] * 2) for seed in (1, 2)]
+    curves += [curve("arpo_most_likely", seed, 0.1, 0.1, *[0.2 * seed] * 2) for seed in (1, 2)]
     summary = learning.summarize(study, runs.Validation(0, 0.5, 0.0), curves)["summary"]
     assert summary["base"]["mean"] == pytest.approx(0.1)
     assert summary["arpo_minus_grpo_points"]["mean"] == pytest.approx(20)
     assert summary["arpo_minus_grpo_points"]["low"] == pytest.approx(20)
-    assert summary["arpo_newest_minus_grpo_points"]["by_seed"] == pytest.approx({1: 10, 2: 20})
-    assert summary["arpo_newest_minus_arpo_points"]["by_seed"] == pytest.approx({1: -10, 2: 0})
+    assert summary["arpo_most_likely_minus_grpo_points"]["by_seed"] == pytest.approx({1: 10, 2: 20})
+    assert summary["arpo_most_likely_minus_arpo_points"]["by_seed"] == pytest.approx({1: -10, 2: 0})
     assert "grpo_minus_arpo_points" not in summary
 
 

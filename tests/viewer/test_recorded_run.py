@@ -4,20 +4,24 @@ import asyncio
 import time
 from types import SimpleNamespace
 
-import torch
-from support.viewer_run import png
+import pytest
 
-from arpo_verl.plugin.group_log import GROUPS_FILE, GroupLog, LoggedRow
-from arpo_verl.plugin.handover import RowLabel
-from arpo_verl.pool.status_file import HEARTBEAT_S, StatusFile
-from arpo_verl.records import live
-from arpo_verl.records.documents import EpisodeRecord, live_document
-from arpo_verl.records.episode_folder import EpisodeFolder, write_episode
-from arpo_verl.rollout.episode import Episode, Turn
-from arpo_verl.rollout.scoring import Score
-from arpo_verl.rollout.sequence import EpisodeSequence
-from arpo_verl.types import Click, EpisodeId, Point, Size, StopReason, Task
-from arpo_verl.viewer import documents
+pytest.importorskip("verl")
+
+import torch  # noqa: E402
+from support.viewer_run import png  # noqa: E402
+
+from arpo_verl.plugin.group_log import GROUPS_FILE, GroupLog, LoggedRow  # noqa: E402
+from arpo_verl.plugin.handover import RowLabel  # noqa: E402
+from arpo_verl.pool.status_file import HEARTBEAT_S, StatusFile  # noqa: E402
+from arpo_verl.records import live  # noqa: E402
+from arpo_verl.records.documents import EpisodeRecord, live_document  # noqa: E402
+from arpo_verl.records.episode_folder import EpisodeFolder, write_episode  # noqa: E402
+from arpo_verl.rollout.episode import Episode, Turn  # noqa: E402
+from arpo_verl.rollout.scoring import Score  # noqa: E402
+from arpo_verl.rollout.sequence import EpisodeSequence  # noqa: E402
+from arpo_verl.types import Click, EpisodeId, Point, Size, StopReason, Task  # noqa: E402
+from arpo_verl.viewer import documents  # noqa: E402
 
 TASK = Task("press-ok", "Press OK.", {})
 TURN = Turn("Action: click(start_box='(3,4)')", "press it", (Click(Point(30, 40)),))

@@ -57,8 +57,8 @@ def check_registrations() -> list[Finding]:
     line = next((line for line in probe.stdout.splitlines() if line.startswith("PROBE")), None)
     if line is None:
         last = probe.stderr.strip().splitlines()[-1:] or ["no output"]
-        return [Finding("plugin", False, f"importing veRL failed: {last[0]}", "pip install . beside a working veRL")]
-    remedy = "pip install . again, and unset VERL_USE_EXTERNAL_PLUGINS if it leaves arpo_verl out"
+        return [Finding("plugin", False, f"importing veRL failed: {last[0]}", "install it beside a working veRL")]
+    remedy = "install arpo-verl again, and unset VERL_USE_EXTERNAL_PLUGINS if it leaves arpo_verl out"
     return [
         Finding(name, found, "registered" if found else "not registered", remedy)
         for name, found in json.loads(line.removeprefix("PROBE")).items()

@@ -23,11 +23,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from arpo_verl import __version__, files
+from arpo_verl import files
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.store.record import read_record
 from arpo_verl.replay.store.screenshots import screenshot_name
 from arpo_verl.replay.store.success_store import StoredRecord, SuccessStore
+from arpo_verl.versions import __version__
 
 logger = logging.getLogger(__name__)
 

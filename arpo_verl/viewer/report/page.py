@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from arpo_verl import __version__
+from arpo_verl.versions import __version__
 from arpo_verl.viewer.report import charts
 from arpo_verl.viewer.report.content import Report
 from arpo_verl.viewer.report.rates import Rate

@@ -1,0 +1,109 @@
+"""`arpo-verl recipes`: the folder for `--config-dir`, what is in it, and a copy of one recipe to change."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+
+from arpo_verl.errors import ConfigError
+
+PACKAGE = "arpo_verl.recipes"
+DEFAULTS = re.compile(r"^defaults:\n((?:  - .*\n)+)", re.M)
+SEARCH_PATH = (
+    f"  # What this recipe builds on, and the groups baseline/ and policy/.\n  searchpath: [pkg://{PACKAGE}]\n"
+)
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser("recipes", help="the recipes' folder, for --config-dir; a list of them; one to change")
+    parser.set_defaults(run=lambda args: _tell(str(recipes_folder())))
+    actions = parser.add_subparsers(metavar="ACTION")
+    actions.add_parser("list", help="every recipe in a line").set_defaults(run=_list)
+    copy = actions.add_parser("copy", help="a recipe in a folder of your own, to change")
+    copy.add_argument("name", help="as `arpo-verl recipes list` names it")
+    copy.add_argument("folder", nargs="?", type=Path, default=Path("recipes"), help="default: recipes")
+    copy.set_defaults(run=_copy)
+
+
+def recipes_folder() -> Path:
+    """The folder of the recipes that came with this package: a checkout's own, or the installed one."""
+    return Path(str(resources.files(PACKAGE))).resolve()
+
+
+def describe_recipes() -> dict[str, str]:
+    """The first sentence of every recipe's opening comment, by the recipe's name."""
+    folder = recipes_folder()
+    paths = sorted(folder.rglob("*.yaml"), key=lambda path: (len(path.relative_to(folder).parts), path))
+    return {str(path.relative_to(folder).with_suffix("")): _first_sentence(path.read_text("utf-8")) for path in paths}
+
+
+def copy_recipe(name: str, folder: Path) -> Path:
+    """Copy a recipe so that it composes where it lies: what it builds on is found in the package.
+
+    Returns:
+        The copy: `folder/name.yaml`.
+
+    Raises:
+        ConfigError: there is no such recipe, the copy exists, or Hydra would refuse it beside another copy.
+    """
+    known = describe_recipes()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]}?" if close else "."
+        raise ConfigError(f"there is no recipe {name!r}{hint} Known: {', '.join(known)}")
+    path = folder / f"{name}.yaml"
+    if path.exists():
+        raise ConfigError(f"{path} exists and is not overwritten; move it, or name another folder")
+    text = _add_search_path((recipes_folder() / f"{name}.yaml").read_text("utf-8"))
+    _check_bases({**{other.stem: other.read_text("utf-8") for other in folder.glob("*.yaml")}, name: text}, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _tell(text: str) -> int:
+    print(text)
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    known = describe_recipes()
+    width = max(map(len, known))
+    return _tell("\n".join(f"{name:<{width}}  {sentence}" for name, sentence in known.items()))
+
+
+def _copy(args: argparse.Namespace) -> int:
+    path = copy_recipe(args.name, args.folder)
+    if DEFAULTS.search(path.read_text("utf-8")):
+        return _tell(f"{path}: change it, then train with --config-dir {args.folder} --config-name {args.name}")
+    return _tell(f"{path}: change it; the recipes in {args.folder} take it instead of the package's")
+
+
+def _first_sentence(text: str) -> str:
+    comment = re.match(r"(?:# @package .*\n)?((?:#.*\n)+)", text)
+    words = " ".join(line.lstrip("# ") for line in comment[1].splitlines()) if comment else ""
+    return re.split(r"(?<=\.)\s", words)[0]
+
+
+def _add_search_path(text: str) -> str:
+    """A recipe that others build on has no defaults, and needs none."""
+    if re.search(r"^hydra:\n", text, re.M):
+        return re.sub(r"^hydra:\n", rf"\g<0>{SEARCH_PATH}", text, count=1, flags=re.M)
+    return DEFAULTS.sub(rf"\g<0>\nhydra:\n{SEARCH_PATH}", text, count=1)
+
+
+def _check_bases(recipes: Mapping[str, str], folder: Path) -> None:
+    """Hydra takes a search path from the recipe that it is given alone, so no copy with one builds on another."""
+    for name, text in recipes.items():
+        defaults = DEFAULTS.search(text)
+        for base in re.findall(r"- (\w+)$", defaults[1], re.M) if defaults else ():
+            if PACKAGE in recipes.get(base, ""):
+                raise ConfigError(
+                    f"{name} builds on {base}, and Hydra would refuse it in {folder}, since both have a "
+                    "hydra.searchpath; name another folder for one of them"
+                )

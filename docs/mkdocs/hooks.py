@@ -1,0 +1,70 @@
+"""What makes one set of documents right both where the repository is read and in the site.
+
+README is the site's first page, and the repository's other documents are pages beside those of docs/. Links between
+them are rewritten from one layout to the other; code is coloured by a style sheet that Pygments writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from pygments.formatters import HtmlFormatter
+
+logger = logging.getLogger("mkdocs.hooks.arpo_verl")
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
+_LINK = re.compile(r"(\]\()([^)\s#:]+)")
+_FOREIGN = re.compile(
+    r"<(?:script|link|img|source|iframe|video|audio|use)\b[^>]*?\b(?:src|href|srcset)=[\"']?(?:https?:)?//[^\"'\s>]+"
+    r"|(?:url\(|@import)\s*[\"']?(?:https?:)?//[^\"')\s]+"
+)
+_STYLE = """
+.wy-nav-content { max-width: 1100px; }
+.wy-table-responsive table td, .wy-table-responsive table th, .rst-content table td { white-space: normal; }
+.rst-content table.docutils td p { margin: 0; }
+.rst-content .highlight pre { padding: 12px; line-height: 1.4; overflow-x: auto; }
+.rst-content .highlight pre, .rst-content .highlight code { border: 0; background: none; }
+.rst-content .highlight code { padding: 0; }
+.rst-content .doc-signature pre { padding: 12px !important; }
+"""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the documents that lie outside of docs/, and the style sheets."""
+    for document, page in DOCUMENTS.items():
+        files.append(File.generated(config, page, content=(ROOT / document).read_text(encoding="utf-8")))
+    colours = HtmlFormatter(style="default").get_style_defs(".highlight")
+    for name, style in (("highlight.css", colours), ("site.css", _STYLE)):
+        files.append(File.generated(config, name, content=style))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Rewrite links from where files lie in the repository to where they lie in the site."""
+    here = page.file.src_uri
+    at_top = here in DOCUMENTS.values()
+    return _LINK.sub(lambda link: link[1] + _in_site(link[2], here if at_top else f"docs/{here}", here), markdown)
+
+
+def _in_site(link: str, document: str, page: str) -> str:
+    """A link of a document of the repository, as its page in the site has to say it."""
+    if "//" in link:
+        return link
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(document), link))
+    place = DOCUMENTS.get(target, target.removeprefix("docs/"))
+    return posixpath.relpath(place, posixpath.dirname(page) or ".")
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Warn of what a reader's browser would fetch from another host. Links to follow are none of it."""
+    for path in Path(config.site_dir).rglob("*"):
+        if path.suffix in (".html", ".css"):
+            for match in _FOREIGN.finditer(path.read_text(encoding="utf-8")):
+                logger.warning("%s needs another host to be read: %s", path, match[0])

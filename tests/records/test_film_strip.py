@@ -1,0 +1,45 @@
+"""Screenshots made small, with marks, in a strip."""
+
+import io
+
+import pytest
+from PIL import Image
+
+from arpo_verl.records.film_strip import Frame, film_strip, thumbnail
+
+
+def png(color, size=(640, 480)):
+    buffer = io.BytesIO()
+    Image.new("RGB", size, color).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_a_film_strip_puts_frames_in_rows_and_keeps_the_order():
+    colors = ["navy", "green", "maroon", "olive", "purple"]
+    strip = film_strip([Frame(png(color), color) for color in colors], width=100, columns=3)
+    row_height = strip.height // 2
+    centres = [(50 + 108 * (n % 3), 30 + row_height * (n // 3)) for n in range(5)]
+    expected = [Image.new("RGB", (1, 1), color).getpixel((0, 0)) for color in colors]
+    assert [strip.getpixel(centre) for centre in centres] == expected
+
+
+def test_where_the_agent_pointed_is_marked_at_the_scaled_place():
+    plain, marked = thumbnail(Frame(png("navy"), ""), 320), thumbnail(Frame(png("navy"), "", ((400, 200),)), 320)
+    changed = [
+        (x, y) for x in range(320) for y in range(240) if plain.getpixel((x, y)) != marked.getpixel((x, y))
+    ]  # fmt: skip
+    centre = [sum(values) / len(values) for values in zip(*changed, strict=True)]
+    assert centre == pytest.approx((200, 100), abs=1)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no image", png("navy")[:100]])
+def test_a_missing_or_torn_screenshot_leaves_a_grey_frame(content):
+    assert thumbnail(Frame(content, ""), 80).size == (80, 60)
+    assert film_strip([Frame(content, "x")]).width > 300
+
+
+def test_an_episode_without_screenshots_has_a_strip_too():
+    """One empty place, as wide as a frame: a table of episodes keeps its rows."""
+    strip, one = film_strip([]), film_strip([Frame(png("navy"), "")])
+    assert strip.width == one.width
+    assert strip.getcolors() == [(strip.width * strip.height, (255, 255, 255))]
