@@ -1,5 +1,7 @@
 # make demo   train a GUI agent with stock veRL on this machine, without a GPU
 # make test   the test suite
+# make test-pure  the tests that need no veRL, no Ray, no Torch and no desktop, on PYTHON in an environment of their own
+# make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.choice*' takes some of them
 # make docs   the documents and the public docstrings as a site, in site/
 # make setup  what both need: Debian packages and a virtual environment; a second run repeats nothing
 # make osworld-packages  the programs that OSWorld's own tasks work with; `make test` installs them, `make demo` does not
@@ -11,17 +13,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PURE = .cache/pure-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+PURE_TESTS := $(addprefix tests/,actions environments records replay rollout tasks viewer test_reward.py)
 POLICY := .cache/policy
 RUN_DIR ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 RECIPE_ARGS ?=
 PYTEST_ARGS ?=
+MUTANTS ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup packages osworld-packages demo test lint docs dist clean
+.PHONY: help setup packages osworld-packages demo test test-pure mutants lint docs dist clean
 
 help:
-	@sed -n '1,8s/^# //p' Makefile
+	@sed -n 's/^# //p; /^$$/q' Makefile
 
 setup: packages $(READY)
 
@@ -49,6 +54,15 @@ test: setup
 	-@$(MAKE) --silent osworld-packages  # without them, the tests that need them are skipped
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)  # much of a test is waiting for a desktop or for Ray
 
+test-pure:
+	$(PYTHON) -m venv $(PURE)
+	$(PURE)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[view]" pytest hypothesis omegaconf lxml pandas
+	$(PURE)/bin/python -m pytest -m "not desktop" $(PURE_TESTS) $(PYTEST_ARGS)
+
+mutants: setup
+	$(BIN)/mutmut run $(MUTANTS)
+	$(BIN)/mutmut results
+
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -64,4 +78,4 @@ dist: setup
 	$(BIN)/twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) .cache runs site build dist *.egg-info
+	rm -rf $(VENV) .cache runs mutants site build dist *.egg-info

@@ -78,6 +78,7 @@ EXTRAS = {
         "pytest",
         "pytest-xdist",
         "hypothesis",
+        "mutmut",
         "playwright",
         "swanlab",
         "psutil",

@@ -69,6 +69,20 @@ def test_a_group_is_a_prompt_whatever_order_its_rollouts_arrive_in():
     assert (first.task_id, second.task_id) == ("a", "b")
 
 
+def test_a_uid_may_have_underscores():
+    assert (outcome(3, 0, uid="a_b").uid, outcome(3, 0, uid="a_b").session) == ("a_b", 3)
+
+
+def test_a_score_at_the_threshold_is_a_success():
+    at, below = CONFIG.success_threshold, CONFIG.success_threshold - 0.01
+    assert outcome(0, at).is_success(CONFIG) and not outcome(0, below).is_success(CONFIG)
+    assert group(at, 1).all_solved(CONFIG) and not group(at, below).all_solved(CONFIG)
+    store, config = store_of(stored()), ReplayConfig(trigger="all_equal")
+    for step in range(20):
+        (replacement,) = choose_replays([group(at, below)], store, config, step=step)
+        assert replacement.outcome.success == below
+
+
 def test_a_prompt_of_two_tasks_is_refused():
     with pytest.raises(ReplayError, match="must be of one task"):
         form_groups([outcome(0, 0), outcome(1, 0, task_id="b")])

@@ -1,6 +1,7 @@
 """Off-policy correction: weights by hand, and what they do to the gradient of veRL's own loss."""
 
 import math
+import statistics
 
 import pytest
 
@@ -66,9 +67,21 @@ def test_metrics_tell_the_ratio_itself_and_what_the_weights_leave():
     metrics = correction_metrics(RATIOS[0].log(), torch.tensor(weights("truncated")), bound=2.0)
     assert metrics["ratio_mean"] == pytest.approx(7.55 / 5)
     assert metrics["ratio_max"] == pytest.approx(4.0)
+    assert metrics["ratio_std"] == pytest.approx(statistics.pstdev(RATIOS[0].tolist()))
     assert metrics["ratio_beyond_bound"] == pytest.approx(2 / 5)
     assert metrics["weight_mean"] == pytest.approx(5.55 / 5)
+    assert metrics["weight_std"] == pytest.approx(statistics.pstdev(weights("truncated")))
     squares = 0.25**2 + 0.8**2 + 1 + 1.5**2 + 4
     assert metrics["weight_ess"] == pytest.approx(5.55**2 / (5 * squares))
     flat = correction_metrics(RATIOS[0].log(), torch.ones(5), bound=2.0)
     assert (flat["weight_ess"], flat["weight_std"]) == pytest.approx((1.0, 0.0))
+
+
+def test_a_ratio_at_the_bound_is_not_beyond_it():
+    at = correction_metrics(torch.tensor([2.0, 0.5, 1.0]).log(), torch.ones(3), bound=2.0)
+    assert at["ratio_beyond_bound"] == 0
+    assert correction_metrics(torch.tensor([2.01, 0.49, 1.0]).log(), torch.ones(3), 2.0)["ratio_beyond_bound"] > 0.6
+
+
+def test_few_light_weights_have_their_share_of_the_tokens_too():
+    assert correction_metrics(torch.zeros(2), torch.tensor([0.1, 0.0]), 2.0)["weight_ess"] == pytest.approx(0.5)

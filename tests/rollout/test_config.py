@@ -52,5 +52,7 @@ def test_the_response_must_hold_a_reply_and_a_screenshot():
         ConfigError, match="at least 217: gui_agent.max_reply_tokens .100. and a screenshot's 117 tokens"
     ):
         check_lengths(config, 216, 117)
+    with pytest.raises(ConfigError, match="actor_rollout_ref.rollout.response_length must be at least 217.*got 216"):
+        check_lengths(GuiAgentConfig(max_steps=2, max_screenshots=2, max_reply_tokens=100), 216, 117)
     # A single step needs no second screenshot.
     check_lengths(GuiAgentConfig(max_steps=1, max_screenshots=1, max_reply_tokens=100), 100, 117)

@@ -6,7 +6,7 @@ import pytest
 
 from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.errors import ConfigError
-from arpo_verl.rollout.prompts import build_messages, reply_message, screenshot_message
+from arpo_verl.rollout.prompts import PROMPT_GRAMMARS, build_messages, prompt_of, reply_message, screenshot_message
 from arpo_verl.types import Size
 
 # Arguments of the tool's actions that take no coordinate.
@@ -52,6 +52,16 @@ def test_the_tool_prompt_names_what_the_grammar_reads_and_where_coordinates_end(
         assert set(arguments) <= set(schema["parameters"]["properties"])
         call = json.dumps({"name": "computer_use", "arguments": arguments})
         assert len(grammar.parse(f"<tool_call>{call}</tool_call>", image, Size(1920, 1080)).actions) == 1
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS)
+def test_every_grammar_has_a_prompt_that_asks_for_it(grammar):
+    assert grammar in PROMPT_GRAMMARS[prompt_of(grammar)]
+
+
+def test_a_prompt_for_an_unknown_grammar_is_refused_with_the_known():
+    with pytest.raises(ConfigError, match=f"one of {', '.join(GRAMMARS)}, got 'huge'"):
+        prompt_of("huge")
 
 
 def test_an_unknown_prompt_is_refused():

@@ -3,14 +3,18 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+import pytest
 from omegaconf import OmegaConf
-from verl.experimental.agent_loop.agent_loop import DictConfigWrap
-from verl.workers.rollout.replica import TokenOutput
 
-from arpo_verl.environments.fake import FakeEnvironment, FakeScript
-from arpo_verl.errors import DesktopError
-from arpo_verl.plugin.agent_loop import GuiAgentLoop
-from arpo_verl.types import Size
+pytest.importorskip("verl")  # a test module that imports this one is skipped
+
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap  # noqa: E402
+from verl.workers.rollout.replica import TokenOutput  # noqa: E402
+
+from arpo_verl.environments.fake import FakeEnvironment, FakeScript  # noqa: E402
+from arpo_verl.errors import DesktopError  # noqa: E402
+from arpo_verl.plugin.agent_loop import GuiAgentLoop  # noqa: E402
+from arpo_verl.types import Size  # noqa: E402
 
 SCREEN = Size(640, 480)
 # The fake's square lies at the top left, 120 pixels wide: (20, 20) of the 364x252 image is (35, 38) of the screen.
