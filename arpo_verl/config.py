@@ -7,11 +7,14 @@ import difflib
 import math
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from arpo_verl.errors import ConfigError
 
-ConfigT = TypeVar("ConfigT")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+ConfigT = TypeVar("ConfigT", bound="DataclassInstance")
 
 
 def build_config(cls: type[ConfigT], section: str, values: Mapping[str, Any] | None) -> ConfigT:
@@ -26,7 +29,7 @@ def build_config(cls: type[ConfigT], section: str, values: Mapping[str, Any] | N
         ConfigError: for a name that the section does not have, or a value that it does not take.
     """
     values = {} if values is None else dict(values)
-    known = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]  # `cls` is a dataclass
+    known = [f.name for f in dataclasses.fields(cls)]
     for name in values:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
@@ -90,7 +93,7 @@ def check_fields(config: Any, section: str = "") -> None:
     Raises:
         ConfigError: names the first field that breaks its rule.
     """
-    for name, rule, takes_none in _rules(type(config)):
+    for name, rule, takes_none in _rules(config.__class__):
         value = getattr(config, name)
         ok = takes_none if value is None else rule.holds(value)
         require(ok, f"{section}.{name}" if section else name, rule.expected, value, rule.remedy)

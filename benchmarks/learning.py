@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import argparse
 import math
-import signal
 import statistics
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -53,8 +51,6 @@ TARGET_SUCCESS, FLOOR = 0.18, 0.04
 
 def main() -> None:
     arguments = _arguments()
-    # Ended by a signal, it must not leave a trainer behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     work = (arguments.work or Path(tempfile.mkdtemp(prefix="learning-"))).absolute()
     study = prepare(work, arguments.smoke, arguments.environment_steps)
     runs = _runs(arguments.methods, arguments.seeds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import os
@@ -105,6 +106,11 @@ class TrainerRun:
         self._starts = 0
         run_dir.mkdir(parents=True, exist_ok=True)
         self._start()
+        atexit.register(self._leave_nothing)
+
+    def _leave_nothing(self) -> None:
+        if self._process.poll() is None:
+            self.kill()
 
     def _start(self) -> None:
         self._starts += 1

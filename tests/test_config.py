@@ -17,6 +17,7 @@ class Section:
     count: Annotated[int, whole(1)] = 1
     size: Annotated[int | None, whole(0, "a size or null", "leave it out")] = None
     share: Annotated[float, number(lambda x: 0 < x <= 1, "in (0, 1]")] = 1.0
+    delay_s: Annotated[float, number(lambda x: x >= 0, "0 or more seconds")] = 0
     name: Annotated[str, text("a name")] = "a"
     kind: Annotated[str, one_of(("one", "two"))] = "one"
     on: Annotated[bool, truth()] = False
@@ -32,6 +33,7 @@ class Section:
         ("count", (0, True, 1.0, "1", math.nan, None, [1]), (1, 10**12)),
         ("size", (-1, False, "1"), (0, None)),
         ("share", (0, 1.5, True, "1", math.nan, math.inf, -math.inf, None), (1, 0.5)),
+        ("delay_s", (-0.1, False, math.inf, math.nan), (0, 2.5)),
         ("name", ("", 1, None, ["a"]), ("a",)),
         ("kind", ("three", "", 1, None, ["one"]), ("one", "two")),
         ("on", (0, 1, "true", None), (True, False)),

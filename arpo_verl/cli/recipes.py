@@ -18,7 +18,7 @@ SEARCH_PATH = (
 )
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
     parser = commands.add_parser("recipes", help="the recipes' folder, for --config-dir; a list of them; one to change")
     parser.set_defaults(run=lambda args: _tell(str(recipes_folder())))
