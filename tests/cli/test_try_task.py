@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from support import ROOT
+from support import ROOT, take_interrupts
 
 from arpo_verl.cli.main import main
 from arpo_verl.environments.factory import OSWORLD_PACE
@@ -164,7 +164,8 @@ def test_ctrl_c_at_the_prompt_leaves_nothing_behind(tmp_path):
     screen = "326x246"  # no other test's: its X servers can be told from others on this machine
     command = [sys.executable, "-m", "arpo_verl.cli.main", "try", "dialog-confirm-yes", "--screen", screen]
     command += ["--out", str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes, preexec_fn=take_interrupts) as process:
         try:
             for line in process.stdout:
                 if line.startswith("reply 1"):

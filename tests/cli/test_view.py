@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 import requests
-from support import ROOT
+from support import ROOT, take_interrupts
 
 from arpo_verl.cli import view
 from arpo_verl.cli.main import main
@@ -21,7 +21,8 @@ COMMAND = [sys.executable, "-m", "arpo_verl.cli.main", "view"]
 @contextmanager
 def started(*args):
     """The command and the address that it printed."""
-    process = subprocess.Popen([*COMMAND, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([*COMMAND, *args], **pipes, preexec_fn=take_interrupts)
     try:
         line = process.stdout.readline()
         yield process, re.search(r"http://\S+", line)[0]
