@@ -40,7 +40,8 @@ _EXPORTS = {
 }
 _MODULES = {name: f"arpo_verl.{module}" for module, names in _EXPORTS.items() for name in names.split()}
 
-__all__ = [*(name for name in _MODULES if name != "__version__"), "gym"]
+__all__ = [name for name in _MODULES if name != "__version__"]
+"""Without `gym`, which needs Gymnasium."""
 
 
 def __getattr__(name: str) -> Any:
@@ -54,4 +55,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "gym"})

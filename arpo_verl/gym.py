@@ -1,6 +1,6 @@
 """The desktop as a Gymnasium environment.
 
-    env = arpo_verl.gym.DesktopEnv("embedded")          # or gymnasium.make("arpo_verl:arpo_verl/Desktop-v0")
+    env = arpo_verl.gym.DesktopEnv("embedded")          # or gymnasium.make("arpo_verl.gym:arpo_verl/Desktop-v0")
     screenshot, info = env.reset(seed=0)                # info: task_id, instruction
     screenshot, reward, terminated, truncated, info = env.step(Click(Point(320, 240)))
 
@@ -29,6 +29,7 @@ from arpo_verl.api import make_desktop
 from arpo_verl.config import require
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED
+from arpo_verl.environments.threaded import ThreadedDesktop
 from arpo_verl.errors import TaskError
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.tasks.loader import TaskPath, load_tasks
@@ -42,6 +43,7 @@ from arpo_verl.types import (
     Finish,
     Hotkey,
     Move,
+    Observation,
     Point,
     Scroll,
     Size,
@@ -57,6 +59,7 @@ BUTTONS: tuple[Button, ...] = ("left", "right", "middle")
 DIRECTIONS: tuple[Direction, ...] = ("up", "down", "left", "right")
 KEYS = ("", *sorted(KEY_NAMES))
 """What each of the three `keys` of a sample counts; the empty one is no key."""
+SAMPLE_PARTS = ("kind", "point", "end", "button", "count", "keys", "text", "direction", "notches")
 MAX_TEXT = 200
 _PRINTABLE = "".join(map(chr, range(32, 127))) + "\n"
 
@@ -94,13 +97,14 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
         self.render_mode = render_mode
         self.spec = gymnasium.spec(ENV_ID)
         self._max_steps = max_steps
+        of_desktop = "fields of EnvironmentConfig with a provider's name, none with a desktop"
+        require(isinstance(desktop, str) or not options, "options", of_desktop, sorted(options))
         self._desktop = make_desktop(desktop, **options) if isinstance(desktop, str) else desktop
         self._task: Task | None = None
         self._num_steps = 0
-        # The first screen tells the size: a desktop of one's own need not say it otherwise.
-        self._screen = self._see(self._desktop.reset(self.tasks[0]).screenshot)
-        size = Size(self._screen.shape[1], self._screen.shape[0])
-        self.observation_space = spaces.Box(0, 255, self._screen.shape, np.uint8)
+        self._screen: np.ndarray | None = None
+        size = self._screen_size()
+        self.observation_space = spaces.Box(0, 255, (size.height, size.width, 3), np.uint8)
         self.action_space = _action_space(size)
 
     def reset(
@@ -113,10 +117,10 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
             DesktopError: no desktop came up, or the set-up failed.
         """
         super().reset(seed=seed)
-        self._task = self._choose((options or {}).get("task_id"))
-        self._num_steps = 0
-        self._screen = self._see(self._desktop.reset(self._task).screenshot)
-        return self._screen, {"task_id": self._task.task_id, "instruction": self._task.instruction}
+        task, self._task = self._choose((options or {}).get("task_id")), None
+        self._screen = screenshot = _see(self._desktop.reset(task))
+        self._task, self._num_steps = task, 0
+        return screenshot, {"task_id": task.task_id, "instruction": task.instruction}
 
     def step(self, action: Action | Mapping[str, Any]) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Do one action. `info` of the last step has the evaluator's `metrics`.
@@ -127,7 +131,8 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
         if self._task is None:
             raise gymnasium.error.ResetNeeded("call reset() before step(), and after an episode ended")
         typed = to_action(action) if isinstance(action, Mapping) else action
-        self._screen = self._see(self._desktop.step(typed).screenshot)
+        require(isinstance(typed, KINDS), "action", "one of the domain's actions or of the action space", action)
+        self._screen = screenshot = _see(self._desktop.step(typed))
         self._num_steps += 1
         terminated = isinstance(typed, (Finish, Fail))
         truncated = not terminated and self._num_steps >= self._max_steps
@@ -137,7 +142,7 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
             evaluation = self._desktop.evaluate()
             reward, info["metrics"] = evaluation.score, evaluation.metrics
             self._task = None
-        return self._screen, reward, terminated, truncated, info
+        return screenshot, reward, terminated, truncated, info
 
     def render(self) -> np.ndarray | None:
         """The newest screenshot, with `render_mode="rgb_array"`."""
@@ -155,12 +160,31 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
         known = ", ".join(task.task_id for task in self.tasks)
         raise TaskError(f"options['task_id'] must be one of {known}, got {task_id!r}")
 
-    def _see(self, screenshot: bytes) -> np.ndarray:
-        return np.asarray(decode_screenshot(screenshot).convert("RGB"))
+    def _screen_size(self) -> Size:
+        if isinstance(self._desktop, ThreadedDesktop):
+            return self._desktop.config.screen_size
+        # A desktop of somebody's own need not say its size: its first screen does.
+        try:
+            height, width, _ = _see(self._desktop.reset(self.tasks[0])).shape
+        except BaseException:
+            self.close()  # nobody else could
+            raise
+        return Size(width, height)
+
+
+def _see(observation: Observation) -> np.ndarray:
+    """The screenshot; the caller's own, to write to."""
+    return np.array(decode_screenshot(observation.screenshot))
 
 
 def to_action(sample: Mapping[str, Any]) -> Action:
-    """The domain's action of a sample of the action space; what its `kind` does not need is passed over."""
+    """The domain's action of a sample of the action space; what its `kind` does not need is passed over.
+
+    Raises:
+        ConfigError: a part is missing.
+    """
+    missing = [name for name in SAMPLE_PARTS if name not in sample]
+    require(not missing, "action", f"a sample of the action space, with {', '.join(SAMPLE_PARTS)}", sorted(sample))
     kind, point = KINDS[int(sample["kind"])], Point(*map(int, sample["point"]))
     if kind is Click:
         return Click(point, BUTTONS[int(sample["button"])], int(sample["count"]))
@@ -201,4 +225,4 @@ def _as_tasks(tasks: TaskPath | Iterable[Task]) -> list[Task]:
     return found
 
 
-gymnasium.register(ENV_ID, entry_point=DesktopEnv, nondeterministic=True, disable_env_checker=True)
+gymnasium.register(ENV_ID, entry_point="arpo_verl.gym:DesktopEnv", nondeterministic=True, disable_env_checker=True)

@@ -1,6 +1,7 @@
 """Desktops and episodes from Python, without a trainer."""
 
 import asyncio
+import threading
 
 import pytest
 from PIL import Image
@@ -93,11 +94,21 @@ def test_a_desktop_serves_by_itself_and_not_after_it_was_closed(desktop):
         desktop.reset(TASK)
 
 
-def test_an_episode_can_be_played_where_an_event_loop_runs(desktop):
+def test_an_episode_needs_no_event_loop_and_stands_none_in_the_way(desktop):
+    def policy(*args):
+        threads.append(threading.current_thread())
+        return asyncio.run(reply(*args))
+
+    async def reply(*args):
+        return hits_and_ends(*args)
+
     async def cell():
         return arpo_verl.play(TASK, desktop, hits_and_ends)
 
-    assert asyncio.run(cell()).success == 1.0
+    threads = []
+    assert arpo_verl.play(TASK, desktop, policy).success == 1.0
+    assert set(threads) == {threading.main_thread()}  # where Ctrl-C arrives
+    assert asyncio.run(cell()).success == 1.0  # as in a notebook
 
 
 def test_the_client_s_own_machines_have_their_screen_and_pace():

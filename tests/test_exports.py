@@ -13,14 +13,14 @@ EXPORTED = """
 Action ActionParseError ArpoError Click ConfigError DesktopBootError DesktopEnvironment DesktopError DesktopLostError
 DesktopSetupError Drag EnvironmentConfig Episode EpisodeId Evaluation EvaluatorError Fail Finish GenerationError
 GuiAgentConfig HostLostError Hotkey MetricCall MissingDependencyError Move Observation Point PolicyConfig ReplayConfig
-ReplayError Run Scroll Size StopReason Task TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait gym
+ReplayError Run Scroll Size StopReason Task TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait
 load_tasks make_desktop open_run play
 """
 
 
 def test_the_exported_names_are_these_and_each_is_there():
     assert sorted(arpo_verl.__all__) == EXPORTED.split()
-    assert set(arpo_verl.__all__) <= set(dir(arpo_verl))
+    assert {*arpo_verl.__all__, "gym"} <= set(dir(arpo_verl)) and arpo_verl.gym.DesktopEnv
     for name in arpo_verl.__all__:
         assert getattr(arpo_verl, name) is not None
 

@@ -1,5 +1,8 @@
 """The desktop as a Gymnasium environment."""
 
+import re
+import subprocess
+import sys
 import warnings
 
 import gymnasium
@@ -9,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 import arpo_verl
 from arpo_verl import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Task, TypeText, Wait
-from arpo_verl.environments.fake import FakeEnvironment
+from arpo_verl.environments.fake import FakeEnvironment, FakeScript
 from arpo_verl.gym import BUTTONS, DIRECTIONS, KEYS, KINDS, DesktopEnv, to_action
 
 TASKS = [Task(name, f"Click the red square, {name}.", {}) for name in ("one", "two", "three")]
@@ -104,12 +107,51 @@ def test_a_fault_is_an_exception_and_no_reward():
         env.step(Wait())
 
 
+def test_a_failed_reset_is_no_episode():
+    env = DesktopEnv(TASKS, "fake", provider_options={"fail": {"reset": [2]}})
+    env.reset()
+    with pytest.raises(arpo_verl.DesktopSetupError):
+        env.reset()
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(Wait())
+
+
+def test_an_observation_is_the_caller_s_own(env):
+    screenshot, _ = env.reset()
+    screenshot[:] = 0
+    assert env.step(Wait())[0].any()
+
+
+def test_what_is_no_action_is_refused(env):
+    env.reset()
+    for bad in ("click", None, {"kind": 0}):
+        with pytest.raises(arpo_verl.ConfigError, match="action must be"):
+            env.step(bad)
+
+
 def test_a_desktop_of_one_s_own_is_looked_at_for_its_size_and_closed():
     desktop = FakeEnvironment(screen_size=arpo_verl.Size(800, 600))
     env = DesktopEnv(TASKS, desktop)
     assert env.observation_space.shape == (600, 800, 3)
     env.close()
     assert desktop.closed
+    with pytest.raises(arpo_verl.ConfigError, match="options must be fields of EnvironmentConfig"):
+        DesktopEnv(TASKS, FakeEnvironment(), wait_s=1.0)
+
+
+def test_a_desktop_that_cannot_be_looked_at_is_closed():
+    desktop = FakeEnvironment(FakeScript(fail={"reset": [1]}))
+    with pytest.raises(arpo_verl.DesktopSetupError):
+        DesktopEnv(TASKS, desktop)
+    assert desktop.closed
+
+
+def test_the_documented_name_makes_it_in_a_fresh_interpreter():
+    (call,) = re.findall(r"gymnasium\.make\(\S+\)", arpo_verl.gym.__doc__)
+    on_a_fake = call.replace(")", ", desktop='fake')")
+    probe = f"import gymnasium; print({on_a_fake}.spec.to_json())"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert '"id": "arpo_verl/Desktop-v0"' in done.stdout, done.stderr
 
 
 def test_the_registered_name_makes_it_with_a_bad_value_refused():

@@ -19,7 +19,6 @@ from verl.workers.rollout.replica import TokenOutput
 
 from arpo_verl.errors import DesktopError, GenerationError
 from arpo_verl.plugin.dataset import read_task
-from arpo_verl.plugin.rows import runs_in_validation
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.records.recorder import Recorder
 from arpo_verl.rollout.chat import ChatTokenizer
@@ -185,3 +184,16 @@ class _Engine:
 
 def _name(error: BaseException) -> str:
     return type(error).__name__
+
+
+async def runs_in_validation(uid: str) -> bool | None:
+    """Whether veRL validates: it does not tell its loops, but queues validation prompts apart. None: not known."""
+    import transfer_queue as tq  # not every trainer of veRL's has one
+
+    try:
+        tq.get_client()  # without it, listing keys would start a Ray to look for a queue
+        partitions = await tq.async_kv_list(partition_id="val")
+    except (AssertionError, RuntimeError):
+        logger.debug("no TransferQueue to ask whether episode %s validates", uid, exc_info=True)
+        return None
+    return uid in partitions.get("val", {})

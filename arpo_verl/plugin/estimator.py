@@ -16,9 +16,10 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register
 from arpo_verl.config import build_config
 from arpo_verl.errors import ConfigError
 from arpo_verl.plugin.group_log import GROUP_LOG
-from arpo_verl.plugin.handover import LATE_METRICS, RowLabel, labelled_rows
+from arpo_verl.plugin.handover import LATE_METRICS
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.replay.config import ReplayConfig, check_one_correction
+from arpo_verl.replay.labels import RowLabel, labelled_rows
 
 REPLAY_GRPO = "replay_grpo"
 

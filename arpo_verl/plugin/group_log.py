@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from arpo_verl.plugin.handover import RowLabel
 from arpo_verl.records.json_files import append_objects
 from arpo_verl.replay.choice import uid_of
+from arpo_verl.replay.labels import RowLabel
 from arpo_verl.replay.trajectory import StoredTrajectory
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ bit-identical to the one that the rollout put there: it goes through veRL's own 
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,14 +19,12 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.plugin.handover import REPLAYED, RowLabel
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.replay.choice import Outcome, uid_of
+from arpo_verl.replay.labels import REPLAYED, RowLabel
 from arpo_verl.replay.store.success_store import StoredTrajectory
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import EpisodeId
-
-logger = logging.getLogger(__name__)
 
 _SCREENSHOTS = "screenshots"
 _OUTCOME_FIELDS = ("task_id", "success", "format_error", "stop_reason", "num_steps", _SCREENSHOTS)
@@ -219,17 +216,6 @@ def label(batch: KVBatchMeta, replays: Mapping[str, StoredTrajectory]) -> None:
     ]
     fields = list_of_dict_to_tensordict([{"uid": label} for label in labels])
     tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
-
-
-async def runs_in_validation(uid: str) -> bool | None:
-    """Whether veRL validates: it does not tell its loops, but queues validation prompts apart. None: not known."""
-    try:
-        tq.get_client()  # without it, listing keys would start a Ray to look for a queue
-        partitions = await tq.async_kv_list(partition_id="val")
-    except (AssertionError, RuntimeError):
-        logger.debug("no TransferQueue to ask whether episode %s validates", uid, exc_info=True)
-        return None
-    return uid in partitions.get("val", {})
 
 
 def _get(keys: Sequence[str], partition_id: str, fields: Sequence[str]) -> TensorDict:

@@ -14,9 +14,9 @@ from verl.protocol import DataProto
 from verl.trainer.ppo.metric_utils import compute_data_metrics
 from verl.utils.debug.metrics import calculate_debug_metrics
 
-from arpo_verl.plugin.handover import REPLAYED, RowLabel
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.correction import correction_metrics, correction_weights
+from arpo_verl.replay.labels import REPLAYED, RowLabel
 
 _FIELDS = ["prompts", "responses", "num_turns", "entropy", "old_log_probs", "rollout_log_probs"]
 

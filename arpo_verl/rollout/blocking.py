@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from PIL import Image
@@ -14,6 +13,7 @@ from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation, Written
 from arpo_verl.rollout.episode import Episode, play
 from arpo_verl.rollout.sequence import EpisodeSequence
+from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Action, Evaluation, Observation, Size, StopReason, Task
 
 T = TypeVar("T")
@@ -67,21 +67,27 @@ class PolicyConversation:
 
 
 def play_blocking(task: Task, desktop: BlockingDesktop, conversation: Conversation, config: GuiAgentConfig) -> Episode:
-    """Play `task` to its end and have it judged; see `arpo_verl.rollout.episode.play`."""
-    return run_blocking(play(task, _Awaited(desktop), conversation, config))
+    """Play `task` to its end and have it judged; see `arpo_verl.rollout.episode.play`.
+
+    Everything happens in the caller's thread and without an event loop: Ctrl-C ends it at once, a notebook may call it,
+    and policy and desktop may run loops of their own.
+    """
+    episode = play(task, _Awaited(desktop), conversation, config, decode=_decode)
+    try:
+        episode.send(None)
+    except StopIteration as done:
+        result: Episode = done.value
+        return result
+    episode.close()
+    raise RuntimeError("an episode of blocking parts must not wait for an event loop")
+
+
+async def _decode(observation: Observation) -> Image.Image:
+    return decode_screenshot(observation.screenshot)
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`, but Ctrl-C ends it at once, whatever it blocks in; also where a loop runs, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return _run(coroutine)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_run, coroutine).result()
-
-
-def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """As `asyncio.run`, but Ctrl-C ends it at once, whatever it blocks in."""
     loop = asyncio.new_event_loop()
     task = loop.create_task(coroutine)
     try:
@@ -93,7 +99,7 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _Awaited:
-    """A blocking desktop as the episode awaits it. Nothing else runs in this loop: it may be held up."""
+    """A blocking desktop as the episode awaits it."""
 
     def __init__(self, desktop: BlockingDesktop):
         self._desktop = desktop

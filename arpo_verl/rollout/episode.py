@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -86,6 +86,16 @@ class Episode:
         return self.stop_reason is StopReason.PARSE_ERROR
 
 
+Decode = Callable[[Observation], Awaitable[Image.Image]]
+"""A screenshot as the policy is shown it."""
+
+
+async def decode_in_thread(observation: Observation) -> Image.Image:
+    """Decode beside the event loop, which other episodes share."""
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(None, decode_screenshot, observation.screenshot)
+
+
 async def play_episode(
     task: Task,
     desktop: LeasedDesktop,
@@ -111,6 +121,7 @@ async def play(
     conversation: Conversation,
     config: GuiAgentConfig,
     watcher: Watcher | None = None,
+    decode: Decode = decode_in_thread,
 ) -> Episode:
     """Play `task` to its end, whoever replies, and have it judged.
 
@@ -121,7 +132,7 @@ async def play(
         DesktopError: the desktop failed; nothing of the episode may be used.
     """
     started_at, began = time.time(), time.perf_counter()
-    player = _Player(desktop, conversation, config, watcher)
+    player = _Player(desktop, conversation, config, watcher, decode)
     stop_reason = await player.play(task)
     before_verdict_s = player.desktop_s
     evaluation = await player.timed(desktop.evaluate())
@@ -148,7 +159,12 @@ class _Player:
     """The state of one running episode."""
 
     def __init__(
-        self, desktop: LeasedDesktop, conversation: Conversation, config: GuiAgentConfig, watcher: Watcher | None
+        self,
+        desktop: LeasedDesktop,
+        conversation: Conversation,
+        config: GuiAgentConfig,
+        watcher: Watcher | None,
+        decode: Decode,
     ):
         self.images: list[Image.Image] = []
         self.screenshots: list[bytes] = []
@@ -160,12 +176,13 @@ class _Player:
         self._desktop = desktop
         self._conversation = conversation
         self._config = config
+        self._decode = decode
         self._parse = GRAMMARS[config.grammar].parse
 
     async def play(self, task: Task) -> StopReason:
         observation = await self.timed(self._desktop.reset(task))
         self.reset_s = self.desktop_s
-        image = await _decode(observation)
+        image = await self._decode(observation)
         self._conversation.open(task, Size(*image.size))
         self._keep(observation, image)
         while True:
@@ -177,7 +194,7 @@ class _Player:
                 return stop_reason
             if len(self.turns) == self._config.max_turns:
                 return StopReason.STEP_LIMIT
-            image = await _decode(observation)
+            image = await self._decode(observation)
             stop_reason = self._conversation.show(Size(*image.size))
             if stop_reason is not None:
                 return stop_reason
@@ -235,8 +252,3 @@ class _Player:
         self.screenshots.append(observation.screenshot)
         if self._watcher is not None:
             self._watcher.saw(observation.screenshot)
-
-
-async def _decode(observation: Observation) -> Image.Image:
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, decode_screenshot, observation.screenshot)

@@ -1,13 +1,18 @@
 """What the sampler hands to the estimator: labels of rows, and metrics that are returned empty and filled later."""
 
+import base64
 import copy
+import os
 import pickle
+import subprocess
+import sys
 
 import torch
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
-from arpo_verl.plugin.handover import LateMetrics, RowLabel, labelled_rows
+from arpo_verl.plugin.handover import LateMetrics
+from arpo_verl.replay.labels import RowLabel, labelled_rows
 
 
 def test_a_label_is_the_uid_with_more_to_it():
@@ -48,3 +53,12 @@ def test_each_batch_of_a_step_keeps_its_own():
         late.fill({"x/mean": value})
         aggregator.add_step_metrics(metrics, sample_count=4)
     assert aggregator.get_aggregated_metrics() == {"x/mean": 2.0}
+
+
+def test_a_label_s_pickle_brings_no_verl_into_the_queue_s_processes():
+    label = base64.b64encode(pickle.dumps(RowLabel("u", "u_0_0", is_replay=True))).decode()
+    probe = f"import base64, pickle, sys; label = pickle.loads(base64.b64decode({label!r})); "
+    probe += "print(label.is_replay, [name for name in sys.modules if name.startswith(('verl', 'torch', 'ray'))])"
+    env = {**os.environ, "VERL_PLATFORM": "cpu"}
+    done = subprocess.run([sys.executable, "-c", probe], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True []"
