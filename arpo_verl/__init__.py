@@ -41,7 +41,7 @@ _EXPORTS = {
 _MODULES = {name: f"arpo_verl.{module}" for module, names in _EXPORTS.items() for name in names.split()}
 
 __all__ = [name for name in _MODULES if name != "__version__"]
-"""Without `gym`, which needs Gymnasium."""
+"""And `gym`, where Gymnasium is installed."""
 
 
 def __getattr__(name: str) -> Any:
@@ -55,4 +55,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "gym"})
+    return sorted({*globals(), *__all__})

@@ -69,9 +69,11 @@ def play(
         DesktopError: the desktop failed; nothing of the episode counts.
         ConfigError: an option is wrong, or the policy returned no text.
     """
+    require(callable(policy), "policy", "a function that returns the next reply", policy)
     config = GuiAgentConfig(max_steps=max_steps, max_screenshots=None, prompt=prompt_of(grammar), grammar=grammar)
     if image_size is not None:
-        ok = len(image_size) == 2 and all(isinstance(side, int) and side > 0 for side in image_size)
+        sides = image_size if isinstance(image_size, (tuple, list)) else ()
+        ok = len(sides) == 2 and all(type(side) is int and side > 0 for side in sides)
         require(ok, "image_size", "(width, height) in pixels", image_size)
         image_size = Size(*image_size)
     return play_blocking(task, desktop, PolicyConversation(policy, image_size), config)

@@ -102,14 +102,16 @@ def replacing_directory(target: Path) -> Iterator[Path]:
 
 
 def replace_directory(scratch: Path, target: Path) -> None:
-    """Give a finished folder its place; what is there is removed first.
+    """Give a finished folder its place. A kill may leave none there, or the old one under a hidden name, but no half.
 
     Raises:
         OSError: the disk refuses.
     """
+    old = target.with_name(f"{PART_PREFIX}{uuid4().hex}")
     if target.exists():
-        shutil.rmtree(target)
+        os.rename(target, old)
     os.replace(scratch, target)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 class ScratchFolder:
@@ -147,6 +149,13 @@ def _remove_own(folder: Path, lock: int, owner: int) -> None:
 
 
 def _remove_locked(folder: Path, lock: int) -> None:
+    # The lock's file last: a folder without one is never looked at again.
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name != _LOCK:
+                os.unlink(entry.path)
     shutil.rmtree(folder, ignore_errors=True)
     os.close(lock)
 

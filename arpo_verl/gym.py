@@ -11,8 +11,8 @@ the evaluator's verdict in the step that ends the episode, and 0 before.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -52,6 +52,8 @@ from arpo_verl.types import (
     Wait,
 )
 
+T = TypeVar("T")
+
 ENV_ID = "arpo_verl/Desktop-v0"
 KINDS: tuple[type[Action], ...] = (Click, Drag, Move, Hotkey, TypeText, Scroll, Wait, Finish, Fail)
 """What `kind` of a sample of the action space counts."""
@@ -82,7 +84,7 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
 
     def __init__(
         self,
-        tasks: TaskPath | Iterable[Task] = EMBEDDED,
+        tasks: TaskPath | Iterable[Task | TaskPath] = EMBEDDED,
         desktop: str | DesktopEnvironment = EMBEDDED,
         *,
         max_steps: int = 15,
@@ -117,7 +119,10 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
             DesktopError: no desktop came up, or the set-up failed.
         """
         super().reset(seed=seed)
-        task, self._task = self._choose((options or {}).get("task_id")), None
+        options = {} if options is None else options
+        ok = isinstance(options, Mapping) and set(options) <= {"task_id"}
+        require(ok, "options", "a mapping with task_id and nothing else", options)
+        task, self._task = self._choose(options.get("task_id")), None
         self._screen = screenshot = _see(self._desktop.reset(task))
         self._task, self._num_steps = task, 0
         return screenshot, {"task_id": task.task_id, "instruction": task.instruction}
@@ -161,9 +166,9 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
         raise TaskError(f"options['task_id'] must be one of {known}, got {task_id!r}")
 
     def _screen_size(self) -> Size:
-        if isinstance(self._desktop, ThreadedDesktop):
+        if isinstance(self._desktop, ThreadedDesktop) and ":" not in self._desktop.config.provider:
             return self._desktop.config.screen_size
-        # A desktop of somebody's own need not say its size: its first screen does.
+        # A desktop of somebody's own need not have the size that was asked for: its first screen tells.
         try:
             height, width, _ = _see(self._desktop.reset(self.tasks[0])).shape
         except BaseException:
@@ -185,22 +190,29 @@ def to_action(sample: Mapping[str, Any]) -> Action:
     """
     missing = [name for name in SAMPLE_PARTS if name not in sample]
     require(not missing, "action", f"a sample of the action space, with {', '.join(SAMPLE_PARTS)}", sorted(sample))
-    kind, point = KINDS[int(sample["kind"])], Point(*map(int, sample["point"]))
+    kind, point = _pick(KINDS, sample, "kind"), Point(*map(int, sample["point"]))
     if kind is Click:
-        return Click(point, BUTTONS[int(sample["button"])], int(sample["count"]))
+        return Click(point, _pick(BUTTONS, sample, "button"), int(sample["count"]))
     if kind is Drag:
         return Drag(point, Point(*map(int, sample["end"])))
     if kind is Move:
         return Move(point)
     if kind is Hotkey:
         # No key at all would be no action.
-        return Hotkey(tuple(KEYS[int(key)] for key in sample["keys"] if int(key)) or ("esc",))
+        return Hotkey(tuple(filter(None, (_pick(KEYS, {"keys": key}, "keys") for key in sample["keys"]))) or ("esc",))
     if kind is TypeText:
         return TypeText(str(sample["text"]))
     if kind is Scroll:
-        return Scroll(DIRECTIONS[int(sample["direction"])], point, int(sample["notches"]))
+        return Scroll(_pick(DIRECTIONS, sample, "direction"), point, int(sample["notches"]))
     assert issubclass(kind, (Wait, Finish, Fail))
     return kind()
+
+
+def _pick(choices: Sequence[T], sample: Mapping[str, Any], name: str) -> T:
+    number = sample[name]
+    ok = isinstance(number, (int, np.integer)) and 0 <= int(number) < len(choices)
+    require(ok, f"action[{name!r}]", f"a whole number from 0 to {len(choices) - 1}", number)
+    return choices[int(number)]
 
 
 def _action_space(screen: Size) -> spaces.Dict:
@@ -219,8 +231,9 @@ def _action_space(screen: Size) -> spaces.Dict:
     )
 
 
-def _as_tasks(tasks: TaskPath | Iterable[Task]) -> list[Task]:
-    found = load_tasks(tasks) if isinstance(tasks, (str, os.PathLike)) else list(tasks)
+def _as_tasks(tasks: TaskPath | Iterable[Task | TaskPath]) -> list[Task]:
+    given = [tasks] if isinstance(tasks, (str, os.PathLike)) else list(tasks)
+    found = [task for one in given for task in ([one] if isinstance(one, Task) else load_tasks(one))]
     require(bool(found), "tasks", "at least one task", found)
     return found
 

@@ -1,6 +1,8 @@
 """Desktops and episodes from Python, without a trainer."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -70,6 +72,10 @@ def test_bad_arguments_are_refused_with_what_was_expected(desktop):
         arpo_verl.play(TASK, desktop, lambda *_: None)
     with pytest.raises(arpo_verl.ConfigError, match=r"image_size must be \(width, height\) in pixels, got \(0, 3\)"):
         arpo_verl.play(TASK, desktop, hits_and_ends, image_size=(0, 3))
+    with pytest.raises(arpo_verl.ConfigError, match=r"image_size must be \(width, height\) in pixels, got 5"):
+        arpo_verl.play(TASK, desktop, hits_and_ends, image_size=5)
+    with pytest.raises(arpo_verl.ConfigError, match="policy must be a function that returns the next reply, got None"):
+        arpo_verl.play(TASK, desktop, None)
     with pytest.raises(arpo_verl.ConfigError, match="environment.provider"):
         arpo_verl.make_desktop("no-such-provider")
     with pytest.raises(arpo_verl.ConfigError, match="screen_siz"):
@@ -123,3 +129,15 @@ def test_the_example_of_the_readme_on_the_embedded_desktop():
     with arpo_verl.make_desktop("embedded") as desktop:
         episode = arpo_verl.play(task, desktop, lambda instruction, screenshots, replies: texts[len(replies)])
     assert (episode.success, episode.stop_reason) == (1.0, StopReason.FINISHED)
+
+
+def test_the_interpreter_ends_and_closes_a_desktop_that_hangs_and_was_forgotten():
+    probe = """
+import threading, arpo_verl
+from arpo_verl.environments.fake import FakeEnvironment
+FakeEnvironment.close = lambda self: print("closed")
+desktop = arpo_verl.make_desktop("fake", provider_options={"hang": {"reset": [1]}})
+threading.Thread(target=desktop.reset, args=(arpo_verl.Task("t", "i", {}),), daemon=True).start()
+"""
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr

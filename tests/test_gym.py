@@ -122,10 +122,21 @@ def test_an_observation_is_the_caller_s_own(env):
     assert env.step(Wait())[0].any()
 
 
+def test_options_of_a_reset_that_do_not_exist_are_refused(env):
+    for bad in ({"taskid": "one"}, "one"):
+        with pytest.raises(arpo_verl.ConfigError, match="options must be a mapping with task_id"):
+            env.reset(options=bad)
+
+
+def test_tasks_may_be_named_as_for_load_tasks():
+    env = DesktopEnv(["embedded"], "fake")
+    assert len(env.tasks) == len(arpo_verl.load_tasks("embedded"))
+
+
 def test_what_is_no_action_is_refused(env):
     env.reset()
-    for bad in ("click", None, {"kind": 0}):
-        with pytest.raises(arpo_verl.ConfigError, match="action must be"):
+    for bad in ("click", None, {"kind": 0}, {**SAMPLE, "kind": -1}, {**SAMPLE, "kind": 99}, {**SAMPLE, "button": 3}):
+        with pytest.raises(arpo_verl.ConfigError, match="action.* must be"):
             env.step(bad)
 
 

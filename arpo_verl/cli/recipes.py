@@ -57,12 +57,17 @@ def copy_recipe(name: str, folder: Path) -> Path:
         hint = f"; did you mean {close[0]}?" if close else "."
         raise ConfigError(f"there is no recipe {name!r}{hint} Known: {', '.join(known)}")
     path = folder / f"{name}.yaml"
-    if path.exists():
-        raise ConfigError(f"{path} exists and is not overwritten; move it, or name another folder")
     text = _add_search_path((recipes_folder() / f"{name}.yaml").read_text("utf-8"))
-    _check_bases({**{other.stem: other.read_text("utf-8") for other in folder.glob("*.yaml")}, name: text}, folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    try:
+        others = {other.stem: other.read_text("utf-8", "replace") for other in folder.glob("*.yaml") if other.is_file()}
+        _check_bases({**others, name: text}, folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise ConfigError(f"{path} exists and is not overwritten; move it, or name another folder") from error
+    except OSError as error:
+        raise ConfigError(f"the recipe must go into a folder that can be written to, got {folder}: {error}") from error
     return path
 
 

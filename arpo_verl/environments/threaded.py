@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EnvironmentConfig
@@ -13,6 +16,7 @@ from arpo_verl.errors import DesktopLostError
 from arpo_verl.types import Action, Evaluation, Observation, Task
 
 T = TypeVar("T")
+Calls = queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
 
 
 class ThreadedDesktop(DesktopEnvironment):
@@ -26,9 +30,14 @@ class ThreadedDesktop(DesktopEnvironment):
     def __init__(self, config: EnvironmentConfig, name: str = "desktop"):
         self.config = config
         make = environment_factory(config)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="desktop")
+        self._lock = threading.Lock()
         self._closed = False
+        self._calls: Calls = queue.SimpleQueue()
+        # No pool's thread: the interpreter would wait at its end for a call that hangs.
+        threading.Thread(target=_serve, args=(self._calls,), daemon=True, name=name).start()
         self._environment = self._call(lambda: make(config, name))
+        # Also where it is forgotten, and when the interpreter ends.
+        self._finalizer = weakref.finalize(self, _end, self._environment, self._calls)
 
     def prepare(self) -> None:
         self._call(lambda: self._environment.prepare())
@@ -47,11 +56,29 @@ class ThreadedDesktop(DesktopEnvironment):
 
     def close(self) -> None:
         """Also while a call is under way, which it ends."""
-        self._closed = True
-        self._environment.close()
-        self._thread.shutdown(wait=True)
+        with self._lock:
+            self._closed = True
+        self._finalizer()
 
     def _call(self, function: Callable[[], T]) -> T:
-        if self._closed:
-            raise DesktopLostError("this desktop was closed; make another")
-        return self._thread.submit(function).result()
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                raise DesktopLostError("this desktop was closed; make another")
+            self._calls.put((function, future))
+        return future.result()
+
+
+def _serve(calls: Calls) -> None:
+    """Make one call after the other, until None comes."""
+    while (call := calls.get()) is not None:
+        function, future = call
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+
+def _end(environment: DesktopEnvironment, calls: Calls) -> None:
+    environment.close()
+    calls.put(None)

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+_LARGEST = 1e100
+"""Of numbers that were written: nothing that a run measures comes near, and sums of them stay finite."""
+
 
 def parse_json(text: str | bytes) -> Any:
     """Parse JSON; NaN and the infinities, which a browser's JSON does not know, become None.
@@ -61,8 +64,10 @@ def dump_json(value: Any) -> bytes:
 
 
 def as_number(value: object) -> float | None:
-    """A number as it stands, None for anything else; a bool is none."""
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    """A number as it stands, None for anything else; a bool is none, and so is what sums would not hold."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST:
+        return value
+    return None
 
 
 class GrowingFile:

@@ -37,8 +37,7 @@ class Metrics:
         Raises:
             MissingDependencyError: pandas is not installed.
         """
-        columns = {"step": self.steps, **self.series}
-        return data_frame((dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)), "step")
+        return data_frame(self.series, self.steps).rename_axis("step")
 
 
 class MetricsFiles:

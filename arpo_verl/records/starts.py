@@ -69,4 +69,5 @@ def recipe_values(config: Any) -> dict[str, Any]:
 
 def read_starts(run_dir: Path) -> list[dict[str, Any]]:
     """The starts of a run, the first one first; none of a run older than this file, or not begun by a recipe."""
-    return read_objects(run_dir / STARTS_FILE)
+    starts = read_objects(run_dir / STARTS_FILE)
+    return [start for start in starts if all(isinstance(start.get(part), dict) for part in ("recipe", "versions"))]

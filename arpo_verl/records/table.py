@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from arpo_verl.errors import MissingDependencyError
@@ -23,11 +23,12 @@ class Table(tuple[T, ...]):
         Raises:
             MissingDependencyError: pandas is not installed.
         """
-        return data_frame(record for value in self for record in _records(value))
+        records = [record for value in self for record in _records(value)]
+        return data_frame({name: [record[name] for record in records] for name in (records[0] if records else ())})
 
 
-def data_frame(records: Iterable[dict[str, Any]], index: str | None = None) -> pandas.DataFrame:
-    """The records as a data frame.
+def data_frame(columns: Mapping[str, Sequence[Any]], index: Sequence[int] | None = None) -> pandas.DataFrame:
+    """The columns as a data frame.
 
     Raises:
         MissingDependencyError: pandas is not installed.
@@ -36,8 +37,7 @@ def data_frame(records: Iterable[dict[str, Any]], index: str | None = None) -> p
         import pandas
     except ImportError as error:
         raise MissingDependencyError("to_pandas() needs pandas; pip install pandas") from error
-    frame = pandas.DataFrame.from_records(list(records))
-    return frame if index is None or frame.empty else frame.set_index(index)
+    return pandas.DataFrame(dict(columns), index=None if index is None else list(index))
 
 
 def _records(value: Any) -> list[dict[str, Any]]:

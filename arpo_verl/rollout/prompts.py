@@ -32,7 +32,7 @@ def prompt_of(grammar: str) -> str:
     Raises:
         ConfigError: there is no such grammar.
     """
-    if grammar not in GRAMMARS:
+    if not isinstance(grammar, str) or grammar not in GRAMMARS:
         raise ConfigError(f"grammar must be one of {', '.join(GRAMMARS)}, got {grammar!r}")
     return next(prompt for prompt, grammars in PROMPT_GRAMMARS.items() if grammar in grammars)
 

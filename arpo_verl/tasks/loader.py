@@ -120,6 +120,8 @@ def _find_all(path: TaskPath | Iterable[TaskPath]) -> Iterator[_Found | TaskProb
 
 
 def _paths(path: TaskPath | Iterable[TaskPath]) -> Iterator[Path]:
+    if path == "" or not isinstance(path, (str, os.PathLike, Iterable)):
+        raise TaskError(f"a task file, a folder of task files or {EMBEDDED!r} must be named, got {path!r}")
     if not isinstance(path, (str, os.PathLike)):
         for one in path:
             yield from _paths(one)

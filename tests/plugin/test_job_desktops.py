@@ -1,4 +1,5 @@
 import logging
+import time
 
 import pytest
 import ray
@@ -33,5 +34,6 @@ def test_the_pools_counters_are_read_until_it_is_lost(local_ray, caplog):
     assert read["environment/leases"] == 0 and all(name.startswith("environment/") for name in read)
     desktops._pool.close()
     with caplog.at_level(logging.WARNING):
-        assert desktops.read() == {}
+        while desktops.read():  # Ray kills an actor in its own time
+            time.sleep(0.05)
     assert "the desktop pool gave no metrics this step" in caplog.text

@@ -139,7 +139,8 @@ def _quarantined(run_dir: Path) -> list[str]:
         tasks = read_json_object(run_dir / POOL_FILE).get("quarantined")
     except (OSError, ValueError):
         return []
-    return [str(task.get("task_id") if isinstance(task, dict) else task) for task in tasks or []]
+    tasks = tasks if isinstance(tasks, list) else []
+    return [str(task.get("task_id") if isinstance(task, dict) else task) for task in tasks]
 
 
 def _stop_reasons(training: Sequence[EpisodeSummary]) -> list[StopReason]:

@@ -84,7 +84,10 @@ def moment(unix: float | None) -> str:
     """A time of day with its zone, this machine's."""
     if unix is None:
         return "not recorded"
-    return datetime.datetime.fromtimestamp(unix).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    try:
+        return datetime.datetime.fromtimestamp(unix).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    except (OSError, OverflowError, ValueError):
+        return "no time of this calendar"
 
 
 def interval(rate: Rate) -> str:
