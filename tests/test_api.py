@@ -118,7 +118,8 @@ def test_an_episode_needs_no_event_loop_and_stands_none_in_the_way(desktop):
 
 
 def test_the_client_s_own_machines_have_their_screen_and_pace():
-    config = arpo_verl.make_desktop("docker").config
+    with arpo_verl.make_desktop("docker") as desktop:  # nothing is asked of an engine before it is used
+        config = desktop.config
     assert (config.screen_size, config.action_pause_s) == ((1920, 1080), 2)
 
 

@@ -67,6 +67,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         # failed half way, or was only looked at by an evaluator, for a clean one.
         self._clean = False
         self._closed = threading.Event()
+        self._may_have_leftovers = False
 
     def prepare(self) -> None:
         with _named(DesktopBootError, f"{self._name} did not boot"):
@@ -130,7 +131,8 @@ class OSWorldEnvironment(DesktopEnvironment):
                 provider.stop_emulator("local")
         finally:
             self._files.remove()
-            remove_leftovers(self._config, self._id)
+            if self._may_have_leftovers:
+                remove_leftovers(self._config, self._id)
 
     # --- Boot --------------------------------------------------------------------------------------------------
 
@@ -171,6 +173,7 @@ class OSWorldEnvironment(DesktopEnvironment):
             options |= client_options(config, index)
         from arpo_verl.environments.osworld.client import Client
 
+        self._may_have_leftovers = True
         return Client(config, self._id, **options)
 
     def _make_provider(self) -> Any:
