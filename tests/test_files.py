@@ -67,3 +67,18 @@ def test_a_folder_is_replaced_when_its_block_ends_well_and_else_kept(tmp_path):
     with pytest.raises(KeyError), files.replacing_directory(target) as scratch:
         raise KeyError
     assert os.listdir(tmp_path) == ["target"] and os.listdir(target) == ["second"]
+
+
+def test_a_kill_while_the_old_folder_goes_leaves_the_new_one_whole(tmp_path, monkeypatch):
+    target, scratch = tmp_path / "policy", tmp_path / "scratch"
+    for folder, content in ((target, "old"), (scratch, "new")):
+        folder.mkdir()
+        (folder / "file").write_text(content)
+
+    def killed(*args, **kwargs):
+        raise SystemExit
+
+    monkeypatch.setattr(files.shutil, "rmtree", killed)
+    with pytest.raises(SystemExit):
+        files.replace_directory(scratch, target)
+    assert [(path.name, path.read_text()) for path in target.iterdir()] == [("file", "new")]

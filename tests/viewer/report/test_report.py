@@ -340,3 +340,13 @@ def test_it_opens_from_disk_asks_nobody_and_is_readable(made, tmp_path, browser,
     paper = page.evaluate(f"({lightness})({color.format('body', 'backgroundColor')})")
     assert abs(ink - paper) > 0.6 and abs(line - paper) > 0.6 and (paper > 0.5) == (scheme == "light")
     context.close()
+
+
+def test_odd_values_in_a_run_s_files_cost_themselves_and_not_the_report(written, run):
+    written.episode(1, started_at=1e18)
+    for step in (1, 2):
+        written.metrics(step, rollout__success_mean=1e308, replay__injected=10**400)
+    (written.path / "pool.json").write_text('{"quarantined": 5}')
+    (written.path / "starts.jsonl").write_text('{"time": 1}\n{"recipe": 5, "versions": {}}\n')
+    write_report(run, written.path / "report.html")
+    assert "press-ok" in (written.path / "report.html").read_text()
