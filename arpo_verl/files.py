@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, whatever kills the process or the machine. Pure.
+"""Files and folders that are there whole or not at all, whatever kills the process or the machine.
 
 Two places write otherwise, on purpose: `live.json` is overwritten in its place (`records.episode_folder`), and a
 download goes into a part of its host's name, so that the next attempt overwrites what a killed one left
@@ -105,12 +105,17 @@ def replace_directory(scratch: Path, target: Path) -> None:
     """Give a finished folder its place. A kill may leave none there, or the old one under a hidden name, but no half.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the disk refuses; `target` is as it was.
     """
     old = target.with_name(f"{PART_PREFIX}{uuid4().hex}")
     if target.exists():
         os.rename(target, old)
-    os.replace(scratch, target)
+    try:
+        os.replace(scratch, target)
+    except OSError:
+        if old.exists():
+            os.rename(old, target)
+        raise
     shutil.rmtree(old, ignore_errors=True)
 
 

@@ -26,7 +26,7 @@ except ImportError as error:
 
 from arpo_verl.actions.keys import KEY_NAMES
 from arpo_verl.api import make_desktop
-from arpo_verl.config import require
+from arpo_verl.config import require, whole
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED
 from arpo_verl.environments.threaded import ThreadedDesktop
@@ -91,8 +91,8 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
         render_mode: str | None = None,
         **options: Any,
     ):
-        ok = isinstance(max_steps, int) and not isinstance(max_steps, bool) and max_steps >= 1
-        require(ok, "max_steps", "a whole number of at least 1", max_steps)
+        at_least_one = whole(1)
+        require(at_least_one.holds(max_steps), "max_steps", at_least_one.expected, max_steps)
         modes = self.metadata["render_modes"]
         require(render_mode is None or render_mode in modes, "render_mode", f"one of {', '.join(modes)}", render_mode)
         self.tasks = _as_tasks(tasks)
@@ -186,30 +186,30 @@ def to_action(sample: Mapping[str, Any]) -> Action:
     """The domain's action of a sample of the action space; what its `kind` does not need is passed over.
 
     Raises:
-        ConfigError: a part is missing.
+        ConfigError: a part is missing, or counts what there is not.
     """
     missing = [name for name in SAMPLE_PARTS if name not in sample]
     require(not missing, "action", f"a sample of the action space, with {', '.join(SAMPLE_PARTS)}", sorted(sample))
-    kind, point = _pick(KINDS, sample, "kind"), Point(*map(int, sample["point"]))
+    kind, point = _pick(KINDS, sample["kind"], "kind"), Point(*map(int, sample["point"]))
     if kind is Click:
-        return Click(point, _pick(BUTTONS, sample, "button"), int(sample["count"]))
+        return Click(point, _pick(BUTTONS, sample["button"], "button"), int(sample["count"]))
     if kind is Drag:
         return Drag(point, Point(*map(int, sample["end"])))
     if kind is Move:
         return Move(point)
     if kind is Hotkey:
+        keys = (_pick(KEYS, number, "keys") for number in sample["keys"])
         # No key at all would be no action.
-        return Hotkey(tuple(filter(None, (_pick(KEYS, {"keys": key}, "keys") for key in sample["keys"]))) or ("esc",))
+        return Hotkey(tuple(filter(None, keys)) or ("esc",))
     if kind is TypeText:
         return TypeText(str(sample["text"]))
     if kind is Scroll:
-        return Scroll(_pick(DIRECTIONS, sample, "direction"), point, int(sample["notches"]))
+        return Scroll(_pick(DIRECTIONS, sample["direction"], "direction"), point, int(sample["notches"]))
     assert issubclass(kind, (Wait, Finish, Fail))
     return kind()
 
 
-def _pick(choices: Sequence[T], sample: Mapping[str, Any], name: str) -> T:
-    number = sample[name]
+def _pick(choices: Sequence[T], number: Any, name: str) -> T:
     ok = isinstance(number, (int, np.integer)) and 0 <= int(number) < len(choices)
     require(ok, f"action[{name!r}]", f"a whole number from 0 to {len(choices) - 1}", number)
     return choices[int(number)]

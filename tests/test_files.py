@@ -82,3 +82,15 @@ def test_a_kill_while_the_old_folder_goes_leaves_the_new_one_whole(tmp_path, mon
     with pytest.raises(SystemExit):
         files.replace_directory(scratch, target)
     assert [(path.name, path.read_text()) for path in target.iterdir()] == [("file", "new")]
+
+
+def test_a_replacement_that_the_disk_refuses_leaves_what_was_there(tmp_path, monkeypatch):
+    (tmp_path / "policy").mkdir()
+
+    def refuse(source, target):
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match="no space"), files.replacing_directory(tmp_path / "policy"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["policy"]

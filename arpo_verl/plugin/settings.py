@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.config import build_config
 from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.plugin.sections import plain_section
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.reward import compute_score
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -44,7 +45,7 @@ def connect_pool(config: DictConfig) -> DesktopPool:
 
 def _sections(config: DictConfig, *names: str) -> str:
     """The recipe's sections as JSON: plain values that a cache can be keyed by."""
-    sections = {name: OmegaConf.to_container(config[name], resolve=True) for name in names if name in config}
+    sections = {name: plain_section(name, config[name]) for name in names if name in config}
     return json.dumps(sections, sort_keys=True, default=str)
 
 
