@@ -188,12 +188,10 @@ def _name(error: BaseException) -> str:
 
 async def runs_in_validation(uid: str) -> bool | None:
     """Whether veRL validates: it does not tell its loops, but queues validation prompts apart. None: not known."""
-    import transfer_queue as tq  # not every trainer of veRL's has one
+    from arpo_verl.plugin import queue  # not every trainer of veRL's has one
 
     try:
-        tq.get_client()  # without it, listing keys would start a Ray to look for a queue
-        partitions = await tq.async_kv_list(partition_id="val")
-    except (AssertionError, RuntimeError):
+        return await queue.is_queued(uid, queue.VALIDATION)
+    except RuntimeError:
         logger.debug("no TransferQueue to ask whether episode %s validates", uid, exc_info=True)
         return None
-    return uid in partitions.get("val", {})

@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import transfer_queue as tq
-from tensordict import TensorDict
-from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from arpo_verl.errors import ReplayError
+from arpo_verl.plugin import queue
 from arpo_verl.plugin.model_inputs import ModelInputs
+from arpo_verl.plugin.queue import Batch, plain
 from arpo_verl.replay.choice import Outcome, uid_of
 from arpo_verl.replay.labels import REPLAYED, RowLabel
 from arpo_verl.replay.store.success_store import StoredTrajectory
@@ -34,11 +32,6 @@ _TRAJECTORY_FIELDS = ["prompts", "responses", "response_mask", "rollout_log_prob
 _UNSUPPORTED_FIELDS = ["routed_experts", "teacher_ids", "teacher_logprobs"]
 
 
-def plain(value: Any) -> Any:
-    """A non-tensor cell without tensordict's wrapping."""
-    return getattr(value, "data", value)
-
-
 def read_outcomes(keys: Sequence[str], partition_id: str) -> list[Outcome]:
     """What the rollouts of these rows came to, in their order.
 
@@ -47,7 +40,7 @@ def read_outcomes(keys: Sequence[str], partition_id: str) -> list[Outcome]:
     """
     if not keys:
         return []
-    data = _get(keys, partition_id, ["extra_fields", "rm_scores"])
+    data = queue.read(keys, partition_id, ["extra_fields", "rm_scores"])
     if "rm_scores" not in data.keys():
         raise ReplayError(
             "replay needs the reward when it samples, but the rows have no rm_scores; "
@@ -89,7 +82,7 @@ def read_trajectories(
     if not outcomes:
         return []
     keys = [outcome.key for outcome in outcomes]
-    data = _get(keys, partition_id, ["extra_fields", *_TRAJECTORY_FIELDS])
+    data = queue.read(keys, partition_id, ["extra_fields", *_TRAJECTORY_FIELDS])
     columns = {name: [plain(value) for value in data[name]] for name in data.keys()}
     return [
         _trajectory(
@@ -170,7 +163,7 @@ def replay_tag(tag: Mapping[str, Any], trajectory: StoredTrajectory) -> dict[str
     return {**tag, **lengths, **versions, REPLAYED: True}
 
 
-def inject(batch: KVBatchMeta, key: str, trajectory: StoredTrajectory, fields: Mapping[str, Any]) -> None:
+def inject(batch: Batch, key: str, trajectory: StoredTrajectory, fields: Mapping[str, Any]) -> None:
     """Put the trajectory where the row `key` is, in the queue and in `batch`'s tag.
 
     Args:
@@ -179,7 +172,7 @@ def inject(batch: KVBatchMeta, key: str, trajectory: StoredTrajectory, fields: M
     Raises:
         ReplayError: the row has fields of veRL features that replay does not support.
     """
-    present = _get([key], batch.partition_id, ["rm_scores", "rollout_log_probs", *_UNSUPPORTED_FIELDS]).keys()
+    present = queue.read([key], batch.partition_id, ["rm_scores", "rollout_log_probs", *_UNSUPPORTED_FIELDS]).keys()
     unsupported = [name for name in _UNSUPPORTED_FIELDS if name in present]
     if unsupported:
         raise ReplayError(
@@ -193,13 +186,11 @@ def inject(batch: KVBatchMeta, key: str, trajectory: StoredTrajectory, fields: M
         fields["rollout_log_probs"] = log_probs
     position = batch.keys.index(key)
     tag = replay_tag(batch.tags[position], trajectory)
-    tq.kv_batch_put(
-        keys=[key], partition_id=batch.partition_id, fields=list_of_dict_to_tensordict([fields]), tags=[tag]
-    )
+    queue.write([key], batch.partition_id, [fields], [tag])
     batch.tags[position] = tag
 
 
-def label(batch: KVBatchMeta, replays: Mapping[str, StoredTrajectory]) -> None:
+def label(batch: Batch, replays: Mapping[str, StoredTrajectory]) -> None:
     """Put into each row's `uid` which row it is, for the estimator.
 
     Args:
@@ -214,10 +205,4 @@ def label(batch: KVBatchMeta, replays: Mapping[str, StoredTrajectory]) -> None:
         )
         for key in batch.keys
     ]
-    fields = list_of_dict_to_tensordict([{"uid": label} for label in labels])
-    tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
-
-
-def _get(keys: Sequence[str], partition_id: str, fields: Sequence[str]) -> TensorDict:
-    """The named fields of the named rows; a field that no row has is left out."""
-    return tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=list(fields))
+    queue.write(batch.keys, batch.partition_id, [{"uid": label} for label in labels])

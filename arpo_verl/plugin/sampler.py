@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from omegaconf import DictConfig
-from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from arpo_verl.config import build_config, check_fields, number, text, whole
@@ -25,6 +24,7 @@ from arpo_verl.plugin.episode_loggers import EpisodeLoggers
 from arpo_verl.plugin.handover import LATE_METRICS
 from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
+from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
 from arpo_verl.plugin.run_records import RunRecords
 from arpo_verl.plugin.scored_batch import SCORED_METRICS, staleness_without
 from arpo_verl.plugin.sections import plain_section
@@ -39,8 +39,6 @@ from arpo_verl.rollout.config import GuiAgentConfig
 
 logger = logging.getLogger(__name__)
 
-# veRL's names: validation goes through the same sampler in a partition of its own.
-_VALIDATION, _TRAINING = "val", "train"
 _SECTION = "trainer.v1.sampler.sampler_kwargs"
 
 
@@ -102,7 +100,7 @@ class Replayer:
         self._step, self._draw = 0, 0
         self._prefetch = Prefetch(
             self.config.prefetch,
-            lambda keys: rows.read_outcomes(keys, _TRAINING),
+            lambda keys: rows.read_outcomes(keys, TRAINING),
             self._plan,
             lambda trajectory: rows.rebuild_fields(trajectory, self.inputs),
         )
@@ -148,7 +146,7 @@ class Replayer:
         """
         return self.config.enable and self.config.prefetch > 0 and len(self.store) > 0 and self._prefetch.step(keys)
 
-    def process(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> tuple[KVBatchMeta, dict[str, Any]]:
+    def process(self, batch: Batch, metrics: dict[str, Any]) -> tuple[Batch, dict[str, Any]]:
         """Replay into the batch and store its successes.
 
         Returns:
@@ -159,7 +157,7 @@ class Replayer:
         own["timing_s/replay"] = time.perf_counter() - start_s
         return batch, {**metrics, **own, **self._desktops.read()}
 
-    def _replay(self, batch: KVBatchMeta) -> dict[str, Any]:
+    def _replay(self, batch: Batch) -> dict[str, Any]:
         groups = form_groups(self._prefetch.outcomes(batch.keys))
         drawn_in = {key: int(tag["global_steps"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
         replacements: tuple[Replacement, ...] = ()
@@ -189,7 +187,7 @@ class Replayer:
     def _plan(self, groups: tuple[Group, ...]) -> tuple[Replacement, ...]:
         return choose_replays(groups, self.store, self.config, self._step, self._draw)
 
-    def _inject(self, batch: KVBatchMeta, replacements: tuple[Replacement, ...]) -> None:
+    def _inject(self, batch: Batch, replacements: tuple[Replacement, ...]) -> None:
         for replacement in replacements:
             key, trajectory = replacement.outcome.key, replacement.trajectory
             rows.inject(batch, key, trajectory, self._prefetch.rebuilt(trajectory))
@@ -207,9 +205,9 @@ class ReplaySampler(ReplayBuffer):
         self.poll_interval = self.replayer.sampler_config.poll_interval_s
         self.sync_refill_failed_groups = self.replayer.sampler_config.sync_refill_failed_groups
 
-    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Batch, dict[str, Any]]:
         """As veRL samples, and then `Replayer.process`. Validation's passes untouched; some of it is shown."""
-        if partition_id == _VALIDATION:
+        if partition_id == VALIDATION:
             batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
             self.replayer.validation_samples.show(batch.keys, partition_id, global_steps)
             return batch, metrics
@@ -219,7 +217,7 @@ class ReplaySampler(ReplayBuffer):
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
         """As veRL waits between two looks at the queue, unless there is something to rebuild meanwhile."""
-        if partition_id != _VALIDATION and self.replayer.look_ahead(self._complete_rows(partition_id)):
+        if partition_id != VALIDATION and self.replayer.look_ahead(self._complete_rows(partition_id)):
             return last_debug_time
         return super()._wait_for_next_poll(partition_id, last_debug_time)
 

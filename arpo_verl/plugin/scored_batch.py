@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import transfer_queue as tq
 from verl.protocol import DataProto
 from verl.trainer.ppo.metric_utils import compute_data_metrics
 from verl.utils.debug.metrics import calculate_debug_metrics
 
+from arpo_verl.plugin import queue
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.correction import correction_metrics, correction_weights
 from arpo_verl.replay.labels import REPLAYED, RowLabel
@@ -42,7 +42,7 @@ class ScoredBatch:
     """Of these rows: (L, T) log-probs and entropy, (L,) lengths and turns."""
 
     @classmethod
-    def read(cls, labels: Mapping[int, RowLabel], width: int, partition_id: str = "train") -> ScoredBatch:
+    def read(cls, labels: Mapping[int, RowLabel], width: int, partition_id: str = queue.TRAINING) -> ScoredBatch:
         """Fetch the labelled rows' scores from TransferQueue.
 
         Args:
@@ -50,7 +50,7 @@ class ScoredBatch:
             width: T, to which veRL padded the batch.
         """
         keys = [label.key for label in labels.values()]
-        data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=_FIELDS)
+        data = queue.read(keys, partition_id, _FIELDS)
         columns = {
             "prompt_length": data["prompts"].offsets().diff().float(),
             "response_length": data["responses"].offsets().diff().float(),

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-import transfer_queue as tq
-
+from arpo_verl.plugin import queue
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers, SampleEpisode
-from arpo_verl.plugin.rows import plain, read_outcomes
+from arpo_verl.plugin.rows import read_outcomes
 from arpo_verl.records.documents import folder_of
 from arpo_verl.replay.choice import Outcome
 from arpo_verl.types import EpisodeId
@@ -95,5 +94,4 @@ def _sample(
 
 
 def _column(keys: Sequence[str], partition_id: str, name: str) -> list[Any]:
-    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=[name])
-    return [plain(value) for value in data[name]]
+    return [queue.plain(value) for value in queue.read(keys, partition_id, [name])[name]]

@@ -19,7 +19,7 @@ from verl.trainer.ppo.v1.utils import MetricsAggregator
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.plugin import rows
-from arpo_verl.plugin.rows import plain
+from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.sampler import ReplaySampler
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.rollout.vision import decode_screenshot

@@ -1,0 +1,56 @@
+"""All that speaks to TransferQueue, in which veRL's V1 trainers keep the rows of a batch; no other module does.
+
+veRL keeps a row under its key, in a partition, as fields with a tag beside them. A batch that the trainer passes around
+is a `Batch`: `keys`, `tags` and `partition_id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import transfer_queue as tq
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta as Batch
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+__all__ = ["TRAINING", "VALIDATION", "Batch", "is_queued", "plain", "read", "write"]
+
+# veRL's names: validation goes through the same sampler in a partition of its own.
+TRAINING, VALIDATION = "train", "val"
+
+
+def read(keys: Sequence[str], partition_id: str, fields: Sequence[str]) -> TensorDict:
+    """The named fields of the named rows; a field that no row has is left out."""
+    return tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=list(fields))
+
+
+def write(
+    keys: Sequence[str],
+    partition_id: str,
+    rows: Sequence[Mapping[str, Any]],
+    tags: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Put each row's fields under its key, over those of the same names; a tag replaces the row's."""
+    fields = list_of_dict_to_tensordict([dict(row) for row in rows])
+    more = {} if tags is None else {"tags": [dict(tag) for tag in tags]}
+    tq.kv_batch_put(keys=list(keys), partition_id=partition_id, fields=fields, **more)
+
+
+async def is_queued(key: str, partition_id: str) -> bool:
+    """Whether the partition has this key, as a rollout worker finds it.
+
+    Raises:
+        RuntimeError: this process has no TransferQueue.
+    """
+    try:
+        tq.get_client()  # without it, listing keys would start a Ray to look for a queue
+        partitions = await tq.async_kv_list(partition_id=partition_id)
+    except AssertionError as error:
+        raise RuntimeError("this process has no TransferQueue") from error
+    return key in partitions.get(partition_id, {})
+
+
+def plain(value: Any) -> Any:
+    """A non-tensor cell without tensordict's wrapping."""
+    return getattr(value, "data", value)
