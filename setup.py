@@ -82,6 +82,8 @@ EXTRAS = {
         "playwright",
         "swanlab",
         "psutil",
+        # What every vLLM brings, and Ray then installs in each of its workers: the tests run as beside one.
+        "uvloop",
         "ruff",
         "import-linter",
         "mypy",

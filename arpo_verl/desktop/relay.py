@@ -1,5 +1,8 @@
 """Loopback ports of the host that lead into a desktop: one thread per process serves them all.
 
+The thread's event loop is whichever the process has: Ray installs uvloop wherever that can be imported, so beside any
+vLLM. Its transports do not derive from asyncio's, and they read on after a `pause_reading` in `connection_made`.
+
 The desktop has its own network namespace and no port of the host. For each connection that comes, a pair of anonymous
 sockets is made and one end handed to the guest; bytes are copied between the other end and the client. So there is no
 socket file that could be left behind, and the guest holds no socket of the host's network.
@@ -15,6 +18,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable
+from typing import cast
 
 HOST = "127.0.0.1"
 _LOOP_TIMEOUT_S = 30.0
@@ -92,9 +96,8 @@ class _End(asyncio.Protocol):
         self.ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self.relay._open.add(transport)
+        self.transport = cast(asyncio.Transport, transport)
+        self.relay._open.add(self.transport)
 
     def data_received(self, data: bytes) -> None:
         if self.peer is not None and self.peer.transport is not None:
@@ -118,17 +121,19 @@ class _End(asyncio.Protocol):
             self.peer.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self.peer is not None and self.peer.transport is not None and not self.peer.transport.is_closing():
-            self.peer.transport.resume_reading()
+        if self.peer is None or self.peer.transport is None or self.peer.transport.is_closing() or self.peer.ended:
+            return
+        self.peer.transport.resume_reading()
 
 
 class _Client(_End):
-    """The client's end: reads once the guest's end is there."""
+    """The client's end: what it sends before the guest's end is joined to it waits here."""
 
     def __init__(self, relay: Relay, port: int):
         super().__init__(relay)
         self._port = port
         self._early = b""
+        self._joined = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -144,11 +149,17 @@ class _Client(_End):
         self._joining = self.relay._loop.create_task(self._join(connection, self.peer))
 
     def data_received(self, data: bytes) -> None:
-        # Python before 3.11.4, Debian 12's own among them, reads on after a `pause_reading` in `connection_made`.
-        if self.peer is None or self.peer.transport is None:
-            self._early += data
-        else:
+        # uvloop, and Python before 3.11.4 (Debian 12's own), read on after a `pause_reading` in `connection_made`.
+        if self._joined:
             super().data_received(data)
+        else:
+            self._early += data
+
+    def eof_received(self) -> bool:
+        if self._joined:
+            return super().eof_received()
+        self.ended = True
+        return True
 
     async def _join(self, connection: socket.socket, guest: _End) -> None:
         await self.relay._loop.create_connection(lambda: guest, sock=connection)
@@ -157,8 +168,11 @@ class _Client(_End):
             guest.transport.close()
             return
         guest.transport.write(self._early)
-        self._early = b""
-        self.transport.resume_reading()
+        self._early, self._joined = b"", True
+        if self.ended:
+            guest.transport.write_eof()
+        else:
+            self.transport.resume_reading()
 
 
 _relays: weakref.WeakSet[Relay] = weakref.WeakSet()
