@@ -133,11 +133,17 @@ def test_a_malformed_task_file_is_named_with_its_line(check, tmp_path):
         check(f"data.train_files={path}")
 
 
-@pytest.mark.parametrize("installed", [None, "0.7.0", "1.0.0"])
+@pytest.mark.parametrize("installed", [None, "0.3.2.dev0", "0.9.0", "0.9.2", "0.9.10", "0.10.0.dev0", "1.0.0"])
 def test_a_recipe_for_another_verl_is_refused(check, monkeypatch, installed):
     monkeypatch.setattr(versions, "installed_version", lambda package: installed)
     with pytest.raises(MissingDependencyError, match=r"pip install verl==0\.9\.1"):
         check()
+
+
+@pytest.mark.parametrize("installed", ["0.9.1", "0.9.1.post1", "0.9.1+cu130"])
+def test_a_build_of_a_supported_verl_is_taken(monkeypatch, installed):
+    monkeypatch.setattr(versions, "installed_version", lambda package: installed)
+    versions.require_verl()
 
 
 def test_the_trainer_command_itself_stops_with_one_line(policy, tmp_path):

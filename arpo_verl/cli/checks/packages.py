@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from arpo_verl.cli.checks.finding import Finding
-from arpo_verl.versions import OPTIONAL, TESTED, installed_version, is_tested_verl
+from arpo_verl.versions import OPTIONAL, TESTED, installed_version, is_supported_verl
 
 # Run in a fresh interpreter, as each Ray worker is one, because a plugin that fails to load vanishes without a word; as
 # text, because a module of ours would register what it asks for.
@@ -37,7 +37,9 @@ def check_versions() -> list[Finding]:
         if installed is None:
             findings.append(Finding(package, False, "not installed", remedy))
         elif package == "verl":
-            findings.append(Finding(package, is_tested_verl(installed), f"{installed} (tested with {tested})", remedy))
+            findings.append(
+                Finding(package, is_supported_verl(installed), f"{installed} (tested with {tested})", remedy)
+            )
         else:
             findings.append(Finding(package, True, f"{installed} (tested with {tested})"))
     for package in OPTIONAL:
