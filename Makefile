@@ -1,5 +1,6 @@
 # make demo   train a GUI agent with stock veRL on this machine, without a GPU
 # make test   the test suite
+# make test-slow  the tests that take minutes each, which `make test` leaves out
 # make test-pure  the tests that need no veRL, no Ray, no Torch and no desktop, on PYTHON in an environment of their own
 # make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.choice*' takes some of them
 # make docs   the documents and the public docstrings as a site, in site/
@@ -23,7 +24,7 @@ MUTANTS ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup packages osworld-packages demo test test-pure mutants lint docs dist clean
+.PHONY: help setup packages osworld-packages demo test test-slow test-pure mutants lint docs dist clean
 
 help:
 	@sed -n 's/^# //p; /^$$/q' Makefile
@@ -53,6 +54,9 @@ demo: $(POLICY)
 test: setup
 	-@$(MAKE) --silent osworld-packages  # without them, the tests that need them are skipped
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)  # much of a test is waiting for a desktop or for Ray
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 test-pure:
 	$(PYTHON) -m venv $(PURE)

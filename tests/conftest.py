@@ -7,6 +7,8 @@ import pytest
 # Small models: on two busy cores, a second thread of Torch's more than doubled what imitation cost in CPU time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 TRAINER = "tests/trainer/"
+# Marks of tests that run only where `-m` names them: they take minutes, or need what not every machine has.
+APART = ("slow",)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -23,7 +25,12 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(config, items):
-    """A worker begins with the trainer, which takes longest."""
+    """A worker begins with the trainer, which takes longest; what runs apart is left out."""
+    apart = [mark for mark in APART if mark not in config.option.markexpr]
+    left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in apart)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not item.nodeid.startswith(TRAINER))
 

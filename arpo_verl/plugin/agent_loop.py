@@ -73,6 +73,9 @@ class GuiAgentLoop(AgentLoopBase):
                     "task %s, attempt %d of %d: %s: %s", *(task.task_id, attempt, attempts, _name(error), error)
                 )
                 fault = error
+            except GenerationError:
+                await self._pool.report_drop(task.task_id)
+                raise
             if attempt < attempts:
                 await asyncio.sleep(rest_s * 2 ** (attempt - 1))
         await self._pool.report_drop(task.task_id)

@@ -20,9 +20,10 @@ __all__ = ["TRAINING", "VALIDATION", "Batch", "is_queued", "plain", "read", "wri
 TRAINING, VALIDATION = "train", "val"
 
 
-def read(keys: Sequence[str], partition_id: str, fields: Sequence[str]) -> TensorDict:
-    """The named fields of the named rows; a field that no row has is left out."""
-    return tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=list(fields))
+def read(keys: Sequence[str], partition_id: str, fields: Sequence[str] | None = None) -> TensorDict:
+    """The named fields of the named rows, or all of them; a field that no row has is left out."""
+    names = None if fields is None else list(fields)
+    return tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=names)
 
 
 def write(

@@ -24,6 +24,7 @@ from arpo_verl.plugin.episode_loggers import EpisodeLoggers
 from arpo_verl.plugin.handover import LATE_METRICS
 from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
+from arpo_verl.plugin.padding import BatchShape, fill_up
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
 from arpo_verl.plugin.run_records import RunRecords
 from arpo_verl.plugin.scored_batch import SCORED_METRICS, staleness_without
@@ -58,6 +59,9 @@ class SamplerConfig:
     """`${actor_rollout_ref.model.trust_remote_code}`."""
     gui_agent: Mapping[str, Any] = field(default_factory=dict)
     """`${gui_agent}`: its prompt and language are part of the store's fingerprint; and where episodes are recorded."""
+    batch: Mapping[str, Any] | None = None
+    """What a batch is filled up to where sessions were dropped; see `BatchShape`. None leaves it to veRL, whose rows of
+    text alone its own Qwen2-VL cannot take."""
     resume: Mapping[str, Any] | None = None
     """Where the trainer resumes from; see `ResumeConfig`. None restores no store."""
     sync_refill_failed_groups: bool = False
@@ -90,6 +94,8 @@ class Replayer:
         self.sampler_config = build_config(SamplerConfig, _SECTION, values)
         self.config = build_config(ReplayConfig, "replay", self.sampler_config.replay)
         self._agent = build_config(GuiAgentConfig, "gui_agent", self.sampler_config.gui_agent)
+        batch = self.sampler_config.batch
+        self._shape = None if batch is None else build_config(BatchShape, f"{_SECTION}.batch", batch)
         self.records = RunRecords(self._agent)
         self._desktops = JobDesktops(self.sampler_config.environment)
         self.validation_samples = ValidationSamples(
@@ -147,13 +153,15 @@ class Replayer:
         return self.config.enable and self.config.prefetch > 0 and len(self.store) > 0 and self._prefetch.step(keys)
 
     def process(self, batch: Batch, metrics: dict[str, Any]) -> tuple[Batch, dict[str, Any]]:
-        """Replay into the batch and store its successes.
+        """Replay into the batch, store its successes, and fill it up where sessions are missing.
 
         Returns:
             The batch, and metrics that veRL logs with the step: its own, `rollout/*`, `replay/*`, `environment/*`.
         """
         start_s = time.perf_counter()
         own = self._replay(batch)
+        if self._shape is not None:
+            batch = fill_up(batch, self._shape.multiple)
         own["timing_s/replay"] = time.perf_counter() - start_s
         return batch, {**metrics, **own, **self._desktops.read()}
 

@@ -60,8 +60,8 @@ class DesktopCoordinator:
         self._desk.release(lease_id, report)
 
     async def report_drop(self, task_id: str) -> None:
-        """Count a session that was given up after faults."""
-        logger.warning("a session of task %s was dropped after desktop faults", task_id)
+        """Count a session that was given up after faults, of desktops or of the rollout engine."""
+        logger.warning("a session of task %s was dropped after faults: nothing of it is scored", task_id)
         self._metrics.count("dropped_sessions")
 
     async def status(self) -> dict[str, int]:

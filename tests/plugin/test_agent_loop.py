@@ -240,6 +240,7 @@ def test_an_unusable_reply_drops_the_session_without_a_retry_or_a_score(policy, 
     with pytest.raises(GenerationError, match=reason):
         play(policy, scripted, pool)
     assert len(pool.desktops) == 1 and pool.faults == [] and pool.leased == 0
+    assert pool.dropped == ["click-it"]
 
 
 def test_a_cancelled_episode_gives_its_desktop_back(policy, tokenizer):

@@ -32,7 +32,7 @@ CALLS = {
     "environment/evaluate_s/mean": "evaluate",
 }
 FAULTS = {
-    "environment/dropped_sessions": "sessions dropped: every desktop they were given failed",
+    "environment/dropped_sessions": "sessions dropped: every desktop they were given failed, or the rollout engine did",
     "environment/faults/boot": "desktops that did not boot",
     "environment/faults/setup": "task set-ups that failed",
     "environment/faults/lost": "desktops lost during an episode",

@@ -1,0 +1,69 @@
+"""A batch from which sessions are missing, against a real TransferQueue and veRL's own balance and forward pass."""
+
+import pytest
+import torch
+from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+
+from arpo_verl.errors import ConfigError
+from arpo_verl.plugin import rows
+from arpo_verl.plugin.padding import BatchShape, fill_up
+from arpo_verl.plugin.queue import Batch, plain
+from arpo_verl.replay.labels import RowLabel
+
+
+def put(rollouts, tq, *turns):
+    """A group whose sessions have so many turns each. Returns the batch as the sampler gives it."""
+    rollouts.put("p1", [rollouts.output("a", float(not i), seed=i, turns=n) for i, n in enumerate(turns)])
+    keys = [f"p1_{session}_0" for session in range(len(turns))]
+    listed = tq.kv_list("train")["train"]
+    batch = Batch(partition_id="train", keys=keys, tags=[listed[key] for key in keys])
+    rows.label(batch, {})
+    return batch
+
+
+def test_a_batch_is_filled_up_with_its_shortest_row_which_nothing_counts(empty_queue, rollouts):
+    tq = empty_queue
+    batch = put(rollouts, tq, 3, 1, 2)
+    padded = fill_up(batch, 8)
+    assert padded.keys[:3] == batch.keys and len(padded) == 8 and len(set(padded.keys)) == 8
+    data = tq.kv_batch_get(padded.keys, "train")
+    for row in range(3, 8):
+        assert padded.tags[row] == {**batch.tags[1], "is_padding": True}
+        assert torch.equal(data["input_ids"][row], data["input_ids"][1])
+        assert torch.equal(data["position_ids"][row], data["position_ids"][1])
+        inputs, source = (plain(data["multi_modal_inputs"][i]) for i in (row, 1))
+        assert inputs.keys() == source.keys() and torch.equal(inputs["pixel_values"], source["pixel_values"])
+        for name in ("response_mask", "loss_mask", "rm_scores"):
+            assert not data[name][row].any() and data[name][row].shape == data[name][1].shape
+    uids = [plain(uid) for uid in data["uid"]]
+    assert uids[:3] == ["p1"] * 3 and len(set(uids[3:])) == 1 and uids[3].startswith("pad")
+    assert [isinstance(uid, RowLabel) for uid in uids] == [True] * 3 + [False] * 5
+    # As many as the trainer asks for: it adds none of its own.
+    assert upsample_batch_to_divisible_size(padded, 8, eos_token_id=0) is padded
+
+
+def test_a_whole_batch_is_left_as_it_is(empty_queue, rollouts):
+    batch = put(rollouts, empty_queue, 1, 2)
+    assert fill_up(batch, 2) is batch
+
+
+def test_the_multiple_is_what_the_trainer_asks_for():
+    assert BatchShape(ppo_mini_batch_size=4, n=8).multiple == 32
+    assert BatchShape(ppo_mini_batch_size=3, n=4, nnodes=2, n_gpus_per_node=4).multiple == 24
+    with pytest.raises(ConfigError, match="sampler_kwargs.batch.n must be a whole number of at least 1, got 0"):
+        BatchShape(ppo_mini_batch_size=4, n=0)
+
+
+def test_verls_own_padding_has_no_image_and_its_qwen_cannot_take_it(empty_queue, rollouts, model_path):
+    """Why the sampler pads: once this fails, veRL's own rows do, and `padding.py` can go."""
+    from transformers import AutoModelForImageTextToText
+    from verl.models.transformers.monkey_patch import apply_monkey_patch
+
+    batch = upsample_batch_to_divisible_size(put(rollouts, empty_queue, 1), 2, eos_token_id=0)
+    padding = empty_queue.kv_batch_get(batch.keys[1:], "train")[0]
+    assert padding["multi_modal_inputs"] == {}
+    model = AutoModelForImageTextToText.from_pretrained(model_path, dtype=torch.float32, attn_implementation="sdpa")
+    apply_monkey_patch(model, use_remove_padding=False, ulysses_sp_size=1)
+    inputs = {"input_ids": padding["input_ids"].unsqueeze(0), "position_ids": padding["position_ids"].unsqueeze(1)}
+    with pytest.raises(AttributeError, match="mean"):
+        model(**inputs, attention_mask=torch.ones_like(inputs["input_ids"]), use_cache=False)

@@ -1,0 +1,38 @@
+"""Loaded into the stock trainer by VERL_USE_EXTERNAL_MODULES: four sessions of step 1 get only desktops that die.
+
+Which four: the first that are session 1 of their group. Each leaves a file named for its episode.
+"""
+
+import os
+from pathlib import Path
+
+import wrapt
+
+from arpo_verl.errors import DesktopLostError
+
+FOLDER = Path(os.environ["ARPO_VERL_LOST"])
+NUM_LOST = 4
+
+
+def _is_lost(row) -> bool:
+    if int(row["session_id"]) != 1 or int(row["global_steps"]) != 1:
+        return False
+    own = FOLDER / f"{row['uid']}_1"
+    if not own.exists() and len(list(FOLDER.iterdir())) < NUM_LOST:
+        own.touch()
+    return own.exists()
+
+
+def _lose(agent_loop) -> None:
+    attempt = agent_loop.GuiAgentLoop._attempt
+
+    async def losing(self, task, row, engine):
+        if _is_lost(row):
+            async with self._pool.lease(task.task_id):
+                raise DesktopLostError("injected: this session's desktop died")
+        return await attempt(self, task, row, engine)
+
+    agent_loop.GuiAgentLoop._attempt = losing
+
+
+wrapt.register_post_import_hook(_lose, "arpo_verl.plugin.agent_loop")

@@ -1,0 +1,56 @@
+"""The stock trainer in its three modes, with four of the first step's 32 sessions lost for good."""
+
+import json
+import os
+
+import pytest
+from replay_resume import MODES
+from trainer_run import ROOT, read_steps
+
+pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.slow]
+
+STEPS = 2
+
+
+@pytest.fixture(scope="module", params=MODES)
+def dropping(request, workplace):
+    """A run in a mode, to its end. Returns the mode, its folder, and the lost episodes' names."""
+    mode = request.param
+    name = f"dropping-{mode}"
+    lost = workplace.folder / f"{name}-lost"
+    lost.mkdir()
+    path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {"VERL_USE_EXTERNAL_MODULES": "support.drop_sessions", "PYTHONPATH": path, "ARPO_VERL_LOST": str(lost)}
+    # A fault of the session, not of its task: no task is quarantined for it.
+    quarantine = ["+environment.quarantine_faults=1000", "+environment.retry_backoff_s=0.05"]
+    trainer = workplace.start(name, STEPS, *MODES[mode].options, *quarantine, env=env)
+    trainer.wait(3600.0)
+    return mode, trainer.run_dir, sorted(path.name for path in lost.iterdir())
+
+
+def test_the_run_goes_on_and_scores_nothing_of_what_was_lost(dropping):
+    mode, folder, lost = dropping
+    assert sorted(read_steps(folder)) == [1, 2] and len(lost) == 4
+    trained = {step: trained_rows(folder, step) for step in (1, 2)}
+    # Without a buffer the batch is smaller; with one, veRL takes other groups for those that lost a session.
+    assert [len(trained[step]) for step in (1, 2)] == ([28, 32] if mode == "sync" else [32, 32])
+    recorded = {}
+    for path in folder.glob("trajectories/step_*/*/episode.json"):
+        episode = json.loads(path.read_text())
+        recorded[f"{episode['uid']}_{episode['session']}"] = episode["reward"]
+    assert recorded.keys().isdisjoint(lost)
+    for rows in trained.values():
+        for episode, row in rows.items():
+            assert episode in recorded and (row["replay"] or row["reward"] == pytest.approx(recorded[episode]))
+
+
+def test_the_lost_sessions_are_in_the_metrics(dropping):
+    _, folder, _ = dropping
+    assert sum(data["environment/dropped_sessions"] for data in read_steps(folder).values()) == 4
+
+
+def trained_rows(folder, step):
+    """By episode, the rows that the estimator gave an advantage in the step."""
+    lines = (folder / "trajectories" / f"step_{step:06d}" / "groups.jsonl").read_text().splitlines()
+    groups = [json.loads(line) for line in lines]
+    return {f"{group['uid']}_{row['session']}": row for group in groups for row in group["rows"]}
