@@ -8,8 +8,8 @@ from arpo_verl.errors import MissingDependencyError
 
 __version__ = "0.1.0"
 
-# The veRL releases that the whole suite passes on, oldest first. One is supported by being here, and no other: veRL moves
-# its plugin points in patch releases too.
+# The veRL releases that the whole suite passes on, oldest first. One is supported by being here, and no other: veRL
+# moves its plugin points in patch releases too.
 SUPPORTED_VERL = ("0.9.1",)
 
 # What the newest was run with.
