@@ -24,6 +24,9 @@ from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.versions import require_verl
 
+# Folders and files of a recipe: what it writes, and what it may read from this machine.
+_WRITTEN = ("run_dir", "trainer.default_local_dir", "gui_agent.trajectory_dir", "environment.status_file")
+_READ = ("actor_rollout_ref.model.path", "data.train_files", "data.val_files", "replay.seed_from")
 # Where `ray start` notes the cluster that this machine is part of.
 RAY_CLUSTER_FILE = Path("/tmp/ray/ray_current_cluster")
 
@@ -35,6 +38,8 @@ def check_recipe(config: DictConfig) -> None:
         ArpoError: the first thing that is wrong, with what was expected, what came and what to do.
     """
     require_verl()
+    if joins_cluster(config):
+        _check_paths(config)
     environment = build_config(EnvironmentConfig, "environment", _section(config, "environment"))
     if environment.provider in PROVIDERS and _desktops_are_here(config, environment):
         check_provider(environment)
@@ -51,11 +56,35 @@ def check_recipe(config: DictConfig) -> None:
     _check_tasks(config, selection, environment)
 
 
+def joins_cluster(config: DictConfig) -> bool:
+    """Whether the run joins a Ray that runs already, as `ray.init` finds it, instead of starting one."""
+    address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
+    return address != "local" and (bool(address) or RAY_CLUSTER_FILE.exists())
+
+
+def _check_paths(config: DictConfig) -> None:
+    """On a cluster that runs already, actors work in the folder where `ray start` ran, and the driver in its own."""
+    written = {name: OmegaConf.select(config, name) for name in _WRITTEN}
+    named = {name: OmegaConf.select(config, name, throw_on_missing=False) for name in _READ}
+    read = {name: path for name, path in named.items() if isinstance(path, str) and Path(path).exists()}
+    relative = [
+        f"{name}={path}"
+        for name, path in {**written, **read}.items()
+        if path is not None and not Path(path).expanduser().is_absolute()
+    ]
+    require(
+        not relative,
+        "every path of a run that joins a running Ray cluster",
+        "absolute",
+        " ".join(relative),
+        f"its actors work where `ray start` ran; say run_dir={Path(config.run_dir).absolute()}, on storage that all "
+        "nodes share, and the others alike",
+    )
+
+
 def _desktops_are_here(config: DictConfig, environment: EnvironmentConfig) -> bool:
     """Whether this process sees what the desktops' hosts see; else each of them makes the check, at its first boot."""
-    address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
-    joins = address != "local" and (bool(address) or RAY_CLUSTER_FILE.exists())
-    return not joins and config.trainer.nnodes == 1 and environment.py_executable is None
+    return not joins_cluster(config) and config.trainer.nnodes == 1 and environment.py_executable is None
 
 
 def _check_tasks(config: DictConfig, selection: TaskSelection, environment: EnvironmentConfig) -> None:

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
+import ray
 from omegaconf import DictConfig
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
@@ -29,6 +30,7 @@ from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
 from arpo_verl.plugin.run_records import RunRecords
 from arpo_verl.plugin.scored_batch import SCORED_METRICS, staleness_without
 from arpo_verl.plugin.sections import plain_section
+from arpo_verl.plugin.shared_storage import require_shared
 from arpo_verl.plugin.validation_samples import ValidationSamples
 from arpo_verl.replay.choice import Group, Replacement, choose_replays, form_groups, uid_of
 from arpo_verl.replay.config import ReplayConfig, check_sampler
@@ -85,7 +87,7 @@ class Replayer:
         sampler_kwargs: the recipe's section of this name, as veRL hands it over.
 
     Raises:
-        ConfigError: for a bad value in it, before anything starts.
+        ConfigError: for a bad value in it, before anything starts; or the checkpoints' folder is not every node's.
         ReplayError: the store to resume with or to begin with cannot be read, or is another policy's.
     """
 
@@ -96,6 +98,10 @@ class Replayer:
         self._agent = build_config(GuiAgentConfig, "gui_agent", self.sampler_config.gui_agent)
         batch = self.sampler_config.batch
         self._shape = None if batch is None else build_config(BatchShape, f"{_SECTION}.batch", batch)
+        resume = self.sampler_config.resume
+        self._resume = None if resume is None else build_config(ResumeConfig, f"{_SECTION}.resume", resume)
+        if self._resume is not None and ray.is_initialized():
+            require_shared(Path(self._resume.default_local_dir).absolute(), "trainer.default_local_dir")
         self.records = RunRecords(self._agent)
         self._desktops = JobDesktops(self.sampler_config.environment)
         self.validation_samples = ValidationSamples(
@@ -112,13 +118,7 @@ class Replayer:
         )
         self.store = SuccessStore.of_config(self.config)
         if self.config.enable:
-            resume = self.sampler_config.resume
-            restore_store(
-                self.store,
-                None if resume is None else build_config(ResumeConfig, f"{_SECTION}.resume", resume),
-                self.config.seed_from,
-                lambda: self.fingerprint,
-            )
+            restore_store(self.store, self._resume, self.config.seed_from, lambda: self.fingerprint)
 
     @cached_property
     def inputs(self) -> ModelInputs:

@@ -5,6 +5,10 @@ Only `--resources` tells the nodes apart, as `ray start` would give it; the head
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 import uuid
 from collections import Counter
@@ -21,6 +25,7 @@ from support.ray_start import in_a_few_attempts
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, HostLostError
 from arpo_verl.plugin.settings import connect_pool
+from arpo_verl.plugin.shared_storage import require_shared
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.tasks.expert import expert_replies
 from arpo_verl.tasks.loader import load_tasks
@@ -189,3 +194,22 @@ async def finish(desktop, task: Task):
         for action in reply.actions:
             await desktop.step(action)
     return (await desktop.evaluate()).score
+
+
+def test_a_checkpoints_folder_that_a_node_does_not_see_is_refused_and_the_node_named(nodes, tmp_path):
+    """The node's own disk: another mount over the folder, in a mount namespace of its own."""
+    require_shared(tmp_path / "shared", "trainer.default_local_dir")
+    mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$1" && shift && exec "$@"', "sh", str(tmp_path)]
+    if subprocess.run([*mount, "true"], capture_output=True).returncode != 0:
+        pytest.skip("a mount namespace of one's own needs root")
+    ray_command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={nodes.cluster.address}"]
+    options = ["--num-cpus=1", "--block", "--disable-usage-stats", '--resources={"blind": 1}']
+    started = subprocess.Popen([*mount, *ray_command, *options], stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        wait_until(lambda: any("blind" in node["Resources"] for node in ray.nodes() if node["Alive"]))
+        with pytest.raises(ConfigError, match="trainer.default_local_dir must be a folder that all nodes share, got"):
+            require_shared(tmp_path / "shared", "trainer.default_local_dir")
+    finally:
+        os.killpg(started.pid, signal.SIGTERM)
+        started.wait()
+    assert not any((tmp_path / "shared").iterdir())

@@ -100,9 +100,22 @@ def test_what_a_provider_lacks_is_named_before_anything_starts_where_desktops_ar
         check(*overrides)
     check(*overrides, "trainer.nnodes=2")
     check(*overrides, "+environment.py_executable=/opt/python")
+    overrides += (f"run_dir={tmp_path}",)
     check(*overrides, "ray_kwargs.ray_init.address=10.0.0.1:6379")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     check(*overrides, "ray_kwargs.ray_init.address=null")
+
+
+def test_relative_paths_are_refused_where_a_running_cluster_is_joined(check, policy, monkeypatch, tmp_path):
+    """Its actors work where `ray start` ran: half of the run would lie there, and half where the driver is."""
+    cluster = "ray_kwargs.ray_init.address=10.0.0.1:6379"
+    with pytest.raises(ConfigError, match="absolute, got 'run_dir=runs/a trainer.default_local_dir=runs/a/checkpoints"):
+        check(cluster, "run_dir=runs/a")
+    monkeypatch.chdir(policy.parent)
+    with pytest.raises(ConfigError, match=r"absolute, got 'actor_rollout_ref.model.path=policy'"):
+        check(cluster, f"run_dir={tmp_path}", "actor_rollout_ref.model.path=policy")
+    check(cluster, f"run_dir={tmp_path}")
+    check("run_dir=runs/a")
 
 
 @pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])

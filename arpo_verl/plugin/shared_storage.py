@@ -1,0 +1,58 @@
+"""Whether all nodes that work for the trainer see one and the same folder, asked before anything heavy starts.
+
+veRL writes a checkpoint's shards from every training node, TransferQueue's state from any, and reads both back from
+every one; the driver writes and reads the rest. On disks of their own the shards lie apart, and a resumed run fails.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from arpo_verl.errors import ConfigError
+
+ANSWER_TIMEOUT_S = 300.0
+"""A node may have to start its first worker process to answer."""
+
+
+def require_shared(folder: Path, option: str) -> None:
+    """Refuse a folder that a node of this job's cluster does not see; one node alone sees it.
+
+    Nodes without CPUs only host desktops, and are not asked: veRL places no process of its own on them.
+
+    Args:
+        option: the folder's name in the recipe, for the message.
+
+    Raises:
+        ConfigError: names the nodes that do not see it.
+    """
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+    if len(nodes) < 2:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = folder / f".seen-{uuid.uuid4().hex}"
+    mark.touch()
+    try:
+        sees = ray.remote(num_cpus=0)(_is_file)
+        answers = {
+            node["NodeManagerHostname"] or node["NodeID"]: sees.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            ).remote(str(mark))
+            for node in nodes
+        }
+        blind = [name for name, answer in answers.items() if not ray.get(answer, timeout=ANSWER_TIMEOUT_S)]
+    finally:
+        mark.unlink(missing_ok=True)
+    if blind:
+        raise ConfigError(
+            f"{option} must be a folder that all nodes share, got {folder}, which {', '.join(blind)} "
+            "does not see: a checkpoint's parts would lie on different disks, and no run could resume; "
+            "put run_dir on storage that is mounted at the same place everywhere"
+        )
+
+
+def _is_file(path: str) -> bool:
+    return Path(path).is_file()
