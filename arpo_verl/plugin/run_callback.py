@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,15 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from arpo_verl.errors import ArpoError
-from arpo_verl.plugin.preflight import check_recipe
+from arpo_verl.plugin.preflight import check_recipe, joins_cluster
 from arpo_verl.records.layout import METRICS_FILE
 from arpo_verl.records.metrics import keep_earlier_metrics
 from arpo_verl.records.run_summary import format_summary, summarize_run
 from arpo_verl.records.starts import note_start
 
+logger = logging.getLogger(__name__)
+
+RAY_AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
@@ -31,6 +36,7 @@ class RunCallback(Callback):
         except ArpoError as error:
             # Hydra turns a callback's exceptions into warnings; an exit it lets pass.
             raise SystemExit(f"arpo_verl: {error}") from error
+        settle_ray_token(joins=joins_cluster(config))
         run_dir = Path(config.run_dir).absolute()
         # veRL's own mark of a checkpoint to go on from.
         checkpoint = Path(config.trainer.default_local_dir, "latest_checkpointed_iteration.txt")
@@ -45,6 +51,25 @@ class RunCallback(Callback):
         """Say what the run reached and where everything lies."""
         if job_return.status is JobStatus.COMPLETED:
             print(format_summary(summarize_run(Path(config.run_dir))))
+
+
+def settle_ray_token(joins: bool) -> None:
+    """Keep a run from changing how this user's other Ray clusters start.
+
+    Ray from 2.60 saves a token in the home for a Ray that a driver starts; every later `ray start` finds it and asks
+    for tokens (`ray/_private/authentication/authentication_token_setup.py`), which a driver that names the cluster's
+    address does not send by itself. A run's own Ray gets its token through the environment instead.
+
+    Args:
+        joins: whether the run joins a Ray that runs already.
+    """
+    if any(name in os.environ for name in RAY_AUTH):
+        return
+    saved = Path.home() / ".ray" / "auth_token"
+    if not joins and not saved.exists():
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    elif joins and saved.exists():
+        logger.warning("%s lies there: if the cluster refuses this run, set RAY_AUTH_MODE=token for it", saved)
 
 
 def hand_to_ray_workers(*names: str) -> None:

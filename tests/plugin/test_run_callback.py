@@ -2,12 +2,15 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 from omegaconf import OmegaConf
+from support import ROOT
 
 from arpo_verl.plugin import run_callback
-from arpo_verl.plugin.run_callback import RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers
+from arpo_verl.plugin.run_callback import RAY_AUTH, RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers, settle_ray_token
 from arpo_verl.records.starts import read_starts
 
 
@@ -15,6 +18,9 @@ from arpo_verl.records.starts import read_starts
 def environment(monkeypatch):
     for name in (RAY_JOB_CONFIG, "RAY_OVERRIDE_JOB_RUNTIME_ENV"):
         monkeypatch.setenv(name, "{}")  # so that it is put back afterwards
+        monkeypatch.delenv(name)
+    for name in RAY_AUTH:
+        monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setenv("PLACE", "/runs/1")
 
@@ -45,3 +51,37 @@ def test_each_start_is_noted_in_the_runs_folder(tmp_path, monkeypatch):
     for _ in range(2):
         RunCallback().on_job_start(config)
     assert [start["recipe"] for start in read_starts(tmp_path / "run")] == [{"trainer.total_epochs": 3}] * 2
+
+
+OWN_RAY = """
+import os, ray
+from pathlib import Path
+from support.ray_start import start_ray
+from arpo_verl.plugin.run_callback import settle_ray_token
+
+settle_ray_token(joins=False)
+start_ray(num_cpus=1)
+assert ray.get(ray.remote(lambda: os.environ["RAY_AUTH_TOKEN"]).remote()) == os.environ["RAY_AUTH_TOKEN"]
+assert not (Path.home() / ".ray" / "auth_token").exists()
+"""
+
+
+def test_a_runs_own_ray_leaves_no_token_that_other_clusters_would_ask_for(tmp_path):
+    path = os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
+    subprocess.run(
+        [sys.executable, "-c", OWN_RAY], env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": path}, check=True
+    )
+
+
+def test_a_token_that_may_be_asked_for_is_named_where_a_cluster_is_joined(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settle_ray_token(joins=True)
+    assert caplog.messages == []
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("token")
+    settle_ray_token(joins=False)
+    settle_ray_token(joins=True)
+    assert [message.partition(" lies")[2] for message in caplog.messages] == [
+        " there: if the cluster refuses this run, set RAY_AUTH_MODE=token for it"
+    ]
+    assert "RAY_AUTH_TOKEN" not in os.environ
