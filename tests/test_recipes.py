@@ -3,6 +3,7 @@ validation and ours, and its numbers fit each other."""
 
 import functools
 import itertools
+import math
 
 import pytest
 import yaml
@@ -26,8 +27,8 @@ BASELINES = [None, *sorted(path.stem for path in (RECIPES / "baseline").glob("*.
 POLICIES = [None, *sorted(path.stem for path in (RECIPES / "policy").glob("*.yaml"))]
 # The sides of a policy's visual tokens in pixels; None is UI-TARS-1.5, a Qwen2.5-VL.
 PATCH_SIZES = {None: 14, "qwen25_vl": 14, "qwen3_vl": 16}
-# A bound on the tokens of a text: no Qwen tokenizer needs more than one for two characters of English or JSON.
-CHARACTERS_PER_TOKEN = 2
+# A bound on the tokens of a text: of the models' own prompts, Qwen's vocabulary makes one of 3.7 characters or more.
+CHARACTERS_PER_TOKEN = 2.5
 
 
 @functools.cache  # a composition takes a second
@@ -118,10 +119,9 @@ def check_an_episode_fits(
     screenshot = geometry.num_tokens(environment.screen_size)
     assert geometry.image_size(environment.screen_size).width >= environment.screen_size.width, "it would be shrunk"
     check_lengths(agent, recipe.data.max_response_length, screenshot)
-    messages = build_messages(
-        "x" * 2000, kind=agent.prompt, language=agent.language, image_size=geometry.image_size(environment.screen_size)
-    )
-    prompt = sum(len(part["text"]) for message in messages for part in message["content"]) // CHARACTERS_PER_TOKEN
+    messages = build_messages("x" * 2000, kind=agent.prompt, language=agent.language)
+    texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
+    prompt = math.ceil(sum(map(len, texts)) / CHARACTERS_PER_TOKEN)
     assert prompt + screenshot <= recipe.data.max_prompt_length
     turn_tokens = 16  # of the chat template, around each screenshot
     response = (agent.max_turns - 1) * (screenshot + turn_tokens) + agent.max_turns * agent.max_reply_tokens

@@ -3,99 +3,166 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from arpo_verl.errors import ActionParseError
 
 _NAME = re.compile(r"[A-Za-z_]\w{0,39}", re.ASCII)
+_KEY = re.compile(r"([A-Za-z_]\w{0,39})[ \t\n]*=", re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,9})?", re.ASCII)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "'": "'", '"': '"', "\\": "\\"}
-# A quote closes a string only where a call can go on: models forget to escape quotes inside `content`.
-_AFTER_QUOTE = re.compile(r"[ \t\n]*(?:\)[ \t]*(?:\n|\Z)|,[ \t\n]*[A-Za-z_]\w{0,39}[ \t]*=)", re.ASCII)
+
+# Where a quote may close a string: models forget to escape quotes within `content`.
+_CALL_ENDS = re.compile(r"[ \t\n]*(?:,[ \t\n]*)?\)[ \t]*(?:\n|\Z)")
+_COMMENT = re.compile(r"[ \t]*(?:,[ \t]*)?\)[ \t]*#")
+_ANY_KEY = re.compile(r"[ \t\n]*,[ \t\n]*[A-Za-z_]\w{0,39}[ \t]*=", re.ASCII)
 
 
-def read_calls(text: str, position: int) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield (name, arguments) of every call from `position` to the end of the text.
+class CallScanner:
+    """Reads the calls of one grammar.
 
-    A newline must stand between calls; each may have its own `Action:` label.
-
-    Raises:
-        ActionParseError: the text is no such call, or there is none.
+    Args:
+        arguments: the names of each action's arguments, by its name.
+        free_text: the argument whose text may hold anything, and so quotes and `, name=` too.
     """
-    position = _skip_space(text, position)
-    if position == len(text):
-        raise ActionParseError("a reply must have an action after 'Action:', got nothing")
-    while position < len(text):
-        name, arguments, position = _read_call(text, position)
-        yield name, arguments
-        after = _skip_space(text, position)
-        if after < len(text) and "\n" not in text[position:after]:
-            raise ActionParseError(f"a new line must follow an action, got {excerpt(text[after:])}")
-        if text.startswith("Action:", after):
-            after = _skip_space(text, after + len("Action:"))
-        position = after
 
+    def __init__(self, arguments: Mapping[str, Collection[str]], free_text: str):
+        self._free_text = free_text
+        actions = "|".join(arguments)
+        keys = "|".join(sorted({key for keys in arguments.values() for key in keys}))
+        # A value must follow: `sorted('ab', key=len)` is text.
+        self._known_key = re.compile(rf"[ \t\n]*,[ \t\n]*(?:{keys})[ \t]*=[ \t]*['\"]")
+        # The begin of another call, as nobody types it: unless its quote is escaped.
+        self._calls_within = {
+            quote: re.compile(rf"\)[ \t;,]*(?:{actions})\([ \t]*(?:{keys})[ \t]*=[ \t]*{quote}") for quote in "'\""
+        }
+        self._call_follows = re.compile(rf"[ \t]*\)[ \t;,]*(?:{actions})\([ \t]*(?:\)|(?:{keys})[ \t]*=)")
 
-def _read_call(text: str, position: int) -> tuple[str, dict[str, str], int]:
-    """Read `name(key='value', ...)`; returns the position behind it."""
-    name, position = _read_name(text, position, "an action's name")
-    position = _expect(text, position, "(")
-    arguments: dict[str, str] = {}
-    position = _skip_space(text, position)
-    while not text.startswith(")", position):
-        key, position = _read_name(text, position, f"an argument's name in {name}")
-        position = _expect(text, position, "=")
-        value, position = _read_string(text, _skip_space(text, position))
-        if key in arguments:
-            raise ActionParseError(f"{name} must have {key} once, got it twice")
-        arguments[key] = value
+    def read(self, text: str, position: int) -> Iterator[tuple[str, dict[str, str]]]:
+        """Yield (name, arguments) of every call from `position` to the end of the text.
+
+        A newline must stand between calls; a comment may stand before it. An argument without a name has its number.
+
+        Raises:
+            ActionParseError: the text is no such call, or there is none.
+        """
         position = _skip_space(text, position)
-        if text.startswith(",", position):
-            position = _skip_space(text, position + 1)
-        elif not text.startswith(")", position):
-            raise ActionParseError(f"',' or ')' must follow {key} in {name}, got {excerpt(text[position:])}")
-    return name, arguments, position + 1
+        if position == len(text):
+            raise ActionParseError("a reply must have an action after 'Action:', got nothing")
+        while position < len(text):
+            name, arguments, position = self._read_call(text, position)
+            yield name, arguments
+            position = _skip_comment(text, position)
+            after = _skip_space(text, position)
+            if after < len(text) and "\n" not in text[position:after]:
+                raise ActionParseError(f"a new line must follow an action, got {excerpt(text[after:])}")
+            position = after
 
+    def _read_call(self, text: str, position: int) -> tuple[str, dict[str, str], int]:
+        """Read `name(key='value', ...)`; returns the position behind it."""
+        match = _NAME.match(text, position)
+        if match is None:
+            raise ActionParseError(f"expected an action's name, got {excerpt(text[position:])}")
+        name, position = match.group(), _skip_space(text, match.end())
+        if not text.startswith("(", position):
+            raise ActionParseError(f"expected '(', got {excerpt(text[position:])}")
+        arguments: dict[str, str] = {}
+        position = _skip_space(text, position + 1)
+        while not text.startswith(")", position):
+            match = _KEY.match(text, position)
+            key, position = (match[1], match.end()) if match else (str(len(arguments)), position)
+            value, position = self._read_value(text, _skip_space(text, position), key)
+            if key in arguments:
+                raise ActionParseError(f"{name} must have {key} once, got it twice")
+            arguments[key] = value
+            position = _skip_space(text, position)
+            if text.startswith(",", position):
+                position = _skip_space(text, position + 1)
+            elif not text.startswith(")", position):
+                raise ActionParseError(f"',' or ')' must follow {key} in {name}, got {excerpt(text[position:])}")
+        return name, arguments, position + 1
 
-def _read_name(text: str, position: int, what: str) -> tuple[str, int]:
-    match = _NAME.match(text, position)
-    if match is None:
-        raise ActionParseError(f"expected {what}, got {excerpt(text[position:])}")
-    return match.group(), match.end()
+    def _read_value(self, text: str, position: int, key: str) -> tuple[str, int]:
+        if text[position : position + 1] in ("'", '"'):
+            return self._read_string(text, position, key)
+        match = _NUMBER.match(text, position)
+        if match is None:
+            raise ActionParseError(f"a value must be quoted, got {excerpt(text[position:])}")
+        return match.group(), match.end()
 
+    def _read_string(self, text: str, position: int, key: str) -> tuple[str, int]:
+        r"""Read a quoted string with the escapes \n \t \r \' \" \\; any other backslash is itself (`C:\dir`).
 
-def _read_string(text: str, position: int) -> tuple[str, int]:
-    r"""Read a quoted string with the escapes \n \t \r \' \" \\; any other backslash is itself (`C:\dir`)."""
-    quote = text[position : position + 1]
-    if quote not in ("'", '"'):
-        raise ActionParseError(f"a value must be quoted, got {excerpt(text[position:])}")
-    position += 1
-    pieces: list[str] = []
-    stop = re.compile(rf"[\\{quote}]")
-    while (match := stop.search(text, position)) is not None:
-        pieces.append(text[position : match.start()])
-        position = match.end()
-        if match.group() == "\\":
-            character = text[position : position + 1]
-            pieces.append(_ESCAPES.get(character, "\\" + character))
-            position += 1
-        elif _AFTER_QUOTE.match(text, position):
-            return "".join(pieces), position
+        It ends on its line, but that its newline may be the last character: what runs on over the next is a forgotten
+        quote, and the reply's own syntax would be typed.
+        """
+        quote = text[position]
+        start = position = position + 1
+        pieces: list[str] = []
+        stop = re.compile(rf"[\\\n{quote}]")
+        ends_line: bool | None = None
+        while (match := stop.search(text, position)) is not None:
+            pieces.append(text[position : match.start()])
+            position = match.end()
+            if match.group() == "\n":
+                if not text.startswith(quote, position):
+                    raise ActionParseError(
+                        rf"a string must end on its line (\n is a new line), got {_before(text, match)}"
+                    )
+                pieces.append("\n")
+            elif match.group() == "\\":
+                escaped = _ESCAPES.get(text[position : position + 1])
+                pieces.append("\\" if escaped is None else escaped)
+                position += escaped is not None
+            elif self._closes(text, position, key):
+                break
+            elif _COMMENT.match(text, position):
+                # A sign of a comment in typed text, where a later quote closes the line.
+                ends_line = _closes_line(text, position, quote) if ends_line is None else ends_line
+                if not ends_line:
+                    break
+                pieces.append(quote)
+            else:
+                pieces.append(quote)
         else:
-            pieces.append(quote)
-    raise ActionParseError(f"a string must end with {quote} and its call with ')', got {excerpt(text[-60:])}")
+            raise ActionParseError(f"a string must end with {quote} and its call with ')', got {excerpt(text[-60:])}")
+        within = self._calls_within[quote].search(text, start, position)
+        if within is not None:
+            raise ActionParseError(f"a string must not run over the next call, got {excerpt(within.group())}")
+        return "".join(pieces), position
+
+    def _closes(self, text: str, position: int, key: str) -> bool:
+        """Whether the call goes on or ends behind a quote; within free text only by the grammar's own names."""
+        next_key = self._known_key if key == self._free_text else _ANY_KEY
+        return any(pattern.match(text, position) for pattern in (_CALL_ENDS, next_key, self._call_follows))
+
+
+def _closes_line(text: str, position: int, quote: str) -> bool:
+    """Whether the line from `position` on ends with a quote and a `)`."""
+    end = text.find("\n", position)
+    line = text[position : end if end >= 0 else len(text)].rstrip(" \t")
+    return line.endswith(")") and line[:-1].rstrip(" \t,").endswith(quote)
+
+
+def _before(text: str, match: re.Match[str]) -> str:
+    return excerpt(text[max(match.start() - 40, 0) : match.start()])
+
+
+def _skip_comment(text: str, position: int) -> int:
+    """Behind a comment, if one stands there: at the end of its line."""
+    start = position
+    while start < len(text) and text[start] in " \t":
+        start += 1
+    if not text.startswith("#", start):
+        return position
+    end = text.find("\n", start)
+    return end if end >= 0 else len(text)
 
 
 def _skip_space(text: str, position: int) -> int:
     while position < len(text) and text[position] in " \t\n":
         position += 1
     return position
-
-
-def _expect(text: str, position: int, sign: str) -> int:
-    position = _skip_space(text, position)
-    if not text.startswith(sign, position):
-        raise ActionParseError(f"expected {sign!r}, got {excerpt(text[position:])}")
-    return position + 1
 
 
 def excerpt(text: str) -> str:

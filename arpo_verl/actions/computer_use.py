@@ -6,26 +6,31 @@ A reply is a thought and then one tool call, or several:
     {"name": "computer_use", "arguments": {"action": "left_click", "coordinate": [182, 126]}}
     </tool_call>
 
-Qwen2.5-VL gives coordinates in pixels of the resized image, Qwen3-VL in thousandths of its sides. The text is a
-model's: the JSON is read by Python's own decoder, and whatever is not in the grammar raises `ActionParseError`.
+Qwen2.5-VL gives coordinates in pixels of the resized image, Qwen3-VL in thousandths of its sides, and its tool has
+three actions more. The text is a model's: the JSON is read by Python's own decoder, and whatever is not in the grammar
+raises `ActionParseError`.
 
 Source: the actions and argument names of the `computer_use` tool in Qwen's cookbooks, as OSWorld's runners
-`mm_agents/qwen25vl_agent.py` and `qwen3vl_agent.py` use it. We depart from the runners: they take a call that they do
-not understand for no action at all, paste typed text into Python source unescaped, count `terminate` with `failure` as
-done (here it is FAIL, the right answer to an infeasible task), map thousandths by 999 (here both edges, 0 and 1000,
-belong to the image) and turn the wheel by any number of notches.
+`mm_agents/qwen25vl_agent.py` and `qwen3vl_agent.py` use it. Where these act, so do we: arguments that an action has
+not, text behind a call, a tag that is missing or that Qwen2.5-VL writes as one of two signs end no episode. We depart
+from them: they take a call that they do not understand for no action at all, paste typed text into Python source
+unescaped, count `terminate` with `failure` as done (here it is FAIL, the right answer to an infeasible task), map
+thousandths by 999 (here both edges, 0 and 1000, belong to the image) and turn the wheel by any number of notches.
+`tests/actions/test_official_parsers.py` compares them with us and names each difference.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 from arpo_verl.actions.calls import excerpt
 from arpo_verl.actions.keys import parse_keys
-from arpo_verl.actions.reply import MAX_ACTIONS, Frame, Reply, check_length
+from arpo_verl.actions.reply import MAX_ACTIONS, Frame, Reply, check_length, checked
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import (
     Action,
@@ -51,6 +56,11 @@ MAX_SCROLL_NOTCHES = 100
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _END_OF_THINKING = "</think>"
+# What a call stands behind: its tag; what Qwen2.5-VL learned in the tag's place ("a bug during data processing",
+# qwen25vl_agent.py); or nothing, on a line of its own.
+_BEFORE_CALL = re.compile(
+    r'(?:<tool_call>|\u2697|\U0001f4d0)\s*(?=\{)|^[ \t]*(?=\{\s*"(?:name|arguments)"\s*:)', re.MULTILINE
+)
 _THOUSAND = Size(1000, 1000)
 _WRITTEN_WAIT_S = 5
 
@@ -63,31 +73,45 @@ _CLICKS: Mapping[str, tuple[Button, int]] = {
 }
 
 
-def parse_reply(text: str, image_size: Size, screen_size: Size, *, relative: bool = False) -> Reply:
+@dataclass(frozen=True)
+class Tool:
+    """What the tool of one family of models is."""
+
+    relative: bool
+    """Whether coordinates are thousandths of the image's sides or its pixels."""
+    lacks: frozenset[str] = frozenset()
+    """Actions that it does not have."""
+
+
+QWEN25 = Tool(relative=False, lacks=frozenset({"triple_click", "hscroll", "answer"}))
+QWEN3 = Tool(relative=True)
+
+
+def parse_reply(text: str, image_size: Size, screen_size: Size, *, tool: Tool) -> Reply:
     """Parse one reply of the model.
 
     Args:
         text: the reply as decoded.
         image_size: the size of the resized image that the model saw.
         screen_size: the size of the screen that the returned points are in.
-        relative: whether coordinates are thousandths of the image's sides (Qwen3-VL) or its pixels (Qwen2.5-VL).
+        tool: the model's.
 
     Raises:
         ActionParseError: the text is not in the grammar, or a coordinate is outside the image; says why.
     """
     check_length(text)
     text = text.strip()
-    start = _first_call(text)
-    frame = _frame(image_size, screen_size, relative)
+    first = _first_call(text)
+    frame = _frame(image_size, screen_size, tool)
     actions: list[Action] = []
-    for arguments in _read_calls(text, start):
+    for arguments in _read_calls(text, first):
         if len(actions) == MAX_ACTIONS:
             raise ActionParseError(f"a reply must have at most {MAX_ACTIONS} tool calls, got more")
-        actions.append(_build_action(arguments, frame))
-    return Reply(text[:start].strip(), tuple(actions))
+        actions.append(checked(_build_action(arguments, frame, tool)))
+    return Reply(text[: first.start()].strip(), tuple(actions))
 
 
-def format_reply(reply: Reply, image_size: Size, screen_size: Size, *, relative: bool = False) -> str:
+def format_reply(reply: Reply, image_size: Size, screen_size: Size, *, tool: Tool) -> str:
     """Write a reply in the canonical form; the inverse of `parse_reply`, points as exact as whole coordinates are.
 
     Raises:
@@ -95,42 +119,42 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size, *, relative:
             amount), or the thought holds the grammar's own tags.
     """
     thought = reply.thought.strip()
-    if _OPEN in thought or _END_OF_THINKING in thought:
+    if any(tag in thought for tag in (_OPEN, _END_OF_THINKING)) or _BEFORE_CALL.search(thought):
         raise ActionParseError(f"a thought must not hold the grammar's own tags, got {excerpt(thought)}")
-    frame = _frame(image_size, screen_size, relative)
-    calls = ({"name": TOOL, "arguments": _arguments(action, frame)} for action in reply.actions)
+    frame = _frame(image_size, screen_size, tool)
+    calls = ({"name": TOOL, "arguments": _arguments(action, frame, tool)} for action in reply.actions)
     written = [f"{_OPEN}\n{json.dumps(call, ensure_ascii=False)}\n{_CLOSE}" for call in calls]
     return "\n".join([thought, *written] if thought else written)
 
 
-def _frame(image: Size, screen: Size, relative: bool) -> Frame:
-    return Frame(_THOUSAND, screen, "thousandths") if relative else Frame(image, screen)
+def _frame(image: Size, screen: Size, tool: Tool) -> Frame:
+    return Frame(_THOUSAND, screen, "thousandths") if tool.relative else Frame(image, screen)
 
 
 # --- Tool calls --------------------------------------------------------------------------------------------------
 
 
-def _first_call(text: str) -> int:
-    """Where the calls begin: a model that thinks aloud may name the tag before it has ended its thinking."""
+def _first_call(text: str) -> re.Match[str]:
+    """What stands before the first call: a model that thinks aloud may write one before it has ended its thinking."""
     thinking = text.find(_END_OF_THINKING)
-    start = text.find(_OPEN)
-    if thinking >= 0 and (thinking < start or text.startswith("<think>")):
-        start = text.find(_OPEN, thinking)
-    if start < 0:
-        raise ActionParseError(f"a reply must have its action within {_OPEN}{_CLOSE}, got {excerpt(text)}")
-    return start
+    first = _BEFORE_CALL.search(text)
+    if thinking >= 0 and (text.startswith("<think>") or first is None or thinking < first.start()):
+        first = _BEFORE_CALL.search(text, thinking)
+    if first is None:
+        raise ActionParseError(f"a reply must have its action as JSON within {_OPEN}{_CLOSE}, got {excerpt(text)}")
+    return first
 
 
-def _read_calls(text: str, position: int) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of every call from `position` to the end of the text; nothing may stand between them."""
-    while position < len(text):
-        call, position = _read_json(text, _expect(text, position, _OPEN))
-        position = _expect(text, position, _CLOSE)
-        if not isinstance(call, dict) or set(call) != {"name", "arguments"} or not isinstance(call["arguments"], dict):
+def _read_calls(text: str, before: re.Match[str] | None) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of every call; what stands between and behind them is left aside, as OSWorld's runners do."""
+    while before is not None:
+        call, position = _read_json(text, before.end())
+        if not isinstance(call, dict) or not isinstance(call.get("arguments"), dict):
             raise ActionParseError("a tool call must be a JSON object with name and arguments")
-        if call["name"] != TOOL:
-            raise ActionParseError(f"the tool must be {TOOL}, got {_shown(call['name'])}")
+        if call.get("name") != TOOL:
+            raise ActionParseError(f"the tool must be {TOOL}, got {_shown(call.get('name'))}")
         yield {name: value for name, value in call["arguments"].items() if value is not None}
+        before = _BEFORE_CALL.search(text, position)
 
 
 def _read_json(text: str, position: int) -> tuple[Any, int]:
@@ -142,56 +166,31 @@ def _read_json(text: str, position: int) -> tuple[Any, int]:
         raise ActionParseError(f"a tool call must be JSON of sensible size: {str(error)[:80]}") from error
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        raise ActionParseError("a tool call must name each argument once")
-    return result
-
-
 def _no_constant(name: str) -> Any:
     raise ActionParseError(f"a number must be finite, got {name}")
 
 
 # Newlines within strings, which some models leave unescaped, are taken as they are.
-_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant, strict=False)
-
-
-def _expect(text: str, position: int, tag: str) -> int:
-    position = _skip_space(text, position)
-    if not text.startswith(tag, position):
-        raise ActionParseError(f"expected {tag}, got {excerpt(text[position:])}")
-    return _skip_space(text, position + len(tag))
-
-
-def _skip_space(text: str, position: int) -> int:
-    while position < len(text) and text[position] in " \t\r\n":
-        position += 1
-    return position
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, strict=False)
 
 
 # --- Actions from arguments --------------------------------------------------------------------------------------
 
 
-def _build_action(arguments: dict[str, Any], frame: Frame) -> Action:
-    name = arguments.pop("action", None)
+def _build_action(arguments: Mapping[str, Any], frame: Frame, tool: Tool) -> Action:
+    """The action of one call; arguments that it has not are left aside."""
+    name = arguments.get("action")
     if not isinstance(name, str):
         raise ActionParseError("a tool call must name its action")
-    if name in _CLICKS:
-        action: Action = Click(_point(arguments, frame), *_CLICKS[name])
-    elif name in _BUILDERS:
-        action = _BUILDERS[name](arguments, frame)
-    else:
-        known = ", ".join(sorted([*_CLICKS, *_BUILDERS]))
+    if name not in _BUILDERS or name in tool.lacks:
+        known = ", ".join(sorted(_BUILDERS.keys() - tool.lacks))
         raise ActionParseError(f"unknown action {excerpt(name)}; known: {known}")
-    if arguments:
-        raise ActionParseError(f"{name} has no argument {', '.join(excerpt(key) for key in list(arguments)[:3])}")
-    return action
+    return _BUILDERS[name](arguments, frame)
 
 
-def _point(arguments: dict[str, Any], frame: Frame) -> Point | None:
+def _point(arguments: Mapping[str, Any], frame: Frame) -> Point | None:
     """The argument `coordinate`; None where there is none, which is where the pointer is."""
-    value = arguments.pop("coordinate", None)
+    value = arguments.get("coordinate")
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2 or not all(_is_number(number) for number in value):
@@ -199,76 +198,82 @@ def _point(arguments: dict[str, Any], frame: Frame) -> Point | None:
     return frame.to_screen(*value)
 
 
-def _required_point(arguments: dict[str, Any], frame: Frame) -> Point:
+def _required_point(arguments: Mapping[str, Any], frame: Frame) -> Point:
     point = _point(arguments, frame)
     if point is None:
         raise ActionParseError("coordinate must say where to, got none")
     return point
 
 
-def _scroll(arguments: dict[str, Any], frame: Frame, ahead: Direction, back: Direction) -> Action:
-    pixels = arguments.pop("pixels", None)
-    if not _is_number(pixels) or pixels == 0:
-        raise ActionParseError(f"pixels must be a number other than 0, got {_shown(pixels)}")
+def _click(name: str) -> Callable[[Mapping[str, Any], Frame], Action]:
+    return lambda arguments, frame: Click(_point(arguments, frame), *_CLICKS[name])
+
+
+def _scroll(arguments: Mapping[str, Any], frame: Frame, ahead: Direction, back: Direction) -> Action:
+    pixels = _as_number(arguments.get("pixels"))
+    if pixels is None or pixels == 0:
+        raise ActionParseError(f"pixels must be a number other than 0, got {_shown(arguments.get('pixels'))}")
     # Called pixels, but wheel notches to every runner; what a notch moves is the program's to decide.
     notches = min(max(round(abs(pixels)), 1), MAX_SCROLL_NOTCHES)
     return Scroll(ahead if pixels > 0 else back, _point(arguments, frame), notches)
 
 
-def _type(arguments: dict[str, Any], frame: Frame) -> Action:
-    text = _text(arguments)
-    if not text:
-        raise ActionParseError("type must have text, got none")
-    return TypeText(text)
-
-
-def _text(arguments: dict[str, Any]) -> str:
-    text = arguments.pop("text", None)
+def _text(arguments: Mapping[str, Any]) -> str:
+    text = arguments.get("text")
+    if _is_number(text):
+        return str(text)
     # JSON can spell half of a surrogate pair, which is no character and cannot be sent anywhere.
     if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
         raise ActionParseError(f"text must be a string of characters, got {_shown(text)}")
     return text
 
 
-def _key(arguments: dict[str, Any], frame: Frame) -> Action:
-    keys = arguments.pop("keys", None)
+def _key(arguments: Mapping[str, Any], frame: Frame) -> Action:
+    keys = arguments.get("keys")
     if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
         raise ActionParseError(f"keys must be a list of key names, got {_shown(keys)}")
-    return Hotkey(tuple(name for key in keys for name in (("space",) if key == " " else parse_keys(key))))
+    return Hotkey(tuple(name for key in keys for name in (("space",) if key == " " else _key_names(key))))
 
 
-def _wait(arguments: dict[str, Any], frame: Frame) -> Action:
-    seconds = arguments.pop("time", 0)
-    if not _is_number(seconds) or seconds < 0:
-        raise ActionParseError(f"time must be a number of seconds, got {_shown(seconds)}")
-    return Wait()  # how long is the environment's to decide, as in OSWorld's runners
+def _key_names(text: str) -> tuple[str, ...]:
+    """The keys that one string names, which models write with signs of the list around it: `keys=[ctrl`."""
+    try:
+        return parse_keys(text)
+    except ActionParseError:
+        return parse_keys(text.strip().removeprefix("keys=").strip("[]'\" "))
 
 
-def _terminate(arguments: dict[str, Any], frame: Frame) -> Action:
-    status = arguments.pop("status", None)
-    if status not in ("success", "failure"):
-        raise ActionParseError(f"status must be success or failure, got {_shown(status)}")
-    return Finish() if status == "success" else Fail()
+def _terminate(arguments: Mapping[str, Any], frame: Frame) -> Action:
+    """Done, unless it says that it failed."""
+    return Fail() if str(arguments.get("status")).strip().lower() in ("failure", "failed", "fail") else Finish()
 
 
-_BUILDERS: Mapping[str, Callable[[dict[str, Any], Frame], Action]] = {
+_BUILDERS: Mapping[str, Callable[[Mapping[str, Any], Frame], Action]] = {
+    **{name: _click(name) for name in _CLICKS},
     "key": _key,
-    "type": _type,
+    "type": lambda arguments, frame: TypeText(_text(arguments)),
     "mouse_move": lambda arguments, frame: Move(_required_point(arguments, frame)),
     "left_click_drag": lambda arguments, frame: Drag(None, _required_point(arguments, frame)),
     "scroll": lambda arguments, frame: _scroll(arguments, frame, "up", "down"),
     "hscroll": lambda arguments, frame: _scroll(arguments, frame, "right", "left"),
-    "wait": _wait,
+    "wait": lambda arguments, frame: Wait(),  # how long is the environment's to decide, as in OSWorld's runners
     "terminate": _terminate,
     "answer": lambda arguments, frame: Finish(_text(arguments)),
 }
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     try:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # an integer beyond any float
         return False
+
+
+def _as_number(value: object) -> float | None:
+    """A number, or the text of one; None for anything else."""
+    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d{1,9}(?:\.\d{1,9})?\s*", value):
+        return float(value)
+    return value if _is_number(value) else None
 
 
 def _shown(value: object) -> str:
@@ -281,7 +286,14 @@ def _shown(value: object) -> str:
 # --- Actions to arguments ----------------------------------------------------------------------------------------
 
 
-def _arguments(action: Action, frame: Frame) -> dict[str, Any]:
+def _arguments(action: Action, frame: Frame, tool: Tool) -> dict[str, Any]:
+    arguments = _arguments_of_any(action, frame)
+    if arguments["action"] in tool.lacks:
+        raise ActionParseError(f"{TOOL} has no {arguments['action']} for this model")
+    return arguments
+
+
+def _arguments_of_any(action: Action, frame: Frame) -> dict[str, Any]:
     match action:
         case Click(point=point, button=button, count=count):
             for name, click in _CLICKS.items():

@@ -22,12 +22,14 @@ class Grammar:
     """The inverse."""
 
 
+def _computer_use(tool: computer_use.Tool) -> Grammar:
+    return Grammar(partial(computer_use.parse_reply, tool=tool), partial(computer_use.format_reply, tool=tool))
+
+
 GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
     {
         "ui_tars": Grammar(ui_tars.parse_reply, ui_tars.format_reply),
-        "qwen25_vl": Grammar(computer_use.parse_reply, computer_use.format_reply),
-        "qwen3_vl": Grammar(
-            partial(computer_use.parse_reply, relative=True), partial(computer_use.format_reply, relative=True)
-        ),
+        "qwen25_vl": _computer_use(computer_use.QWEN25),
+        "qwen3_vl": _computer_use(computer_use.QWEN3),
     }
 )

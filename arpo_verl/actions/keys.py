@@ -7,6 +7,7 @@ and do nothing. Here every accepted name is one that presses a key; any other is
 from __future__ import annotations
 
 import difflib
+import re
 import string
 
 from arpo_verl.errors import ActionParseError
@@ -23,18 +24,31 @@ _CHARACTER_KEYS = string.ascii_lowercase + string.digits + string.punctuation
 KEY_NAMES = frozenset(_NAMED_KEYS) | frozenset(_CHARACTER_KEYS)
 """Canonical names, each of which pyautogui 0.9.54 presses on X11."""
 
+_MODIFIERS = {
+    "ctrl": ("ctrl", "control", "ctl"),
+    "alt": ("alt", "option", "opt"),
+    "shift": ("shift",),
+    "win": ("win", "windows", "super", "cmd", "command", "meta", "hyper"),
+}
+# X11's own names of signs (X11/keysymdef.h), in the order of `string.punctuation`.
+_KEYSYMS = (
+    "exclam quotedbl numbersign dollar percent ampersand apostrophe parenleft parenright asterisk plus comma minus "
+    "period slash colon semicolon less equal greater question at bracketleft backslash bracketright asciicircum "
+    "underscore grave braceleft bar braceright asciitilde"
+).split()
 _ALIASES = {
-    "control": "ctrl",
-    "ctl": "ctrl",
-    "lctrl": "ctrlleft",
-    "rctrl": "ctrlright",
-    "opt": "alt",
-    "option": "alt",
-    "cmd": "win",
-    "command": "win",
-    "meta": "win",
-    "super": "win",
-    "windows": "win",
+    **dict(zip(_KEYSYMS, string.punctuation, strict=True)),
+    **{name: key for key, names in _MODIFIERS.items() for name in names},
+    # Control_L, lctrl, leftctrl
+    **{
+        form: f"{key}{side}"
+        for key, names in _MODIFIERS.items()
+        for name in names
+        for side in ("left", "right")
+        for form in (f"{name}{side[0]}", f"{name}{side}", f"{side[0]}{name}", f"{side}{name}")
+    },
+    **{f"kp{digit}": f"num{digit}" for digit in string.digits},
+    "altgr": "altright",
     "return": "enter",
     "escape": "esc",
     "del": "delete",
@@ -42,8 +56,10 @@ _ALIASES = {
     "bksp": "backspace",
     "spacebar": "space",
     "pgup": "pageup",
+    "prior": "pageup",
     "pgdn": "pagedown",
     "pgdown": "pagedown",
+    "next": "pagedown",
     "arrowleft": "left",
     "arrowright": "right",
     "arrowup": "up",
@@ -54,29 +70,41 @@ _ALIASES = {
     "downarrow": "down",
     "caps": "capslock",
     "menu": "apps",
+    "break": "pause",
     "prtsc": "printscreen",
     "prtscr": "printscreen",
     "prntscrn": "printscreen",
     "print": "printscreen",
-    "plus": "+",
-    "minus": "-",
-    "comma": ",",
-    "period": ".",
+    "dot": ".",
+    "dash": "-",
+    "hyphen": "-",
+    "equals": "=",
+    "backtick": "`",
+    "tilde": "~",
 }
 
 
 def parse_keys(text: str) -> tuple[str, ...]:
-    """Split `ctrl c`, `ctrl+c` or `Ctrl-C` into canonical key names.
+    """Split `ctrl c`, `ctrl+c`, `ctrl + c` or `Ctrl-C` into canonical key names.
 
-    Letters name keys, so their case is ignored: `Ctrl+C` does not press Shift.
+    Letters name keys, so their case is ignored: `Ctrl+C` does not press Shift. Two words are one key where not both are
+    keys: `page down`, but `alt left`.
 
     Raises:
         ActionParseError: no key, or one that does not exist.
     """
     keys: list[str] = []
-    for word in text.split():
-        whole = _canonical(word)
-        keys.extend([whole] if whole is not None else _split_chord(word))
+    words = text.split()
+    while words:
+        word, *words = words
+        if keys and word == "+" and words:
+            continue  # it joins the keys beside it
+        pair = _canonical(word + words[0]) if words else None
+        if pair is not None and (_canonical(word) is None or _canonical(words[0]) is None):
+            keys.append(pair)
+            words = words[1:]
+        else:
+            keys.extend(_split_word(word))
     if not keys:
         raise ActionParseError("hotkey must name at least one key, got none")
     return tuple(keys)
@@ -87,13 +115,19 @@ def _canonical(word: str) -> str | None:
     name = word.lower()
     if name in KEY_NAMES:
         return name
-    name = name.replace("_", "").replace("-", "")
-    name = _ALIASES.get(name, name)
-    return name if name in KEY_NAMES else None
+    name = name.replace("_", "")
+    for known in (name, name.removeprefix("kp")):
+        known = _ALIASES.get(known, known)
+        if known in KEY_NAMES:
+            return known
+    return None
 
 
-def _split_chord(word: str) -> list[str]:
+def _split_word(word: str) -> list[str]:
     """Split a word such as `ctrl+shift+t` at its joining sign; a doubled sign at the end is that key: `ctrl++`."""
+    whole = _canonical(word)
+    if whole is not None:
+        return [whole]
     for sign in "+-":
         if sign not in word[1:]:
             continue
@@ -103,6 +137,9 @@ def _split_chord(word: str) -> list[str]:
         keys = [_canonical(part) for part in parts]
         if None not in keys:
             return [key for key in keys if key is not None]
+    whole = _canonical(re.sub(r"(?<=\w)-(?=\w)", "", word))  # page-down
+    if whole is not None:
+        return [whole]
     close = difflib.get_close_matches(word.lower(), _NAMED_KEYS, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     raise ActionParseError(f"hotkey must name keys as pyautogui does (ctrl, enter, a, f5), got {word[:40]!r}{hint}")

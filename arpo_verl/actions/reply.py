@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from arpo_verl.actions.pyautogui import to_code
 from arpo_verl.errors import ActionParseError
-from arpo_verl.types import Action, Point, Size
+from arpo_verl.types import Action, Fail, Finish, Point, Size, TypeText
 
 MAX_REPLY_CHARS = 100_000
 """Longest reply that is parsed: far beyond any model's reply (8192 tokens); bounds the work on hostile text."""
 
 MAX_ACTIONS = 8
 """Most actions in one reply: more would hold a desktop for minutes within one counted step."""
+
+MAX_CODE_BYTES = 120_000
+"""Most bytes of one action's code. OSWorld's guest runs it as one argument of a process, of which Linux takes 131,071
+(MAX_ARG_STRLEN in include/uapi/linux/binfmts.h); the client puts its imports in front."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,27 @@ class Frame:
             _nearest(point.x, self.image.width, lambda x: self.to_screen(x, 0).x, self.screen.width),
             _nearest(point.y, self.image.height, lambda y: self.to_screen(0, y).y, self.screen.height),
         )
+
+
+def checked(action: Action) -> Action:
+    """The action, if a desktop can be told to do it: what it cannot is the reply's fault and never the desktop's.
+
+    Raises:
+        ActionParseError: it types what no keyboard has, or its code would be longer than `MAX_CODE_BYTES`.
+    """
+    if isinstance(action, (Finish, Fail)):
+        return action
+    if isinstance(action, TypeText):
+        # Control characters have no key and no place in a text; JSON can spell half of a surrogate pair.
+        for character in action.text:
+            if unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\r\t":
+                raise ActionParseError(f"typed text must be characters that can be typed, got {ascii(character)}")
+    size = len(to_code(action))
+    if size > MAX_CODE_BYTES:
+        raise ActionParseError(
+            f"an action must be at most {MAX_CODE_BYTES} bytes as pyautogui code, got {size}; type less at once"
+        )
+    return action
 
 
 def check_length(text: str) -> None:

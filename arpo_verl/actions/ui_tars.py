@@ -4,9 +4,11 @@ A reply is `Thought: ...` and then `Action: ...` with one call, or several separ
 line). The text is a model's, so nothing of it is evaluated: a scanner reads it in linear time, and whatever is not in
 the grammar raises `ActionParseError` with the reason.
 
-Source: the UI-TARS-1.5 prompt's action space, as OSWorld's runner `mm_agents/uitars15_v1.py` uses it. We depart from
-that runner in what it does with bad input: it calls `eval`, takes an unknown action for a comment, and clicks outside
-the screen.
+Source: the UI-TARS-1.5 prompt's action space, as OSWorld's runner `mm_agents/uitars15_v1.py` uses it. Where that acts,
+so do we: comments, arguments that an action has not and a second thought with its action, of which the last counts,
+end no episode. We depart from it where it would type a reply's own syntax, and in what it does with bad input: it calls
+`eval`, takes an unknown action for a comment, and clicks outside the screen. `tests/actions/test_official_parsers.py`
+compares the two and names each difference.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from arpo_verl.actions.calls import excerpt, read_calls
+from arpo_verl.actions.calls import CallScanner, excerpt
 from arpo_verl.actions.keys import parse_keys
-from arpo_verl.actions.reply import MAX_ACTIONS, Frame, Reply, check_length
+from arpo_verl.actions.reply import MAX_ACTIONS, Frame, Reply, check_length, checked
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import (
     Action,
@@ -27,6 +29,7 @@ from arpo_verl.types import (
     Fail,
     Finish,
     Hotkey,
+    Move,
     Point,
     Scroll,
     Size,
@@ -44,10 +47,24 @@ _START_NAMES = ("start_box", "point", "start_point")
 _END_NAMES = ("end_box", "end_point")
 _DIRECTIONS: tuple[Direction, ...] = ("up", "down", "left", "right")
 
+# What each action may be given. The prompt names neither `select`, a drag, nor `hover`, a move; the runner does them.
+_POSITION, _CONTENT = _START_NAMES, ("content",)
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(_CLICKS, _POSITION),
+    "hover": _POSITION,
+    **dict.fromkeys(("drag", "select"), (*_START_NAMES, *_END_NAMES)),
+    "scroll": (*_POSITION, "direction"),
+    "hotkey": ("key", "hotkey"),
+    "wait": (),
+    **dict.fromkeys(("type", "finished", "call_user", "error_env"), _CONTENT),
+}
+_SCANNER = CallScanner(_ARGUMENTS, free_text="content")
+
 _ACTION_LINE = re.compile(r"^[ \t]*Action:", re.MULTILINE)
+_THOUGHT_LINE = re.compile(r"^[ \t]*Thought:", re.MULTILINE)
 
 _NUMBER = r"(-?\d{1,6}(?:\.\d{1,6})?)"
-_BOX = re.compile(rf"\(\s*{_NUMBER}\s*,\s*{_NUMBER}\s*(?:,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*)?\)", re.ASCII)
+_BOX = re.compile(rf"\(?\s*{_NUMBER}\s*,\s*{_NUMBER}\s*(?:,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*)?\)?", re.ASCII)
 _POINT = re.compile(rf"<point>\s*{_NUMBER}[\s,]\s*{_NUMBER}\s*</point>", re.ASCII)
 
 
@@ -67,10 +84,10 @@ def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
     thought, position = _split_thought(text)
     frame = Frame(image_size, screen_size)
     actions: list[Action] = []
-    for name, arguments in read_calls(text, position):
+    for name, arguments in _SCANNER.read(text, position):
         if len(actions) == MAX_ACTIONS:
             raise ActionParseError(f"a reply must have at most {MAX_ACTIONS} actions, got more")
-        actions.append(_build_action(name, arguments, frame))
+        actions.append(checked(_build_action(name, arguments, frame)))
     return Reply(thought, tuple(actions))
 
 
@@ -85,7 +102,7 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
             holds its labels.
     """
     thought = reply.thought.strip()
-    if _ACTION_LINE.search(thought) or thought.startswith("Thought:"):
+    if _ACTION_LINE.search(thought) or _THOUGHT_LINE.search(thought):
         raise ActionParseError(f"a thought must not hold the grammar's own labels, got {excerpt(thought)}")
     frame = Frame(image_size, screen_size)
     actions = "\n\n".join(_format_action(action, frame) for action in reply.actions)
@@ -113,82 +130,72 @@ def _parse_point(value: str, frame: Frame) -> Point:
 def _split_thought(text: str) -> tuple[str, int]:
     """The thought, and the position behind the `Action:` label.
 
-    The first line that starts with the label counts, so that typed text may contain it; a label amid a line counts only
-    where no line starts with one, and then the last.
+    Of several the last counts, of thoughts too, as to OSWorld's runner. A label amid a line counts only where no line
+    of the last thought's starts with one: typed text, which ends on its line, may contain it.
     """
-    match = _ACTION_LINE.search(text)
-    start, end = (match.start(), match.end()) if match else (text.rfind("Action:"), text.rfind("Action:") + 7)
-    if start < 0:
+    last = text.rfind("Action:")
+    if last < 0:
         raise ActionParseError(f"a reply must have 'Action:' before its action, got {excerpt(text)}")
-    thought = text[:start].strip()
-    return thought.removeprefix("Thought:").strip(), end
+    begin = max((match.start() for match in _THOUGHT_LINE.finditer(text, 0, last)), default=0)
+    labels = list(_ACTION_LINE.finditer(text, begin))
+    start, end = (labels[0].start(), labels[-1].end()) if labels else (last, last + len("Action:"))
+    return text[begin:start].strip().removeprefix("Thought:").strip(), end
 
 
 # --- Actions from calls ------------------------------------------------------------------------------------------
 
 
 def _build_action(name: str, arguments: dict[str, str], frame: Frame) -> Action:
-    if name in _CLICKS:
-        button, count = _CLICKS[name]
-        point = _parse_point(_take(name, arguments, _START_NAMES), frame)
-        action: Action = Click(point, button, count)
-    elif name in _BUILDERS:
-        action = _BUILDERS[name](name, arguments, frame)
-    else:
-        known = ", ".join(sorted([*_CLICKS, *_BUILDERS]))
-        raise ActionParseError(f"unknown action {name!r}; known: {known}")
-    if arguments:
-        raise ActionParseError(f"{name} has no argument {', '.join(map(repr, arguments))}")
-    return action
+    """The action of one call; arguments that it has not are left aside, as OSWorld's runner does."""
+    if name not in _BUILDERS:
+        raise ActionParseError(f"unknown action {name!r}; known: {', '.join(sorted(_BUILDERS))}")
+    return _BUILDERS[name](name, arguments, frame)
 
 
 def _take(name: str, arguments: dict[str, str], keys: tuple[str, ...]) -> str:
-    """Take the one argument that has one of these names."""
+    """The one argument that has one of these names."""
     for key in keys:
         if key in arguments:
-            return arguments.pop(key)
+            return arguments[key]
     raise ActionParseError(f"{name} must have {' or '.join(keys)}, got {', '.join(arguments) or 'no argument'}")
 
 
+def _start(name: str, arguments: dict[str, str], frame: Frame) -> Point:
+    return _parse_point(_take(name, arguments, _START_NAMES), frame)
+
+
+def _click(name: str, arguments: dict[str, str], frame: Frame) -> Action:
+    return Click(_start(name, arguments, frame), *_CLICKS[name])
+
+
 def _drag(name: str, arguments: dict[str, str], frame: Frame) -> Action:
-    start = _parse_point(_take(name, arguments, _START_NAMES), frame)
-    return Drag(start, _parse_point(_take(name, arguments, _END_NAMES), frame))
+    return Drag(_start(name, arguments, frame), _parse_point(_take(name, arguments, _END_NAMES), frame))
 
 
 def _scroll(name: str, arguments: dict[str, str], frame: Frame) -> Action:
-    direction = _take(name, arguments, ("direction",)).strip().lower()
-    if direction not in _DIRECTIONS:
-        raise ActionParseError(f"scroll's direction must be one of {', '.join(_DIRECTIONS)}, got {excerpt(direction)}")
-    has_point = any(key in arguments for key in _START_NAMES)
-    point = _parse_point(_take(name, arguments, _START_NAMES), frame) if has_point else None
-    return Scroll(direction, point)
-
-
-def _type(name: str, arguments: dict[str, str], frame: Frame) -> Action:
-    text = _take(name, arguments, ("content",))
-    if not text:
-        raise ActionParseError("type must have text in content, got none")
-    return TypeText(text)
+    said = _take(name, arguments, ("direction",))
+    # Within more words, as OSWorld's runner looks for it: `scroll down`.
+    direction = next((word for word in _DIRECTIONS if word in said.lower()), None)
+    if direction is None:
+        raise ActionParseError(f"scroll's direction must be one of {', '.join(_DIRECTIONS)}, got {excerpt(said)}")
+    has_point = any(arguments.get(key) for key in _START_NAMES)
+    return Scroll(direction, _start(name, arguments, frame) if has_point else None)
 
 
 def _hotkey(name: str, arguments: dict[str, str], frame: Frame) -> Action:
     return Hotkey(parse_keys(_take(name, arguments, ("key", "hotkey"))))
 
 
-def _fail(name: str, arguments: dict[str, str], frame: Frame) -> Action:
-    arguments.pop("content", None)
-    return Fail()
-
-
 _BUILDERS: Mapping[str, Callable[[str, dict[str, str], Frame], Action]] = {
-    "drag": _drag,
+    **dict.fromkeys(_CLICKS, _click),
+    "hover": lambda name, arguments, frame: Move(_start(name, arguments, frame)),
+    **dict.fromkeys(("drag", "select"), _drag),
     "hotkey": _hotkey,
-    "type": _type,
+    "type": lambda name, arguments, frame: TypeText(_take(name, arguments, _CONTENT)),
     "scroll": _scroll,
     "wait": lambda name, arguments, frame: Wait(),
-    "finished": lambda name, arguments, frame: Finish(arguments.pop("content", "")),
-    "call_user": _fail,
-    "error_env": _fail,
+    "finished": lambda name, arguments, frame: Finish(arguments.get("content", "")),
+    **dict.fromkeys(("call_user", "error_env"), lambda name, arguments, frame: Fail()),
 }
 
 
@@ -204,6 +211,8 @@ def _format_action(action: Action, frame: Frame) -> str:
             raise ActionParseError(f"UI-TARS has no click of {count} with the {button} button")
         case Drag(start=Point() as start, end=end):
             return f"drag(start_box={_format_point(start, frame)}, end_box={_format_point(end, frame)})"
+        case Move(point=point):
+            return f"hover(start_box={_format_point(point, frame)})"
         case Hotkey(keys=keys):
             return f"hotkey(key={_quote(' '.join(keys))})"
         case TypeText(text=text):

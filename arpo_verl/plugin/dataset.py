@@ -67,7 +67,7 @@ class TaskDataset(RLHFDataset):
         index = int(item)
         return {
             # What veRL asks of every row; the agent loop itself opens the conversation as `gui_agent.prompt` says.
-            "raw_prompt": build_messages(task.instruction),
+            "raw_prompt": build_messages(task.instruction, kind="compact")[:-1],
             "data_source": DATA_SOURCE,
             "reward_model": {"style": "rule", "ground_truth": task.task_id},
             # As text: a nested mapping would be taken apart, and given missing keys, on its way through TransferQueue.

@@ -19,6 +19,7 @@ from arpo_verl.plugin.sections import plain_section
 from arpo_verl.replay.config import NONE, ReplayConfig, check_one_correction, check_sampler
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
+from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.tasks.validation import check_tasks_run_here
@@ -44,6 +45,7 @@ def check_recipe(config: DictConfig) -> None:
     if environment.provider in PROVIDERS and _desktops_are_here(config, environment):
         check_provider(environment)
     agent = build_config(GuiAgentConfig, "gui_agent", _section(config, "gui_agent"))
+    build_messages("", kind=agent.prompt, language=agent.language)  # the model's own words are installed
     replay = build_config(ReplayConfig, "replay", _section(config, "replay"))
     _check_replay(config, replay)
     if _is_local_model(config):

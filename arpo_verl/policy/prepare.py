@@ -128,7 +128,7 @@ def _report(settings: PolicyConfig, result: WarmStartResult, key: str, num_param
 
 
 def _corpus(demonstrations: Sequence[RecordedEpisode]) -> list[str]:
-    texts = [part["text"] for message in build_messages("", kind=PROMPT) for part in message["content"]]
+    texts = [part["text"] for message in _prompt() for part in message["content"]]
     for demonstration in demonstrations:
         texts += [demonstration.instruction, *demonstration.replies]
     # Twice: a tokenizer merges what it has seen at least twice, and each of these texts comes again and again.
@@ -163,11 +163,16 @@ def _geometry() -> ImageGeometry:
 # --- What was made already ---------------------------------------------------------------------------------------
 
 
+def _prompt() -> list[dict[str, Any]]:
+    """The conversation's opening without its last message, the screenshot."""
+    return build_messages("", kind=PROMPT)[:-1]
+
+
 def _policy_key(settings: PolicyConfig, tasks: Sequence[Task]) -> str:
     values = dataclasses.asdict(settings)
     # How fast demonstrations come, and where the tasks lie, change nothing.
     del values["num_desktops"], values["tasks"]
-    return _hash(_FORMAT, values, _task_facts(tasks), build_messages("", kind=PROMPT), _versions())
+    return _hash(_FORMAT, values, _task_facts(tasks), _prompt(), _versions())
 
 
 def _task_facts(tasks: Sequence[Task]) -> list[Any]:

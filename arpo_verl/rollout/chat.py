@@ -59,8 +59,8 @@ class ChatTokenizer:
         )
 
     def prompt(self, messages: Sequence[Mapping[str, Any]], screen: Size) -> list[int]:
-        """The opening messages and the first screenshot, up to where the model begins its reply."""
-        ids = self.builder.build_initial_tokens([*messages, screenshot_message()])
+        """The opening messages, the first screenshot's place among them, up to where the model begins its reply."""
+        ids = self.builder.build_initial_tokens(list(messages))
         return self._expand(ids, screen)
 
     def next_screenshot(self, last_id: int, screen: Size) -> list[int]:

@@ -29,14 +29,15 @@ class GuiAgentConfig:
     max_reply_tokens: Annotated[int, whole(1)] = 512
     """Tokens of one reply. A reply that has not ended by then is malformed. UI-TARS-1.5 writes 50 to 300."""
     prompt: Annotated[str, one_of(PROMPT_GRAMMARS)] = "ui_tars_15"
-    """`ui_tars_15`: the prompt that UI-TARS-1.5 was trained with, some 400 tokens. `compact`: one sentence and the
-    task, for a small policy that learned the action space by imitation and pays for each prompt token. `qwen25_vl`,
-    `qwen3_vl`: the `computer_use` tool of these models, some 500 tokens."""
+    """`ui_tars_15`: what UI-TARS-1.5 was trained with, 330 tokens beside the task's. `qwen25_vl`, `qwen3_vl`: the
+    `computer_use` tool of these models, 380 and 990. These three are the official words and come from the package
+    `desktop-env`; see `official_words`. `compact`: ours, one sentence of 20 tokens, for a small policy that learned the
+    action space by imitation and pays for each prompt token."""
     grammar: Annotated[str, one_of(GRAMMARS)] = "ui_tars"
     """How the model writes its actions. `ui_tars`: `Action: click(...)`; `qwen25_vl`: the `computer_use` tool call in
     pixels of the resized screenshot; `qwen3_vl`: the same in thousandths. It must be the one that `prompt` asks for."""
     language: Annotated[str, text("a name")] = "English"
-    """Of the thoughts; `compact` asks for none."""
+    """Of the thoughts, which `ui_tars_15` alone asks for by language."""
     trajectory_dir: Annotated[str | None, text("a folder or null")] = None
     """Where each episode is written with its screenshots; None records nothing. See docs/trajectories.md."""
     record: Annotated[str, one_of(RECORDS)] = ALL

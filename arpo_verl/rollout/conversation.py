@@ -74,10 +74,10 @@ class TokenConversation:
 
         Raises:
             ConfigError: the prompt does not fit its limit, or no episode could take a second step.
+            MissingDependencyError: the model's own words are not installed.
         """
         check_lengths(self._config, self._limits.response, self._chat.geometry.num_tokens(screen))
-        kind, language = self._config.prompt, self._config.language
-        messages = build_messages(task.instruction, kind=kind, language=language, image_size=self.image_size(screen))
+        messages = build_messages(task.instruction, kind=self._config.prompt, language=self._config.language)
         prompt_ids = self._chat.prompt(messages, screen)
         if len(prompt_ids) > self._limits.prompt:
             raise ConfigError(

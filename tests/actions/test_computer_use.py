@@ -37,19 +37,20 @@ def actions_of(text, grammar=PIXELS):
         ({"action": "right_click", "coordinate": [0, 0]}, Click(Point(0, 0), "right")),
         ({"action": "middle_click", "coordinate": [0, 0]}, Click(Point(0, 0), "middle")),
         ({"action": "double_click", "coordinate": [0, 0]}, Click(Point(0, 0), count=2)),
-        ({"action": "triple_click", "coordinate": [0, 0]}, Click(Point(0, 0), count=3)),
         ({"action": "mouse_move", "coordinate": [364, 252]}, Move(Point(639, 479))),
         ({"action": "left_click_drag", "coordinate": [182, 126]}, Drag(None, Point(320, 240))),
         ({"action": "scroll", "pixels": 5}, Scroll("up", None, 5)),
         ({"action": "scroll", "pixels": -3.4, "coordinate": [0, 0]}, Scroll("down", Point(0, 0), 3)),
         ({"action": "scroll", "pixels": -(10**9)}, Scroll("down", None, MAX_SCROLL_NOTCHES)),
         ({"action": "scroll", "pixels": 0.2}, Scroll("up", None, 1)),
-        ({"action": "hscroll", "pixels": 2}, Scroll("right", None, 2)),
-        ({"action": "hscroll", "pixels": -2}, Scroll("left", None, 2)),
+        ({"action": "scroll", "pixels": "-5"}, Scroll("down", None, 5)),
         ({"action": "key", "keys": ["ctrl", "c"]}, Hotkey(("ctrl", "c"))),
         ({"action": "key", "keys": ["Control+Shift+T"]}, Hotkey(("ctrl", "shift", "t"))),
         ({"action": "key", "keys": ["Return"]}, Hotkey(("enter",))),
         ({"action": "key", "keys": [" "]}, Hotkey(("space",))),
+        ({"action": "key", "keys": ["page down"]}, Hotkey(("pagedown",))),
+        ({"action": "key", "keys": ["keys=[ctrl", "c']"]}, Hotkey(("ctrl", "c"))),
+        ({"action": "key", "keys": ["ctrl", "]"]}, Hotkey(("ctrl", "]"))),
         (
             {"action": "type", "text": "it's </tool_call> \n\"\u00e9\u4e2d"},
             TypeText("it's </tool_call> \n\"\u00e9\u4e2d"),
@@ -57,13 +58,75 @@ def actions_of(text, grammar=PIXELS):
         ({"action": "type", "text": "'); import os; ('"}, TypeText("'); import os; ('")),
         ({"action": "wait", "time": 3}, Wait()),
         ({"action": "wait"}, Wait()),
+        ({"action": "wait", "time": "2"}, Wait()),
+        ({"action": "wait", "time": "long"}, Wait()),
+        ({"action": "type", "text": ""}, TypeText("")),
+        ({"action": "type", "text": 5}, TypeText("5")),
+        ({"action": "left_click", "coordinate": [0, 0], "text": "", "keys": [], "colour": "red"}, Click(Point(0, 0))),
         ({"action": "terminate", "status": "success"}, Finish()),
         ({"action": "terminate", "status": "failure"}, Fail()),
+        ({"action": "terminate", "status": "Failed"}, Fail()),
+        ({"action": "terminate"}, Finish()),
+        ({"action": "terminate", "status": "done"}, Finish()),
+    ],
+)
+def test_every_action_of_both_tools_parses(arguments, action):
+    for grammar in (PIXELS, THOUSANDTHS) if "coordinate" not in arguments else (PIXELS,):
+        assert actions_of(call(**arguments), grammar) == (action,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "action"),
+    [
+        ({"action": "triple_click", "coordinate": [0, 0]}, Click(Point(0, 0), count=3)),
+        ({"action": "hscroll", "pixels": 2}, Scroll("right", None, 2)),
+        ({"action": "hscroll", "pixels": -2}, Scroll("left", None, 2)),
         ({"action": "answer", "text": "42"}, Finish("42")),
     ],
 )
-def test_every_action_of_the_tool_parses(arguments, action):
-    assert actions_of(call(**arguments)) == (action,)
+def test_qwen25_has_not_what_qwen3_has(arguments, action):
+    assert actions_of(call(**arguments), THOUSANDTHS) == (action,)
+    with pytest.raises(ActionParseError, match=f"unknown action '{arguments['action']}'; known: double_click, key"):
+        actions_of(call(**arguments))
+    with pytest.raises(ActionParseError, match=f"computer_use has no {arguments['action']} for this model"):
+        PIXELS.format(Reply("", (action,)), IMAGE, SCREEN)
+
+
+WAIT_JSON = json.dumps({"name": "computer_use", "arguments": {"action": "wait"}})
+CLICK_JSON = json.dumps({"name": "computer_use", "arguments": {"action": "left_click"}})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>\n{call}\n\u2697",
+        "<tool_call>\n{call}\n\U0001f4d0",
+        "\u2697\n{call}\n\u2697",
+        "\U0001f4d0\n{call}\n\U0001f4d0\n",
+        "<tool_call>\n{call}",
+        "{call}",
+        "Action: I do it.\n  {call}",
+        "I write <tool_call> now.\n<tool_call>{call}</tool_call>",
+        "<tool_call>\n{call}\n</tool_call>\nNow I wait for {the} <tool_call> to be done.",
+        "<tool_call>\n{call}}\n</tool_call>",
+        '<tool_call>\n{call}\n</tool_call>\n"status": "done"',
+    ],
+)
+@pytest.mark.parametrize("grammar", [PIXELS, THOUSANDTHS])
+def test_tags_may_be_missing_or_signs_and_text_may_follow(text, grammar):
+    assert actions_of(text.replace("{call}", WAIT_JSON), grammar) == (Wait(),)
+
+
+@pytest.mark.parametrize(
+    "between", ["\n", "\n</tool_call>\n<tool_call>\n", "\n\u2697\n\u2697\n", "</tool_call>then<tool_call>"]
+)
+def test_several_calls_are_done_in_order(between):
+    assert actions_of(f"<tool_call>\n{WAIT_JSON}{between}{CLICK_JSON}\n</tool_call>") == (Wait(), Click(None))
+
+
+def test_of_an_argument_that_is_named_twice_the_last_counts():
+    text = '<tool_call>{"name": "computer_use", "arguments": {"action": "wait", "action": "terminate"}}</tool_call>'
+    assert actions_of(text) == (Finish(),)
 
 
 def test_qwen3_counts_in_thousandths_of_the_screen():
@@ -90,19 +153,24 @@ def test_a_tag_within_the_thinking_is_no_call(opening):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "must have its action within <tool_call>"),
-        ("I click it.", "must have its action within <tool_call>"),
-        ("<think> <tool_call> </think> nothing", "must have its action within <tool_call>"),
-        ("<tool_call>", "must be JSON"),
+        ("", "must have its action as JSON within <tool_call>"),
+        ("I click it.", "must have its action as JSON within <tool_call>"),
+        ("<think> <tool_call> </think> nothing", "must have its action as JSON within <tool_call>"),
+        (f"<think> <tool_call>{WAIT_JSON} </think> nothing", "must have its action as JSON within <tool_call>"),
+        ("<tool_call>", "must have its action as JSON"),
+        ("<tool_call>{'name': 1}", "must be JSON: "),
+        (call(action="wait") + "<tool_call>{", "must be JSON: "),
         ("<tool_call>{}</tool_call>", "a JSON object with name and arguments"),
-        ("<tool_call>[1]</tool_call>", "a JSON object with name and arguments"),
+        ("<tool_call>[1]</tool_call>", "must have its action as JSON"),
         ('<tool_call>{"name": "computer_use", "arguments": "{}"}</tool_call>', "a JSON object with name and arguments"),
         ('<tool_call>{"name": "bash", "arguments": {}}</tool_call>', "the tool must be computer_use, got"),
         ('<tool_call>{"name": "computer_use", "arguments": {}}</tool_call>', "must name its action"),
-        ('<tool_call>{"name": "computer_use", "arguments": {"action": "wait"}}', "expected </tool_call>, got the end"),
-        (call(action="wait") + " and then", "expected <tool_call>, got 'and then'"),
         (call(action="wait") * (MAX_ACTIONS + 1), "at most 8 tool calls"),
-        (call(action="fly"), "unknown action 'fly'; known: answer, double_click"),
+        (call(action="fly"), "unknown action 'fly'; known: double_click, key"),
+        (call(action="type", text="a\x07"), "must be characters that can be typed, got '\\x07'"),
+        (call(action="type", text="a\x7f"), "must be characters that can be typed, got '\\x7f'"),
+        (call(action="type", text="\n" * 20_000), "at most 120000 bytes as pyautogui code"),
+        (call(action="key", keys=["a " * 30_000]), "at most 120000 bytes as pyautogui code"),
         (call(action="left_click", coordinate=[365, 0]), "x must be within the image, 0 to 364 pixels, got 365"),
         (call(action="left_click", coordinate=[0, -1]), "y must be within the image"),
         (call(action="left_click", coordinate=[1, 2, 3]), "coordinate must be [x, y]"),
@@ -110,22 +178,19 @@ def test_a_tag_within_the_thinking_is_no_call(opening):
         (call(action="left_click", coordinate=[True, 2]), "coordinate must be [x, y]"),
         (call(action="left_click", coordinate=[10**400, 2]), "coordinate must be [x, y]"),
         (call(action="left_click", coordinate=[float("nan"), 2]), "a number must be finite, got NaN"),
-        (call(action="left_click", colour="red"), "left_click has no argument 'colour'"),
         (call(action="mouse_move"), "coordinate must say where to"),
         (call(action="left_click_drag"), "coordinate must say where to"),
         (call(action="scroll"), "pixels must be a number other than 0"),
         (call(action="scroll", pixels=0), "pixels must be a number other than 0"),
-        (call(action="type", text=""), "type must have text"),
-        (call(action="type", text=5), "text must be a string"),
+        (call(action="type"), "text must be a string"),
+        (call(action="type", text=[5]), "text must be a string"),
+        (call(action="scroll", pixels="far"), "pixels must be a number other than 0, got"),
         (call(action="type", text="\ud800"), "text must be a string of characters"),
         (call(action="key", keys="ctrl"), "keys must be a list of key names"),
         (call(action="key", keys=[]), "keys must be a list of key names"),
         (call(action="key", keys=["bananna"]), "must name keys"),
-        (call(action="wait", time="long"), "time must be a number of seconds"),
-        (call(action="terminate"), "status must be success or failure"),
-        ('<tool_call>{"name": "a", "name": "b"}</tool_call>', "each argument once"),
-        ("<tool_call>" + "[" * 50_000, "must be JSON of sensible size"),
-        ("<tool_call>" + "9" * 50_000, "must be JSON of sensible size"),
+        ("<tool_call>{" + '"a":' + "[" * 50_000, "must be JSON of sensible size"),
+        ("<tool_call>{" + '"a":' + "9" * 50_000, "must be JSON of sensible size"),
         ("<tool_call>" + '{"a":' * 15_000, "must be JSON of sensible size"),
         ("a" * (MAX_REPLY_CHARS + 1), "at most 100000 characters"),
     ],
@@ -157,16 +222,17 @@ def test_what_the_tool_lacks_cannot_be_written(action):
         PIXELS.format(Reply("", (action,)), IMAGE, SCREEN)
 
 
-@pytest.mark.parametrize("tag", ["<tool_call>", "</think>"])
+@pytest.mark.parametrize("tag", ["<tool_call>", "</think>", "\u2697 {", '\n{"name": 1}'])
 def test_a_thought_that_holds_one_of_the_grammars_tags_cannot_be_written(tag):
-    with pytest.raises(ActionParseError, match=f"must not hold the grammar's own tags, got 'a {tag} b'"):
+    with pytest.raises(ActionParseError, match="must not hold the grammar's own tags, got 'a "):
         PIXELS.format(Reply(f"a {tag} b", (Fail(),)), IMAGE, SCREEN)
 
 
 # --- Properties --------------------------------------------------------------------------------------------------
 
 SIZES = st.builds(Size, st.integers(28, 4000), st.integers(28, 4000))
-TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60)
+CHARACTERS = st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]) | st.sampled_from("\n\t")
+TEXTS = st.text(CHARACTERS, min_size=1, max_size=60)
 
 
 @st.composite
@@ -182,16 +248,18 @@ def replies(draw):
     def maybe():
         return point() if draw(st.booleans()) else None
 
-    buttons = st.sampled_from([("left", 1), ("left", 2), ("left", 3), ("right", 1), ("middle", 1)])
+    is_qwen3 = grammar is THOUSANDTHS  # which has more actions
+    buttons = [("left", 1), ("left", 2), ("right", 1), ("middle", 1), *[("left", 3)] * is_qwen3]
+    directions = ["up", "down", *["left", "right"] * is_qwen3]
     kinds = [
-        lambda: Click(maybe(), *draw(buttons)),
+        lambda: Click(maybe(), *draw(st.sampled_from(buttons))),
         lambda: Move(point()),
         lambda: Drag(None, point()),
         lambda: Hotkey(tuple(draw(st.lists(st.sampled_from(sorted(KEY_NAMES)), min_size=1, max_size=4)))),
         lambda: TypeText(draw(TEXTS)),
-        lambda: Scroll(draw(st.sampled_from(["up", "down", "left", "right"])), maybe(), draw(st.integers(1, 100))),
+        lambda: Scroll(draw(st.sampled_from(directions)), maybe(), draw(st.integers(1, 100))),
         Wait,
-        lambda: Finish(draw(TEXTS | st.just(""))),
+        lambda: Finish(draw(TEXTS | st.just("")) if is_qwen3 else ""),
         Fail,
     ]
     thought = draw(st.text(st.characters(codec="utf-8", exclude_characters="<"), max_size=40)).strip()

@@ -60,6 +60,23 @@ def test_every_coordinate_form_scales_from_the_image_to_the_screen(position, nam
         ("call_user()", Fail()),
         ("error_env()", Fail()),
         ("call_user(content='I cannot.')", Fail()),
+        ("hover(start_box='(0,0)')", Move(Point(0, 0))),
+        ("select(start_box='(0,0)', end_box='(182,126)')", Drag(Point(0, 0), Point(320, 240))),
+        ("scroll(direction='Scroll down')", Scroll("down")),
+        ("scroll(start_box='', direction='up')", Scroll("up")),
+        ("click(start_box='182, 126')", Click(Point(320, 240))),
+        # What the runner leaves aside: comments, arguments that an action has not, a comma behind the last.
+        ("wait() #Sleep for 5s and take a screenshot to check for any changes.", Wait()),
+        ("finished()   # done", Finish()),
+        ("wait(time='5')", Wait()),
+        ("wait(5)", Wait()),
+        ("wait(time=5)", Wait()),
+        ("click(start_box='(0,0)', colour='red')", Click(Point(0, 0))),
+        ("click(start_box='(0,0)',)", Click(Point(0, 0))),
+        ("type(content='abc',)", TypeText("abc")),
+        ("type(content='abc') # and go", TypeText("abc")),
+        ("type(content='it's', start_box='(0,0)')", TypeText("it's")),
+        ('type(content="say "hi" now")', TypeText('say "hi" now')),
         ("drag(start_box='(0,0)',end_box='(0,0)')", Drag(Point(0, 0), Point(0, 0))),
     ],
 )
@@ -68,7 +85,7 @@ def test_every_action_of_the_grammar_parses(call, action):
 
 
 def test_several_actions_stand_on_lines_of_their_own():
-    text = "Thought: both\nAction: click(point='(0,0)')\n\ntype(content='a')\nAction: wait()"
+    text = "Thought: both\nAction: click(point='(0,0)')\n\ntype(content='a') # a comment\nwait()"
     assert parse_reply(text, IMAGE, SCREEN) == Reply("both", (Click(Point(0, 0)), TypeText("a"), Wait()))
 
 
@@ -84,7 +101,15 @@ def test_several_actions_stand_on_lines_of_their_own():
         (r"C:\dir", "C:\\dir"),
         (r"\\n", "\\n"),
         ("print('x')", "print('x')"),
-        ("two\nlines", "two\nlines"),
+        ("enter\n", "enter\n"),
+        ("", ""),
+        ("df.to_csv('x.csv', index=False)", "df.to_csv('x.csv', index=False)"),
+        ("sorted('ab', key=len)", "sorted('ab', key=len)"),
+        ("f('a', b='c') # note", "f('a', b='c') # note"),
+        ("f('a') # not the end", "f('a') # not the end"),
+        ("print('a'); type('b')", "print('a'); type('b')"),
+        (r"abc\'); hotkey(key=\'enter", "abc'); hotkey(key='enter"),
+        ("o.notify(); wait()", "o.notify(); wait()"),
         ("a, b=1)", "a, b=1)"),
         ("Action: click(", "Action: click("),
         ("__import__('os').system('true')", "__import__('os').system('true')"),
@@ -98,6 +123,19 @@ def test_the_thought_is_what_stands_before_the_action():
     assert parse_reply("Thought: one\ntwo\nAction: wait()", IMAGE, SCREEN).thought == "one\ntwo"
     assert parse_reply("no label Action: wait()", IMAGE, SCREEN).thought == "no label"
     assert parse_reply("Thought: the Action: label\nAction: wait()", IMAGE, SCREEN).thought == "the Action: label"
+
+
+@pytest.mark.parametrize(
+    ("text", "thought"),
+    [
+        ("Thought: a\nAction: hotkey(key='a')\nThought: b\nAction: wait()", "b"),
+        ("Thought: a\nAction: hotkey(key='a')\n\nAction: wait()", "a"),
+        ("Thought: a\nAction: ...\n\nThought: b\nAction: wait()", "b"),
+        ("Thought: a\nAction: hotkey(key='a')\nThought: b Action: wait()", "b"),
+    ],
+)
+def test_of_two_thoughts_or_actions_the_last_counts(text, thought):
+    assert parse_reply(text, IMAGE, SCREEN) == Reply(thought, (Wait(),))
 
 
 def test_a_label_amid_a_line_counts_where_no_line_starts_with_one_and_then_the_last():
@@ -129,17 +167,29 @@ def test_the_far_edge_of_the_image_is_the_last_pixel_of_the_screen():
         ("Action: click(start_box='(1,2,3)')", "a position must be"),
         ("Action: click(start_box='(1e3,2)')", "a position must be"),
         ("Action: click(start_box='(1,2)', start_box='(1,2)')", "once"),
-        ("Action: click(start_box='(1,2)', colour='red')", "click has no argument 'colour'"),
+        # Its own syntax, which OSWorld's runner types.
+        ("Action: type(content='abc'); hotkey(key='enter')", 'a new line must follow an action, got "; hotkey'),
+        ("Action: type(content='abc') wait()", "a new line must follow an action, got 'wait()'"),
+        ("Action: type(content='abc), hotkey(key='enter')", "a string must not run over the next call, got"),
+        ("Action: type(content='abc)\n\nhotkey(key='enter')", "a string must end on its line"),
+        ("Action: type(content='two\nlines')", "a string must end on its line"),
+        ("Action: type(content='two\\\nlines')", "a string must end on its line"),
+        ("Action: type(content='a\x07')", "must be characters that can be typed, got '\\x07'"),
+        ("Action: type(content='\ud800')", "must be characters that can be typed, got '\\ud800'"),
+        ("Action: type(content='" + "\u00e9" * 40_000 + "')", "at most 120000 bytes as pyautogui code, got 160"),
+        ("Action: type(content='" + r"\n" * 20_000 + "')", "at most 120000 bytes as pyautogui code"),
+        ("Action: type('abc')", "type must have content, got 0"),
         ("Action: click(start_box=(1,2))", "a value must be quoted"),
         ("Action: click(start_box='(1,2)'", "a string must end"),
         ("Action: click[start_box='(1,2)']", "expected '('"),
         ("Action: wait() wait()", "a new line must follow"),
-        ("Action: type(content='')", "must have text"),
         ("Action: scroll(direction='sideways')", "direction must be one of"),
         ("Action: hotkey(key='ctrl bananna')", "must name keys"),
         ("Action: hotkey(key='entr')", "did you mean enter?"),
         ("Action: hotkey(key=' ')", "at least one key"),
         ("Action: hotkey(key='volumeup')", "must name keys"),
+        ("Action: hotkey(key='ctrl-')", "must name keys"),
+        ("Action: hotkey(key='" + "a " * 30_000 + "')", "at most 120000 bytes as pyautogui code"),
         ("Action: " + "\n\n".join(["wait()"] * (MAX_ACTIONS + 1)), "at most 8 actions"),
         ("a" * (MAX_REPLY_CHARS + 1), "at most 100000 characters"),
     ],
@@ -161,6 +211,30 @@ def test_what_is_not_in_the_grammar_is_refused_with_the_reason(text, reason):
         ("ctrl +", ("ctrl", "+")),
         ("ctrl -", ("ctrl", "-")),
         ("cmd", ("win",)),
+        ("ctrl--", ("ctrl", "-")),
+        ("ctrl+-", ("ctrl", "-")),
+        ("ctrl-+", ("ctrl", "+")),
+        ("ctrl + c", ("ctrl", "c")),
+        ("ctrl + +", ("ctrl", "+")),
+        ("+ a", ("+", "a")),
+        ("page down", ("pagedown",)),
+        ("ctrl page up", ("ctrl", "pageup")),
+        ("left arrow", ("left",)),
+        ("num lock", ("numlock",)),
+        ("shift f 10", ("shift", "f10")),
+        ("alt left", ("alt", "left")),
+        ("alt-left", ("alt", "left")),
+        ("Alt_Left", ("altleft",)),
+        ("Control_L", ("ctrlleft",)),
+        ("Super_L", ("winleft",)),
+        ("rctrl", ("ctrlright",)),
+        ("KP_Enter", ("enter",)),
+        ("KP_7", ("num7",)),
+        ("KP_Page_Up", ("pageup",)),
+        ("slash", ("/",)),
+        ("ctrl+bracketright", ("ctrl", "]")),
+        ("ctrl+minus", ("ctrl", "-")),
+        ("underscore", ("_",)),
         ("page_down", ("pagedown",)),
         ("page-up", ("pageup",)),
         ("arrowleft", ("left",)),
@@ -177,10 +251,10 @@ def test_key_names_are_normalised(text, keys):
 def test_what_the_grammar_lacks_cannot_be_written():
     with pytest.raises(ActionParseError, match="no click of 1 with the middle button"):
         format_reply(Reply("", (Click(Point(0, 0), "middle"),)), IMAGE, SCREEN)
-    for action in (Click(None), Drag(None, Point(0, 0)), Move(Point(0, 0)), Scroll("up", notches=3)):
+    for action in (Click(None), Drag(None, Point(0, 0)), Scroll("up", notches=3)):
         with pytest.raises(ActionParseError, match="UI-TARS has no action"):
             format_reply(Reply("", (action,)), IMAGE, SCREEN)
-    for thought in ("x\nAction: y", "Thought: x"):
+    for thought in ("x\nAction: y", "Thought: x", "x\nThought: y"):
         with pytest.raises(ActionParseError, match=f"must not hold.*got {re.escape(repr(thought))}"):
             format_reply(Reply(thought, (Wait(),)), IMAGE, SCREEN)
 
@@ -199,7 +273,8 @@ def test_the_canonical_form_is_that_of_the_prompt():
 # --- Properties --------------------------------------------------------------------------------------------------
 
 SIZES = st.builds(Size, st.integers(28, 4000), st.integers(28, 4000))
-TEXTS = st.text(min_size=1, max_size=60).map(lambda text: text.replace("\r\n", "\n"))
+CHARACTERS = st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]) | st.sampled_from("\n\t")
+TEXTS = st.text(CHARACTERS, min_size=1, max_size=60)
 
 
 @st.composite
@@ -212,10 +287,11 @@ def replies(draw):
         return actions_of(f"Action: click(point='({x},{y})')", image, screen)[0].point
 
     def action():
-        kind = draw(st.integers(0, 7))
+        kind = draw(st.integers(0, 8))
         return [
             lambda: Click(point(), *draw(st.sampled_from([("left", 1), ("left", 2), ("right", 1)]))),
             lambda: Drag(point(), point()),
+            lambda: Move(point()),
             lambda: Hotkey(tuple(draw(st.lists(st.sampled_from(sorted(KEY_NAMES)), min_size=1, max_size=4)))),
             lambda: TypeText(draw(TEXTS)),
             lambda: Scroll(

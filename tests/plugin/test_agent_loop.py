@@ -22,7 +22,8 @@ def conversation(policy, replies, screenshots):
 
     messages = build_messages(ROW["extra_info"]["instruction"], kind="compact")
     for reply in replies:
-        messages += [screenshot_message(), reply_message(reply)]
+        messages += [reply_message(reply), screenshot_message()]
+    messages.pop()
     _, processor = policy
     text = processor.apply_chat_template(messages, tokenize=False)
     images = [decode_screenshot(screenshot) for screenshot in screenshots]

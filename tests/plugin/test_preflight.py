@@ -18,6 +18,7 @@ from arpo_verl.plugin.preflight import check_recipe
 from arpo_verl.policy.build import build_policy
 from arpo_verl.replay.store.persistence import save_store
 from arpo_verl.replay.store.success_store import SuccessStore
+from arpo_verl.rollout import official_words
 from arpo_verl.rollout.config import GuiAgentConfig
 
 RECIPES = ROOT / "recipes"
@@ -42,6 +43,16 @@ def check(policy):
 
 def test_the_shipped_recipe_passes(check):
     check()
+
+
+def test_a_prompt_whose_words_are_not_installed_is_refused(check, monkeypatch):
+    monkeypatch.setattr(official_words, "PACKAGE", "absent_agents")
+    official_words._constants.cache_clear()
+    check()
+    with pytest.raises(
+        MissingDependencyError, match="absent_agents/uitars15_v1.py is not installed: arpo-verl install"
+    ):
+        check("gui_agent.prompt=ui_tars_15")
 
 
 def test_seeds_of_another_policy_are_refused_with_the_part_that_differs(check, policy, tmp_path):

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from PIL import Image
+from support import needs_words
 from support.loop_harness import FakePool, ScriptedEngine, play, recipe
 from support.tiny_qwen3_vl import build_qwen3_vl
 
@@ -13,6 +14,7 @@ from arpo_verl.rollout.prompts import build_messages, reply_message, screenshot_
 from arpo_verl.rollout.vision import ImageGeometry, decode_screenshot
 from arpo_verl.types import Click, Fail, Finish, Move, Point, Scroll, Size
 
+pytestmark = needs_words
 SCREEN = Size(640, 480)
 
 
@@ -62,7 +64,8 @@ def test_an_episode_is_the_processors_own_conversation_with_its_clicks_in_thousa
     assert (output.reward_score, output.extra_fields["stop_reason"]) == (1.0, "finished")
     messages = build_messages("Click the red square.", kind="qwen3_vl")
     for text in replies:
-        messages += [screenshot_message(), reply_message(text)]
+        messages += [reply_message(text), screenshot_message()]
+    messages.pop()
     images = [decode_screenshot(screenshot) for screenshot in output.extra_fields["screenshots"]]
     text = policy[1].apply_chat_template(messages, tokenize=False)
     whole = policy[1](text=[text], images=images, return_tensors="pt")["input_ids"][0].tolist()

@@ -1,10 +1,18 @@
 """What several tests use: harnesses, stand-ins, and rows written by hand."""
 
+import importlib.util
 import signal
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 """The repository."""
+
+needs_words = pytest.mark.skipif(
+    importlib.util.find_spec("mm_agents") is None,
+    reason="the models' own words are in desktop-env: arpo-verl install-osworld",
+)
 
 
 def take_interrupts() -> None:

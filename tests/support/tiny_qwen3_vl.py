@@ -15,8 +15,7 @@ from transformers import (
 )
 
 from arpo_verl.policy.build import corpus_tokenizer
-from arpo_verl.rollout.tool_prompt import tool_prompt
-from arpo_verl.types import Size
+from arpo_verl.rollout.official_words import qwen
 
 # Unlike Qwen2.5-VL's, it adds no system message of its own.
 CHAT_TEMPLATE = (
@@ -32,7 +31,7 @@ PLAIN_TOKENS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
 
 def build_qwen3_vl(folder: Path) -> Path:
     """Write the model and its processor into `folder`, in Hugging Face's format."""
-    tokenizer = corpus_tokenizer([tool_prompt("English", Size(1000, 1000))] * 2)
+    tokenizer = corpus_tokenizer([*qwen("qwen3_vl", "")] * 2)
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in PLAIN_TOKENS])
     tokenizer.chat_template = CHAT_TEMPLATE
     ids = {name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in ("image_pad", "video_pad")}

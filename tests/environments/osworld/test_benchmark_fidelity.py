@@ -114,6 +114,11 @@ def lines(actions):
         "hotkey(key='ctrl c')",
         "hotkey(key='arrowdown')",
         "hotkey(key='a')\n\nhotkey(key='b')",
+        "hotkey(key='a')\n\nAction: hotkey(key='b')",
+        "hotkey(key='a')\nThought: again\nAction: hotkey(key='b')",
+        "wait() #Sleep for 5s",
+        "wait(time='5')",
+        "hotkey(key='a',)",
         "scroll(direction='up')",
     ],
 )
@@ -149,15 +154,10 @@ def test_what_both_send_alike(agent_module, text):
         ("hotkey(key='command s')", ["pyautogui.hotkey('command', 's')"], ["pyautogui.hotkey('win', 's')"]),
         ("hotkey(key='volumeup')", ["pyautogui.hotkey('volumeup')"], "malformed"),
         ("hotkey(key='')", [""], "malformed"),
-        # Several actions in one reply: what comes before an end, or before a second label, is not done there.
+        # Several actions in one reply: what comes before an end is not done there.
         ("hotkey(key='a')\n\nfinished()", ["DONE"], ["pyautogui.hotkey('a')", "DONE"]),
         ("hotkey(key='a')\n\nwait()", ["WAIT"], ["pyautogui.hotkey('a')", "WAIT"]),
         ("hotkey(key='a')\nhotkey(key='b')", ["DONE"], ["pyautogui.hotkey('a')", "pyautogui.hotkey('b')"]),
-        (
-            "hotkey(key='a')\n\nAction: hotkey(key='b')",
-            ["pyautogui.hotkey('b')"],
-            ["pyautogui.hotkey('a')", "pyautogui.hotkey('b')"],
-        ),
         # Ends.
         ("call_user()", ["WAIT"], ["FAIL"]),
         ("dance(x='1')", ["# Unrecognized action type: dance"], "malformed"),

@@ -1,0 +1,104 @@
+"""OSWorld's own agents from the installed package, over a scripted model: what they send to it, and what they make of
+its replies. What they import and is not here (clients of model services, a module that the package lacks) stands in.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import fidelity
+from PIL import Image
+
+SCREEN = (640, 480)
+QWEN = {"qwen25_vl": ("qwen25vl_agent", "Qwen25VLAgent"), "qwen3_vl": ("qwen3vl_agent", "Qwen3VLAgent")}
+
+
+def png(size: tuple[int, int] = SCREEN) -> bytes:
+    """A blank screenshot."""
+    buffer = io.BytesIO()
+    Image.new("RGB", size).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@contextmanager
+def stand_ins() -> Iterator[None]:
+    """Within the block the agents' modules can be imported; none of them, and no stand-in, stays behind."""
+
+    def no_retries(*_: Any, **__: Any) -> Any:
+        return lambda function: function
+
+    names = ("InvalidArgument", "ResourceExhausted", "InternalServerError", "BadRequest", "RateLimitError")
+    errors = dict.fromkeys([*names, "BadRequestError"], OSError)
+    modules = {
+        "backoff": SimpleNamespace(on_exception=no_retries, constant=None),
+        "dashscope": SimpleNamespace(MultiModalConversation=None),
+        "google.api_core.exceptions": SimpleNamespace(**errors),
+        "loguru": SimpleNamespace(logger=SimpleNamespace(exception=lambda *_: None)),
+        "mm_agents.utils": ModuleType("mm_agents.utils"),
+        # The screen is taken for its own resized image: what becomes of coordinates is then plain to see.
+        "mm_agents.utils.qwen_vl_utils": SimpleNamespace(smart_resize=lambda height, width, **_: (height, width)),
+        "openai": SimpleNamespace(OpenAI=lambda **_: None, **errors),
+    }
+    before = {name: sys.modules[name] for name in modules if name in sys.modules}
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "mm_agents" or name in modules]:
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def official_module(name: str) -> ModuleType:
+    """`mm_agents.NAME`, which prints nothing."""
+    with stand_ins():
+        module = importlib.import_module(f"mm_agents.{name}")
+    module.print = lambda *_, **__: None
+    return module
+
+
+def ui_tars_agent(replies: list[str]) -> Any:
+    """UI-TARS-1.5's agent as OSWorld's runner configures it, but that it types instead of pasting."""
+    with patch.dict("os.environ", {"DOUBAO_API_URL": "unused", "DOUBAO_API_KEY": "unused"}):
+        return fidelity.reference_agent(official_module("uitars15_v1"), replies, paste=False)
+
+
+def qwen_agent(kind: str) -> Any:
+    """Qwen's agent as it is by default, which has been reset as its runner does."""
+    module_name, class_name = QWEN[kind]
+    agent = getattr(official_module(module_name), class_name)()
+    quiet = SimpleNamespace(info=lambda *_: None, error=lambda *_: None)
+    agent.reset(quiet)
+    return agent
+
+
+def sent_messages(kind: str, instruction: str, replies: list[str]) -> list[dict[str, Any]]:
+    """What the agent of a `gui_agent.prompt` sends before its last reply."""
+    sent: list[Any] = []
+    if kind == "ui_tars_15":
+        agent = ui_tars_agent(replies)
+        answer = agent.vlm.chat.completions.create
+
+        def create(**request: Any) -> Any:
+            sent.append(request["messages"])
+            return answer(**request)
+
+        agent.vlm.chat.completions.create = create
+    else:
+        agent, remaining = qwen_agent(kind), list(replies)
+
+        def call_llm(payload: dict[str, Any], model: str) -> str:
+            sent.append(payload["messages"])
+            return remaining.pop(0)
+
+        agent.call_llm = call_llm
+    for _ in replies:
+        agent.predict(instruction, {"screenshot": png()})
+    return sent[-1]
