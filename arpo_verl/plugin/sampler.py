@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from arpo_verl.config import build_config, check_fields, number, text, whole
+from arpo_verl.errors import DesktopLostError
 from arpo_verl.plugin import rows
 from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers
@@ -214,9 +215,19 @@ class ReplaySampler(ReplayBuffer):
         self.sync_refill_failed_groups = self.replayer.sampler_config.sync_refill_failed_groups
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Batch, dict[str, Any]]:
-        """As veRL samples, and then `Replayer.process`. Validation's passes untouched; some of it is shown."""
+        """As veRL samples, and then `Replayer.process`. Validation's passes untouched; some of it is shown.
+
+        Raises:
+            DesktopLostError: no session of a validation was left; veRL would fail on the empty batch.
+        """
         if partition_id == VALIDATION:
             batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
+            if not batch.keys:
+                raise DesktopLostError(
+                    f"validation must have at least one episode, but all of its {batch_size} tasks' sessions were "
+                    "dropped (why, the rollout workers' log says); mend the desktops, and the same command goes on "
+                    "from the last checkpoint"
+                )
             self.replayer.validation_samples.show(batch.keys, partition_id, global_steps)
             return batch, metrics
         self.replayer.begin(global_steps)

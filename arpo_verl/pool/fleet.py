@@ -130,7 +130,8 @@ class Fleet:
         offers = read_offers(nodes, self._config.host_prefix)
         free = await asyncio.to_thread(ray.available_resources)
         if offers is None:
-            return f"the cluster's free resources are {free}; workers ask for {dict(self._config.worker_resources)}"
+            asked = dict(self._config.worker_resources) or "none: Ray has not started their processes yet"
+            return f"the cluster's free resources are {free}; of these workers ask for {asked}"
         names = {offer.resource for offer in offers} if worker is None else {worker.host}
         unused = ", ".join(f"{name}: {free.get(name, 0):g}" for name in sorted(names))
         return f"the cluster offers {describe(nodes, offers)}, free of it are {unused or 'none'}"

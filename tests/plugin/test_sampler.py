@@ -17,7 +17,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.errors import ConfigError, ReplayError
+from arpo_verl.errors import ConfigError, DesktopLostError, ReplayError
 from arpo_verl.plugin import rows
 from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.sampler import ReplaySampler
@@ -173,6 +173,13 @@ def test_validation_passes_untouched_and_teaches_the_store_nothing(empty_queue, 
     assert metrics == {} and replayed_keys(batch) == []
     assert all(equal(row, read(tq, key, "val")) for key, row in before.items())
     assert [t.task_id for t in replaying.replayer.store.trajectories()] == ["a"]
+
+
+def test_a_validation_of_which_nothing_is_left_says_so(empty_queue, rollouts, sampler):
+    replaying = sampler()
+    rollouts.put("v1", [None, None], partition_id="val")
+    with pytest.raises(DesktopLostError, match="all of its 1 tasks' sessions were dropped"):
+        replaying.sample(global_steps=1, partition_id="val", batch_size=1)
 
 
 def test_a_group_with_missing_sessions_is_replayed_into_unless_one_is_left(empty_queue, rollouts, sampler, compose):
