@@ -45,8 +45,10 @@ def test_the_run_goes_on_and_scores_nothing_of_what_was_lost(dropping):
 
 
 def test_the_lost_sessions_are_in_the_metrics(dropping):
-    _, folder, _ = dropping
-    assert sum(data["environment/dropped_sessions"] for data in read_steps(folder).values()) == 4
+    mode, folder, lost = dropping
+    dropped = sum(data["environment/dropped_sessions"] for data in read_steps(folder).values())
+    # With a buffer the run may end while some of the four still wait for another desktop.
+    assert dropped == len(lost) if mode == "sync" else 0 < dropped <= len(lost)
 
 
 def trained_rows(folder, step):
