@@ -176,6 +176,12 @@ def test_osworld_recipe_follows_the_paper():
     assert recipe.actor_rollout_ref.rollout.name == "vllm"
 
 
+def test_engine_takes_an_episode_that_has_no_limit_of_screenshots_but_its_steps():
+    # The limit was `null` then, which vLLM refuses.
+    recipe = compose_recipe("osworld_full", "gui_agent.max_screenshots=null")
+    assert recipe.actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image == recipe.gui_agent.max_steps
+
+
 def test_the_smaller_and_the_asynchronous_recipe_differ_where_they_say():
     subset, together = compose_recipe("osworld_subset32"), compose_recipe("osworld_full_async")
     assert (subset.trainer.nnodes, subset.environment.num_desktops) == (1, 16)

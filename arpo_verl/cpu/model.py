@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from verl.workers.config import HFModelConfig
 
 MODEL_TYPES = ("qwen2_vl", "qwen2_5_vl")
-# Beside veRL's own image and video placeholders: a lone start or end mark also tells a processor of an image.
-_VISION_MARKS = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>")
 
 
 def load_model(model_config: HFModelConfig, *, random_weights: bool) -> PreTrainedModel:
@@ -85,14 +83,11 @@ def eos_token_ids(model_config: HFModelConfig) -> set[int]:
 
 
 def banned_token_ids(model_config: HFModelConfig) -> list[int]:
-    """Return the tokens that a reply must not hold.
+    """Return the tokens that a reply must not hold: just those that veRL's vLLM server bans (`monkey_patch_model`).
 
-    A vision placeholder in a reply has no image behind it and breaks the position ids of the whole sequence. Ids beyond
-    the tokenizer's vocabulary, which pad the embedding table, cannot be decoded.
+    An image or video placeholder in a reply has no image behind it and breaks the position ids of the whole sequence.
+    Ids beyond the tokenizer's vocabulary, which pad the embedding table, cannot be decoded.
     """
-    tokenizer, processor = model_config.tokenizer, model_config.processor
-    banned = set(get_vision_placeholder_token_ids(processor))
-    vocabulary = tokenizer.get_vocab()
-    banned.update(vocabulary[mark] for mark in _VISION_MARKS if mark in vocabulary)
-    banned.update(range(len(tokenizer), model_config.hf_config.text_config.vocab_size))
-    return sorted(banned)
+    placeholders = get_vision_placeholder_token_ids(model_config.processor)
+    padding = range(len(model_config.tokenizer), model_config.hf_config.text_config.vocab_size)
+    return sorted({*placeholders, *padding})

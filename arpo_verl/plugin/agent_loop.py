@@ -63,11 +63,10 @@ class GuiAgentLoop(AgentLoopBase):
             TaskError: the row does not carry a task.
         """
         task = read_task(kwargs)
-        priority = int(kwargs.get("priority") or 0)
         attempts, rest_s = self._settings.environment.max_attempts, self._settings.environment.retry_backoff_s
         for attempt in range(1, attempts + 1):
             try:
-                return await self._attempt(task, kwargs, _Engine(self, sampling_params, priority))
+                return await self._attempt(task, kwargs, _Engine(self, sampling_params, kwargs))
             except DesktopError as error:
                 logger.warning(
                     "task %s, attempt %d of %d: %s: %s", *(task.task_id, attempt, attempts, _name(error), error)
@@ -132,7 +131,7 @@ class _Engine:
 
     loop: GuiAgentLoop
     sampling_params: Mapping[str, Any]
-    priority: int
+    row: Mapping[str, Any]
     num_preempted: int = -1
     routed_experts: Any = None
     extra_fields: dict[str, Any] = field(default_factory=dict)
@@ -141,7 +140,7 @@ class _Engine:
     def __post_init__(self) -> None:
         # The same for all turns: veRL then sends them to the server that has their prefix in its cache.
         deterministic = self.loop.rollout_config.get("full_determinism", False)
-        self.request_id = f"det-{self.priority}" if deterministic else uuid4().hex
+        self.request_id = _same_in_every_run(self.row) if deterministic else uuid4().hex
 
     async def generate(self, prompt_ids: list[int], images: list[Image.Image], max_tokens: int) -> Generated:
         """Have the engine write one reply.
@@ -155,7 +154,7 @@ class _Engine:
             sampling_params={**self.sampling_params, "max_tokens": max_tokens},
             image_data=images,
             mm_processor_kwargs=self.loop._get_mm_processor_kwargs(),
-            priority=self.priority,
+            priority=int(self.row.get("priority") or 0),
         )
         self._check(output)
         self._account(output)
@@ -168,9 +167,9 @@ class _Engine:
                 f"the rollout engine must give a reply, got {len(output.token_ids)} tokens, "
                 f"stop reason {output.stop_reason!r}"
             )
-        if not self.loop._chat.vision_ids.isdisjoint(output.token_ids):
+        if not self.loop._chat.placeholder_ids.isdisjoint(output.token_ids):
             raise GenerationError(
-                "a reply must hold no vision placeholder token, since there is no image behind it; "
+                "a reply must hold no <|image_pad|> and no <|video_pad|>, since there is no image behind it; "
                 "have the rollout engine ban them, as veRL's vLLM server does"
             )
 
@@ -183,6 +182,17 @@ class _Engine:
         first, self.extra_fields = self.extra_fields, {**output.extra_fields, **self.extra_fields}
         if first and output.extra_fields.get("max_global_steps") is not None:
             self.extra_fields["max_global_steps"] = output.extra_fields["max_global_steps"]
+
+
+def _same_in_every_run(row: Mapping[str, Any]) -> str:
+    """A session's name by what it is: with `full_determinism` veRL routes by its hash.
+
+    veRL's own loops take the row's `priority`, which `AgentLoopManager.generate_sequences` numbers, but
+    `AgentLoopManagerTQ`, the V1 trainer's, does not: each of its sessions would be number 0, on one server.
+    """
+    if "priority" in row:
+        return f"det-{row['priority']}"
+    return f"det-{row['global_steps']}-{row['extra_info']['index']}-{row['session_id']}"
 
 
 def _name(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from arpo_verl.replay.config import NONE, ReplayConfig, check_one_correction, ch
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
 from arpo_verl.rollout.prompts import build_messages
-from arpo_verl.rollout.vision import ImageGeometry
+from arpo_verl.rollout.vision import ImageGeometry, check_pixel_limits
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.versions import require_verl
@@ -48,6 +48,9 @@ def check_recipe(config: DictConfig) -> None:
     build_messages("", kind=agent.prompt, language=agent.language)  # the model's own words are installed
     replay = build_config(ReplayConfig, "replay", _section(config, "replay"))
     _check_replay(config, replay)
+    check_pixel_limits(config.data.get("mm_processor_kwargs") or {})
+    if config.actor_rollout_ref.rollout.name == "vllm":
+        _check_image_limit(config, agent)
     if _is_local_model(config):
         _check_lengths(config, agent, environment)
         if replay.enable and replay.seed_from is not None:
@@ -123,6 +126,22 @@ def _check_replay(config: DictConfig, replay: ReplayConfig) -> None:
 def _section(config: DictConfig, name: str) -> Mapping[str, Any]:
     require(name in config, f"the recipe's section `{name}`", "there", "no such section", "compose with `- arpo`")
     return plain_section(name, config[name])
+
+
+def _check_image_limit(config: DictConfig, agent: GuiAgentConfig) -> None:
+    """veRL hands the limit on as it is, and vLLM refuses the first prompt that has one image too many."""
+    option = "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt"
+    limits = OmegaConf.select(config, option)
+    if not OmegaConf.is_dict(limits) or "image" not in limits:
+        return  # vLLM's own, 999
+    limit = limits["image"].get("count", 999) if OmegaConf.is_dict(limits["image"]) else limits["image"]
+    require(
+        isinstance(limit, int) and limit >= agent.max_turns,
+        f"{option}.image",
+        f"at least the {agent.max_turns} screenshots of an episode",
+        limit,
+        "leave it out, or set it to ${gui_agent.max_steps}",
+    )
 
 
 def _is_local_model(config: DictConfig) -> bool:

@@ -18,7 +18,8 @@ from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.types import Size
 
 END_OF_TURN = "<|im_end|>"
-_VISION_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
+_IMAGE, _VIDEO = "<|image_pad|>", "<|video_pad|>"
+_TOKENS = (END_OF_TURN, _IMAGE, _VIDEO, "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>")
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,9 @@ class ChatTokenizer:
     geometry: ImageGeometry
     image_id: int
     end_id: int
-    vision_ids: frozenset[int]
-    """Tokens that stand for an image's place: in a reply there is no image behind them."""
+    placeholder_ids: frozenset[int]
+    """Tokens that stand for a part of an image or video: in a reply there is none behind them. The three marks around
+    them are tokens as any other: neither positions nor masks are read off them."""
 
     @classmethod
     def from_processor(
@@ -43,7 +45,7 @@ class ChatTokenizer:
         Raises:
             ConfigError: they are not of the Qwen-VL family.
         """
-        ids = {token: tokenizer.convert_tokens_to_ids(token) for token in (END_OF_TURN, *_VISION_TOKENS)}
+        ids = {token: tokenizer.convert_tokens_to_ids(token) for token in _TOKENS}
         unknown = [
             token for token, id_ in ids.items() if id_ is None or id_ == tokenizer.unk_token_id != ids[END_OF_TURN]
         ]
@@ -53,9 +55,9 @@ class ChatTokenizer:
             tokenizer=tokenizer,
             builder=builder,
             geometry=ImageGeometry.from_processor(processor, mm_processor_kwargs),
-            image_id=ids["<|image_pad|>"],
+            image_id=ids[_IMAGE],
             end_id=ids[END_OF_TURN],
-            vision_ids=frozenset(ids[token] for token in _VISION_TOKENS),
+            placeholder_ids=frozenset((ids[_IMAGE], ids[_VIDEO])),
         )
 
     def prompt(self, messages: Sequence[Mapping[str, Any]], screen: Size) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
+from arpo_verl.config import require
 from arpo_verl.errors import ConfigError, DesktopLostError
 from arpo_verl.types import Size
 
@@ -31,13 +32,13 @@ class ImageGeometry:
             mm_processor_kwargs: veRL's `data.mm_processor_kwargs`, which the processor will be called with.
 
         Raises:
-            ConfigError: the processor is of another family, so its tokens cannot be foretold.
+            ConfigError: the processor is of another family, so its tokens cannot be foretold; or one of the two
+                limits alone is given.
         """
         image_processor: Any = getattr(processor, "image_processor", None)
         kwargs = dict(mm_processor_kwargs or {})
         size = kwargs.get("size") or getattr(image_processor, "size", None) or {}
-        # As in Qwen2VLImageProcessor: the two limits count only when both are given.
-        if kwargs.get("min_pixels") is not None and kwargs.get("max_pixels") is not None:
+        if check_pixel_limits(kwargs):
             size = {"shortest_edge": kwargs["min_pixels"], "longest_edge": kwargs["max_pixels"]}
         try:
             factor = image_processor.patch_size * image_processor.merge_size
@@ -60,6 +61,27 @@ class ImageGeometry:
         """Visual tokens of a screenshot of size `screen`."""
         image = self.image_size(screen)
         return (image.width // self.factor) * (image.height // self.factor)
+
+
+def check_pixel_limits(mm_processor_kwargs: Mapping[str, Any]) -> bool:
+    """Whether the two limits in pixels are given.
+
+    One alone counts in vLLM and not in training: `Qwen2VLImageProcessor._standardize_kwargs` (transformers 5.9) takes
+    both or none, `Qwen2VLProcessingInfo._get_vision_info` (vLLM 0.24) each.
+
+    Raises:
+        ConfigError: one of them is given.
+    """
+    limits = {name: mm_processor_kwargs.get(name) for name in ("min_pixels", "max_pixels")}
+    given = [name for name, limit in limits.items() if limit is not None]
+    require(
+        len(given) != 1,
+        "data.mm_processor_kwargs",
+        "with both min_pixels and max_pixels or neither: vLLM takes one alone, the processor of training does not",
+        limits,
+        "give both; the model's own are in its preprocessor_config.json",
+    )
+    return bool(given)
 
 
 def decode_screenshot(screenshot: bytes) -> Image.Image:

@@ -87,9 +87,9 @@ def test_new_weights_change_the_reply_and_drop_the_caches(server, trained, judge
     assert [o.extra_fields["num_cached_tokens"] > 0 for o in (first, second, third)] == [False, True, False]
 
 
-def test_vision_tokens_are_never_sampled_even_when_the_model_loves_them(server, judge):
+def test_vision_placeholders_are_never_sampled_even_when_the_model_loves_them(server, judge):
     tokenizer = judge.processor.tokenizer
-    marks = ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>"]
+    marks = ["<|image_pad|>", "<|video_pad|>"]
     loved = torch.tensor(tokenizer.convert_tokens_to_ids(marks))
     server._generator.model.lm_head.register_forward_hook(lambda _m, _i, out: out.index_fill(-1, loved, 30.0))
 

@@ -9,6 +9,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
 from arpo_verl.environments.fake import FakeScript
 from arpo_verl.errors import ConfigError, DesktopError, DesktopLostError, GenerationError, TaskError
+from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.types import Click, Finish, Point
 
 # A 640x480 screenshot becomes 364x252 for the model: 13 x 9 tokens.
@@ -230,7 +231,8 @@ def test_a_screenshot_that_is_no_image_is_a_fault_of_the_desktop(policy, tokeniz
     [
         ({"replies": [""], "end": False}, "must give a reply, got 0 tokens"),
         ({"replies": [HIT], "outputs": {"stop_reason": "aborted"}}, "stop reason 'aborted'"),
-        ({"replies": ["<|image_pad|>"]}, "no vision placeholder"),
+        ({"replies": ["<|image_pad|>"]}, r"no <\|image_pad\|>"),
+        ({"replies": ["<|video_pad|>"]}, r"no <\|video_pad\|>"),
         ({"replies": [HIT], "outputs": {"log_probs": [-0.1]}}, "one log-prob for each"),
     ],
 )
@@ -242,6 +244,47 @@ def test_an_unusable_reply_drops_the_session_without_a_retry_or_a_score(policy, 
         play(policy, scripted, pool)
     assert len(pool.desktops) == 1 and pool.faults == [] and pool.leased == 0
     assert pool.dropped == ["click-it"]
+
+
+MARKS = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>")
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_mark_of_an_image_in_a_reply_is_a_token_as_any_other(policy, tokenizer, mark):
+    # At temperature 1 a policy writes one sooner or later, and no engine of veRL's bans it: the session was dropped.
+    written = [f"{mark}{MISS}", f"{MISS}{mark}", f"{DONE}{mark}"]
+    output = play(policy, ScriptedEngine(tokenizer, written, end=False))
+    assert output.extra_fields["stop_reason"] == "finished" and len(output.extra_fields["screenshots"]) == 3
+    assert output.response_ids[-1] == tokenizer.convert_tokens_to_ids(mark) and output.response_mask[-1] == 1
+    ordinary = output.model_copy(deep=True)
+    place = {tokenizer.convert_tokens_to_ids(mark): tokenizer.convert_tokens_to_ids("a")}
+    masked = zip(ordinary.response_ids, ordinary.response_mask, strict=True)
+    ordinary.response_ids = [place.get(token, token) if bit else token for token, bit in masked]
+    assert sum(map(int.__ne__, output.response_ids, ordinary.response_ids)) == 3
+    inputs, expected = (
+        ModelInputs(*policy).compute(each, torch.tensor(each.prompt_ids + each.response_ids))
+        for each in (output, ordinary)
+    )
+    assert torch.equal(inputs[1], expected[1]), "positions"
+    assert all(torch.equal(inputs[0][name], expected[0][name]) for name in expected[0])
+    assert inputs[0].keys() == expected[0].keys()
+
+
+def test_a_deterministic_run_knows_its_sessions_by_what_they_are(policy, tokenizer):
+    # The V1 trainer numbers no sessions by `priority`: all were `det-0`, so all went to one server.
+    config = recipe()
+    config.actor_rollout_ref.rollout.full_determinism = True
+
+    def request_ids(**row):
+        engine = ScriptedEngine(tokenizer, [MISS, DONE])
+        play(policy, engine, config=config, row={**ROW, **row})
+        return {call["request_id"] for call in engine.calls}
+
+    other_task = {**ROW["extra_info"], "index": 1}
+    rows = [{}, {"session_id": 3}, {"global_steps": 13}, {"extra_info": other_task}, {"priority": 7}]
+    names = [request_ids(**row) for row in rows]
+    assert all(len(ids) == 1 for ids in names) and len(set().union(*names)) == len(rows)
+    assert request_ids() == names[0] == {"det-12-0-2"} and names[-1] == {"det-7"}
 
 
 def test_a_cancelled_episode_gives_its_desktop_back(policy, tokenizer):

@@ -80,6 +80,7 @@ def test_seeds_of_another_policy_are_refused_with_the_part_that_differs(check, p
         ("environment.screen_size=[100000,4]", ConfigError, "screen_size"),
         ("environment.provider=dokcer", ConfigError, "environment.provider"),
         ("data.max_response_length=100", ConfigError, "max_response_length"),
+        ("+data.mm_processor_kwargs.max_pixels=31360", ConfigError, "both min_pixels and max_pixels or neither"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_to_do(check, override, error, says):
@@ -94,6 +95,25 @@ def test_a_correction_of_replays_asks_for_log_probs_and_refuses_a_second_correct
     for option, value in (("rollout_is", "token"), ("bypass_mode", "true")):
         with pytest.raises(ConfigError, match=f"none where algorithm.rollout_correction.{option} is set"):
             check("replay.correction=truncated", f"algorithm.rollout_correction.{option}={value}")
+
+
+VLLM = "actor_rollout_ref.rollout.name=vllm"
+LIMITS = "+actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt"
+
+
+@pytest.mark.parametrize("limit", ["image:null", "image:7", "image:{count:7}"])
+def test_a_limit_of_images_that_an_episode_exceeds_is_refused(check, limit):
+    with pytest.raises(ConfigError, match="limit_mm_per_prompt.image must be at least the 8 screenshots"):
+        check(VLLM, f"{LIMITS}={{{limit}}}")
+
+
+@pytest.mark.parametrize("limit", ["null", "{image:8}", "{video:0}", "{image:{width:640}}"])
+def test_a_limit_of_images_that_holds_an_episode_passes(check, limit):
+    check(VLLM, f"{LIMITS}={limit}")
+
+
+def test_screenshots_without_a_limit_of_their_own_are_as_many_as_steps(check):
+    check(VLLM, "gui_agent.max_screenshots=null", f"{LIMITS}={{image:${{gui_agent.max_steps}}}}")
 
 
 DOCKER = (

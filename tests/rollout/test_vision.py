@@ -25,13 +25,20 @@ def test_the_embedded_screen_is_seen_as_told_in_the_recipe(policy):
     assert geometry.num_tokens(Size(640, 480)) == 117
 
 
-@pytest.mark.parametrize("kwargs", [{"min_pixels": 3136, "max_pixels": 31360}, {"max_pixels": 31360}, {}])
+@pytest.mark.parametrize("kwargs", [{"min_pixels": 3136, "max_pixels": 31360}, {}])
 def test_processor_kwargs_count_as_the_processor_counts_them(policy, kwargs):
     processor = policy[1]
     screen = Size(640, 480)
     grid = processor(text=["<|image_pad|>"], images=[Image.new("RGB", screen)], **kwargs)["image_grid_thw"][0].tolist()
     expected = grid[1] * grid[2] // 4
     assert ImageGeometry.from_processor(processor, kwargs).num_tokens(screen) == expected
+
+
+@pytest.mark.parametrize("limit", ["min_pixels", "max_pixels"])
+def test_one_limit_alone_which_vllm_takes_and_training_does_not_is_refused(policy, limit):
+    # A prompt had 5,382 visual tokens here, and 240 in the engine.
+    with pytest.raises(ConfigError, match="both min_pixels and max_pixels or neither"):
+        ImageGeometry.from_processor(policy[1], {limit: 31360})
 
 
 def test_another_family_of_models_is_refused():
