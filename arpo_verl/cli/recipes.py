@@ -14,7 +14,7 @@ from arpo_verl.errors import ConfigError
 PACKAGE = "arpo_verl.recipes"
 DEFAULTS = re.compile(r"^defaults:\n((?:  - .*\n)+)", re.M)
 SEARCH_PATH = (
-    f"  # What this recipe builds on, and the groups baseline/ and policy/.\n  searchpath: [pkg://{PACKAGE}]\n"
+    f"  # What this recipe builds on, and the groups baseline/, engine/ and policy/.\n  searchpath: [pkg://{PACKAGE}]\n"
 )
 
 

@@ -3,7 +3,8 @@
 For training: the CPU as a platform (`platform`), veRL's own FSDP2 engines on it (`engine`), one patch. For rollouts the
 engine `transformers`: `cpu/replica.py: TransformersReplica` starts `cpu/server.py: TransformersServer`, a Ray actor
 whose `generate` veRL calls for each reply and which batches requests in `cpu/generation/generator.py: Generator`;
-`cpu/adapter.py: ServerAdapter` sends it the trainer's weights after each update.
+`cpu/adapter.py: ServerAdapter` sends it the trainer's weights after each update. Where vLLM's CPU build is
+installed, veRL's own vLLM rollout runs too (`vllm`, a second patch).
 
 Importing this package registers nothing: `register()` does, and `arpo_verl.plugin` calls it where `VERL_PLATFORM=cpu`.
 """
@@ -16,7 +17,7 @@ _registered = False
 
 
 def register() -> None:
-    """Register platform, training engines and rollout engine, and arm the one patch. Safe to call in every process.
+    """Register platform, training engines and rollout engine, and arm the patches. Safe to call in every process.
 
     Only the platform is registered at once; the rest waits until veRL imports the module that holds the registry.
     The process that starts Ray hands the environment set here on to all of Ray's.
@@ -29,11 +30,14 @@ def register() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # TransferQueue warns at each of its transfers that it asks for more threads than there are cores.
     os.environ.setdefault("TQ_LOGGING_LEVEL", "ERROR")
-    from arpo_verl.cpu import engine, patch, platform, rollout
+    from arpo_verl.cpu import engine, patch, platform, rollout, vllm
     from arpo_verl.post_import import when_imported
 
+    for name, value in vllm.ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     platform.register()
     when_imported(patch.MODULE, patch.apply)
+    when_imported(vllm.MODULE, vllm.apply)
     when_imported(engine.MODULE, engine.register)
     when_imported(rollout.REPLICA_MODULE, rollout.register_replica)
     when_imported(rollout.ADAPTER_MODULE, rollout.register_adapter)

@@ -34,6 +34,12 @@ def _register_advantage_estimator(core_algos: ModuleType) -> None:
     from arpo_verl.plugin import estimator  # noqa: F401  registers on import
 
 
+def _guard_segments(shm_broadcast: ModuleType) -> None:
+    from arpo_verl.plugin import vllm_segments
+
+    vllm_segments.apply(shm_broadcast)
+
+
 def register() -> None:
     """Register everything with the installed veRL. Safe to call more than once."""
     if os.environ.get("VERL_PLATFORM", "").lower() == "cpu":
@@ -42,6 +48,7 @@ def register() -> None:
         cpu.register()
     when_imported("verl.experimental.agent_loop.agent_loop", _register_agent_loop)
     when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
+    when_imported("vllm.distributed.device_communicators.shm_broadcast", _guard_segments)
 
 
 try:

@@ -1,0 +1,74 @@
+"""Shared memory of vLLM's engines that Ray leaves behind: removed when its maker is gone.
+
+vLLM's engine and its workers talk through segments of 65 MB (`ShmRingBuffer` in
+`vllm/distributed/device_communicators/shm_broadcast.py` of 0.24), which their maker removes when it ends in order. When
+a job ends, Ray kills them, and with them Python's own resource tracker, a child of theirs: two segments stayed in
+/dev/shm at each launch. So each maker tells a process that is nobody's child what it made; that one waits for the
+maker's end, and removes what is still there.
+
+The file runs as a script too, with nothing but the standard library: that process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any
+
+MODULE = "vllm.distributed.device_communicators.shm_broadcast"
+FOLDER = Path("/dev/shm")
+_START_S = 30.0
+_tell: dict[int, IO[bytes]] = {}
+"""By process, a fork's own included: the pipe to the one that removes."""
+
+
+def apply(shm_broadcast: ModuleType) -> None:
+    """Have the imported module's ring buffers tell of the segments that they make; a second call changes nothing."""
+    upstream = shm_broadcast.ShmRingBuffer.__init__
+    if hasattr(upstream, "_arpo_verl_patched"):
+        return
+
+    @functools.wraps(upstream)
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        upstream(self, *args, **kwargs)
+        if self.is_creator:
+            remove_after_this_process(self.shared_memory.name)
+
+    vars(make)["_arpo_verl_patched"] = True
+    shm_broadcast.ShmRingBuffer.__init__ = make
+
+
+def remove_after_this_process(name: str) -> None:
+    """Have the segment `name`, which this process made, removed once it has ended, in whichever way."""
+    pipe = _tell.get(os.getpid())
+    if pipe is None:
+        command = [sys.executable, "-I", __file__]
+        remover = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, cwd="/")
+        remover.wait(_START_S)
+        assert remover.stdin is not None
+        pipe = _tell[os.getpid()] = remover.stdin
+    pipe.write(f"{name} {os.stat(FOLDER / name).st_ino}\n".encode())
+    pipe.flush()
+
+
+def _wait_and_remove() -> None:
+    """The other process: standard input has a line a segment, and ends with the maker."""
+    if os.fork():
+        os._exit(0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # meant for the maker
+        signal.signal(number, signal.SIG_IGN)
+    for line in sys.stdin.buffer.read().decode().splitlines():
+        name, inode = line.split()
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(FOLDER / name).st_ino == int(inode):  # not another's, who got the same name since
+                os.unlink(FOLDER / name)
+
+
+if __name__ == "__main__":
+    _wait_and_remove()

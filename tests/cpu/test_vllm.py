@@ -1,0 +1,77 @@
+"""What vLLM's rollout needs on a CPU: the hook, the places in vLLM that it leans on, and a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from types import ModuleType
+
+import pytest
+from support import ROOT
+
+from arpo_verl.cpu import vllm
+
+PYTHON = ROOT / os.environ.get("VLLM_VENV", ".cache/vllm") / "bin" / "python"
+
+# In the other environment: in this one vLLM cannot be.
+UPSTREAM = """
+import inspect, json, os
+import verl, torch
+import vllm._custom_ops as ops
+from vllm.distributed.device_communicators import shm_broadcast
+from vllm.model_executor.layers import utils
+source = inspect.getsource(utils.dispatch_cpu_unquantized_gemm)
+layer = torch.nn.Linear(64, 64, bias=False)
+weight, x = layer.weight.data_ptr(), torch.randn(2, 64)
+expected = layer(x)
+utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
+answers = {
+    "offered": hasattr(torch.ops._C, "create_onednn_mm_handler"),
+    "flag": ops._supports_onednn,
+    "read": "ops._supports_onednn" in source and "envs.VLLM_CPU_SGL_KERNEL" in source,
+    "removes": source.count("layer.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)"),
+    "kept": layer.weight.data_ptr() == weight,
+    "same": torch.allclose(layer.cpu_linear(x, layer.weight, None), expected, atol=1e-5),
+    "told": hasattr(shm_broadcast.ShmRingBuffer.__init__, "_arpo_verl_patched"),
+    "made": "create=True, size=self.total_bytes_of_buffer" in inspect.getsource(shm_broadcast.ShmRingBuffer),
+    "environment": {name: os.environ.get(name) for name in os.environ if name.startswith("VLLM_CPU")},
+}
+print(json.dumps(answers))
+"""
+
+
+def test_hook_takes_the_kernel_away_and_refuses_a_vllm_that_has_no_such_flag():
+    custom_ops = ModuleType("stand_in")
+    custom_ops._supports_onednn = True
+    vllm.apply(custom_ops)
+    assert custom_ops._supports_onednn is False
+    with pytest.raises(AttributeError, match="_supports_onednn"):
+        vllm.apply(ModuleType("another"))
+
+
+@pytest.fixture
+def python():
+    """Of the other environment, with this checkout first on its path."""
+    if not PYTHON.exists():
+        pytest.skip(f"{PYTHON} is not there; run: make vllm")
+
+    def run(*arguments, **environment):
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        env = {**os.environ, "PYTHONPATH": path, **environment}
+        done = subprocess.run([PYTHON, *arguments], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("platform", ["cpu", ""])
+def test_vllm_is_as_the_hook_takes_it(python, platform):
+    answers = json.loads(python("-c", UPSTREAM, VERL_PLATFORM=platform).splitlines()[-1])
+    assert answers["offered"] and answers["read"] and answers["removes"] == 3, "the patch may go, or must follow"
+    assert answers["told"] and answers["made"] and answers["same"]
+    hooked = platform == "cpu"
+    assert answers["flag"] is not hooked and answers["kept"] is hooked
+    assert (answers["environment"] == vllm.ENVIRONMENT) is hooked

@@ -1,0 +1,81 @@
+"""Shared memory whose maker was killed goes; what is another's stays."""
+
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing import shared_memory
+from types import ModuleType
+
+from support import ROOT
+from support.desktop_harness import eventually
+
+from arpo_verl.plugin.vllm_segments import FOLDER, apply
+
+# As vLLM's class: made without a name, opened with one.
+MAKER = """
+import os, sys
+from multiprocessing import resource_tracker, shared_memory
+from types import ModuleType
+from arpo_verl.plugin.vllm_segments import apply
+
+class ShmRingBuffer:
+    def __init__(self, name=None):
+        self.is_creator = name is None
+        self.shared_memory = shared_memory.SharedMemory(name, create=self.is_creator, size=64)
+
+module = ModuleType("stand_in")
+module.ShmRingBuffer = ShmRingBuffer
+apply(module)
+apply(module)
+buffers = [module.ShmRingBuffer(), module.ShmRingBuffer(), module.ShmRingBuffer(sys.argv[1])]
+print(*(buffer.shared_memory.name for buffer in buffers), resource_tracker._resource_tracker._pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def start_maker(opened):
+    command = [sys.executable, "-c", MAKER, opened]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def test_segments_of_a_killed_maker_go_and_those_that_it_opened_or_that_took_their_name_stay():
+    others = shared_memory.SharedMemory(create=True, size=64)
+    maker = start_maker(others.name)
+    kept = None
+    try:
+        first, second, opened, tracker = maker.stdout.readline().split()
+        assert opened == others.name and all((FOLDER / name).exists() for name in (first, second))
+        (FOLDER / second).unlink()
+        kept = shared_memory.SharedMemory(second, create=True, size=64)
+        # As Ray does at a job's end: the children of a worker first, Python's own resource tracker among them.
+        os.kill(int(tracker), signal.SIGKILL)
+        assert (FOLDER / first).exists()
+        maker.kill()
+        maker.wait()
+        eventually(lambda: not (FOLDER / first).exists())
+        assert (FOLDER / second).exists() and (FOLDER / others.name).exists()
+    finally:
+        maker.kill()
+        for segment in filter(None, (others, kept)):
+            segment.close()
+            segment.unlink()
+
+
+def test_segments_stay_while_their_maker_lives():
+    stand_in = ModuleType("stand_in")
+    stand_in.ShmRingBuffer = type("ShmRingBuffer", (), {"__init__": lambda self: setattr(self, "is_creator", False)})
+    apply(stand_in)
+    stand_in.ShmRingBuffer()  # opened, not made: nothing is told to anybody
+    others = shared_memory.SharedMemory(create=True, size=64)
+    maker = start_maker(others.name)
+    try:
+        first, *_ = maker.stdout.readline().split()
+        assert (FOLDER / first).exists()
+        assert maker.poll() is None
+    finally:
+        maker.kill()
+        maker.wait()
+        others.close()
+        others.unlink()
+    eventually(lambda: not (FOLDER / first).exists())
