@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 
 from arpo_verl.errors import ActionParseError
 
-_NAME = re.compile(r"[A-Za-z_]\w{0,39}", re.ASCII)
+# What stands before the last dot is left aside: `pyautogui.click(...)`.
+_NAME = re.compile(r"(?:[A-Za-z_]\w{0,39}\.){0,3}([A-Za-z_]\w{0,39})", re.ASCII)
 _KEY = re.compile(r"([A-Za-z_]\w{0,39})[ \t\n]*=", re.ASCII)
 _NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,9})?", re.ASCII)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "'": "'", '"': '"', "\\": "\\"}
@@ -63,7 +64,7 @@ class CallScanner:
         match = _NAME.match(text, position)
         if match is None:
             raise ActionParseError(f"expected an action's name, got {excerpt(text[position:])}")
-        name, position = match.group(), _skip_space(text, match.end())
+        name, position = match[1], _skip_space(text, match.end())
         if not text.startswith("(", position):
             raise ActionParseError(f"expected '(', got {excerpt(text[position:])}")
         arguments: dict[str, str] = {}
@@ -72,9 +73,7 @@ class CallScanner:
             match = _KEY.match(text, position)
             key, position = (match[1], match.end()) if match else (str(len(arguments)), position)
             value, position = self._read_value(text, _skip_space(text, position), key)
-            if key in arguments:
-                raise ActionParseError(f"{name} must have {key} once, got it twice")
-            arguments[key] = value
+            arguments[key] = value  # of two with one name the last counts, as in OSWorld's runner
             position = _skip_space(text, position)
             if text.startswith(",", position):
                 position = _skip_space(text, position + 1)
@@ -93,8 +92,8 @@ class CallScanner:
     def _read_string(self, text: str, position: int, key: str) -> tuple[str, int]:
         r"""Read a quoted string with the escapes \n \t \r \' \" \\; any other backslash is itself (`C:\dir`).
 
-        It ends on its line, but that its newline may be the last character: what runs on over the next is a forgotten
-        quote, and the reply's own syntax would be typed.
+        It ends on its line: where it runs on over the next a quote was forgotten, and the reply's own syntax would be
+        typed.
         """
         quote = text[position]
         start = position = position + 1
@@ -105,11 +104,7 @@ class CallScanner:
             pieces.append(text[position : match.start()])
             position = match.end()
             if match.group() == "\n":
-                if not text.startswith(quote, position):
-                    raise ActionParseError(
-                        rf"a string must end on its line (\n is a new line), got {_before(text, match)}"
-                    )
-                pieces.append("\n")
+                raise ActionParseError(rf"a string must end on its line (\n is a new one), got {_before(text, match)}")
             elif match.group() == "\\":
                 escaped = _ESCAPES.get(text[position : position + 1])
                 pieces.append("\\" if escaped is None else escaped)

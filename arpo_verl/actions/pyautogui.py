@@ -22,6 +22,14 @@ DRAG_S = 1.0
 PASTE_S = 0.5
 """Seconds that a program gets to read the clipboard before it changes again."""
 
+_REST_AFTER_PASTE = f"time.sleep({PASTE_S})"
+
+CALL_S = 0.1
+"""Seconds that pyautogui rests after each call (its `PAUSE`)."""
+
+CHARACTER_S = 0.002
+"""Seconds that a typed character may take: 0.6 to 1.1 ms on an embedded desktop, measured on a busy machine."""
+
 WAIT_S = 5.0
 """Seconds of `wait()`, by the UI-TARS prompt."""
 
@@ -54,6 +62,12 @@ def to_code(action: Action, *, wait_s: float = WAIT_S) -> str:
         case Wait():
             return f"time.sleep({wait_s!r})"
     raise TypeError(f"{action!r} has no pyautogui code: the environment ends the episode by it")
+
+
+def duration_s(code: str) -> float:
+    """Seconds that the guest may need for an action's code: rests, and each of its characters as if it were typed."""
+    rests = code.count("pyautogui.") * CALL_S + code.count(_REST_AFTER_PASTE) * PASTE_S
+    return rests + len(code) * CHARACTER_S
 
 
 def _position(point: Point) -> str:
@@ -90,7 +104,7 @@ def _type_line(line: str) -> list[str]:
     if not line.isascii():
         # pyautogui has no key for it on X11 and would silently leave it out. pyperclip is a dependency of pyautogui.
         copy = f"__import__('pyperclip').copy({_literal(line)})"
-        return [copy, "pyautogui.hotkey('ctrl', 'v')", f"time.sleep({PASTE_S})"]
+        return [copy, "pyautogui.hotkey('ctrl', 'v')", _REST_AFTER_PASTE]
     statements: list[str] = []
     for index, part in enumerate(line.split("<")):
         if index > 0:

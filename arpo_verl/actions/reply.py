@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from arpo_verl.actions.pyautogui import to_code
+from arpo_verl.actions.pyautogui import duration_s, to_code
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import Action, Fail, Finish, Point, Size, TypeText
 
@@ -16,9 +16,10 @@ MAX_REPLY_CHARS = 100_000
 MAX_ACTIONS = 8
 """Most actions in one reply: more would hold a desktop for minutes within one counted step."""
 
-MAX_CODE_BYTES = 120_000
-"""Most bytes of one action's code. OSWorld's guest runs it as one argument of a process, of which Linux takes 131,071
-(MAX_ARG_STRLEN in include/uapi/linux/binfmts.h); the client puts its imports in front."""
+MAX_INPUT_S = 60.0
+"""Most seconds of one action, by `duration_s`. OSWorld's client waits 90 s for the guest (`execute_python_command` in
+desktop_env/controllers/python.py) and then takes it for lost. It also keeps code below 30,000 bytes: the guest runs it
+as one argument of a process, of which Linux takes 131,071 (MAX_ARG_STRLEN in include/uapi/linux/binfmts.h)."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def checked(action: Action) -> Action:
     """The action, if a desktop can be told to do it: what it cannot is the reply's fault and never the desktop's.
 
     Raises:
-        ActionParseError: it types what no keyboard has, or its code would be longer than `MAX_CODE_BYTES`.
+        ActionParseError: it types what no keyboard has, or it would take longer than `MAX_INPUT_S`.
     """
     if isinstance(action, (Finish, Fail)):
         return action
@@ -79,11 +80,9 @@ def checked(action: Action) -> Action:
         for character in action.text:
             if unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\r\t":
                 raise ActionParseError(f"typed text must be characters that can be typed, got {ascii(character)}")
-    size = len(to_code(action))
-    if size > MAX_CODE_BYTES:
-        raise ActionParseError(
-            f"an action must be at most {MAX_CODE_BYTES} bytes as pyautogui code, got {size}; type less at once"
-        )
+    needed_s = duration_s(to_code(action))
+    if needed_s > MAX_INPUT_S:
+        raise ActionParseError(f"an action must take at most {MAX_INPUT_S:g} s, got one of {needed_s:.0f} s; type less")
     return action
 
 

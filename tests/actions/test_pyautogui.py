@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arpo_verl.actions.pyautogui import to_code
+from arpo_verl.actions.pyautogui import duration_s, to_code
+from arpo_verl.actions.reply import MAX_INPUT_S
 from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, TypeText, Wait
 
 
@@ -142,3 +143,22 @@ def test_each_end_of_a_line_is_one_enter():
 def test_any_text_is_data_and_never_code(text):
     expected = text.replace("\r\n", "\n").replace("\r", "\n")
     assert typed(run(to_code(TypeText(text)))) == expected
+
+
+@pytest.mark.parametrize(
+    ("action", "least_s", "most_s"),
+    [
+        (Click(Point(1, 2)), 0.1, 0.3),
+        (TypeText("a" * 1000), 2, 2.3),
+        (TypeText("\n" * 100), 10, 20),  # pyautogui rests after each Enter
+        (TypeText("\u00e9\n" * 100), 80, 110),  # pasted line by line
+        (TypeText("pyautogui." * 100), 2, 3),
+    ],
+)
+def test_how_long_an_input_may_take(action, least_s, most_s):
+    assert least_s < duration_s(to_code(action)) < most_s
+
+
+def test_a_text_as_long_as_may_be_is_one_argument_of_a_process():
+    longest = next(n for n in range(40_000, 0, -1) if duration_s(to_code(TypeText("a" * n))) <= MAX_INPUT_S)
+    assert 25_000 < longest and len(to_code(TypeText("a" * longest))) < 30_000 < 128 * 1024

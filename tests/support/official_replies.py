@@ -1,0 +1,418 @@
+"""Replies of every kind that we have seen or can think of, and where OSWorld's parsers and ours part over them.
+
+Written by a small grammar over fixed lists and a seeded generator: the same replies at every run. A kind is one way to
+write a reply; of one kind the parsers agree on every reply or on none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Case(NamedTuple):
+    """One reply."""
+
+    kind: str
+    text: str
+
+
+THOUGHTS = (
+    "I open the menu.",
+    'The file\'s name is "a b"; I click (10, 20).',
+    "First, I look.\nThen I click on 'Save as...'.",
+    "# Plan\n1. Open {the} menu\n2. Done: 100%",
+    "\u6211\u70b9\u51fb\u4fdd\u5b58\u6309\u94ae\u3002",
+    "Action is needed: the button lies at (443,320).",
+)
+WORDS = (
+    "hello",
+    "Hello, World!",
+    "a@b.org",
+    "ls -la | grep x",
+    "https://example.org/?q=1&r=2",
+    "=SUM(A1:B2)",
+    "50%",
+    "x < y",
+)
+
+# --- UI-TARS ------------------------------------------------------------------------------------------------------
+
+UI_TARS_DIFFERENCES = {
+    "keys joined by a sign, in capitals or by another name": (
+        "pressed as one key that does not exist, or with Shift",
+        "the keys that it means",
+        "models write them so, and the reply says which keys it means",
+    ),
+    "keys that do not exist": ("nothing comes; the step counts", "malformed", "a step that does nothing is no step"),
+    "a point outside of the image": (
+        "clicked outside of the screen",
+        "malformed",
+        "it names nothing that the model sees",
+    ),
+    "scroll left or right": ("no input", "`hscroll`", "it is in the prompt's action space"),
+    "call_user": ("`WAIT` three times, then `FAIL`", "`FAIL`", "it is the answer to an infeasible task"),
+    "an action before an end": ("only the end is done", "all in order", "the reply says so"),
+    "actions on lines without a blank one between": ("malformed", "each is done", "the calls are plain to read"),
+    "more than 8 actions": ("each is done", "malformed", "one counted step must not hold a desktop for minutes"),
+    "a position by another name or form": (
+        "the runner breaks",
+        "the point is taken",
+        "newer UI-TARS prompts write `point`, and a box's tokens may be kept",
+    ),
+    "a newline amid typed text": ("no Python, and nothing typed", "Enter", "the reply says so"),
+    "a backslash in typed text": (
+        "interpreted once more, or `n` cut off at the end",
+        "as written",
+        "nothing of a reply is code",
+    ),
+    "a thought with three quotes": (
+        "code that the guest runs, or none",
+        "left on the host",
+        "nothing of a reply is code",
+    ),
+    "typed text in double quotes": ("the call itself is typed", "the text", "syntax is not to be typed"),
+    "typed text with something behind it": (
+        "the comment, the comma or the argument is typed too",
+        "the text",
+        "syntax is not to be typed",
+    ),
+    "a string over a following call": (
+        "the call is typed as text",
+        "malformed",
+        "syntax is not to be typed, and what the reply means is not clear",
+    ),
+    "a quote and a bracket within typed text": (
+        "malformed, or the bracket is lost",
+        "the text",
+        "models forget to escape it",
+    ),
+    "Enter alone": ("nothing is typed", "Enter", "the reply says so"),
+    "space in front of typed text": ("left out", "typed", "the reply says so"),
+    "a call on the line below its label": ("malformed", "done", "the call is plain to read"),
+    "an apostrophe in an answer": ("malformed", "`DONE`, with the answer", "models forget to escape it"),
+    "a number without quotes": ("malformed", "left aside", "`wait(time=5)` is plain to read"),
+    "keydown, keyup": ("done", "malformed", "they are not in the prompt, and a key would stay down"),
+    "control characters": (
+        "typed",
+        "malformed",
+        "they have no key: the input would fail as if the desktop had",
+    ),
+    "an input of more than a minute": (
+        "given up after 90 s, or longer than an argument of a process may be",
+        "malformed",
+        "it would count as the desktop's fault",
+    ),
+}
+
+
+def ui_tars_cases() -> Iterator[Case]:
+    """Whole replies."""
+    rng = random.Random(12)
+    for number, (kind, action) in enumerate(_ui_tars_actions(rng)):
+        # Every third without a thought, as the prompt without thoughts asks for.
+        thought = "" if number % 3 == 0 else f"Thought: {THOUGHTS[number % len(THOUGHTS)]}\n"
+        yield Case(kind, f"{thought}Action: {action}")
+    call = "hotkey(key='ctrl c')"
+    for thought in THOUGHTS:
+        yield Case(
+            "two thoughts", f"Thought: {thought}\nAction: click(start_box='(1,2)')\nThought: No.\nAction: {call}"
+        )
+        yield Case("two labels", f"Thought: {thought}\nAction: wait()\n\nAction: {call}")
+        yield Case("a label amid a line", f"Thought: {thought} Action: {call}")
+        yield Case("no thought's label", f"{thought}\nAction: {call}")
+        yield Case("space around", f"\n Thought: {thought}\n\nAction:  {call}\n\n")
+        yield Case("a call on the line below its label", f"Thought: {thought}\n\nAction:\n{call}")
+        yield Case("no action", f"Thought: {thought}")
+        yield Case("no action", f"Thought: {thought}\nAction:")
+        yield Case("a thought with three quotes", f"Thought: '''{thought}'''\nAction: {call}")
+    yield Case("a summary", f"Reflection: It worked.\nAction_Summary: I copy.\nAction: {call}")
+    yield Case("a summary", f"Action_Summary: I copy.\nAction: {call}")
+    for text in ("", "   ", "I cannot help.", "Thought: x\nAct: wait()", "wait()"):
+        yield Case("no action", text)
+
+
+def _ui_tars_actions(rng: random.Random) -> Iterator[tuple[str, str]]:
+    def box() -> str:
+        return f"({rng.randint(0, 644)},{rng.randint(0, 476)})"
+
+    pointed = ("click", "left_single", "left_double", "right_single", "hover")
+    for _ in range(8):
+        for name in pointed:
+            yield "a click", f"{name}(start_box='{box()}')"
+        for name in ("drag", "select"):
+            yield "a drag", f"{name}(start_box='{box()}', end_box='{box()}')"
+        for direction in ("up", "down"):
+            yield "a scroll", f"scroll(start_box='{box()}', direction='{direction}')"
+    for form in ("(10,20,30,40)", "( 10 , 20 )", "(10.5,20.25)", "10,20", "10, 20, 30, 40", "(10, 20"):
+        for name in pointed:
+            yield "forms of a box", f"{name}(start_box='{form}')"
+            yield "forms of a box", f'{name}(start_box="{form}")'
+    for direction in ("up", "down", "Up", "DOWN", "scroll down", "page up"):
+        yield "a scroll", f"scroll(direction='{direction}')"
+        yield "a scroll", f"scroll(start_box='', direction='{direction}')"
+    for direction in ("left", "right"):
+        yield "scroll left or right", f"scroll(direction='{direction}')"
+        yield "scroll left or right", f"scroll(start_box='{box()}', direction='{direction}')"
+    for keys in "enter,ctrl c,ctrl shift t,alt f4,space,arrowleft,arrowdown,a,f5,ctrl -,esc,win,page down".split(",")[
+        :-1
+    ]:
+        yield "a hotkey", f"hotkey(key='{keys}')"
+        yield "a hotkey", f'hotkey(hotkey="{keys}")'
+    for keys in "ctrl+c;Ctrl C;command s;ctrl--;ctrl + c;page down;Control_L a;Super_L;KP_Enter;slash;Return;cmd".split(
+        ";"
+    ):
+        yield "keys joined by a sign, in capitals or by another name", f"hotkey(key='{keys}')"
+    for keys in ("volumeup", "ctrl bananna", "ctrl-", "fn f5"):
+        yield "keys that do not exist", f"hotkey(key='{keys}')"
+    for end in ("wait()", "finished()", "finished(content='done')", "error_env()"):
+        yield "an end", end
+        yield "an end", f"{end}\n"
+        yield "a comment", f"{end} #Sleep for 5s and take a screenshot to check for any changes."
+        yield "a comment", f"{end}# it's done"
+    yield "call_user", "call_user()"
+    yield "call_user", "call_user(content='I cannot')"
+    for call in ("wait(time='5')", "wait(5)", "finished('done')", "click(start_box='(1,2)', colour='red')"):
+        yield "arguments that it has not", call
+        yield "a comma behind the last", call.replace(")", ",)") if "box" not in call else call[:-1] + ", )"
+    for call in ("click(start_box='(1,2)')", "hotkey(key='a')", "scroll(direction='up')"):
+        yield "a comment", f"{call} # the button"
+        yield "a comma behind the last", f"{call[:-1]},)"
+        yield "a name with a dot", f"pyautogui.{call}"
+    yield "a number without quotes", "wait(time=5)"
+    yield "a number without quotes", "wait(seconds=2.5)"
+    for first, second in itertools.permutations(
+        ("click(start_box='(30,40)')", "hotkey(key='ctrl a')", "type(content='abc')", "scroll(direction='down')"), 2
+    ):
+        yield "several actions", f"{first}\n\n{second}"
+        yield "actions on lines without a blank one between", f"{first}\n{second}"
+        yield "an action before an end", f"{first}\n\nfinished(content='x')"
+        yield "an action before an end", f"{first}\n\nwait()"
+    yield "more than 8 actions", "\n\n".join(["hotkey(key='a')"] * 9)
+    for number in range(4):
+        yield "a point outside of the image", f"click(start_box='({645 + number * 300},20)')"
+        yield "a point outside of the image", f"left_double(start_box='(20,{477 + number * 300})')"
+    for position in (
+        "point='<point>10 20</point>'",
+        "point='(10,20)'",
+        "start_box='<|box_start|>(10,20)<|box_end|>'",
+        "start_point='(10,20)'",
+    ):
+        yield "a position by another name or form", f"click({position})"
+        yield "a position by another name or form", f"right_single({position})"
+    for call in ("dance(x='1')", "press(key='a')", "dance(", "wait", "wait[]", "click()", "click(start_box='(a,b)')"):
+        yield "not in the grammar", call
+    for call in ("click(start_box='(1,2,3)')", "click(start_box=(1,2))", "wait() wait()", "wait(); wait()", "..."):
+        yield "not in the grammar", call
+    for call in ("click(start_box='')", "scroll()", "scroll(direction='sideways')", "drag(start_box='(1,2)')"):
+        yield "not in the grammar", call
+    for call in ("hotkey()", "hotkey(key='')", "type('abc')", "type()"):
+        yield "not in the grammar", call
+    yield "an argument twice", "click(start_box='(1,2)', start_box='(30,40)')"
+    for name in ("keydown", "keyup"):
+        yield "keydown, keyup", f"{name}(key='shift')"
+    yield "an apostrophe in an answer", "finished(content='it's done')"
+    yield from _ui_tars_texts()
+
+
+def _ui_tars_texts() -> Iterator[tuple[str, str]]:
+    code = ("df.to_csv('x.csv', index=False)", "print('a')", "f('a', b=1)", "it's", "say 'hi' now", "o.f(); wait()")
+    for text in (*WORDS, *code, "", "\u00e9\u4e2d\u6587", 'say "hi"', "a, b=1)", "Action", "# heading"):
+        yield "typed text", f"type(content='{text}')"
+        if text and "')" not in text:
+            yield "typed text", rf"type(content='{text}\n')"
+    yield "typed text", r"type(content='it\'s')"
+    yield "typed text", r"type(content='say \"hi\"')"
+    yield "a string over its line", "type(content='ls\n')"
+    for text in (r"print('a')\n", "f('a') # x'", "f('a') and more"):
+        yield "a quote and a bracket within typed text", f"type(content='{text}')"
+    yield "Enter alone", r"type(content='\n')"
+    yield "space in front of typed text", "type(content='  hello')"
+    for text in (r"a\nb", r"one\ntwo\n", r"\n\nx"):
+        yield "a newline amid typed text", f"type(content='{text}')"
+    for text in (r"C:\\temp", r"run\\n", r"a\\b"):
+        yield "a backslash in typed text", f"type(content='{text}')"
+    for word in WORDS[:5]:
+        yield "typed text in double quotes", f'type(content="{word}")'
+        yield "typed text with something behind it", f"type(content='{word}') # and go"
+        yield "typed text with something behind it", f"type(content='{word}',)"
+        yield "typed text with something behind it", f"type(content='{word}', start_box='(1,2)')"
+        yield "a string over a following call", f"type(content='{word}'); hotkey(key='enter')"
+        yield "a string over a following call", f"type(content='{word}') hotkey(key='enter')"
+        yield "a string over a following call", f"type(content='{word}), hotkey(key='enter')"
+        yield "a string over its line", f"type(content='{word}\nand more')"
+    yield "control characters", "type(content='a\x07b')"
+    yield "control characters", "type(content='a\x1bb')"
+    for text in (chr(0x1F600) * 20_000, "a" * 40_000):
+        yield "an input of more than a minute", f"type(content='{text}')"
+
+
+# --- Qwen -----------------------------------------------------------------------------------------------------------
+
+QWEN_DIFFERENCES = {
+    "wait or terminate without a line `Action:`": ("the runner breaks", "done", "the call is plain to read"),
+    "terminate with failure": ("`DONE`", "`FAIL`", "it is the right answer to an infeasible task"),
+    "quotes, newlines and backslashes in typed text": (
+        "pasted into Python source: no Python, or other text",
+        "as written",
+        "nothing of a reply is code",
+    ),
+    "names of keys": ("pressed as a key that does not exist, or nothing", "the keys that it means", "as for UI-TARS"),
+    "keys that the tool's list does not hold": ("nothing comes; the step counts", "malformed", "as for UI-TARS"),
+    "keys as text": ("each of its letters is pressed", "malformed", "the tool asks for a list"),
+    "scroll at a point": ("where the pointer is", "at the point", "the call says so"),
+    "scroll by more than 100 notches": ("all of them", "100", "a desktop would be held for minutes"),
+    "scroll by a fraction": ("passed on, and cut off", "to the nearest notch, at least one", "0.4 would do nothing"),
+    "a call on its tag's line": ("nothing", "done", "the call is plain to read"),
+    "several calls within one tag": ("nothing", "each is done", "the calls are plain to read"),
+    "a newline within a JSON string": ("nothing", "done", "some models do not escape it"),
+    "a coordinate outside": ("clicked outside of the screen", "malformed", "as for UI-TARS"),
+    "no coordinate to move or drag to": ("the corner of the screen", "malformed", "the call names no place"),
+    "a coordinate that is null": ("the runner breaks", "where the pointer is", "as where there is none"),
+    "a second call that is broken": ("only the first is done", "malformed", "half of a reply is none"),
+    "a call to another tool beside it": ("only ours is done", "malformed", "half of a reply is none"),
+    "a call within the thinking": ("done", "left aside", "the model had not decided yet"),
+    "more than 8 calls": ("each is done", "malformed", "as for UI-TARS"),
+    "control characters in a call": ("typed", "malformed", "as for UI-TARS"),
+    "Qwen3-VL's further actions": ("nothing", "done", "its prompt names them"),
+    "Qwen2.5-VL's signs in a reply of Qwen3-VL": ("nothing", "done", "one reader for both"),
+    "Qwen2.5-VL's signs around several calls": ("nothing", "each is done", "the calls are plain to read"),
+}
+
+
+def tool_json(**arguments: object) -> str:
+    """One call's JSON."""
+    return json.dumps({"name": "computer_use", "arguments": arguments}, ensure_ascii=False)
+
+
+def tagged(call: str) -> str:
+    """In its tags, each on a line of its own."""
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+def qwen_cases(kind: str) -> Iterator[Case]:
+    """Whole replies to the prompt `kind`."""
+    is_qwen3 = kind == "qwen3_vl"
+    rng = random.Random(25)
+    say = "Action: I do it.\n"
+
+    def place() -> list[int]:
+        return [rng.randint(0, 990 if is_qwen3 else 639), rng.randint(0, 990 if is_qwen3 else 479)]
+
+    clicks = ("left_click", "right_click", "middle_click", "double_click")
+    for number in range(6):
+        for name in (*clicks, "mouse_move", "left_click_drag"):
+            call = tool_json(action=name, coordinate=place())
+            yield Case("a pointer's action", (f"{THOUGHTS[number]}\n" if number % 3 else say) + tagged(call))
+    for name in clicks:
+        yield Case("a pointer's action", say + tagged(tool_json(action=name)))
+        yield Case("a pointer's action", say + tagged(tool_json(action=name, coordinate=[10.5, 20.5])))
+        extra = {"text": "", "keys": [], "pixels": 0, "time": "2", "status": "success", "button": "right"}
+        yield Case("arguments that it has not", say + tagged(tool_json(action=name, coordinate=place(), **extra)))
+        one_argument_twice = tool_json(action=name, coordinate=[1, 2])[:-2] + ', "coordinate": [30, 40]}}'
+        yield Case("an argument twice", say + tagged(one_argument_twice))
+        yield Case("a coordinate that is null", say + tagged(tool_json(action=name, coordinate=None)))
+        for outside in ([1001 if is_qwen3 else 641, 5], [5, -3]):
+            yield Case("a coordinate outside", say + tagged(tool_json(action=name, coordinate=outside)))
+    for name in ("mouse_move", "left_click_drag"):
+        yield Case("no coordinate to move or drag to", say + tagged(tool_json(action=name)))
+    for pixels in (5, -5, 1, -100, "-3", "5"):
+        yield Case("a scroll", say + tagged(tool_json(action="scroll", pixels=pixels)))
+        yield Case("scroll at a point", say + tagged(tool_json(action="scroll", pixels=pixels, coordinate=[9, 9])))
+    yield Case("scroll by more than 100 notches", say + tagged(tool_json(action="scroll", pixels=-1000)))
+    for pixels in (0.4, -3.4):
+        yield Case("scroll by a fraction", say + tagged(tool_json(action="scroll", pixels=pixels)))
+    for text in (*WORDS, "", "\u00e9\u4e2d\u6587", "a, b)", "</tool_call>", 5, 2.5):
+        yield Case("typed text", say + tagged(tool_json(action="type", text=text)))
+    for text in ("it's", "a\nb", "x\n", "C:\\temp", "'); import os; ('"):
+        yield Case("quotes, newlines and backslashes in typed text", say + tagged(tool_json(action="type", text=text)))
+    broken_line = tool_json(action="type", text="a b").replace("a b", "a\nb")
+    yield Case("a newline within a JSON string", say + tagged(broken_line))
+    yield Case("control characters in a call", say + tagged(tool_json(action="type", text="a\x07")))
+    for keys in (
+        ["enter"],
+        ["ctrl", "c"],
+        ["ctrl", "shift", "t"],
+        ["f5"],
+        ["a"],
+        [" "],
+        ["ctrl]"],
+        ["keys=[ctrl", "c"],
+    ):
+        yield Case("keys", say + tagged(tool_json(action="key", keys=keys)))
+    for keys in (["ctrl+c"], ["Ctrl", "C"], ["page down"], ["Return"], ["cmd", "s"], ["'ctrl'", "'c'"], ["ctrl c"]):
+        yield Case("names of keys", say + tagged(tool_json(action="key", keys=keys)))
+    yield Case("keys that the tool's list does not hold", say + tagged(tool_json(action="key", keys=["volumeup"])))
+    yield Case("keys as text", say + tagged(tool_json(action="key", keys="ctrl")))
+    for end in (tool_json(action="wait", time=2), tool_json(action="wait", time="2"), tool_json(action="terminate")):
+        yield Case("an end", say + tagged(end))
+        yield Case("wait or terminate without a line `Action:`", f"I am done here.\n{tagged(end)}")
+    for status in ("success", "done", ""):
+        yield Case("an end", say + tagged(tool_json(action="terminate", status=status)))
+    for status in ("failure", "failed"):
+        yield Case("terminate with failure", say + tagged(tool_json(action="terminate", status=status)))
+    yield from _qwen_forms(say, is_qwen3)
+    further = [
+        tool_json(action="triple_click", coordinate=[3, 4]),
+        tool_json(action="hscroll", pixels=2),
+        tool_json(action="answer", text="42"),
+    ]
+    for call in further:
+        yield Case("Qwen3-VL's further actions" if is_qwen3 else "not in the tool", say + tagged(call))
+    for arguments in (
+        {"action": "fly"},
+        {},
+        {"action": 5},
+        {"action": "scroll"},
+        {"action": "scroll", "pixels": 0},
+        {"action": "key", "keys": []},
+        {"action": "key"},
+        {"action": "left_click", "coordinate": "[1, 2]"},
+        {"action": "left_click", "coordinate": [1, 2, 3]},
+        {"action": "left_click", "coordinate": [1, 2, 3, 4]},
+        {"action": "left_click", "coordinate": {"x": 1}},
+    ):
+        yield Case("not in the tool", say + tagged(tool_json(**arguments)))
+    for call in ("{}", "[1]", "left_click(1, 2)", '{"name": "bash", "arguments": {"action": "wait"}}', '{"name": '):
+        yield Case("not in the tool", say + tagged(call))
+    for text in (
+        "",
+        "I cannot help.",
+        say,
+        "<tool_call>",
+        "<tool_call>\n</tool_call>",
+        "Action: click(start_box='(1,2)')",
+    ):
+        yield Case("no call", text)
+
+
+def _qwen_forms(say: str, is_qwen3: bool) -> Iterator[Case]:
+    calls = [tool_json(action="left_click", coordinate=[30, 40]), tool_json(action="key", keys=["enter"])]
+    for call in calls:
+        for text in THOUGHTS:
+            yield Case("text around", f"{text}\n{tagged(call)}\nThen I look at it.")
+        yield Case("space around", f"\n{say}\n\n <tool_call>\n\n  {call}\n </tool_call>\n\n")
+        yield Case("JSON over lines", say + tagged(json.dumps(json.loads(call), indent=2)))
+        yield Case("no closing tag", f"{say}<tool_call>\n{call}")
+        yield Case("no tag", f"{say}{call}")
+        yield Case("no tag", call)
+        yield Case("a call on its tag's line", f"{say}<tool_call>{call}</tool_call>")
+        yield Case("a call on its tag's line", f"{say}<tool_call>\n{call}</tool_call>")
+        yield Case("a call within the thinking", f"<think>\n{tagged(call)}\n</think>\n{say}{tagged(calls[0])}")
+        yield Case("a second call that is broken", f"{say}{tagged(call)}\n{tagged('{')}")
+        other = tagged('{"name": "bash", "arguments": {"command": "ls"}}')
+        yield Case("a call to another tool beside it", f"{say}{tagged(call)}\n{other}")
+        yield Case("more than 8 calls", say + "\n".join([tagged(call)] * 9))
+        for sign in "\u2697\U0001f4d0":
+            kind = "Qwen2.5-VL's signs in a reply of Qwen3-VL" if is_qwen3 else "Qwen2.5-VL's signs"
+            yield Case(kind, f"{say}<tool_call>\n{call}\n{sign}")
+            yield Case(kind if not is_qwen3 else "signs for both tags", f"{say}{sign}\n{call}\n{sign}")
+            both = f"{say}{sign}\n{call}\n{sign}\n{sign}\n{call}\n{sign}"
+            yield Case("Qwen2.5-VL's signs around several calls" if not is_qwen3 else "signs for both tags", both)
+    for first, second in itertools.permutations(calls, 2):
+        yield Case("several calls", f"{say}{tagged(first)}\n{tagged(second)}")
+        yield Case("several calls", f"{say}{tagged(first)}\nThen:\n\n{tagged(second)}")
+        yield Case("several calls within one tag", f"{say}<tool_call>\n{first}\n{second}\n</tool_call>")
