@@ -3,6 +3,7 @@
 # make test-slow  the tests that take minutes each, which `make test` leaves out
 # make vllm   an environment with veRL's vLLM rollout for the CPU, 7 GB; make test-vllm tries it
 # make test-pure  the tests that need no veRL, no Ray, no Torch and no desktop, on PYTHON in an environment of their own
+# make test-verl  the contracts with veRL and the pure tests on every newer veRL; VERL='0.9.1 PATH' takes these
 # make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.choice*' takes some of them
 # make docs   the documents and the public docstrings as a site, in site/
 # make setup  what both need: Debian packages and a virtual environment; a second run repeats nothing
@@ -23,6 +24,7 @@ RUN_DIR ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 RECIPE_ARGS ?=
 PYTEST_ARGS ?=
 MUTANTS ?=
+VERL ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -85,6 +87,9 @@ test-pure:
 	$(PYTHON) -m venv $(PURE)
 	$(PURE)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[view]" pytest hypothesis omegaconf lxml pandas
 	$(PURE)/bin/python -m pytest -m "not desktop" $(PURE_TESTS) $(PYTEST_ARGS)
+
+test-verl: setup
+	$(BIN)/python tests/upstream/releases.py --pure $(PURE_TESTS) --releases $(VERL) --pytest $(PYTEST_ARGS)
 
 mutants: setup
 	$(BIN)/mutmut run $(MUTANTS)

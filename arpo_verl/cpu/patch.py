@@ -6,7 +6,7 @@
 
 The string names one backend for the host's tensors and one for the accelerator's. On a CPU both are the same device, it
 reads `cpu:gloo,cpu:gloo`, and torch refuses a device that is named twice. The patch asks for `cpu:gloo` instead;
-a caller that names a backend gets what it asked for. `tests/cpu/test_upstream_guards.py` fails when veRL changes here.
+a caller that names a backend gets what it asked for. `tests/upstream` fails when veRL changes here.
 """
 
 from __future__ import annotations

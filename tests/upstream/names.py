@@ -1,0 +1,358 @@
+"""Every upstream name that the package touches, and what it relies on beyond names.
+
+`test_names.py` compares this with the package's source. `test_contracts.py` says of each whether it is there and takes
+what we give it; `make test-verl` asks that of another release.
+
+A module's line has its names below it: `name(parameters that we pass)`, or `Class: attributes`, or, of a method,
+`Class.name(parameters)`. What a class of ours overrides has to take all that upstream's does, which no table need say.
+"""
+
+NAMES = """
+transfer_queue
+    KVBatchMeta: keys tags partition_id fields extra_info
+    async_kv_list(partition_id)
+    get_client()
+    kv_batch_get(keys, partition_id, select_fields)
+    kv_batch_put(keys, partition_id, fields, tags)
+tensordict
+    TensorDict
+
+verl.experimental.agent_loop
+    AgentLoopOutput
+    AgentLoopWorker
+verl.experimental.agent_loop.agent_loop
+    AgentLoopBase: __init__ run config rollout_config tokenizer processor mm_processor_kwargs continuous_token_builder
+    AgentLoopBase._get_mm_processor_kwargs()
+    AgentLoopMetrics
+    AgentLoopOutput
+    AgentLoopWorker: __init__ tokenizer processor mm_processor_kwargs
+    AgentLoopWorker._compute_multi_modal_inputs(output, input_ids)
+    AgentLoopWorker._compute_position_ids(input_ids, attention_mask, multi_modal_inputs)
+    register(agent_name)
+verl.protocol
+    DataProto
+    DataProto.from_dict(tensors, non_tensors)
+verl.trainer.ppo.checkpoint_callback
+    CheckpointCallback: on_save
+verl.trainer.ppo.core_algos
+    compute_grpo_outcome_advantage(token_level_rewards, response_mask, index, norm_adv_by_std_in_grpo)
+    register_adv_est(name_or_enum)
+verl.trainer.ppo.metric_utils
+    compute_data_metrics(batch, use_critic)
+verl.trainer.ppo.reward
+    get_custom_reward_fn(config)
+verl.trainer.ppo.v1.replay_buffer
+    ReplayBuffer: __init__ trainer_mode sampler_kwargs poll_interval sync_refill_failed_groups
+    ReplayBuffer: partitions finished_keys failure_keys
+    ReplayBuffer.sample(global_steps, partition_id, batch_size)
+    ReplayBuffer._wait_for_next_poll(partition_id, last_debug_time)
+    ReplayBufferAsync
+verl.utils
+    get_processor_token_id(processor, token_name)
+    hf_processor(name_or_path, trust_remote_code)
+    hf_tokenizer(name_or_path, trust_remote_code)
+verl.utils.checkpoint.checkpoint_manager
+    find_latest_ckpt_path(path)
+verl.utils.dataset.rl_dataset
+    RLHFDataset: __init__ __len__ __getitem__ split resume_dataset_state
+    RLHFDataset: config data_files original_data_files tokenizer processor max_samples serialize_dataset
+verl.utils.debug.metrics
+    calculate_debug_metrics(data)
+verl.utils.fs
+    copy_to_local(src)
+verl.utils.tensordict_utils
+    list_of_dict_to_tensordict(list_of_dicts)
+verl.utils.tokenizer
+    hf_processor(name_or_path)
+    normalize_token_ids(tokenized_output)
+verl.utils.tokenizer.continuous_token_wiring
+    create_continuous_token_builder(tokenizer, hf_model_type, mm_processor_kwargs, processor)
+
+verl.checkpoint_engine.base
+    CheckpointEngine: prepare build_topology init_process_group finalize send_weights receive_weights
+    CheckpointEngineRegistry
+    CheckpointEngineRegistry.register(backend)
+verl.plugin.platform
+    PlatformBase
+    PlatformRegistry
+    PlatformRegistry.register(platform)
+verl.plugin.platform.platform_base
+    PlatformBase: device_name vendor_name device_module is_available is_platform_available current_device device_count
+        set_device synchronize manual_seed manual_seed_all set_allocator_settings empty_cache get_device_capability
+        communication_backend_name visible_devices_envvar nvtx_range profiler_start profiler_stop ray_resource_name
+        ray_noset_envvars is_ipc_supported cudart
+verl.utils.config
+    omega_conf_to_dataclass(config, dataclass_type)
+verl.utils.distributed
+verl.utils.model
+    convert_weight_keys(state_dict, model)
+verl.workers.config
+    HFModelConfig: hf_config generation_config local_path processor tokenizer
+    RolloutConfig: ignore_eos max_model_len prompt_length response_length
+verl.workers.engine.base
+    EngineRegistry: _engines
+    EngineRegistry.register(model_type, backend, device)
+verl.workers.engine.fsdp.transformer_impl
+verl.workers.rollout.base
+    BaseRollout: __init__ resume update_weights release
+verl.workers.rollout.replica
+    RolloutMode: HYBRID STANDALONE
+    RolloutReplica: launch_servers config model_config replica_rank name_suffix world_size rollout_mode is_reward_model
+        max_concurrency workers servers _server_handle _server_address
+    TokenOutput: token_ids stop_reason num_preempted routed_experts extra_fields
+verl.workers.rollout.utils
+    ensure_async_iterator(iterable)
+    get_max_position_embeddings(hf_config)
+    get_vision_placeholder_token_ids(processor)
+
+transformers
+    AutoConfig
+    AutoConfig.from_pretrained(pretrained_model_name_or_path)
+    AutoModelForImageTextToText: from_config from_pretrained
+    AutoProcessor
+    AutoProcessor.from_pretrained(pretrained_model_name_or_path)
+    AutoTokenizer
+    AutoTokenizer.from_pretrained(pretrained_model_name_or_path)
+    PreTrainedModel: config dtype eval state_dict
+    PreTrainedTokenizerBase: eos_token_id pad_token_id
+    PreTrainedTokenizerBase.convert_tokens_to_ids(tokens)
+    PreTrainedTokenizerFast
+    Qwen2VLImageProcessor
+    Qwen2_5_VLConfig
+    Qwen2_5_VLForConditionalGeneration: config eval train parameters lm_head model get_input_embeddings save_pretrained
+    Qwen2_5_VLProcessor: tokenizer save_pretrained
+transformers.modeling_utils
+    ALL_ATTENTION_FUNCTIONS
+    ALL_ATTENTION_FUNCTIONS.register(key, value)
+transformers.models.qwen2_vl.image_processing_qwen2_vl
+    smart_resize(height, width, factor, min_pixels, max_pixels)
+transformers.models.qwen2_vl.video_processing_qwen2_vl
+    Qwen2VLVideoProcessor
+
+desktop_env.controllers.python
+    PythonController: retry_times
+    PythonController.execute_python_command(command)
+desktop_env.controllers.setup
+    SetupController: http_server vm_ip server_port
+    SetupController.setup(config, use_proxy)
+    SetupController._launch_setup(command, shell)
+    SetupController._execute_setup(command)
+desktop_env.desktop_env
+    DesktopEnv
+    create_vm_manager_and_provider(provider_name, region, use_proxy)
+desktop_env.providers.aws.manager
+    IMAGE_ID_MAP: get items
+desktop_env.providers.azure.manager
+desktop_env.providers.docker
+    provider: LOCK_TIMEOUT
+desktop_env.providers.docker.manager
+    DockerVMManager
+desktop_env.providers.vmware.provider
+"""
+
+_POSTPROCESS = "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ._agent_loop_postprocess"
+_TRAINER = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
+_BUFFER = "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer"
+_PROVIDERS = "environments.osworld.provider_patches"
+_REPLICA = "verl.workers.rollout.replica:RolloutReplica"
+
+# Beyond names: what upstream's code does. The module of ours that relies on it, the name, what its source says in this
+# order. No lines: it is there. A test that calls the real thing, in the folder of the module, is better than a line.
+RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
+    # Registration
+    ("plugin", "verl", ('_entry_points(group="verl.plugins")',)),
+    ("plugin", "verl.plugin.platform.platform_manager", ('os.environ.get("VERL_PLATFORM", "")',)),
+    ("plugin", "verl.experimental.agent_loop.agent_loop:_agent_loop_registry", ()),
+    ("cli.checks.packages", "verl.trainer.ppo.core_algos:ADV_ESTIMATOR_REGISTRY", ()),
+    ("cpu.rollout", "verl.workers.rollout.base:_ROLLOUT_REGISTRY", ()),
+    ("cpu.rollout", "verl.workers.rollout.replica:RolloutReplicaRegistry.register", ()),
+    ("cpu.engine", "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead", ()),
+    ("cpu.engine", "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithValueHead", ()),
+    # A row, its key and its tag, as the rollout worker writes them
+    (
+        "plugin.rows",
+        _POSTPROCESS,
+        (
+            'keys.append(f"{uid}_{session_id}_{i}")',
+            'field.pop("multi_modal_data", None)',
+            'field["loss_mask"] = field["response_mask"]',
+            'field["input_ids"] = input_ids',
+            'field["position_ids"] = position_ids',
+            'field["multi_modal_inputs"] = multi_modal_inputs',
+            '"seq_len": prompt_len + response_len,',
+            '"global_steps": kwargs["global_steps"],',
+        ),
+    ),
+    ("plugin.queue", _POSTPROCESS, ('partition_id="train" if not validate else "val"',)),
+    ("plugin.padding", _TRAINER, ('not tag.get("is_padding", False) for tag in batch.tags',)),
+    (
+        "cpu.server",
+        "verl.experimental.agent_loop.agent_loop:AgentLoopWorker._compute_position_ids",
+        (
+            "mm_token_type_ids[0][input_ids[0] == image_token_id] = 1",
+            "self.processor.get_rope_index(",
+        ),
+    ),
+    # A step of the trainer: sampled, scored, estimated; metrics of the sampler are read after the update
+    (
+        "plugin.sampler",
+        f"{_TRAINER}._build_replay_buffer",
+        ("load_extern_type(custom_sampler.path, custom_sampler.name)", "sampler_kwargs=sampler_config.sampler_kwargs,"),
+    ),
+    (
+        "plugin.sampler",
+        f"{_TRAINER}._step_once",
+        ("self.replay_buffer.sample(", "self._compute_old_log_prob(", "self._compute_advantage("),
+    ),
+    ("plugin.sampler", f"{_TRAINER}._step_once", ("metrics.update(off_policy_metrics)",)),
+    ("plugin.estimator", f"{_TRAINER}._compute_advantage", ("config=self.config.algorithm,",)),
+    (
+        "plugin.estimator",
+        f"{_TRAINER}._compute_advantage",
+        ('data.non_tensor_batch["uid"] = np.array(data.batch.pop("uid").tolist(), dtype=object)',),
+    ),
+    (
+        "plugin.handover",
+        f"{_TRAINER}.step",
+        ("self._step_once(", "metrics_aggregator.add_step_metrics(iter_metrics"),
+    ),
+    # Both samplers wait where we look ahead, on metadata that we read
+    *(
+        (
+            "plugin.sampler",
+            loop,
+            (
+                "self._sync_metadata_from_transfer_queue()",
+                "last_debug_time = self._wait_for_next_poll(partition_id, last_debug_time)",
+            ),
+        )
+        for loop in (f"{_BUFFER}.sample", f"{_BUFFER}Async.wait_for_sampleable")
+    ),
+    *(
+        ("plugin.sampler", f"{_BUFFER}._sync_metadata_from_transfer_queue", (f"self.{name}",))
+        for name in ("partitions", "finished_keys", "failure_keys")
+    ),
+    # Checkpoints: the sampler is made before one is loaded; the callback comes last in a save
+    ("plugin.checkpoints", f"{_TRAINER}.__init__", ("self.replay_buffer = self._build_replay_buffer()",)),
+    (
+        "plugin.checkpoints",
+        f"{_TRAINER}._load_checkpoint",
+        (
+            'resume_mode == "disable"',
+            'resume_mode == "auto"',
+            "find_latest_ckpt_path(checkpoint_folder)",
+            'resume_mode == "resume_path"',
+        ),
+    ),
+    (
+        "plugin.checkpoints",
+        f"{_TRAINER}._save_checkpoint",
+        (
+            'f"global_step_{self.global_steps}"',
+            'os.path.join(local_global_step_folder, "actor")',
+            '"latest_checkpointed_iteration.txt"',
+            "self.checkpoint_callback.on_save(",
+        ),
+    ),
+    ("plugin.checkpoints", "verl.trainer.ppo.checkpoint_callback:build_checkpoint_callback", ()),
+    # Loggers and metrics
+    ("plugin.run_callback", "verl.utils.tracking:FileLogger", ('os.getenv("VERL_FILE_LOGGER_PATH"',)),
+    ("plugin.run_callback", "verl.utils.tracking:_TensorboardAdapter", ('os.environ.get("TENSORBOARD_DIR"',)),
+    *(
+        ("plugin.scored_batch", "verl.trainer.ppo.metric_utils:compute_data_metrics", (f'"{name}"',))
+        for name in ("critic/score/mean", "critic/rewards/mean", "critic/advantages/mean", "num_turns/mean")
+        + ("response_length/mean", "response_length/clip_ratio", "prompt_length/mean")
+    ),
+    *(
+        ("plugin.scored_batch", "verl.utils.debug.metrics:calculate_debug_metrics", (f'"training/{name}"',))
+        for name in ("rollout_probs_diff_mean", "rollout_probs_diff_max", "rollout_actor_probs_pearson_corr")
+    ),
+    *(
+        ("viewer.report.costs", module, (f'marked_timer("{name}", ',))
+        for module, names in (
+            (_TRAINER, ("step", "gen", "old_log_prob", "ref", "adv", "update_critic", "update_actor", "testing")),
+            ("verl.trainer.ppo.v1.trainer_sync", ("update_weights",)),
+            (_TRAINER, ("save_checkpoint",)),
+        )
+        for name in names
+    ),
+    # The CPU: one patch, and what veRL calls on our server and adapter
+    (
+        "cpu.patch",
+        "verl.utils.distributed:initialize_global_process_group_ray",
+        (
+            "(timeout_second=None, backend=None)",
+            'backend or f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"',
+        ),
+    ),
+    (
+        "cpu.server",
+        "verl.workers.rollout.llm_server:LLMServerClient.generate",
+        tuple(f"{name}=" for name in ("request_id", "prompt_ids", "sampling_params", "image_data", "video_data")),
+    ),
+    *(
+        ("cpu.server", f"{_REPLICA}.{name}", (f"server.{name}.remote(",))
+        for name in ("wake_up", "sleep", "abort_all_requests", "resume_generation", "clear_kv_cache")
+        + ("release_kv_cache", "resume_kv_cache", "start_profile", "stop_profile")
+    ),
+    (
+        "cpu.adapter",
+        "verl.workers.engine_workers:ActorRolloutRefWorker.update_weights",
+        ("peft_config=peft_config, base_sync_done=True, global_steps=global_steps",),
+    ),
+    # How the packed batch reaches attention
+    (
+        "cpu.generation.kv_cache",
+        "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl:Qwen2_5_VLTextModel.forward",
+        ("decoder_layer(", "**kwargs"),
+    ),
+    (
+        "cpu.generation.kv_cache",
+        "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl:Qwen2_5_VLAttention.forward",
+        ("attention_interface(", "**kwargs"),
+    ),
+    # The words of OSWorld's own agents, read from their source
+    *(
+        ("rollout.official_words", f"mm_agents.{module}", (f"{name} = ",))
+        for module, names in (
+            (
+                "uitars15_v1",
+                ("UITARS_NORMAL_ACTION_SPACE", "UITARS_CALL_USR_ACTION_SPACE", "UITARS_USR_PROMPT_THOUGHT"),
+            ),
+            ("qwen25vl_agent", ("tools_def", "system_prompt", "instruction_prompt")),
+            ("qwen3vl_agent", ("description_prompt_lines", "action_description_prompt", "tools_def", "system_prompt")),
+        )
+        for name in names
+    ),
+    # The client's providers, some of which cannot be imported without a cloud's own package
+    (
+        _PROVIDERS,
+        "desktop_env.providers.aws.manager",
+        ("import signal", "signal.getsignal"),
+    ),
+    (_PROVIDERS, "desktop_env.providers.azure.manager", ("class AzureVMManager(",)),
+    (
+        _PROVIDERS,
+        "desktop_env.providers.vmware.provider:VMwareProvider._execute_command",
+        (),
+    ),
+    (
+        _PROVIDERS,
+        "desktop_env.providers.docker.provider",
+        ("LOCK_TIMEOUT = ", "self.client = docker.from_env()", "def _wait_for_vm_ready(self, timeout: int"),
+    ),
+]
+
+# Keys of our recipes that veRL's own configuration does not declare: ours, or of a mapping that veRL hands on whole.
+OPEN_KEYS = (
+    "algorithm.replay",
+    "data.tasks",
+    "trainer.v1.sampler.by_mode",
+    "trainer.v1.sampler.sampler_kwargs",
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision",
+    "actor_rollout_ref.model.override_config",
+    "actor_rollout_ref.rollout.engine_kwargs",
+    "data.mm_processor_kwargs",
+    "ray_kwargs.ray_init",
+    "transfer_queue.backend.SimpleStorage",
+)

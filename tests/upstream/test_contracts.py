@@ -1,0 +1,157 @@
+"""Whether the installed veRL, TransferQueue, Transformers and OSWorld client still are what we took them for.
+
+A failure names what moved: read it again, follow, and then say so in `names.py`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+from support import ROOT
+from upstream.names import OPEN_KEYS, RELIED_ON
+from upstream.table import listed
+from upstream.uses import overrides, resolve, source
+
+pytest.importorskip("verl")
+
+
+def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
+    # Ray adds a parameter of its own to the methods of what becomes an actor.
+    drop = {"self", "cls", "_ray_trace_ctx"}
+    return {name: p for name, p in inspect.signature(function).parameters.items() if name not in drop}
+
+
+def resolved(name: str) -> Any:
+    """Skips where what is missing is a package that upstream's module needs, and not upstream's name."""
+    try:
+        return resolve(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or name.startswith(error.name.split(".")[0]):
+            raise
+        pytest.skip(f"{name.partition(':')[0]} needs the package {error.name}")
+
+
+@pytest.mark.parametrize("name", listed())
+def test_name_is_there_and_takes_what_we_pass(name):
+    thing, passed = resolved(name), listed()[name]
+    if passed is None:
+        return
+    takes = parameters_of(thing)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    assert takes_any or set(passed) <= takes.keys(), f"{name} takes {', '.join(takes)}"
+    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY)
+    required = {n for n, p in takes.items() if p.default is p.empty and p.kind in plain}
+    assert required <= set(passed), f"{name} requires {', '.join(sorted(required - set(passed)))} too"
+
+
+OVERRIDES = {name: (theirs, ours) for name, theirs, ours in overrides()}
+
+
+@pytest.mark.parametrize("name", OVERRIDES)
+def test_what_we_override_takes_what_upstreams_takes(name):
+    theirs, ours = OVERRIDES[name]
+    assert isinstance(theirs, property) == isinstance(ours, property)
+    if isinstance(ours, property) or not callable(getattr(ours, "__func__", ours)):
+        return
+    takes = parameters_of(getattr(ours, "__func__", ours))
+    kinds = {p.kind for p in takes.values()}
+    for parameter in parameters_of(getattr(theirs, "__func__", theirs)).values():
+        anything = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        assert anything or parameter.name in takes or parameter.VAR_KEYWORD in kinds, f"{name} is given {parameter}"
+
+
+@pytest.mark.parametrize("ours, name, lines", RELIED_ON, ids=lambda value: value if isinstance(value, str) else "")
+def test_upstream_does_what_we_rely_on(ours, name, lines):
+    text, at = source(name) if ":" not in name or lines else "", 0
+    if ":" in name:
+        resolved(name)
+    for line in lines:
+        assert line in text[at:], f"{ours} relies on {line!r} in {name}"
+        at += text[at:].index(line)
+
+
+def test_an_agent_loops_output_has_the_fields_that_are_stored():
+    fields = {"prompt_ids", "response_ids", "response_mask", "response_logprobs", "multi_modal_data", "reward_score"}
+    fields |= {"num_turns", "metrics", "extra_fields", "mm_processor_kwargs"}
+    known = resolve("verl.experimental.agent_loop:AgentLoopOutput").model_fields.keys()
+    # Any other field would be lost by a replay: look at it, then name it here.
+    assert known - fields == {"routed_experts", "mm_processor_output"} and fields <= known
+
+
+def test_the_workers_compute_model_inputs_from_processor_and_tokenizer_alone():
+    worker = "verl.experimental.agent_loop:AgentLoopWorker."
+    functions = ("_compute_multi_modal_inputs", "_compute_position_ids", "_get_mm_processor_kwargs")
+    used = {name for f in functions for name in re.findall(r"self\.(\w+)", source(worker + f))}
+    assert used == {"processor", "tokenizer", "mm_processor_kwargs", "_get_mm_processor_kwargs"}
+
+
+def test_a_custom_sampler_is_given_what_ours_takes():
+    """veRL gives its own two more, which ours has as options of its own."""
+    from arpo_verl.plugin.sampler import ReplaySampler
+
+    build = source("verl.trainer.ppo.v1.trainer_base:PPOTrainer._build_replay_buffer")
+    given = set(re.findall(r"^ +(\w+)=", build.split("replay_buffer_kwargs = dict(")[1].split("        )")[0], re.M))
+    takes = parameters_of(resolve("verl.trainer.ppo.v1.replay_buffer:ReplayBuffer.__init__"))
+    assert (
+        given
+        and given <= takes.keys()
+        and issubclass(ReplaySampler, resolve("verl.trainer.ppo.v1.replay_buffer:ReplayBuffer"))
+    )
+
+
+def test_our_rollout_server_has_what_verl_calls():
+    from arpo_verl.cpu.server import TransformersServer
+
+    called = {line for ours, _, lines in RELIED_ON if ours == "cpu.server" for line in lines}
+    methods = {match[1] for line in called if (match := re.fullmatch(r"server\.(\w+)\.remote\(", line))}
+    assert len(methods) == 9 and all(callable(getattr(TransformersServer, name)) for name in methods)
+    passed = {line.removesuffix("=") for line in called if line.endswith("=") and " " not in line}
+    assert len(passed) == 5 and passed <= parameters_of(TransformersServer.generate).keys()
+
+
+def keys_of(tree: Any, before: str = "") -> Iterator[str]:
+    if not isinstance(tree, Mapping) or not tree:
+        yield before
+        return
+    for key, value in tree.items():
+        yield from keys_of(value, f"{before}.{key}" if before else str(key))
+
+
+def keys_of_recipes() -> list[str]:
+    ours = {"defaults", "hydra", "run_dir", "variant", "gui_agent", "environment", "replay"}
+    trees = [yaml.safe_load(path.read_text()) for path in (ROOT / "recipes").rglob("*.yaml")]
+    keys = {key for tree in trees for key in keys_of(tree) if key.split(".")[0] not in ours}
+    return sorted(key for key in keys if not f"{key}.".startswith(tuple(f"{open_key}." for open_key in OPEN_KEYS)))
+
+
+@pytest.fixture(scope="module")
+def stock_config():
+    from hydra import compose, initialize_config_module
+    from omegaconf import OmegaConf
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return OmegaConf.to_container(compose("ppo_trainer"), resolve=False)
+
+
+@pytest.fixture(scope="module")
+def verl_source():
+    from pathlib import Path
+
+    folder = Path(importlib.util.find_spec("verl").origin).parent
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py")))
+
+
+@pytest.mark.parametrize("key", keys_of_recipes())
+def test_a_recipes_key_is_one_of_verls_and_read_by_it(key, stock_config, verl_source):
+    """Hydra takes any key from a file: one that veRL has renamed would be without effect."""
+    node = stock_config
+    for part in key.split("."):
+        assert isinstance(node, Mapping) and part in node, f"{key}: veRL has no {part}"
+        node = node[part]
+    assert re.search(rf"\b{re.escape(key.rsplit('.', 1)[-1])}\b", verl_source), f"{key} is read by nothing"

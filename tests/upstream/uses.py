@@ -1,0 +1,174 @@
+"""What the package takes from upstream, read off its source: what it imports, looks up, overrides and inherits.
+
+A name is `package.module` or `package.module:attribute[.attribute]`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import arpo_verl
+
+PACKAGE = Path(arpo_verl.__file__).parent
+ROOTS = ("verl", "transfer_queue", "tensordict", "transformers", "vllm", "desktop_env", "mm_agents", "qwen_agent")
+_NAME = re.compile(rf"(?:{'|'.join(ROOTS)})(?:\.\w+)+(?::\w+(?:\.\w+)*)?")
+# What every class has, and what abc and typing keep in one.
+_EVERYWHERE = {name for name in dir(object) if name != "__init__"} | {"__abstractmethods__", "_abc_impl"}
+_EVERYWHERE |= {"__annotations__", "__module__", "__orig_bases__", "__parameters__"}
+
+
+def is_upstream(module: str | None) -> bool:
+    return module is not None and module.split(".")[0] in ROOTS
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package, by its dotted name."""
+    files = {path.relative_to(PACKAGE.parent).with_suffix(""): path for path in sorted(PACKAGE.rglob("*.py"))}
+    return {
+        ".".join(name.parts).removesuffix(".__init__"): ast.parse(f.read_text("utf-8")) for name, f in files.items()
+    }
+
+
+_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def within(scope: ast.AST, *, functions: bool = True) -> Iterator[ast.AST]:
+    """Every node below a scope, on request without its functions' insides."""
+    for child in ast.iter_child_nodes(scope):
+        yield child
+        if functions or not isinstance(child, _Function):
+            yield from within(child, functions=functions)
+
+
+def imported(nodes: Iterable[ast.AST]) -> dict[str, str]:
+    """The upstream names that these imports bring, by what they are called here."""
+    found: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and is_upstream(node.module):
+            found |= {name.asname or name.name: f"{node.module}:{name.name}" for name in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {name.asname or name.name: name.name for name in node.names if is_upstream(name.name)}
+    return found
+
+
+def aliases(tree: ast.AST) -> dict[str, str]:
+    """What a module calls upstream names at its top, one that another module of ours hands on too."""
+    nodes = list(within(tree, functions=False))
+    found = imported(nodes)
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module in modules():
+            theirs = imported(within(modules()[node.module], functions=False))
+            found |= {name.asname or name.name: theirs[name.name] for name in node.names if name.name in theirs}
+    return found
+
+
+def named_in(tree: ast.AST) -> Iterator[str]:
+    """What a module imports, names in a string, or looks up on either or on a parameter annotated with one."""
+    top = aliases(tree)
+    scopes: list[tuple[ast.AST, Mapping[str, str]]] = [(tree, top)]
+    for node in ast.walk(tree):
+        if isinstance(node, _Function):
+            arguments = [*node.args.args, *node.args.kwonlyargs]
+            typed = {a.arg: top[ast.unparse(a.annotation)] for a in arguments if _is_one_of(a.annotation, top)}
+            scopes.append((node, typed | imported(within(node))))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _NAME.fullmatch(node.value):
+            yield node.value
+    for scope, known in scopes:
+        yield from known.values()
+        for node in within(scope):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known:
+                base = known[node.value.id]
+                yield f"{base}{'.' if ':' in base else ':'}{node.attr}"
+
+
+def _is_one_of(annotation: ast.expr | None, alias: Mapping[str, str]) -> bool:
+    return annotation is not None and ast.unparse(annotation) in alias
+
+
+def inherited_in(module: str, tree: ast.AST) -> Iterator[str]:
+    """What a module's classes override of an upstream base, and what they use of it through `self`."""
+    alias = aliases(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and any(_is_one_of(base, alias) for base in node.bases):
+            cls = getattr(importlib.import_module(module), node.name)
+            used = {attr.attr for attr in ast.walk(node) if _is_of_self(attr)}
+            for base in (base for base in cls.__mro__ if is_upstream(base.__module__)):
+                touched = {*used, *vars(cls)} & attributes(base) - _EVERYWHERE
+                full = f"{base.__module__}:{base.__qualname__}"
+                yield from (full, *(f"{full}.{name}" for name in touched))
+
+
+def _is_of_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "super()")
+
+
+@cache
+def attributes(cls: type) -> set[str]:
+    """A class's own names, and those that its methods give to `self`."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    stored = {n.attr for n in ast.walk(tree) if _is_of_self(n) and isinstance(n.ctx, ast.Store)}
+    return {*vars(cls), *vars(cls).get("__annotations__", {}), *getattr(cls, "model_fields", ()), *stored}
+
+
+def uses() -> dict[str, list[str]]:
+    """Every upstream name, and the modules of the package that use it."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for module, tree in modules().items():
+        for name in (*named_in(tree), *inherited_in(module, tree)):
+            found[name].add(module)
+    return {name: sorted(found[name]) for name in sorted(found)}
+
+
+def resolve(name: str) -> Any:
+    """The upstream thing itself; None for an attribute that only the instances of its class have.
+
+    Raises:
+        ImportError: its module is gone.
+        AttributeError: it is gone.
+    """
+    module, _, path = name.partition(":")
+    thing: Any = importlib.import_module(module)
+    for part in filter(None, path.split(".")):
+        thing = thing.__ray_metadata__.modified_class if hasattr(thing, "__ray_metadata__") else thing
+        if isinstance(thing, type) and not hasattr(thing, part):
+            if any("__getattr__" in vars(base) or part in attributes(base) for base in thing.__mro__[:-1]):
+                return None
+            raise AttributeError(f"{name}: {thing.__name__} has no {part}")
+        is_module = isinstance(thing, ModuleType) and not hasattr(thing, part)
+        thing = importlib.import_module(f"{thing.__name__}.{part}") if is_module else getattr(thing, part)
+    return thing
+
+
+def overrides() -> Iterator[tuple[str, Any, Any]]:
+    """Every method of upstream's that a class of ours overrides: its name, upstream's and ours."""
+    for module, tree in modules().items():
+        alias = aliases(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and any(_is_one_of(base, alias) for base in node.bases):
+                cls = getattr(importlib.import_module(module), node.name)
+                for base in (base for base in cls.__mro__ if is_upstream(base.__module__)):
+                    for name in vars(cls).keys() & vars(base).keys() - _EVERYWHERE - {"__init__"}:
+                        yield f"{base.__module__}:{base.__qualname__}.{name}", vars(base)[name], vars(cls)[name]
+
+
+def source(name: str) -> str:
+    """The source of a module, class or function; a module's without importing it."""
+    if ":" not in name:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise ImportError(f"no module {name}", name=name)
+        return Path(spec.origin).read_text(encoding="utf-8")
+    thing = resolve(name)
+    return inspect.getsource(inspect.unwrap(thing))
