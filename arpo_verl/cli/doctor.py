@@ -1,4 +1,5 @@
-"""`arpo-verl doctor`: what is installed and registered, which tasks can run here, and what to do about the rest."""
+"""`arpo-verl doctor`: what is installed and registered, which tasks can run here, how much a recipe will take, and what
+to do about the rest."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from arpo_verl.cli.checks.finding import Finding
 from arpo_verl.cli.checks.machine import check_embedded_desktop, check_machine
 from arpo_verl.cli.checks.packages import check_osworld, check_registrations, check_versions
 from arpo_verl.cli.options import add_environment_options, build_environment
+from arpo_verl.errors import ConfigError
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -16,9 +18,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "doctor",
         help="check this machine, or tasks against it, and say what to do",
-        description="Checks this machine or, with --task-dir, whether it can run each task there and what is missing. "
-        "The exit status is 0 when nothing required is missing and every task can run.",
+        description="Checks this machine; with --task-dir, whether it can run each task there and what is missing; with "
+        "--recipe, how much memory and disk a run will take. The exit status is 0 when nothing required is missing, every "
+        "task can run, and all of the recipe fits.",
     )
+    sizes = parser.add_argument_group("a recipe instead of the machine")
+    sizes.add_argument("--recipe", metavar="NAME", help="as `arpo-verl recipes list` names it, or a YAML file")
+    sizes.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="what the training command will override")
+    sizes.add_argument("--node-gb", type=float, help="host memory of a node that trains; this machine's if it has GPUs")
+    sizes.add_argument("--gpu-gb", type=float, help="memory of one GPU; this machine's, or 80")
     tasks = parser.add_argument_group("tasks instead of the machine")
     tasks.add_argument("--task-dir", metavar="DIR", help="a folder of task files, or an index such as test_all.json")
     form = tasks.add_mutually_exclusive_group()
@@ -30,6 +38,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print every finding; 0 when nothing required is missing."""
+    if args.recipe is not None:
+        return _check_recipe(args)
+    if args.overrides:
+        raise ConfigError(f"{' '.join(args.overrides)}: overrides are of a recipe; name it by --recipe")
     return _check_tasks(args) if args.task_dir is not None else _check_machine()
 
 
@@ -40,6 +52,14 @@ def _check_tasks(args: argparse.Namespace) -> int:
     write = tasks.as_json if args.json else tasks.as_markdown if args.markdown else tasks.as_text
     print(write(reports))
     return 0 if all(report.ok for report in reports) else 1
+
+
+def _check_recipe(args: argparse.Namespace) -> int:
+    from arpo_verl.cli.checks.recipe import check_recipe_fits
+
+    findings = check_recipe_fits(args.recipe, args.overrides, args.node_gb, args.gpu_gb)
+    _print(findings)
+    return 0 if all(finding.ok for finding in findings) else 1
 
 
 def _check_machine() -> int:

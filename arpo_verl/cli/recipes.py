@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from arpo_verl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 PACKAGE = "arpo_verl.recipes"
 DEFAULTS = re.compile(r"^defaults:\n((?:  - .*\n)+)", re.M)
@@ -40,6 +44,24 @@ def describe_recipes() -> dict[str, str]:
     folder = recipes_folder()
     paths = sorted(folder.rglob("*.yaml"), key=lambda path: (len(path.relative_to(folder).parts), path))
     return {str(path.relative_to(folder).with_suffix("")): _first_sentence(path.read_text("utf-8")) for path in paths}
+
+
+def compose_recipe(recipe: Path, overrides: Sequence[str]) -> DictConfig:
+    """A recipe as the trainer composes it.
+
+    Raises:
+        ConfigError: it is no recipe's file, or does not compose.
+    """
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+
+    if not recipe.is_file():
+        raise ConfigError(f"--recipe must be a recipe's YAML file, got {recipe}")
+    try:
+        with initialize_config_dir(str(recipe.parent.absolute()), version_base=None):
+            return compose(recipe.stem, overrides=["hydra.searchpath=[pkg://verl.trainer.config]", *overrides])
+    except HydraException as error:
+        raise ConfigError(f"--recipe {recipe} must compose over veRL's configuration: {error}") from error
 
 
 def copy_recipe(name: str, folder: Path) -> Path:

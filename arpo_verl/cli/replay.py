@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tqdm import tqdm
 
+from arpo_verl.cli.recipes import compose_recipe
 from arpo_verl.errors import ConfigError, ReplayError
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 GIB = 1024**3
 MERGE_MEMORY_BYTES = GIB
@@ -144,7 +141,7 @@ def seed(args: argparse.Namespace) -> int:
     from arpo_verl.replay.store.success_store import SuccessStore
 
     _require_new(args.out)
-    recipe = _compose(args.recipe, args.overrides)
+    recipe = compose_recipe(args.recipe, args.overrides)
     config = build_config(ReplayConfig, "replay", recipe.replay)
     policy, store = SeedPolicy.of_recipe(recipe), SuccessStore.of_config(config)
     episodes = (episode for source in args.sources for episode in read_episodes(source))
@@ -159,20 +156,6 @@ def seed(args: argparse.Namespace) -> int:
         f"{report.stored} with log-probs; train on them with replay.seed_from={args.out}"
     )
     return 0
-
-
-def _compose(recipe: Path, overrides: Sequence[str]) -> DictConfig:
-    """The recipe as the trainer composes it."""
-    from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
-
-    if not recipe.is_file():
-        raise ConfigError(f"--recipe must be a recipe's YAML file, got {recipe}")
-    try:
-        with initialize_config_dir(str(recipe.parent.absolute()), version_base=None):
-            return compose(recipe.stem, overrides=["hydra.searchpath=[pkg://verl.trainer.config]", *overrides])
-    except HydraException as error:
-        raise ConfigError(f"--recipe {recipe} must compose over veRL's configuration: {error}") from error
 
 
 def _decoder(model: str | None) -> Any:

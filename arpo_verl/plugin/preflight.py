@@ -15,6 +15,8 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.provider_checks import check_provider
 from arpo_verl.environments.providers import PROVIDERS
 from arpo_verl.errors import ConfigError, TaskError
+from arpo_verl.plugin.combinations import check_combinations
+from arpo_verl.plugin.recipe_footprint import model_shape
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.replay.config import NONE, ReplayConfig, check_one_correction, check_sampler
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest
@@ -51,6 +53,7 @@ def check_recipe(config: DictConfig) -> None:
     check_pixel_limits(config.data.get("mm_processor_kwargs") or {})
     if config.actor_rollout_ref.rollout.name == "vllm":
         _check_image_limit(config, agent)
+    check_combinations(config, model_shape(str(config.actor_rollout_ref.model.path)))
     if _is_local_model(config):
         _check_lengths(config, agent, environment)
         if replay.enable and replay.seed_from is not None:

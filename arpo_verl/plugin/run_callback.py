@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from arpo_verl.errors import ArpoError
 from arpo_verl.plugin.preflight import check_recipe, joins_cluster
+from arpo_verl.plugin.recipe_footprint import reckon_recipe
 from arpo_verl.records.layout import METRICS_FILE
 from arpo_verl.records.metrics import keep_earlier_metrics
 from arpo_verl.records.run_summary import format_summary, summarize_run
@@ -33,6 +34,7 @@ class RunCallback(Callback):
         """Refuse a recipe that cannot run, before Ray, the model or a desktop starts; log into the run's folder."""
         try:
             check_recipe(config)
+            print(reckon_recipe(config) or f"no figures: the shape of {config.actor_rollout_ref.model.path} is unknown here")
         except ArpoError as error:
             # Hydra turns a callback's exceptions into warnings; an exit it lets pass.
             raise SystemExit(f"arpo_verl: {error}") from error

@@ -1,0 +1,49 @@
+"""How much a recipe will take, and whether it could be started here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from arpo_verl.cli.checks.finding import Finding
+from arpo_verl.cli.recipes import compose_recipe, recipes_folder
+from arpo_verl.errors import ArpoError
+
+
+def check_recipe_fits(
+    name: str, overrides: Sequence[str], node_gb: float | None = None, gpu_gb: float | None = None
+) -> list[Finding]:
+    """Print what the recipe takes; what does not fit, and what a start would refuse, are the findings.
+
+    Args:
+        name: one of the recipes that came with the package, or a YAML file.
+        overrides: as the trainer's command line takes them.
+        node_gb, gpu_gb: host memory of a node that trains, and of one of its GPUs, in GB; None: as here.
+
+    Raises:
+        ConfigError: there is no such recipe, or it does not compose.
+    """
+    from arpo_verl.plugin.preflight import check_recipe
+    from arpo_verl.plugin.recipe_footprint import reckon_recipe
+
+    path = Path(name) if name.endswith(".yaml") else recipes_folder() / f"{name}.yaml"
+    config = compose_recipe(path, overrides)
+    report = reckon_recipe(config, memory_bytes=_bytes(node_gb), gpu_bytes=_bytes(gpu_gb))
+    findings = []
+    if report is None:
+        model = config.actor_rollout_ref.model.path
+        remedy = "give a folder with its config.json by actor_rollout_ref.model.path, or download it first"
+        findings.append(Finding("figures", False, f"the shape of {model} is not known here", remedy))
+    else:
+        print("\n".join(report.lines))
+        findings += [Finding("does not fit", False, problem.what, problem.remedy) for problem in report.problems]
+    try:
+        check_recipe(config)
+    except ArpoError as error:
+        what, _, remedy = str(error).partition("; ")
+        return [*findings, Finding("refused at its start", False, what, remedy)]
+    return [*findings, Finding("recipe", True, "passes every check that is made before a start")]
+
+
+def _bytes(gb: float | None) -> int | None:
+    return None if gb is None else int(gb * 10**9)

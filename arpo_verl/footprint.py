@@ -1,0 +1,516 @@
+"""How much a run will take, reckoned before anything starts: tokens, host memory, GPU memory, disk. Pure arithmetic.
+
+Every figure is of the worst case: all episodes use all their screenshots and write replies of full length. Bytes are
+counted from shapes as veRL 0.9.1 makes them; processes themselves (Ray, veRL and vLLM take 1 to 3 GB each) are not.
+`plugin/recipe_footprint.py` reads `Run` and `Machine` from a composed recipe and this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from arpo_verl.types import Size
+
+GB = 10**9
+FP32, BF16 = 4, 2
+# AdamW: two moments a parameter, in fp32.
+ADAM_BYTES = 2 * FP32
+# What CUDA, NCCL and, in vLLM, CUDA graphs hold on a GPU beside all that is counted here; an assumption.
+GPU_RESERVE_BYTES = 3 * GB
+# Of a trajectory's pixel values while a rollout worker makes them: measured 2.25 GB for 15 screenshots of 1080p, 0.76 GB.
+PROCESSING_FACTOR = 3
+# Tokens of the chat template around one screenshot and one reply.
+TURN_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class Model:
+    """The shape of a Qwen-VL policy."""
+
+    num_parameters: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    tied_embeddings: bool
+    """Whether the output matrix is the input's: Hugging Face's `tie_word_embeddings`."""
+    vision_hidden_size: int
+    vision_layers: int
+    vision_intermediate_size: int
+    patch_size: int
+    """Side of a patch in pixels."""
+    merge_size: int
+    """Patches along the side of a visual token."""
+    temporal_patch_size: int = 2
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, Any], num_parameters: int) -> Model:
+        """Read it from a `config.json` of Qwen2.5-VL or Qwen3-VL, of this or an older version of Transformers.
+
+        Raises:
+            KeyError: it is another family's.
+        """
+        # Before Transformers 4.52 the text model's fields lay at the top.
+        text, vision = {**config, **config.get("text_config", {})}, config["vision_config"]
+        hidden_size, num_heads = text["hidden_size"], text["num_attention_heads"]
+        return cls(
+            num_parameters=num_parameters,
+            hidden_size=hidden_size,
+            num_layers=text["num_hidden_layers"],
+            num_heads=num_heads,
+            num_kv_heads=text.get("num_key_value_heads") or num_heads,
+            head_dim=text.get("head_dim") or hidden_size // num_heads,
+            intermediate_size=text["intermediate_size"],
+            vocab_size=text["vocab_size"],
+            tied_embeddings=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
+            vision_hidden_size=vision["hidden_size"],
+            vision_layers=vision["depth"],
+            vision_intermediate_size=vision["intermediate_size"],
+            patch_size=vision["patch_size"],
+            merge_size=vision["spatial_merge_size"],
+            temporal_patch_size=vision.get("temporal_patch_size", 2),
+        )
+
+    @property
+    def sequence_parallel_sizes(self) -> list[int]:
+        """Sizes by which Ulysses can split a sequence, as veRL's `apply_monkey_patch` asks: heads are shared out evenly,
+        and key-value heads are shared out or repeated."""
+        kv = self.num_kv_heads
+        return [n for n in range(1, self.num_heads + 1) if self.num_heads % n == 0 and (kv % n == 0 or n % kv == 0)]
+
+
+# Those that the recipes name, as their `config.json` on the model hub has them.
+_QWEN25_VL_7B = Model(
+    num_parameters=8_292_166_656,
+    hidden_size=3584,
+    num_layers=28,
+    num_heads=28,
+    num_kv_heads=4,
+    head_dim=128,
+    intermediate_size=18944,
+    vocab_size=152064,
+    tied_embeddings=False,
+    vision_hidden_size=1280,
+    vision_layers=32,
+    vision_intermediate_size=3420,
+    patch_size=14,
+    merge_size=2,
+)
+KNOWN_MODELS = {
+    "ByteDance-Seed/UI-TARS-1.5-7B": _QWEN25_VL_7B,
+    "Qwen/Qwen2.5-VL-7B-Instruct": _QWEN25_VL_7B,
+    "Qwen/Qwen3-VL-8B-Instruct": Model(
+        num_parameters=8_767_123_696,
+        hidden_size=4096,
+        num_layers=36,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        intermediate_size=12288,
+        vocab_size=151936,
+        tied_embeddings=False,
+        vision_hidden_size=1152,
+        vision_layers=27,
+        vision_intermediate_size=4304,
+        patch_size=16,
+        merge_size=2,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """vLLM, as the recipe sets it up."""
+
+    tensor_parallel_size: int
+    gpu_memory_utilization: float
+    max_num_batched_tokens: int
+    max_model_len: int
+    image_cache_bytes: int
+    num_gpus: int
+    """On which it generates while the policy is trained, or in turns with it."""
+    gpus_of_training_node: int
+    """Of the GPUs of a node that trains, those that hold an engine too."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What in a composed recipe decides how much it takes."""
+
+    recipe: str
+    model_name: str
+    model: Model
+    image: Size
+    """A screenshot in pixels, as the processor resizes it."""
+    max_screenshots: int
+    max_replies: int
+    max_reply_tokens: int
+    instruction_tokens: int
+    """The prompt without its screenshot; an estimate."""
+    max_sequence_tokens: int
+    """`data.max_prompt_length` and `data.max_response_length` together."""
+    tasks_per_step: int
+    rollouts_per_task: int
+    tasks_per_fetch: int
+    """What the trainer's processes get at once: a step's tasks, in separate_async an update's."""
+    batches_in_queue: int
+    """Batches that are in TransferQueue at once: 1, and those that an asynchronous trainer is ahead."""
+    is_async: bool
+    num_nodes: int
+    """That train."""
+    num_rollout_nodes: int
+    """That only generate."""
+    gpus_per_node: int
+    on_gpus: bool
+    sequence_parallel_size: int
+    micro_batch_size: int
+    offloads_weights: bool
+    offloads_optimizer: bool
+    keeps_copies: bool
+    """Whether the trainer keeps two copies of the weights in host memory, for several updates a step."""
+    rollout_workers: int
+    num_desktops: int
+    desktop_bytes: int
+    store_bytes: int
+    checkpoints_kept: int | None
+    engine: Engine | None
+    """None: not vLLM."""
+
+    @property
+    def num_gpus(self) -> int:
+        """That train."""
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def num_nodes_with_gpus(self) -> int:
+        return self.num_nodes + self.num_rollout_nodes
+
+    @property
+    def rollouts_per_step(self) -> int:
+        return self.tasks_per_step * self.rollouts_per_task
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a node that trains has; None where it is not known."""
+
+    memory_bytes: int | None = None
+    gpu_bytes: int | None = None
+    disk_bytes: int | None = None
+
+
+# --- One episode -------------------------------------------------------------------------------------------------
+
+
+def screenshot_tokens(model: Model, image: Size) -> int:
+    """Visual tokens of one screenshot."""
+    side = model.patch_size * model.merge_size
+    return (image.width // side) * (image.height // side)
+
+
+def pixel_bytes(model: Model, image: Size) -> int:
+    """Pixel values of one screenshot: a row of float32 a patch, with the image repeated in time."""
+    patches = (image.width // model.patch_size) * (image.height // model.patch_size)
+    return patches * 3 * model.temporal_patch_size * model.patch_size**2 * FP32
+
+
+def sequence_tokens(run: Run, screenshots: int, reply_tokens: int) -> int:
+    """Tokens of an episode's one sequence.
+
+    Args:
+        screenshots: how many it was shown.
+        reply_tokens: of all its replies together.
+    """
+    shown = screenshots * (screenshot_tokens(run.model, run.image) + TURN_TOKENS)
+    return run.instruction_tokens + shown + reply_tokens
+
+
+def longest_sequence(run: Run) -> int:
+    """Tokens of the longest episode: every screenshot, every reply at its limit; not yet cut at the token limits."""
+    return sequence_tokens(run, run.max_screenshots, run.max_replies * run.max_reply_tokens)
+
+
+def trajectory_bytes(run: Run) -> int:
+    """Pixel values of an episode that used all its screenshots."""
+    return run.max_screenshots * pixel_bytes(run.model, run.image)
+
+
+# --- A node's host memory and disk -------------------------------------------------------------------------------
+
+
+def rows_per_rank(run: Run) -> int:
+    """Trajectories that one training process gets at once; those that share a sequence get the same."""
+    groups = max(1, run.num_gpus // run.sequence_parallel_size)
+    return -(-run.tasks_per_fetch * run.rollouts_per_task // groups)
+
+
+def host_memory(run: Run) -> dict[str, int]:
+    """Bytes on a node that trains, by what holds them."""
+    queued = run.batches_in_queue * run.rollouts_per_step * trajectory_bytes(run)
+    ranks, rows = run.gpus_per_node, rows_per_rank(run)
+    parameters = run.model.num_parameters
+    parts = {
+        "pixel values waiting in TransferQueue": queued // run.num_nodes_with_gpus,
+        f"pixel values fetched: {ranks} ranks x {rows} trajectories": ranks * rows * trajectory_bytes(run),
+        "rollout workers, an episode each in processing": PROCESSING_FACTOR
+        * trajectory_bytes(run)
+        * min(-(-run.rollout_workers // run.num_nodes_with_gpus), run.batches_in_queue * run.tasks_per_step),
+    }
+    if run.on_gpus:
+        states = FP32 * run.offloads_weights + ADAM_BYTES * run.offloads_optimizer
+        states += 2 * FP32 * run.keeps_copies
+        if states:
+            parts["weights and optimizer, offloaded or copied"] = states * parameters // run.num_nodes
+    else:
+        parts["weights, gradients, optimizer"] = training_state_bytes(parameters)
+    if run.engine is not None:
+        engines = run.engine.gpus_of_training_node // run.engine.tensor_parallel_size
+        parts[f"vLLM's cache of processed images, {engines} engines"] = engines * run.engine.image_cache_bytes
+    here = -(-run.num_desktops // run.num_nodes_with_gpus)
+    parts[f"desktops: {here} x {size(run.desktop_bytes)}"] = here * run.desktop_bytes
+    parts["store of successes, at most"] = run.store_bytes
+    return parts
+
+
+def training_state_bytes(num_parameters: int) -> int:
+    """Weights, gradients and AdamW's moments, all fp32: 16 bytes a parameter, as in ZeRO's count (arXiv 1910.02054)."""
+    return num_parameters * (FP32 + FP32 + ADAM_BYTES)
+
+
+def checkpoint_bytes(run: Run) -> int:
+    """One checkpoint: weights and moments in fp32; in an asynchronous run also the queue as it stands. Beside it lies the
+    store of successes, `Run.store_bytes` at most."""
+    queue = run.batches_in_queue * run.rollouts_per_step * trajectory_bytes(run) if run.is_async else 0
+    return run.model.num_parameters * (FP32 + ADAM_BYTES) + queue
+
+
+# --- A GPU's memory ----------------------------------------------------------------------------------------------
+
+
+def layer_activation_bytes(tokens: int, hidden_size: int, intermediate_size: int, mlp_tensors: int = 4) -> int:
+    """What one transformer layer keeps in bf16 for its backward pass, attention by FlashAttention.
+
+    For a layer of GPT's (mlp_tensors 2, four times hidden_size) these are 32 of the 34 bytes a token and hidden unit that
+    Korthikanti et al. count (arXiv 2205.05198, equation 2, without the attention scores); the other two are masks of a
+    dropout that there is none of here. SwiGLU keeps four tensors of the MLP.
+    """
+    return tokens * BF16 * (8 * hidden_size + mlp_tensors * intermediate_size)
+
+
+def update_memory(run: Run) -> dict[str, int]:
+    """Bytes on one GPU at the height of an update, with gradient checkpointing: computed, not measured."""
+    model, tokens = run.model, min(longest_sequence(run), run.max_sequence_tokens) * run.micro_batch_size
+    local = -(-tokens // run.sequence_parallel_size)
+    # Each process embeds all screenshots of its sequences; only then is the sequence split.
+    patches = run.micro_batch_size * run.max_screenshots * screenshot_tokens(model, run.image) * model.merge_size**2
+    layer = layer_activation_bytes(local, model.hidden_size, model.intermediate_size)
+    vision_layer = layer_activation_bytes(patches, model.vision_hidden_size, model.vision_intermediate_size)
+    checkpoints = BF16 * model.num_layers * local * model.hidden_size
+    vision_checkpoints = BF16 * model.vision_layers * patches * model.vision_hidden_size
+    embeddings = (1 if model.tied_embeddings else 2) * model.vocab_size * model.hidden_size
+    in_layer = (model.num_parameters - embeddings) // model.num_layers
+    return {
+        "weights, a share of fp32": FP32 * model.num_parameters // run.num_gpus,
+        "gradients, a share of fp32": FP32 * model.num_parameters // run.num_gpus,
+        "optimizer, a share": ADAM_BYTES * model.num_parameters // run.num_gpus,
+        "gathered weights, two layers and the largest matrix": BF16
+        * (2 * in_layer + model.vocab_size * model.hidden_size),
+        "activations, language model": checkpoints + layer,
+        "activations, image encoder": vision_checkpoints + vision_layer,
+        # In bf16, and their gradient.
+        "logits": 2 * BF16 * local * model.vocab_size,
+        "CUDA and NCCL (assumed)": GPU_RESERVE_BYTES,
+    }
+
+
+def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int) -> int:
+    """Keys and values of one token in bf16; for OPT-13B the 800 KB of the PagedAttention paper (arXiv 2309.06180)."""
+    return 2 * num_layers * num_kv_heads * head_dim * BF16
+
+
+def kv_cache_tokens(run: Run, engine: Engine, gpu_bytes: int) -> int:
+    """Tokens that one engine's KV cache holds, once weights and the largest batch have their memory: computed."""
+    model, split = run.model, engine.tensor_parallel_size
+    batch, patches = engine.max_num_batched_tokens, engine.max_num_batched_tokens * model.merge_size**2
+    working = layer_activation_bytes(batch, model.hidden_size, model.intermediate_size // split)
+    working += layer_activation_bytes(patches, model.vision_hidden_size, model.vision_intermediate_size)
+    free = engine.gpu_memory_utilization * gpu_bytes - BF16 * model.num_parameters / split
+    free -= working + GPU_RESERVE_BYTES
+    per_token = kv_bytes_per_token(model.num_layers, model.num_kv_heads, model.head_dim)
+    return max(0, int(free / (per_token / min(split, model.num_kv_heads))))
+
+
+def episodes_per_engine(run: Run, engine: Engine) -> int:
+    """Episodes that take turns on one engine: as many as there are desktops, at most."""
+    num_engines = max(1, engine.num_gpus // engine.tensor_parallel_size)
+    return -(-min(run.num_desktops, run.batches_in_queue * run.rollouts_per_step) // num_engines)
+
+
+# --- The report --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What does not fit, and which options change that."""
+
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run will take, for people to read."""
+
+    lines: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+    def __str__(self) -> str:
+        problems = [f"does not fit: {problem.what}\n  -> {problem.remedy}" for problem in self.problems]
+        return "\n".join([*self.lines, *problems])
+
+
+def size(num_bytes: float) -> str:
+    """In GB or MB, with as many digits as say something."""
+    if num_bytes < GB:
+        return f"{num_bytes / 10**6:.0f} MB"
+    return f"{num_bytes / GB:,.{0 if num_bytes >= 20 * GB else 1}f} GB"
+
+
+def reckon(run: Run, machine: Machine) -> Report:
+    """Reckon everything for a run on nodes like this machine."""
+    lines = [f"{run.recipe} with {run.model_name} ({run.model.num_parameters / GB:.3g} B parameters), computed:"]
+    problems: list[Problem] = []
+    for section in (_episode, _host, _gpu, _engine, _disk):
+        section(run, machine, lines, problems)
+    return Report(tuple(lines), tuple(problems))
+
+
+def _line(subject: str, amount: str) -> str:
+    return f"  {subject:<55} {amount}"
+
+
+def _table(title: str, parts: Mapping[str, int], lines: list[str], there: str) -> int:
+    total = sum(parts.values())
+    lines.append(title)
+    lines += [f"  {subject:<55} {size(amount):>10}" for subject, amount in parts.items()]
+    lines.append(f"  {'together':<55} {size(total):>10} {there}")
+    return total
+
+
+def _episode(run: Run, machine: Machine, lines: list[str], problems: list[Problem]) -> None:
+    tokens, longest = screenshot_tokens(run.model, run.image), longest_sequence(run)
+    rounds = -(-run.rollouts_per_step // run.num_desktops)
+    lines += [
+        "an episode at its longest, and a step",
+        _line("screenshot", f"{run.image.width} x {run.image.height} pixels, {tokens:,} tokens"),
+        _line(f"visual tokens of {run.max_screenshots} screenshots", f"{run.max_screenshots * tokens:,}"),
+        _line("longest sequence", f"{longest:,} tokens; {run.max_sequence_tokens:,} allowed"),
+        _line("its pixel values, float32", size(trajectory_bytes(run))),
+        _line(
+            f"a step's {run.rollouts_per_step} episodes on {run.num_desktops} desktops",
+            f"in {rounds} round{'s' * (rounds > 1)}; pixel values {size(run.rollouts_per_step * trajectory_bytes(run))}",
+        ),
+    ]
+    if longest > run.max_sequence_tokens:
+        problems.append(
+            Problem(
+                f"an episode of {longest:,} tokens in {run.max_sequence_tokens:,}; longer ones end as token_limit",
+                "raise data.max_response_length (and rollout.max_model_len), or lower gui_agent.max_reply_tokens or "
+                "gui_agent.max_screenshots",
+            )
+        )
+
+
+def _host(run: Run, machine: Machine, lines: list[str], problems: list[Problem]) -> None:
+    here = "" if machine.memory_bytes is None else f"of {size(machine.memory_bytes)}"
+    total = _table("host memory of a node that trains", host_memory(run), lines, here)
+    if machine.memory_bytes is not None and total > machine.memory_bytes:
+        remedies = ["lower data.train_batch_size, gui_agent.max_screenshots or data.mm_processor_kwargs.max_pixels"]
+        if run.sequence_parallel_size > 1:
+            remedies.append("halve ulysses_sequence_parallel_size: each rank gets half as many trajectories")
+        remedies += ["host desktops on other nodes", "take more nodes"]
+        problems.append(
+            Problem(f"{size(total)} of host memory in a node of {size(machine.memory_bytes)}", "; ".join(remedies))
+        )
+
+
+def _gpu(run: Run, machine: Machine, lines: list[str], problems: list[Problem]) -> None:
+    if not run.on_gpus:
+        return
+    parts = update_memory(run)
+    gpu = machine.gpu_bytes
+    total = _table("memory of a GPU in the update", parts, lines, "" if gpu is None else f"of {size(gpu)}")
+    if gpu is not None and total > gpu:
+        sizes = ", ".join(map(str, run.model.sequence_parallel_sizes))
+        problems.append(
+            Problem(
+                f"{size(total)} in a GPU of {size(gpu)}, in the update",
+                "lower data.mm_processor_kwargs.max_pixels or gui_agent.max_screenshots; raise "
+                f"actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size (this model: {sizes}); set "
+                "actor_rollout_ref.actor.entropy_from_logits_with_chunking=true",
+            )
+        )
+
+
+def _engine(run: Run, machine: Machine, lines: list[str], problems: list[Problem]) -> None:
+    engine = run.engine
+    if engine is None:
+        return
+    episodes = episodes_per_engine(run, engine)
+    # vLLM keeps them in the model's own precision.
+    need = episodes * trajectory_bytes(run) // 2
+    lines += [
+        f"a vLLM engine of {engine.tensor_parallel_size} GPUs, with {episodes} episodes at once",
+        _line("processed images of these", f"{size(need)}; its cache has {size(engine.image_cache_bytes)}"),
+    ]
+    if need > engine.image_cache_bytes:
+        gib = -(-need // 2**30)
+        problems.append(
+            Problem(
+                f"{size(need)} of processed images in vLLM's cache of {size(engine.image_cache_bytes)}: every turn "
+                "processes all of its images again",
+                f"set actor_rollout_ref.rollout.engine_kwargs.vllm.mm_processor_cache_gb={gib}",
+            )
+        )
+    if machine.gpu_bytes is None:
+        return
+    longest = min(longest_sequence(run), run.max_sequence_tokens)
+    tokens = kv_cache_tokens(run, engine, machine.gpu_bytes)
+    lines.append(_line("KV cache", f"{tokens:,} tokens: {tokens // longest} episodes at their longest"))
+    if tokens < engine.max_model_len:
+        problems.append(
+            Problem(
+                f"a KV cache of {tokens:,} tokens, fewer than rollout.max_model_len ({engine.max_model_len:,})",
+                "raise rollout.gpu_memory_utilization or rollout.tensor_model_parallel_size, or lower "
+                "rollout.max_num_batched_tokens",
+            )
+        )
+    elif tokens // longest < episodes:
+        problems.append(
+            Problem(
+                f"{episodes} episodes at their longest in a KV cache for {tokens // longest}; vLLM then drops some "
+                "histories and prefills them again",
+                "raise rollout.gpu_memory_utilization or rollout.tensor_model_parallel_size, if prefill takes long",
+            )
+        )
+
+
+def _disk(run: Run, machine: Machine, lines: list[str], problems: list[Problem]) -> None:
+    one, kept = checkpoint_bytes(run), run.checkpoints_kept
+    # The new one is written before the oldest goes.
+    total = one if kept is None else (kept + 1) * one
+    held = "all kept" if kept is None else f"{size(total)} while one more than {kept} is written"
+    lines += ["disk", _line("checkpoints", f"{size(one)} each, {held}")]
+    lines.append(_line("store of successes in each, at most", size(run.store_bytes)))
+    if machine.disk_bytes is not None and total > machine.disk_bytes:
+        problems.append(
+            Problem(
+                f"checkpoints of {size(total)} on a disk with {size(machine.disk_bytes)} free",
+                "put run_dir on a larger disk, or lower trainer.max_actor_ckpt_to_keep",
+            )
+        )

@@ -1,0 +1,114 @@
+"""Options of veRL's own that cannot work together, or that nothing reads: refused before anything starts.
+
+Each rests on a line of veRL 0.9.1; `tests/plugin/test_combinations.py` runs those lines, and fails where an upgrade mends
+one, so that its refusal can go.
+"""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from arpo_verl.config import require
+from arpo_verl.footprint import Model
+from arpo_verl.plugin.recipe_footprint import sequence_parallel_size
+from arpo_verl.rollout.config import GuiAgentConfig
+
+_FSDP = "actor_rollout_ref.actor.fsdp_config"
+
+
+def check_combinations(config: DictConfig, agent: GuiAgentConfig, model: Model | None) -> None:
+    """Refuse what cannot work.
+
+    Args:
+        config: the composed recipe.
+        agent: its section `gui_agent`.
+        model: the policy's shape; None where it is not known, and what depends on it is veRL's to refuse.
+
+    Raises:
+        ConfigError: the first combination that cannot work, with the way out.
+    """
+    _check_offload(config)
+    require(
+        not config.actor_rollout_ref.actor.get("freeze_vision_tower", False),
+        "actor_rollout_ref.actor.freeze_vision_tower",
+        "false: nothing in veRL 0.9.1's FSDP trainer reads it, so the image encoder would be trained all the same",
+        True,
+        "to save memory lower data.mm_processor_kwargs.max_pixels",
+    )
+    if model is not None:
+        _check_fused_kernels(config, model)
+        _check_sequence_parallel(config, model)
+    if config.actor_rollout_ref.rollout.name == "vllm":
+        _check_image_limit(config, agent)
+
+
+def _check_offload(config: DictConfig) -> None:
+    """With several updates a step, veRL scores each batch by the weights that the step began with.
+
+    It saves the newer weights, restores the older, scores, and restores the newer (`PPOTrainerSeparateAsync`,
+    `_compute_old_log_prob`). `fsdp2_sharded_save_to_cpu` saves by `.cpu()`, which copies nothing of what lies in host
+    memory: the copy is the weights themselves, the older overwrite it, and the update before is lost.
+    """
+    actor, trainer = config.actor_rollout_ref.actor, config.trainer
+    correction = config.algorithm.get("rollout_correction") or {}
+    saves = (
+        trainer.v1.trainer_mode == "separate_async"
+        and trainer.v1.separate_async.parameter_sync_step > 1
+        and not correction.get("bypass_mode", False)
+    )
+    if not saves or actor.strategy != "fsdp2" or trainer.device == "cpu":
+        return
+    for option in ("param_offload", "offload_policy"):
+        require(
+            not actor.fsdp_config[option],
+            f"{_FSDP}.{option}",
+            "false with trainer_mode=separate_async and several updates a step, all of which but the last would be lost",
+            True,
+            "set it to false, or take actor_rollout_ref.actor.strategy=fsdp, which copies; optimizer_offload may stay true",
+        )
+
+
+def _check_fused_kernels(config: DictConfig, model: Model) -> None:
+    """FSDP2 shards an output matrix of its own by itself (`_select_fsdp2_wrap_targets`), and the fused forward multiplies
+    by it without calling it (`forward_with_torch_backend`): a DTensor by a Tensor."""
+    refused = config.actor_rollout_ref.actor.strategy == "fsdp2" and not model.tied_embeddings
+    require(
+        not (refused and config.actor_rollout_ref.model.use_fused_kernels),
+        "actor_rollout_ref.model.use_fused_kernels",
+        "false with actor.strategy=fsdp2 and a policy whose output matrix is its own: the first update would end with "
+        "`mixed torch.Tensor and DTensor`",
+        True,
+        "for memory set actor_rollout_ref.actor.entropy_from_logits_with_chunking=true, or lower "
+        "data.mm_processor_kwargs.max_pixels",
+    )
+
+
+def _check_sequence_parallel(config: DictConfig, model: Model) -> None:
+    """As `apply_monkey_patch` and `FSDPEngine` will ask, in the workers."""
+    size, name = sequence_parallel_size(config), f"{_FSDP}.ulysses_sequence_parallel_size"
+    sizes, gpus = model.sequence_parallel_sizes, config.trainer.nnodes * config.trainer.n_gpus_per_node
+    heads = f"{model.num_heads} attention heads and {model.num_kv_heads} key-value heads"
+    fitting = [n for n in sizes if gpus % n == 0]
+    expected = f"one of {', '.join(map(str, fitting))}: what splits this policy's {heads}, and {gpus} GPUs"
+    require(size in fitting, name, expected, size)
+    require(
+        size == 1 or config.actor_rollout_ref.model.use_remove_padding,
+        "actor_rollout_ref.model.use_remove_padding",
+        f"true with {name}={size}",
+        False,
+    )
+
+
+def _check_image_limit(config: DictConfig, agent: GuiAgentConfig) -> None:
+    """vLLM refuses a request with more images than its limit, and the session would be dropped."""
+    limits = config.actor_rollout_ref.rollout.engine_kwargs.vllm.get("limit_mm_per_prompt") or {}
+    if "image" not in limits:
+        return  # vLLM's own limit is 999
+    limit = limits["image"]
+    require(
+        isinstance(limit, int) and limit >= agent.max_turns,
+        "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image",
+        f"at least the {agent.max_turns} screenshots of an episode",
+        limit,
+        f"set gui_agent.max_screenshots={agent.max_turns}, which the recipe takes it from",
+    )

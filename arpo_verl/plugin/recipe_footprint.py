@@ -1,0 +1,226 @@
+"""From a composed recipe and this machine to what `arpo_verl/footprint.py` reckons with."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from omegaconf import DictConfig
+
+from arpo_verl.config import build_config
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.environments.providers import PROVIDERS
+from arpo_verl.footprint import BF16, FP32, GB, KNOWN_MODELS, Engine, Machine, Model, Report, Run, reckon
+from arpo_verl.plugin.sections import plain_section
+from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.prompts import build_messages
+from arpo_verl.rollout.vision import ImageGeometry
+
+# The smallest GPU that a 7B policy with histories of 64K tokens is trained on, where this machine has none to ask.
+ASSUMED_GPU_BYTES = 80 * GB
+# An instruction of OSWorld's, and characters of English a token.
+INSTRUCTION_CHARACTERS, CHARACTERS_PER_TOKEN = 200, 4
+# Measured: docs/desktop-pool.md.
+EMBEDDED_DESKTOP_BYTES, WORKER_BYTES = 64 * 10**6, 219 * 10**6
+# QEMU's own, beside what the machine is given.
+QEMU_BYTES = 750 * 10**6
+VLLM_CACHE_GIB = 4  # vLLM's default of mm_processor_cache_gb
+
+
+def model_folder(path: str) -> Path | None:
+    """Where a policy's files lie: a folder, or the model hub's cache of a name; None: not on this machine."""
+    folder = Path(path).expanduser()
+    if (folder / "config.json").is_file():
+        return folder
+    try:
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+
+        cached = try_to_load_from_cache(path, "config.json")
+    except (ImportError, HFValidationError):
+        return None
+    return Path(cached).parent if isinstance(cached, str) else None
+
+
+def model_shape(path: str) -> Model | None:
+    """The policy's shape: of its own files, of a model that is known by name; None where neither is."""
+    folder = model_folder(path)
+    known = KNOWN_MODELS.get(path)
+    if folder is None:
+        return known
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    try:
+        return Model.of_config(config, _num_parameters(folder, config) or (known.num_parameters if known else 0))
+    except KeyError:
+        return known
+
+
+def _num_parameters(folder: Path, config: Mapping[str, Any]) -> int:
+    """Of the weights' files, by their size and precision."""
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "")
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) // (FP32 if "32" in dtype else BF16)
+
+
+def read_run(config: DictConfig, model: Model) -> Run:
+    """What of the recipe counts.
+
+    Raises:
+        ConfigError: a section has a wrong value.
+    """
+    agent = build_config(GuiAgentConfig, "gui_agent", plain_section("gui_agent", config.gui_agent))
+    environment = build_config(EnvironmentConfig, "environment", plain_section("environment", config.environment))
+    replay = build_config(ReplayConfig, "replay", plain_section("replay", config.replay))
+    trainer, rollout, actor = config.trainer, config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
+    mode = trainer.v1.trainer_mode
+    updates = trainer.v1.separate_async.parameter_sync_step if mode == "separate_async" else 1
+    ahead = 0 if mode == "sync" else trainer.v1[mode].num_warmup_batches
+    image = _geometry(config, model).image_size(environment.screen_size)
+    on_gpus = trainer.device != "cpu"
+    messages = build_messages("x" * INSTRUCTION_CHARACTERS, kind=agent.prompt, language=agent.language, image_size=image)
+    characters = sum(len(part.get("text", "")) for message in messages for part in message["content"])
+    return Run(
+        recipe=trainer.experiment_name,
+        model_name=str(config.actor_rollout_ref.model.path),
+        model=model,
+        image=image,
+        max_screenshots=agent.max_turns,
+        max_replies=agent.max_turns,
+        max_reply_tokens=agent.max_reply_tokens,
+        instruction_tokens=characters // CHARACTERS_PER_TOKEN,
+        max_sequence_tokens=config.data.max_prompt_length + config.data.max_response_length,
+        tasks_per_step=config.data.train_batch_size,
+        rollouts_per_task=rollout.n,
+        tasks_per_fetch=config.data.train_batch_size // updates,
+        batches_in_queue=1 + ahead,
+        is_async=mode != "sync",
+        num_nodes=trainer.nnodes,
+        num_rollout_nodes=rollout.nnodes if mode == "separate_async" else 0,
+        gpus_per_node=trainer.n_gpus_per_node,
+        on_gpus=on_gpus,
+        sequence_parallel_size=sequence_parallel_size(config),
+        micro_batch_size=actor.ppo_micro_batch_size_per_gpu or 1,
+        offloads_weights=actor.fsdp_config.param_offload,
+        offloads_optimizer=actor.fsdp_config.optimizer_offload,
+        keeps_copies=updates > 1 and on_gpus,
+        rollout_workers=rollout.agent.num_workers,
+        num_desktops=environment.num_desktops,
+        desktop_bytes=_desktop_bytes(environment),
+        store_bytes=replay.capacity_bytes if replay.enable else 0,
+        checkpoints_kept=trainer.max_actor_ckpt_to_keep,
+        engine=_engine(config) if rollout.name == "vllm" else None,
+    )
+
+
+def sequence_parallel_size(config: DictConfig) -> int:
+    """Over how many GPUs the trainer splits a sequence (Ulysses); of veRL's two names the older wins where it is set."""
+    actor = config.actor_rollout_ref.actor
+    older, newer = actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size
+    return int(older if older > 1 else newer)
+
+
+def reckon_recipe(config: DictConfig, **known: int | None) -> Report | None:
+    """What a composed recipe will take on nodes like this machine; None where the policy's shape is not known.
+
+    Args:
+        config: the recipe.
+        known: fields of `Machine` that are known better than by looking at this one; None: not known.
+
+    Raises:
+        ConfigError: a section has a wrong value.
+    """
+    model = model_shape(str(config.actor_rollout_ref.model.path))
+    if model is None:
+        return None
+    known = {name: value for name, value in known.items() if value is not None}
+    return reckon(read_run(config, model), replace(read_machine(config), **known))
+
+
+def read_machine(config: DictConfig) -> Machine:
+    """This machine, where it could be a node that trains the recipe; else nothing but the GPU that is assumed."""
+    on_gpus = config.trainer.device != "cpu"
+    gpu_bytes = _gpu_bytes() if on_gpus else None
+    if on_gpus and gpu_bytes is None:
+        return Machine(gpu_bytes=ASSUMED_GPU_BYTES)
+    return Machine(_memory_bytes(), gpu_bytes, _free_bytes(Path(config.run_dir).absolute()))
+
+
+def _free_bytes(folder: Path) -> int:
+    """Of the disk that a folder is on, or will be."""
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+
+
+def _memory_bytes() -> int | None:
+    try:
+        total = re.search(r"^MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text("ascii"), re.M)
+    except OSError:
+        return None
+    return int(total[1]) * 1024 if total else None
+
+
+def _gpu_bytes() -> int | None:
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        sizes = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return min(int(size) for size in sizes) * 2**20 if sizes and all(size.isdigit() for size in sizes) else None
+
+
+def _geometry(config: DictConfig, model: Model) -> ImageGeometry:
+    """By the processor's own settings where they are here; else by Transformers' defaults."""
+    from transformers import Qwen2VLImageProcessor
+
+    settings = _processor_settings(model_folder(str(config.actor_rollout_ref.model.path)))
+    limits = {name: settings[name] for name in ("size", "min_pixels", "max_pixels") if settings.get(name) is not None}
+    processor = Qwen2VLImageProcessor(patch_size=model.patch_size, merge_size=model.merge_size, **limits)
+    kwargs = plain_section("data.mm_processor_kwargs", config.data.get("mm_processor_kwargs") or {})
+    return ImageGeometry.from_processor(SimpleNamespace(image_processor=processor), kwargs)
+
+
+def _processor_settings(folder: Path | None) -> dict[str, Any]:
+    """The image processor's, from the file in which Transformers keeps them since version 5, or before."""
+    for name in ("processor_config.json", "preprocessor_config.json") if folder else ():
+        file = Path(folder or "", name)
+        if file.is_file():
+            settings: dict[str, Any] = json.loads(file.read_text("utf-8"))
+            return settings.get("image_processor") or settings
+    return {}
+
+
+def _desktop_bytes(environment: EnvironmentConfig) -> int:
+    """Host memory of a desktop with its share of the process that drives it."""
+    worker = WORKER_BYTES // environment.desktops_per_worker
+    provider = PROVIDERS.get(environment.provider)
+    if provider is None:
+        return worker + EMBEDDED_DESKTOP_BYTES
+    if environment.provider not in ("docker", "vmware", "virtualbox"):
+        return worker  # the machine is a cloud's
+    ram = str((environment.provider_options.get("environment") or {}).get("RAM_SIZE", "4G"))
+    gib = re.fullmatch(r"(\d+)\s*G(?:B|iB)?", ram, re.I)
+    return worker + QEMU_BYTES + (int(gib[1]) if gib else 4) * 2**30
+
+
+def _engine(config: DictConfig) -> Engine:
+    rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
+    kwargs = rollout.engine_kwargs.vllm
+    apart = trainer.v1.trainer_mode == "separate_async"
+    generating = rollout.nnodes * rollout.n_gpus_per_node if apart else trainer.nnodes * trainer.n_gpus_per_node
+    return Engine(
+        tensor_parallel_size=rollout.tensor_model_parallel_size,
+        gpu_memory_utilization=rollout.gpu_memory_utilization,
+        max_num_batched_tokens=rollout.max_num_batched_tokens,
+        max_model_len=rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length,
+        image_cache_bytes=int(float(kwargs.get("mm_processor_cache_gb", VLLM_CACHE_GIB)) * 2**30),
+        num_gpus=generating,
+        gpus_of_training_node=trainer.n_gpus_per_node if config.actor_rollout_ref.hybrid_engine else 0,
+    )
+
+

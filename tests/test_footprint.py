@@ -1,0 +1,233 @@
+"""What a run will take: the arithmetic against published figures, worked examples and Hugging Face's own models."""
+
+import dataclasses
+
+import pytest
+
+from arpo_verl.footprint import (
+    BF16,
+    GB,
+    KNOWN_MODELS,
+    Engine,
+    Machine,
+    Model,
+    Run,
+    checkpoint_bytes,
+    host_memory,
+    kv_bytes_per_token,
+    kv_cache_tokens,
+    layer_activation_bytes,
+    longest_sequence,
+    pixel_bytes,
+    reckon,
+    rows_per_rank,
+    screenshot_tokens,
+    training_state_bytes,
+    trajectory_bytes,
+    update_memory,
+)
+from arpo_verl.types import Size
+
+UI_TARS = KNOWN_MODELS["ByteDance-Seed/UI-TARS-1.5-7B"]
+ENGINE = Engine(
+    tensor_parallel_size=2,
+    gpu_memory_utilization=0.6,
+    max_num_batched_tokens=16384,
+    max_model_len=65536,
+    image_cache_bytes=16 * 2**30,
+    num_gpus=16,
+    gpus_of_training_node=8,
+)
+# The paper's run: 16 tasks x 8 rollouts on 2 nodes x 8 GPUs.
+FULL = Run(
+    recipe="full",
+    model_name="UI-TARS",
+    model=UI_TARS,
+    image=Size(1932, 1092),
+    max_screenshots=15,
+    max_replies=15,
+    max_reply_tokens=1024,
+    instruction_tokens=400,
+    max_sequence_tokens=65536,
+    tasks_per_step=16,
+    rollouts_per_task=8,
+    tasks_per_fetch=16,
+    batches_in_queue=1,
+    is_async=False,
+    num_nodes=2,
+    num_rollout_nodes=0,
+    gpus_per_node=8,
+    on_gpus=True,
+    sequence_parallel_size=4,
+    micro_batch_size=1,
+    offloads_weights=True,
+    offloads_optimizer=True,
+    keeps_copies=False,
+    rollout_workers=16,
+    num_desktops=128,
+    desktop_bytes=5 * GB,
+    store_bytes=4 * GB,
+    checkpoints_kept=2,
+    engine=ENGINE,
+)
+ENOUGH = Machine(memory_bytes=2000 * GB, gpu_bytes=80 * GB, disk_bytes=1000 * GB)
+
+
+def about(value: float, share: float = 0.02):
+    return pytest.approx(value, rel=share)
+
+
+def test_a_1080p_screenshot_and_its_trajectory():
+    assert screenshot_tokens(UI_TARS, FULL.image) == 69 * 39 == 2691
+    # 138 x 78 patches of 3 colours, 2 times, 14 x 14, float32.
+    assert pixel_bytes(UI_TARS, FULL.image) == 138 * 78 * 3 * 2 * 14 * 14 * 4
+    assert trajectory_bytes(FULL) == 759_507_840
+    assert longest_sequence(FULL) == 400 + 15 * (2691 + 16) + 15 * 1024
+
+
+def test_a_rank_gets_what_its_group_trains_on_and_the_groups_ranks_the_same():
+    # 16 GPUs in groups of 4 that share a sequence: four groups for 128 trajectories.
+    assert rows_per_rank(FULL) == 32
+    assert rows_per_rank(dataclasses.replace(FULL, sequence_parallel_size=2)) == 16
+    parts = host_memory(FULL)
+    assert parts["pixel values fetched: 8 ranks x 32 trajectories"] == 8 * 32 * 759_507_840
+    assert parts["pixel values waiting in TransferQueue"] == 128 * 759_507_840 // 2
+    assert parts["weights and optimizer, offloaded or copied"] == about(8.29e9 * 12 / 2, 0.001)
+
+
+def test_an_asynchronous_run_has_a_batch_more_in_the_queue_and_in_its_checkpoints():
+    ahead = dataclasses.replace(FULL, is_async=True, batches_in_queue=2)
+    assert checkpoint_bytes(FULL) == about(99.5 * GB)
+    assert checkpoint_bytes(ahead) - checkpoint_bytes(FULL) == 256 * 759_507_840 == about(195 * GB, 0.01)
+
+
+class TestPublishedFigures:
+    """Computed here, printed there: within 20%, most of them within 2%."""
+
+    def test_training_state_of_zero(self):
+        """ZeRO (arXiv 1910.02054), figure 1: 7.5 B parameters, 120 GB; 1.9 GB each of 64 GPUs in stage 3."""
+        assert training_state_bytes(7_500_000_000) == 120 * GB
+        assert training_state_bytes(7_500_000_000) / 64 == about(1.9 * GB)
+
+    def test_kv_cache_of_paged_attention(self):
+        """PagedAttention (arXiv 2309.06180), section 3: a token of OPT-13B needs 800 KB, 2 x 5120 x 40 x 2 bytes."""
+        assert kv_bytes_per_token(num_layers=40, num_kv_heads=40, head_dim=128) == 2 * 5120 * 40 * 2 == 800 * 1024
+
+    def test_activations_of_a_layer(self):
+        """Korthikanti et al. (arXiv 2205.05198), equation 2: 34 bytes a token and hidden unit beside the scores."""
+        tokens, hidden = 2048, 12288
+        assert layer_activation_bytes(tokens, hidden, 4 * hidden, mlp_tensors=2) == about(34 * tokens * hidden, 0.06)
+
+    def test_what_the_image_cache_took_in_vllm(self):
+        """Measured in a vLLM engine: 25.3 MB for a 1080p screenshot; so 4 GiB hold 169."""
+        image = pixel_bytes(UI_TARS, FULL.image) // 2
+        assert image == about(25.3e6, 0.001) and 4 * 2**30 // image == 169
+
+
+@pytest.mark.parametrize("name", KNOWN_MODELS)
+def test_the_known_models_are_what_hugging_face_builds(name):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    known = KNOWN_MODELS[name]
+    text = {
+        "hidden_size": known.hidden_size,
+        "num_hidden_layers": known.num_layers,
+        "num_attention_heads": known.num_heads,
+        "num_key_value_heads": known.num_kv_heads,
+        "head_dim": known.head_dim,
+        "intermediate_size": known.intermediate_size,
+        "vocab_size": known.vocab_size,
+    }
+    vision = {
+        "hidden_size": known.vision_hidden_size,
+        "depth": known.vision_layers,
+        "intermediate_size": known.vision_intermediate_size,
+        "out_hidden_size": known.hidden_size,
+        "num_heads": 16,
+        "patch_size": known.patch_size,
+        "spatial_merge_size": known.merge_size,
+    }
+    if "Qwen3" in name:
+        config_class, model_class = transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration
+        vision |= {"deepstack_visual_indexes": [8, 16, 24], "num_position_embeddings": 2304}
+    else:
+        config_class, model_class = transformers.Qwen2_5_VLConfig, transformers.Qwen2_5_VLForConditionalGeneration
+    config = config_class(text_config=text, vision_config=vision, tie_word_embeddings=False)
+    with torch.device("meta"):
+        model = model_class(config)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert count == known.num_parameters
+    assert Model.of_config(config.to_dict(), count) == known
+
+
+def test_an_older_config_has_the_text_models_fields_at_the_top():
+    config = {
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 16,
+        "vocab_size": 32,
+        "tie_word_embeddings": True,
+        "vision_config": {
+            "hidden_size": 4,
+            "depth": 1,
+            "intermediate_size": 8,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+        },
+    }
+    model = Model.of_config(config, 1)
+    assert (model.head_dim, model.num_kv_heads, model.tied_embeddings, model.patch_size) == (2, 2, True, 14)
+    del config["vision_config"]
+    with pytest.raises(KeyError, match="vision_config"):
+        Model.of_config(config, 1)
+
+
+def test_the_sizes_that_split_the_heads():
+    assert UI_TARS.sequence_parallel_sizes == [1, 2, 4, 28]
+    assert KNOWN_MODELS["Qwen/Qwen3-VL-8B-Instruct"].sequence_parallel_sizes == [1, 2, 4, 8, 16, 32]
+
+
+def test_a_run_that_fits_has_no_problem():
+    assert reckon(FULL, ENOUGH).problems == ()
+    assert reckon(FULL, Machine()).problems == (), "nothing is known of the machine"
+
+
+@pytest.mark.parametrize(
+    ("run", "machine", "says", "option"),
+    [
+        ({"max_reply_tokens": 4096}, {}, "tokens in 65,536", "data.max_response_length"),
+        ({}, {"memory_bytes": 500 * GB}, "host memory in a node of 500 GB", "data.train_batch_size"),
+        ({}, {"gpu_bytes": 40 * GB}, "in the update", "max_pixels"),
+        ({"num_desktops": 128, "engine": dataclasses.replace(ENGINE, num_gpus=4)}, {}, "images in vLLM's cache", "_gb=23"),
+        ({"engine": dataclasses.replace(ENGINE, gpu_memory_utilization=0.2)}, {}, "KV cache of", "utilization"),
+        ({"engine": dataclasses.replace(ENGINE, num_gpus=8)}, {}, "32 episodes at their longest", "utilization"),
+        ({}, {"disk_bytes": 200 * GB}, "on a disk with 200 GB free", "max_actor_ckpt_to_keep"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_the_option_to_change(run, machine, says, option):
+    problems = reckon(dataclasses.replace(FULL, **run), dataclasses.replace(ENOUGH, **machine)).problems
+    (problem,) = [problem for problem in problems if says in problem.what]
+    assert option in problem.remedy
+
+
+def test_a_cpu_run_has_no_gpu_part_and_trains_in_host_memory():
+    run = dataclasses.replace(FULL, on_gpus=False, engine=None)
+    text = str(reckon(run, Machine()))
+    assert "GPU" not in text and "vLLM" not in text
+    assert host_memory(run)["weights, gradients, optimizer"] == training_state_bytes(UI_TARS.num_parameters)
+
+
+def test_smaller_screenshots_and_shorter_shares_need_less_of_a_gpu():
+    whole = sum(update_memory(FULL).values())
+    assert sum(update_memory(dataclasses.replace(FULL, image=Size(966, 546))).values()) < whole
+    assert sum(update_memory(dataclasses.replace(FULL, sequence_parallel_size=28)).values()) < whole
+
+
+def test_the_kv_cache_has_what_weights_and_the_largest_batch_leave():
+    tokens = kv_cache_tokens(FULL, ENGINE, 80 * GB)
+    # 28 layers x 2 of 4 key-value heads of 128 on each of two GPUs.
+    held = tokens * 2 * 28 * 2 * 128 * BF16
+    assert held < 0.6 * 80 * GB - 8.29 * GB
+    assert kv_cache_tokens(FULL, dataclasses.replace(ENGINE, max_num_batched_tokens=65536), 80 * GB) < tokens
+    assert kv_cache_tokens(FULL, ENGINE, 10 * GB) == 0
