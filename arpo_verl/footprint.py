@@ -19,7 +19,7 @@ FP32, BF16 = 4, 2
 ADAM_BYTES = 2 * FP32
 # What CUDA, NCCL and, in vLLM, CUDA graphs hold on a GPU beside all that is counted here; an assumption.
 GPU_RESERVE_BYTES = 3 * GB
-# Of a trajectory's pixel values while a rollout worker makes them: measured 2.25 GB for 15 screenshots of 1080p, 0.76 GB.
+# Of a trajectory's pixel values while a rollout worker makes them: measured 2.25 GB for the 0.76 GB of 15 screenshots.
 PROCESSING_FACTOR = 3
 # Tokens of the chat template around one screenshot and one reply.
 TURN_TOKENS = 16
@@ -78,8 +78,8 @@ class Model:
 
     @property
     def sequence_parallel_sizes(self) -> list[int]:
-        """Sizes by which Ulysses can split a sequence, as veRL's `apply_monkey_patch` asks: heads are shared out evenly,
-        and key-value heads are shared out or repeated."""
+        """Sizes by which Ulysses can split a sequence, as veRL's `apply_monkey_patch` asks: heads are shared out
+        evenly, and key-value heads are shared out or repeated."""
         kv = self.num_kv_heads
         return [n for n in range(1, self.num_heads + 1) if self.num_heads % n == 0 and (kv % n == 0 or n % kv == 0)]
 
@@ -283,8 +283,8 @@ def training_state_bytes(num_parameters: int) -> int:
 
 
 def checkpoint_bytes(run: Run) -> int:
-    """One checkpoint: weights and moments in fp32; in an asynchronous run also the queue as it stands. Beside it lies the
-    store of successes, `Run.store_bytes` at most."""
+    """One checkpoint: weights and moments in fp32; in an asynchronous run also the queue as it stands. Beside it lies
+    the store of successes, `Run.store_bytes` at most."""
     queue = run.batches_in_queue * run.rollouts_per_step * trajectory_bytes(run) if run.is_async else 0
     return run.model.num_parameters * (FP32 + ADAM_BYTES) + queue
 
@@ -295,9 +295,9 @@ def checkpoint_bytes(run: Run) -> int:
 def layer_activation_bytes(tokens: int, hidden_size: int, intermediate_size: int, mlp_tensors: int = 4) -> int:
     """What one transformer layer keeps in bf16 for its backward pass, attention by FlashAttention.
 
-    For a layer of GPT's (mlp_tensors 2, four times hidden_size) these are 32 of the 34 bytes a token and hidden unit that
-    Korthikanti et al. count (arXiv 2205.05198, equation 2, without the attention scores); the other two are masks of a
-    dropout that there is none of here. SwiGLU keeps four tensors of the MLP.
+    For a layer of GPT's (mlp_tensors 2, four times hidden_size) these are 32 of the 34 bytes a token and hidden unit
+    that Korthikanti et al. count (arXiv 2205.05198, equation 2, without the attention scores); the other two are masks
+    of a dropout that there is none of here. SwiGLU keeps four tensors of the MLP.
     """
     return tokens * BF16 * (8 * hidden_size + mlp_tensors * intermediate_size)
 
@@ -405,6 +405,7 @@ def _table(title: str, parts: Mapping[str, int], lines: list[str], there: str) -
 def _episode(run: Run, machine: Machine, lines: list[str], problems: list[Problem]) -> None:
     tokens, longest = screenshot_tokens(run.model, run.image), longest_sequence(run)
     rounds = -(-run.rollouts_per_step // run.num_desktops)
+    pixels = size(run.rollouts_per_step * trajectory_bytes(run))
     lines += [
         "an episode at its longest, and a step",
         _line("screenshot", f"{run.image.width} x {run.image.height} pixels, {tokens:,} tokens"),
@@ -413,7 +414,7 @@ def _episode(run: Run, machine: Machine, lines: list[str], problems: list[Proble
         _line("its pixel values, float32", size(trajectory_bytes(run))),
         _line(
             f"a step's {run.rollouts_per_step} episodes on {run.num_desktops} desktops",
-            f"in {rounds} round{'s' * (rounds > 1)}; pixel values {size(run.rollouts_per_step * trajectory_bytes(run))}",
+            f"in {rounds} round{'s' * (rounds > 1)}; pixel values {pixels}",
         ),
     ]
     if longest > run.max_sequence_tokens:

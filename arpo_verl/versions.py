@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from importlib import metadata
+from pathlib import Path
 
 from arpo_verl.errors import MissingDependencyError
 
@@ -19,7 +22,23 @@ TESTED = {
     "transformers": "5.9.0",
     "desktop-env": "1.0.2",
 }
-OPTIONAL = ("vllm", "ray", "docker", "qwen-vl-utils", "pillow", "numpy", "TransferQueue", "tensordict")
+OPTIONAL = ("ray", "docker", "qwen-vl-utils", "pillow", "numpy", "tensordict")
+
+# The oldest that serve. TransferQueue: as veRL's own extras say. vLLM: before 0.22 its cache of processed images does
+# not survive the pauses for new weights (vllm-project/vllm#43001).
+OLDEST = {"TransferQueue": "0.1.10", "vllm": "0.22.0"}
+# What a run on GPUs needs beside veRL, for what; veRL 0.9.1's extras pin vllm 0.24.0, flash-attn 2.8.3 and a CuPy for
+# CUDA 13, for which torch 2.11 is built.
+FOR_GPUS = {
+    "vllm": "the OSWorld recipes' rollout engine",
+    "flash-attn": "the trainer's attention and log-probs",
+    "cupy-cuda13x": "weights between nodes in osworld_full_async",
+}
+INSTALL_FOR_GPUS = f"pip install 'verl[vllm,fsdp]=={SUPPORTED_VERL[-1]}', on Python 3.12"
+ANOTHER_VERL = (
+    "the installed package `verl` is another project of that name (EasyR1 is one): it has no verl/trainer/main_ppo.py. "
+    "Make an environment of its own for veRL; installing it here would overwrite that package"
+)
 
 
 def installed_version(package: str) -> str | None:
@@ -28,6 +47,20 @@ def installed_version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def is_older(installed: str, oldest: str) -> bool:
+    """Whether a release comes before `oldest`, by the numbers at its beginning."""
+    first, second = ([int(n) for n in re.findall(r"\d+", version)[:3]] for version in (installed, oldest))
+    return first < second
+
+
+def is_stock_verl() -> bool:
+    """Whether what `import verl` finds is veRL; it is not imported for that."""
+    spec = importlib.util.find_spec("verl")
+    if spec is None or spec.origin is None:
+        return False
+    return Path(spec.origin).with_name("trainer").joinpath("main_ppo.py").is_file()
 
 
 def is_supported_verl(installed: str) -> bool:
@@ -44,6 +77,8 @@ def require_verl() -> None:
     installed, newest = installed_version("verl"), SUPPORTED_VERL[-1]
     if installed is None:
         raise MissingDependencyError(f"verl=={newest} is not installed; pip install verl=={newest}")
+    if not is_stock_verl():
+        raise MissingDependencyError(ANOTHER_VERL)
     if not is_supported_verl(installed):
         raise MissingDependencyError(
             f"arpo_verl {__version__} supports veRL {', '.join(SUPPORTED_VERL)}, got {installed}, on which its plugin "

@@ -199,7 +199,7 @@ def test_a_run_that_fits_has_no_problem():
         ({"max_reply_tokens": 4096}, {}, "tokens in 65,536", "data.max_response_length"),
         ({}, {"memory_bytes": 500 * GB}, "host memory in a node of 500 GB", "data.train_batch_size"),
         ({}, {"gpu_bytes": 40 * GB}, "in the update", "max_pixels"),
-        ({"num_desktops": 128, "engine": dataclasses.replace(ENGINE, num_gpus=4)}, {}, "images in vLLM's cache", "_gb=23"),
+        ({"engine": dataclasses.replace(ENGINE, num_gpus=4)}, {}, "images in vLLM's cache", "cache_gb=23"),
         ({"engine": dataclasses.replace(ENGINE, gpu_memory_utilization=0.2)}, {}, "KV cache of", "utilization"),
         ({"engine": dataclasses.replace(ENGINE, num_gpus=8)}, {}, "32 episodes at their longest", "utilization"),
         ({}, {"disk_bytes": 200 * GB}, "on a disk with 200 GB free", "max_actor_ckpt_to_keep"),

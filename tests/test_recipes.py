@@ -128,7 +128,25 @@ def check_an_episode_fits(
     assert agent.max_turns == 15 and response <= recipe.data.max_response_length
     rollout = recipe.actor_rollout_ref.rollout
     assert rollout.prompt_length + rollout.response_length <= rollout.max_model_len == 64 * 1024
-    assert rollout.engine_kwargs.vllm.limit_mm_per_prompt.image == agent.max_turns
+    vllm = rollout.engine_kwargs.vllm
+    assert vllm.limit_mm_per_prompt == {"image": agent.max_turns, "video": 0}
+    assert vllm.mm_processor_kwargs == recipe.data.mm_processor_kwargs, "vLLM would expect images of another size"
+    assert screenshot <= rollout.max_num_batched_tokens < rollout.max_model_len, "each prefill a batch of its own"
+
+
+@pytest.mark.parametrize("name", OSWORLD)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_all_of_a_recipe_fits_where_it_says_it_does(name, policy):
+    """GPUs of 80 GB, and the nodes of docs/osworld.md."""
+    from arpo_verl.footprint import GB, Machine, reckon
+    from arpo_verl.plugin.recipe_footprint import model_shape, read_run
+
+    recipe = compose_recipe(name, *choices(policy, None))
+    run = read_run(recipe, model_shape(recipe.actor_rollout_ref.model.path))
+    node = Machine(memory_bytes=(400 if "subset" in name else 1000) * GB, gpu_bytes=80 * GB, disk_bytes=1000 * GB)
+    problems = [problem.what for problem in reckon(run, node).problems]
+    # An asynchronous run has 32 episodes on an engine, few of which are at their longest at once.
+    assert all("episodes at their longest" in problem for problem in problems) and (not problems or "async" in name)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -184,6 +202,8 @@ def test_osworld_recipe_follows_the_paper():
     assert (recipe.gui_agent.max_steps, recipe.gui_agent.max_screenshots) == (15, 15)
     assert (recipe.actor_rollout_ref.rollout.n, recipe.trainer.total_epochs) == (8, 15)
     assert (recipe.trainer.nnodes, recipe.trainer.n_gpus_per_node) == (2, 8)
+    # The reference's script: 16 tasks a step, 8 an update, which is the paper's too.
+    assert (recipe.data.train_batch_size, actor.ppo_mini_batch_size) == (16, 8)
     assert recipe.environment.num_desktops == recipe.data.train_batch_size * recipe.actor_rollout_ref.rollout.n == 128
     assert recipe.environment.screen_size == [1920, 1080]
     assert recipe.actor_rollout_ref.rollout.name == "vllm"
@@ -197,6 +217,11 @@ def test_engine_takes_an_episode_that_has_no_limit_of_screenshots_but_its_steps(
 
 def test_the_smaller_and_the_asynchronous_recipe_differ_where_they_say():
     subset, together = compose_recipe("osworld_subset32"), compose_recipe("osworld_full_async")
+    # The reference's script for one node.
+    assert (subset.data.train_batch_size, subset.actor_rollout_ref.actor.ppo_mini_batch_size) == (2, 1)
+    assert subset.actor_rollout_ref.actor.optim.lr_warmup_steps_ratio == 0.05
+    assert subset.trainer.test_freq == subset.trainer.save_freq == 32 // subset.data.train_batch_size
+    assert not together.actor_rollout_ref.actor.fsdp_config.param_offload, "its updates would be lost"
     assert (subset.trainer.nnodes, subset.environment.num_desktops) == (1, 16)
     assert together.trainer.v1.trainer_mode == "separate_async"
     assert together.trainer.nnodes + together.actor_rollout_ref.rollout.nnodes == 2

@@ -1,7 +1,7 @@
 """Options of veRL's own that cannot work together, or that nothing reads: refused before anything starts.
 
-Each rests on a line of veRL 0.9.1; `tests/plugin/test_combinations.py` runs those lines, and fails where an upgrade mends
-one, so that its refusal can go.
+Each rests on a line of veRL 0.9.1; `tests/plugin/test_combinations.py` runs those lines, and fails where an upgrade
+mends one, so that its refusal can go.
 """
 
 from __future__ import annotations
@@ -62,15 +62,16 @@ def _check_offload(config: DictConfig) -> None:
         require(
             not actor.fsdp_config[option],
             f"{_FSDP}.{option}",
-            "false with trainer_mode=separate_async and several updates a step, all of which but the last would be lost",
+            "false with trainer_mode=separate_async and several updates a step, all but the last of which would be lost",
             True,
-            "set it to false, or take actor_rollout_ref.actor.strategy=fsdp, which copies; optimizer_offload may stay true",
+            "set it to false (optimizer_offload may stay true), or take actor_rollout_ref.actor.strategy=fsdp, which "
+            "copies",
         )
 
 
 def _check_fused_kernels(config: DictConfig, model: Model) -> None:
-    """FSDP2 shards an output matrix of its own by itself (`_select_fsdp2_wrap_targets`), and the fused forward multiplies
-    by it without calling it (`forward_with_torch_backend`): a DTensor by a Tensor."""
+    """FSDP2 shards an output matrix of its own by itself (`_select_fsdp2_wrap_targets`), and the fused forward
+    multiplies by it without calling it (`forward_with_torch_backend`): a DTensor by a Tensor."""
     refused = config.actor_rollout_ref.actor.strategy == "fsdp2" and not model.tied_embeddings
     require(
         not (refused and config.actor_rollout_ref.model.use_fused_kernels),

@@ -84,7 +84,8 @@ def read_run(config: DictConfig, model: Model) -> Run:
     ahead = 0 if mode == "sync" else trainer.v1[mode].num_warmup_batches
     image = _geometry(config, model).image_size(environment.screen_size)
     on_gpus = trainer.device != "cpu"
-    messages = build_messages("x" * INSTRUCTION_CHARACTERS, kind=agent.prompt, language=agent.language, image_size=image)
+    instruction = "x" * INSTRUCTION_CHARACTERS
+    messages = build_messages(instruction, kind=agent.prompt, language=agent.language, image_size=image)
     characters = sum(len(part.get("text", "")) for message in messages for part in message["content"])
     return Run(
         recipe=trainer.experiment_name,
@@ -120,7 +121,7 @@ def read_run(config: DictConfig, model: Model) -> Run:
 
 
 def sequence_parallel_size(config: DictConfig) -> int:
-    """Over how many GPUs the trainer splits a sequence (Ulysses); of veRL's two names the older wins where it is set."""
+    """Over how many GPUs the trainer splits a sequence (Ulysses); of veRL's two names the older wins where set."""
     actor = config.actor_rollout_ref.actor
     older, newer = actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size
     return int(older if older > 1 else newer)
@@ -222,5 +223,3 @@ def _engine(config: DictConfig) -> Engine:
         num_gpus=generating,
         gpus_of_training_node=trainer.n_gpus_per_node if config.actor_rollout_ref.hybrid_engine else 0,
     )
-
-

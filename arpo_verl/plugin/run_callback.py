@@ -34,10 +34,10 @@ class RunCallback(Callback):
         """Refuse a recipe that cannot run, before Ray, the model or a desktop starts; log into the run's folder."""
         try:
             check_recipe(config)
-            print(reckon_recipe(config) or f"no figures: the shape of {config.actor_rollout_ref.model.path} is unknown here")
         except ArpoError as error:
             # Hydra turns a callback's exceptions into warnings; an exit it lets pass.
             raise SystemExit(f"arpo_verl: {error}") from error
+        tell_footprint(config)
         settle_ray_token(joins=joins_cluster(config))
         run_dir = Path(config.run_dir).absolute()
         # veRL's own mark of a checkpoint to go on from.
@@ -53,6 +53,16 @@ class RunCallback(Callback):
         """Say what the run reached and where everything lies."""
         if job_return.status is JobStatus.COMPLETED:
             print(format_summary(summarize_run(Path(config.run_dir))))
+
+
+def tell_footprint(config: DictConfig) -> None:
+    """Print what the run will take, among the log's first lines."""
+    try:
+        report = reckon_recipe(config)
+    except Exception:  # an unusual recipe or model: no reason not to train
+        logger.warning("what the run will take could not be reckoned", exc_info=True)
+        return
+    print(report or f"what the run will take is not known: {config.actor_rollout_ref.model.path} has no known shape")
 
 
 def settle_ray_token(joins: bool) -> None:

@@ -1,5 +1,7 @@
 """`arpo-verl doctor --task-dir`: which tasks this machine can run, and what the others lack."""
 
+import importlib.machinery
+import importlib.util
 import json
 import subprocess
 import sys
@@ -8,9 +10,11 @@ import pytest
 
 pytest.importorskip("desktop_env")
 
+from arpo_verl.cli.checks import packages  # noqa: E402
 from arpo_verl.cli.main import main  # noqa: E402
+from arpo_verl.errors import MissingDependencyError  # noqa: E402
 from arpo_verl.tasks.loader import EMBEDDED_DIR  # noqa: E402
-from arpo_verl.versions import TESTED  # noqa: E402
+from arpo_verl.versions import TESTED, require_verl  # noqa: E402
 
 SPEC = {
     "id": "fine",
@@ -84,6 +88,51 @@ def test_nothing_heavy_is_imported_to_look_at_tasks(task_dir):
     )
     command = [sys.executable, "-c", code, "doctor", "--task-dir", str(task_dir)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1] == "[]"
+
+
+def test_what_gpus_need_is_named_with_its_use_and_how_to_get_it(monkeypatch):
+    installed = {"TransferQueue": "0.1.9", "vllm": "0.21.3", "cupy-cuda13x": "14.0.1"}
+    monkeypatch.setattr(packages, "installed_version", installed.get)
+    findings = {finding.subject: finding for finding in packages.check_versions()}
+    queue, vllm, flash, cupy = (findings[name] for name in ("TransferQueue", "vllm", "flash-attn", "cupy-cuda13x"))
+    assert queue.required and not queue.ok and "0.1.10 or newer" in queue.detail
+    assert not vllm.ok and not vllm.required and "0.22.0 or newer" in vllm.detail
+    assert not flash.ok and "log-probs" in flash.detail and "verl[vllm,fsdp]==0.9.1" in flash.remedy
+    assert cupy.ok and "osworld_full_async" in cupy.detail
+
+
+def test_another_package_of_verls_name_is_not_to_be_overwritten(tmp_path, monkeypatch):
+    (tmp_path / "verl" / "trainer").mkdir(parents=True)
+    (tmp_path / "verl" / "__init__.py").touch()
+    (tmp_path / "verl" / "trainer" / "main.py").touch()  # EasyR1's
+    spec = importlib.machinery.PathFinder.find_spec("verl", [str(tmp_path)])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    (verl,) = (finding for finding in packages.check_versions() if finding.subject == "verl")
+    assert not verl.ok and "another project" in verl.detail
+    assert "environment of its own" in verl.remedy and "pip install" not in verl.detail + verl.remedy
+    with pytest.raises(MissingDependencyError, match="would overwrite") as refusal:
+        require_verl()
+    assert "pip install" not in str(refusal.value)
+
+
+def test_a_recipe_is_reckoned_and_what_does_not_fit_is_told(capsys, model_path):
+    assert main(["doctor", "--recipe", "osworld_full", "+policy=qwen3_vl", "--node-gb", "500", "--gpu-gb", "40"]) == 1
+    printed = capsys.readouterr().out
+    assert "osworld_full_qwen3_vl with Qwen/Qwen3-VL-8B-Instruct (8.77 B parameters)" in printed
+    assert "pixel values fetched: 8 ranks x 32 trajectories" in printed and "2,040 tokens" in printed
+    assert "host memory in a node of 500 GB\n       -> lower data.train_batch_size" in printed
+    assert "in a GPU of 40 GB" in printed
+    assert main(["doctor", "--recipe", "embedded", f"actor_rollout_ref.model.path={model_path}"]) == 0
+    printed = capsys.readouterr().out
+    assert "364 x 252 pixels, 117 tokens" in printed and "[ok  ] recipe: passes every check" in printed
+
+
+def test_a_recipe_that_would_be_refused_is_told_so(capsys):
+    refused = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=7"
+    assert main(["doctor", "--recipe", "osworld_full", refused]) == 1
+    assert "[FAIL] refused at its start" in capsys.readouterr().out
+    assert main(["doctor", "trainer.nnodes=1"]) == 2
+    assert "name it by --recipe" in capsys.readouterr().err
 
 
 def test_without_tasks_the_machine_is_checked(capsys, monkeypatch):

@@ -1,5 +1,6 @@
 """Options of veRL's that cannot work together are refused with the way out, and veRL still needs the refusal."""
 
+import dataclasses
 import functools
 import inspect
 import subprocess
@@ -93,9 +94,11 @@ class TestOffloadedWeights:
 
 class TestFusedKernels:
     def test_are_refused_under_fsdp2_with_what_saves_memory_instead(self):
-        with pytest.raises(ConfigError, match="use_fused_kernels must be false.*entropy_from_logits_with_chunking=true"):
-            check("osworld_full", "actor_rollout_ref.model.use_fused_kernels=true")
-        check("osworld_full", "actor_rollout_ref.model.use_fused_kernels=true", "actor_rollout_ref.actor.strategy=fsdp")
+        fused = "actor_rollout_ref.model.use_fused_kernels=true"
+        with pytest.raises(ConfigError, match="use_fused_kernels must be false.*_from_logits_with_chunking=true"):
+            check("osworld_full", fused)
+        check("osworld_full", fused, "actor_rollout_ref.actor.strategy=fsdp")
+        check("osworld_full", fused, model=dataclasses.replace(UI_TARS, tied_embeddings=True))
 
     def test_verl_still_multiplies_by_a_sharded_matrix_unless_it_is_the_inputs_own(self, model_path):
         """The real forward in a process of its own: the patch is of the model's class."""
@@ -146,7 +149,8 @@ class TestSequenceParallel:
             check("osworld_full", f"{FSDP}.ulysses_sequence_parallel_size={size}")
 
     def test_another_policy_may_have_others(self):
-        check("osworld_full", f"{FSDP}.ulysses_sequence_parallel_size=8", model=KNOWN_MODELS["Qwen/Qwen3-VL-8B-Instruct"])
+        qwen3 = KNOWN_MODELS["Qwen/Qwen3-VL-8B-Instruct"]
+        check("osworld_full", f"{FSDP}.ulysses_sequence_parallel_size=8", model=qwen3)
 
     def test_it_needs_sequences_without_padding(self):
         with pytest.raises(ConfigError, match="use_remove_padding must be true"):

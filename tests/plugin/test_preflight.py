@@ -81,6 +81,7 @@ def test_seeds_of_another_policy_are_refused_with_the_part_that_differs(check, p
         ("environment.provider=dokcer", ConfigError, "environment.provider"),
         ("data.max_response_length=100", ConfigError, "max_response_length"),
         ("+data.mm_processor_kwargs.max_pixels=31360", ConfigError, "both min_pixels and max_pixels or neither"),
+        ("actor_rollout_ref.actor.freeze_vision_tower=true", ConfigError, "nothing in veRL 0.9.1's FSDP trainer reads"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_to_do(check, override, error, says):

@@ -9,7 +9,18 @@ import subprocess
 import sys
 
 from arpo_verl.cli.checks.finding import Finding
-from arpo_verl.versions import OPTIONAL, TESTED, installed_version, is_supported_verl
+from arpo_verl.versions import (
+    ANOTHER_VERL,
+    FOR_GPUS,
+    INSTALL_FOR_GPUS,
+    OLDEST,
+    OPTIONAL,
+    TESTED,
+    installed_version,
+    is_older,
+    is_stock_verl,
+    is_supported_verl,
+)
 
 # Run in a fresh interpreter, as each Ray worker is one, because a plugin that fails to load vanishes without a word; as
 # text, because a module of ours would register what it asks for.
@@ -30,24 +41,41 @@ _OSWORLD_PROBE = "import arpo_verl.environments.osworld.client"
 
 def check_versions() -> list[Finding]:
     """Python and the packages the plugin leans on."""
-    findings = [Finding("python", sys.version_info >= (3, 10), platform.python_version(), "use Python 3.10 or newer")]
+    python = f"{platform.python_version()}; veRL's packages for GPUs are built for 3.12"
+    findings = [Finding("python", sys.version_info >= (3, 10), python, "use Python 3.10 or newer")]
     for package, tested in TESTED.items():
         installed = installed_version(package)
         remedy = "arpo-verl install-osworld" if package == "desktop-env" else f"pip install {package}=={tested}"
         if installed is None:
             findings.append(Finding(package, False, "not installed", remedy))
+        elif package == "verl" and not is_stock_verl():
+            what, _, remedy = ANOTHER_VERL.partition(". ")
+            findings.append(Finding(package, False, f"{installed}: {what}", remedy))
         elif package == "verl":
             findings.append(
                 Finding(package, is_supported_verl(installed), f"{installed} (tested with {tested})", remedy)
             )
         else:
             findings.append(Finding(package, True, f"{installed} (tested with {tested})"))
+    queue = f"pip install 'TransferQueue>={OLDEST['TransferQueue']}'"
+    findings.append(_check_oldest("TransferQueue", "the trainer's queue", queue, True))
+    findings += [_check_oldest(package, use, INSTALL_FOR_GPUS, False) for package, use in FOR_GPUS.items()]
     for package in OPTIONAL:
         installed = installed_version(package)
         findings.append(
             Finding(package, installed is not None, installed or "not installed", f"pip install {package}", False)
         )
     return findings
+
+
+def _check_oldest(package: str, use: str, remedy: str, required: bool) -> Finding:
+    """Whether a package is here that is new enough."""
+    installed, oldest = installed_version(package), OLDEST.get(package, "0")
+    if installed is None:
+        return Finding(package, False, f"not installed; needed for {use}", remedy, required)
+    if is_older(installed, oldest):
+        return Finding(package, False, f"{installed}, needed for {use}: {oldest} or newer", remedy, required)
+    return Finding(package, True, f"{installed}, for {use}", required=required)
 
 
 def check_registrations() -> list[Finding]:
