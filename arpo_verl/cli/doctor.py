@@ -19,8 +19,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "doctor",
         help="check this machine, or tasks against it, and say what to do",
         description="Checks this machine; with --task-dir, whether it can run each task there and what is missing; "
-        "with --recipe, how much memory and disk a run will take. The exit status is 0 when nothing required is missing, "
-        "every task can run, and all of the recipe fits.",
+        "with --recipe, how much memory and disk a run will take. The exit status is 0 when nothing required is "
+        "missing, every task can run, and all of the recipe fits.",
     )
     sizes = parser.add_argument_group("a recipe instead of the machine")
     sizes.add_argument("--recipe", metavar="NAME", help="as `arpo-verl recipes list` names it, or a YAML file")

@@ -11,17 +11,15 @@ from omegaconf import DictConfig
 from arpo_verl.config import require
 from arpo_verl.footprint import Model
 from arpo_verl.plugin.recipe_footprint import sequence_parallel_size
-from arpo_verl.rollout.config import GuiAgentConfig
 
 _FSDP = "actor_rollout_ref.actor.fsdp_config"
 
 
-def check_combinations(config: DictConfig, agent: GuiAgentConfig, model: Model | None) -> None:
+def check_combinations(config: DictConfig, model: Model | None) -> None:
     """Refuse what cannot work.
 
     Args:
         config: the composed recipe.
-        agent: its section `gui_agent`.
         model: the policy's shape; None where it is not known, and what depends on it is veRL's to refuse.
 
     Raises:
@@ -38,8 +36,6 @@ def check_combinations(config: DictConfig, agent: GuiAgentConfig, model: Model |
     if model is not None:
         _check_fused_kernels(config, model)
         _check_sequence_parallel(config, model)
-    if config.actor_rollout_ref.rollout.name == "vllm":
-        _check_image_limit(config, agent)
 
 
 def _check_offload(config: DictConfig) -> None:
@@ -62,7 +58,7 @@ def _check_offload(config: DictConfig) -> None:
         require(
             not actor.fsdp_config[option],
             f"{_FSDP}.{option}",
-            "false with trainer_mode=separate_async and several updates a step, all but the last of which would be lost",
+            "false with trainer_mode=separate_async and several updates a step: all but the last would be lost",
             True,
             "set it to false (optimizer_offload may stay true), or take actor_rollout_ref.actor.strategy=fsdp, which "
             "copies",
@@ -97,19 +93,4 @@ def _check_sequence_parallel(config: DictConfig, model: Model) -> None:
         "actor_rollout_ref.model.use_remove_padding",
         f"true with {name}={size}",
         False,
-    )
-
-
-def _check_image_limit(config: DictConfig, agent: GuiAgentConfig) -> None:
-    """vLLM refuses a request with more images than its limit, and the session would be dropped."""
-    limits = config.actor_rollout_ref.rollout.engine_kwargs.vllm.get("limit_mm_per_prompt") or {}
-    if "image" not in limits:
-        return  # vLLM's own limit is 999
-    limit = limits["image"]
-    require(
-        isinstance(limit, int) and limit >= agent.max_turns,
-        "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image",
-        f"at least the {agent.max_turns} screenshots of an episode",
-        limit,
-        f"set gui_agent.max_screenshots={agent.max_turns}, which the recipe takes it from",
     )

@@ -85,7 +85,7 @@ def read_run(config: DictConfig, model: Model) -> Run:
     image = _geometry(config, model).image_size(environment.screen_size)
     on_gpus = trainer.device != "cpu"
     instruction = "x" * INSTRUCTION_CHARACTERS
-    messages = build_messages(instruction, kind=agent.prompt, language=agent.language, image_size=image)
+    messages = build_messages(instruction, kind=agent.prompt, language=agent.language)
     characters = sum(len(part.get("text", "")) for message in messages for part in message["content"])
     return Run(
         recipe=trainer.experiment_name,

@@ -15,7 +15,6 @@ from support import ROOT
 from arpo_verl.errors import ConfigError
 from arpo_verl.footprint import KNOWN_MODELS
 from arpo_verl.plugin.combinations import check_combinations
-from arpo_verl.rollout.config import GuiAgentConfig
 
 UI_TARS = KNOWN_MODELS["ByteDance-Seed/UI-TARS-1.5-7B"]
 FSDP = "actor_rollout_ref.actor.fsdp_config"
@@ -32,7 +31,7 @@ def check(name: str, *overrides: str, model=UI_TARS) -> None:
     # Merged into it, which is as if composed with them and a second faster.
     config = OmegaConf.merge(composed(name), OmegaConf.from_dotlist(list(overrides)))
     assert isinstance(config, DictConfig)
-    check_combinations(config, GuiAgentConfig(max_screenshots=config.gui_agent.max_screenshots), model)
+    check_combinations(config, model)
 
 
 @pytest.mark.parametrize("name", ["osworld_subset32", "osworld_full", "osworld_full_async"])
@@ -172,16 +171,3 @@ def test_freezing_the_image_encoder_is_refused_since_nothing_reads_it():
     package = Path(verl.__file__).parent
     readers = [path.name for path in package.rglob("*.py") if "freeze_vision_tower" in path.read_text("utf-8")]
     assert readers == ["actor.py"], "something besides the config's own class reads it now: drop the refusal"
-
-
-class TestImageLimit:
-    def test_it_follows_the_episodes_screenshots(self):
-        check("osworld_full", "gui_agent.max_screenshots=10")
-
-    @pytest.mark.parametrize(
-        "override",
-        ["gui_agent.max_screenshots=null", "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image=4"],
-    )
-    def test_a_limit_under_which_an_episode_would_be_dropped_is_refused(self, override):
-        with pytest.raises(ConfigError, match="at least the 15 screenshots.*set gui_agent.max_screenshots=15"):
-            check("osworld_full", override)
