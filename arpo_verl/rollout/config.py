@@ -37,7 +37,7 @@ class GuiAgentConfig:
     """How the model writes its actions. `ui_tars`: `Action: click(...)`; `qwen25_vl`: the `computer_use` tool call in
     pixels of the resized screenshot; `qwen3_vl`: the same in thousandths. It must be the one that `prompt` asks for."""
     language: Annotated[str, text("a name")] = "English"
-    """Of the thoughts, which `ui_tars_15` alone asks for by language."""
+    """Of the thoughts. `ui_tars_15` alone asks for one."""
     trajectory_dir: Annotated[str | None, text("a folder or null")] = None
     """Where each episode is written with its screenshots; None records nothing. See docs/trajectories.md."""
     record: Annotated[str, one_of(RECORDS)] = ALL
@@ -62,6 +62,9 @@ class GuiAgentConfig:
                 self.max_screenshots,
                 "set it to null to take max_steps",
             )
+        if self.prompt != "ui_tars_15":
+            expected = f"English with gui_agent.prompt={self.prompt}, whose words ask for no language"
+            require(self.language == "English", "gui_agent.language", expected, self.language)
         fitting = PROMPT_GRAMMARS[self.prompt]
         expected = f"{' or '.join(fitting)}, which gui_agent.prompt={self.prompt} asks the model for"
         require(self.grammar in fitting, "gui_agent.grammar", expected, self.grammar)

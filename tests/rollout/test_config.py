@@ -21,6 +21,7 @@ from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
         ({"prompt": "qwen3_vl"}, "must be qwen3_vl, which gui_agent.prompt=qwen3_vl asks the model for, got 'ui_tars'"),
         ({"grammar": "qwen25_vl"}, "must be ui_tars, which gui_agent.prompt=ui_tars_15 asks"),
         ({"language": ""}, "gui_agent.language"),
+        ({"prompt": "compact", "language": "German"}, "must be English with gui_agent.prompt=compact, whose words ask"),
         ({"trajectory_dir": ""}, "gui_agent.trajectory_dir"),
         ({"record": "some"}, "gui_agent.record must be one of all, failures_and_replays, none, got 'some'"),
         ({"record_share": 1.5}, "gui_agent.record_share must be in [0, 1], got 1.5"),
