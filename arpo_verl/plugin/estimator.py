@@ -43,16 +43,19 @@ def group_advantages(
     Returns:
         Advantages, of the shape and dtype of `rewards_B`. A trajectory alone in its group (its siblings' desktops
         failed) gets 0: it was compared with nothing. Stock GRPO gives it its raw reward, so that a lone success would
-        weigh less than one of eight, and a lone parse error be punished where a group of them is not.
+        weigh less than one of eight, and a lone parse error be punished where a group of them is not. Members of a
+        group of equal rewards get exactly 0, where stock GRPO gives graded ones up to 0.06 by rounding.
     """
     members: dict[Any, list[int]] = {}
     for row, group in enumerate(group_B):
         members.setdefault(group, []).append(row)
     advantages_B = torch.zeros_like(rewards_B)
     for rows in members.values():
-        if len(rows) == 1:
-            continue
         rewards_G = rewards_B[rows]
+        # Of one trajectory, or of equal ones: the mean of eight times 0.6 is not 0.6 in float32, and a sigma of
+        # rounding errors would make an advantage of the rest.
+        if rewards_G.max() == rewards_G.min():
+            continue
         centred_G = rewards_G - torch.mean(rewards_G)
         sigma = torch.std(rewards_G, correction=1 if std == "sample" else 0)
         advantages_B[rows] = centred_G / (sigma + epsilon) if divide_by_std else centred_G
