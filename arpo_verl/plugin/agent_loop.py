@@ -19,6 +19,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from arpo_verl.errors import DesktopError, GenerationError
 from arpo_verl.plugin.dataset import read_task
+from arpo_verl.plugin.rollout_output import GuiAgentOutput
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.records.recorder import Recorder
 from arpo_verl.rollout.chat import ChatTokenizer
@@ -96,7 +97,7 @@ class GuiAgentLoop(AgentLoopBase):
     def _output(self, episode: Episode, engine: _Engine, score: Score) -> AgentLoopOutput:
         """The trajectory as veRL's row. Every field is set: those left out would be missing in some rows only."""
         sequence = episode.sequence
-        return AgentLoopOutput(
+        return GuiAgentOutput(
             prompt_ids=sequence.prompt_ids,
             response_ids=sequence.response_ids,
             response_mask=sequence.response_mask,
@@ -119,9 +120,9 @@ class GuiAgentLoop(AgentLoopBase):
                 "format_error": float(episode.format_error),
                 "stop_reason": episode.stop_reason.value,
                 "num_steps": len(episode.turns),
-                "screenshots": list(episode.screenshots),
                 "reward_extra_info": dict(score.extra_info),
             },
+            screenshots=list(episode.screenshots),
         )
 
 

@@ -11,21 +11,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from verl.experimental.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.queue import Batch, plain
+from arpo_verl.plugin.rollout_output import SCREENSHOTS, GuiAgentOutput
 from arpo_verl.replay.choice import Outcome, uid_of
 from arpo_verl.replay.labels import REPLAYED, RowLabel
 from arpo_verl.replay.store.success_store import StoredTrajectory
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import EpisodeId
 
-_SCREENSHOTS = "screenshots"
-_OUTCOME_FIELDS = ("task_id", "success", "format_error", "stop_reason", "num_steps", _SCREENSHOTS)
+_OUTCOME_FIELDS = ("task_id", "success", "format_error", "stop_reason", "num_steps")
 _TRAJECTORY_FIELDS = ["prompts", "responses", "response_mask", "rollout_log_probs", "num_turns", "mm_processor_kwargs"]
 # Per-token fields of other veRL features that a stored trajectory does not carry: left in place they would silently
 # belong to another sequence.
@@ -82,7 +81,12 @@ def read_trajectories(
     if not outcomes:
         return []
     keys = [outcome.key for outcome in outcomes]
-    data = queue.read(keys, partition_id, ["extra_fields", *_TRAJECTORY_FIELDS])
+    data = queue.read(keys, partition_id, ["extra_fields", SCREENSHOTS, *_TRAJECTORY_FIELDS])
+    if SCREENSHOTS not in data.keys():
+        raise ReplayError(
+            f"a success must have its {SCREENSHOTS} in a column of its row, but {keys[0]} has none; train with the "
+            "agent loop `gui_agent`, or let yours return a GuiAgentOutput"
+        )
     columns = {name: [plain(value) for value in data[name]] for name in data.keys()}
     return [
         _trajectory(
@@ -96,8 +100,6 @@ def read_trajectories(
 
 
 def _trajectory(outcome: Outcome, row: Mapping[str, Any], step: int, episode: EpisodeId) -> StoredTrajectory:
-    extra_fields = dict(row["extra_fields"])
-    screenshots = tuple(extra_fields.pop(_SCREENSHOTS))
     log_probs = row.get("rollout_log_probs")
     return StoredTrajectory(
         task_id=outcome.task_id,
@@ -108,9 +110,9 @@ def _trajectory(outcome: Outcome, row: Mapping[str, Any], step: int, episode: Ep
         response_ids=tuple(row["responses"].tolist()),
         response_mask=tuple(row["response_mask"].tolist()),
         rollout_log_probs=None if log_probs is None else tuple(log_probs.tolist()),
-        screenshots=screenshots,
+        screenshots=tuple(row[SCREENSHOTS]),
         num_turns=int(row.get("num_turns", 0)),
-        extra_fields=extra_fields,
+        extra_fields=dict(row["extra_fields"]),
         mm_processor_kwargs=row.get("mm_processor_kwargs"),
         episode=episode,
     )
@@ -125,7 +127,7 @@ def rebuild_fields(trajectory: StoredTrajectory, inputs: ModelInputs) -> dict[st
     """
     screenshots = list(trajectory.screenshots)
     images = [decode_screenshot(screenshot) for screenshot in screenshots]
-    output = AgentLoopOutput(
+    output = GuiAgentOutput(
         prompt_ids=list(trajectory.prompt_ids),
         response_ids=list(trajectory.response_ids),
         response_mask=list(trajectory.response_mask),
@@ -134,7 +136,8 @@ def rebuild_fields(trajectory: StoredTrajectory, inputs: ModelInputs) -> dict[st
         reward_score=trajectory.reward,
         num_turns=trajectory.num_turns,
         metrics=AgentLoopMetrics(),
-        extra_fields={**copy.deepcopy(dict(trajectory.extra_fields)), _SCREENSHOTS: screenshots},
+        extra_fields=copy.deepcopy(dict(trajectory.extra_fields)),
+        screenshots=screenshots,
     )
     if trajectory.mm_processor_kwargs is not None:
         output.mm_processor_kwargs = dict(trajectory.mm_processor_kwargs)

@@ -10,6 +10,7 @@ from typing import Any
 
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers, SampleEpisode
+from arpo_verl.plugin.rollout_output import SCREENSHOTS
 from arpo_verl.plugin.rows import read_outcomes
 from arpo_verl.records.documents import folder_of
 from arpo_verl.replay.choice import Outcome
@@ -78,7 +79,7 @@ def _sample(
     outcome: Outcome, instruction: str, partition_id: str, step: int, decode: Callable[[list[int]], str]
 ) -> SampleEpisode:
     cells = {
-        name: _column([outcome.key], partition_id, name)[0] for name in ("responses", "response_mask", "extra_fields")
+        name: _column([outcome.key], partition_id, name)[0] for name in ("responses", "response_mask", SCREENSHOTS)
     }
     is_reply = cells["response_mask"].tolist()
     runs = itertools.groupby(zip(is_reply, cells["responses"].tolist(), strict=True), key=lambda token: token[0])
@@ -89,7 +90,7 @@ def _sample(
         success=outcome.success,
         stop_reason=outcome.stop_reason,
         replies=tuple(decode([token for _, token in run]) for written, run in runs if written),
-        screenshots=tuple(cells["extra_fields"]["screenshots"]),
+        screenshots=tuple(cells[SCREENSHOTS]),
     )
 
 

@@ -34,7 +34,7 @@ def conversation(policy, replies, screenshots):
 def test_the_sequence_is_what_the_processor_makes_of_the_whole_conversation(policy, tokenizer):
     engine = ScriptedEngine(tokenizer, [MISS, HIT, DONE])
     output = play(policy, engine)
-    expected = conversation(policy, [MISS, HIT, DONE], output.extra_fields["screenshots"])
+    expected = conversation(policy, [MISS, HIT, DONE], output.screenshots)
     # The template closes the last turn with a newline after <|im_end|>, which nobody generated.
     assert output.prompt_ids + output.response_ids == expected["input_ids"][0].tolist()[:-1]
     image_id = tokenizer.convert_tokens_to_ids("<|image_pad|>")
@@ -92,8 +92,8 @@ def test_a_hit_square_is_rewarded_and_the_fields_of_the_contract_are_there(polic
         "stop_reason": "finished",
         "num_steps": 2,
     }
-    assert [type(fields["stop_reason"]), type(fields["screenshots"])] == [str, list]
-    assert [shot[:4] for shot in fields["screenshots"]] == [b"\x89PNG"] * 2
+    assert type(fields["stop_reason"]) is str and "screenshots" not in fields
+    assert [shot[:4] for shot in output.as_dict()["screenshots"]] == [b"\x89PNG"] * 2
     assert output.num_turns == 4
     # As veRL's own loops: the first turn's policy version and the last one's.
     assert (fields["min_global_steps"], fields["max_global_steps"]) == (1, 2)
@@ -137,7 +137,7 @@ def test_every_end_is_typed_and_judged_by_the_state(policy, tokenizer, replies, 
     assert output.reward_score == reward
     assert output.extra_fields["num_steps"] == steps
     # The model saw one screenshot for each reply; what came after the last one is not in the sequence.
-    assert len(output.extra_fields["screenshots"]) == steps
+    assert len(output.screenshots) == steps
     assert output.response_mask[-1] == 1
     assert pool.desktops[0].calls["evaluate"] == 1 and pool.leased == 0
 
@@ -170,7 +170,7 @@ def test_a_screenshot_that_does_not_fit_with_a_whole_reply_is_not_begun(
     config = recipe(agent, response_length=third_reply + 64 - missing)
     output = play(policy, ScriptedEngine(tokenizer, [MISS] * 3), config=config)
     assert output.extra_fields["stop_reason"] == reason
-    assert len(output.extra_fields["screenshots"]) == len(output.multi_modal_data["images"]) == screenshots
+    assert len(output.screenshots) == len(output.multi_modal_data["images"]) == screenshots
     image_id = tokenizer.convert_tokens_to_ids("<|image_pad|>")
     assert (output.prompt_ids + output.response_ids).count(image_id) == SCREENSHOT_TOKENS * screenshots
     assert output.response_mask[-1] == 1

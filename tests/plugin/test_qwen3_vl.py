@@ -66,7 +66,7 @@ def test_an_episode_is_the_processors_own_conversation_with_its_clicks_in_thousa
     for text in replies:
         messages += [reply_message(text), screenshot_message()]
     messages.pop()
-    images = [decode_screenshot(screenshot) for screenshot in output.extra_fields["screenshots"]]
+    images = [decode_screenshot(screenshot) for screenshot in output.screenshots]
     text = policy[1].apply_chat_template(messages, tokenize=False)
     whole = policy[1](text=[text], images=images, return_tensors="pt")["input_ids"][0].tolist()
     assert output.prompt_ids + output.response_ids == whole[:-1]  # but the newline after the last turn

@@ -59,7 +59,7 @@ def test_tensorboard_shows_the_same_tasks_film_strips_at_every_validation(empty_
     number = TASKS.index(tags[0].removeprefix("val_episodes/"))
     assert [event.step for event in events.Images(tags[0])] == [1, 2]
     image = Image.open(io.BytesIO(events.Images(tags[0])[1].encoded_image_string))
-    sent = rollouts.output(TASKS[number], 1.0, seed=20 + number).extra_fields["screenshots"]
+    sent = rollouts.output(TASKS[number], 1.0, seed=20 + number).screenshots
     for column, screenshot in enumerate(sent):  # the screenshots that this episode saw, at half their size, in order
         expected = np.asarray(Image.open(io.BytesIO(screenshot)).resize((320, 240)), dtype=float)
         got = np.asarray(image.crop((column * 328, 0, column * 328 + 320, 240)), dtype=float)

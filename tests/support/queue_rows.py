@@ -6,10 +6,10 @@ import io
 import numpy as np
 import transfer_queue as tq
 from PIL import Image
-from verl.experimental.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
+from arpo_verl.plugin.rollout_output import GuiAgentOutput
 from arpo_verl.rollout.vision import decode_screenshot
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -53,7 +53,7 @@ class Rollouts:
                 response_ids, mask = response_ids + between, mask + [0] * len(between)
             reply = self._ids(f"Thought: {seed}.\nAction: wait()<|im_end|>", None) + [int(rng.integers(50, 90))]
             response_ids, mask = response_ids + reply, mask + [1] * len(reply)
-        return AgentLoopOutput(
+        return GuiAgentOutput(
             prompt_ids=prompt_ids,
             response_ids=response_ids,
             response_mask=mask,
@@ -69,11 +69,11 @@ class Rollouts:
                 "format_error": format_error,
                 "stop_reason": stop_reason,
                 "num_steps": turns,
-                "screenshots": screenshots,
                 "reward_extra_info": {"success": success, "format_error": format_error},
                 "min_global_steps": step - 1,
                 "max_global_steps": step - 1,
             },
+            screenshots=screenshots,
         )
 
     def put(self, uid, outputs, step=1, partition_id="train"):

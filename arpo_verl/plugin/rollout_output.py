@@ -1,0 +1,20 @@
+"""What the agent loop gives to veRL: its own output, and the episode's screenshots as a column of the row.
+
+A column of its own, because who asks for `extra_fields` wants its few scalars: the sampler for every batch, veRL at
+every validation. The row is made of `AgentLoopOutput.as_dict()`, which takes the fields of a subclass along
+(veRL 0.9.1, `trainer/ppo/v1/agent_loop_tq.py: _agent_loop_postprocess`).
+"""
+
+from __future__ import annotations
+
+from verl.experimental.agent_loop import AgentLoopOutput
+
+SCREENSHOTS = "screenshots"
+"""The column's name."""
+
+
+class GuiAgentOutput(AgentLoopOutput):
+    """One episode."""
+
+    screenshots: list[bytes]
+    """As the desktop sent them, in order of the sequence."""
