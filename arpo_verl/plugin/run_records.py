@@ -1,15 +1,15 @@
-"""The trainer's own part in recording a run: what only its process knows, and what only one process may do."""
+"""The trainer's own part in recording a run: what only its process knows, and what is done once, before it begins."""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from arpo_verl.plugin.group_log import GROUP_LOG, LoggedRow
-from arpo_verl.records.budget import ScreenshotBudget
 from arpo_verl.records.documents import folder_of
 from arpo_verl.records.episode_folder import add_missing_screenshots, remove_unfinished
 from arpo_verl.records.layout import GROUPS_FILE, step_folder
@@ -30,12 +30,8 @@ class RunRecords:
     def __init__(self, config: GuiAgentConfig):
         self._directory = None if config.recorded_in is None else Path(config.recorded_in)
         self._restores_replays = config.record == FAILURES_AND_REPLAYS
-        self._budget: ScreenshotBudget | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="arpo_verl-records")
-        self._enforcing: Future[None] | None = None
         if self._directory is not None:
-            if config.trajectory_budget_bytes is not None:
-                self._budget = ScreenshotBudget(self._directory, config.trajectory_budget_bytes)
             _unless_disk_fails(remove_unfinished, self._directory)
 
     @property
@@ -67,8 +63,6 @@ class RunRecords:
         if self._restores_replays:
             for trajectory in replays.values():
                 self._thread.submit(_unless_disk_fails, self._restore, self._directory, trajectory)
-        if self._budget is not None and (self._enforcing is None or self._enforcing.done()):
-            self._enforcing = self._thread.submit(_unless_disk_fails, self._budget.enforce, step)
 
     def wait(self) -> None:
         """Wait until the work so far is done."""
@@ -80,8 +74,8 @@ class RunRecords:
             return
         folder = directory / folder_of(trajectory.episode, trajectory.task_id)
         add_missing_screenshots(folder, [as_png(screenshot) for screenshot in trajectory.screenshots])
-        if self._budget is not None:
-            self._budget.changed(trajectory.episode.step)
+        if folder.is_dir():
+            os.utime(folder.parent)  # whoever keeps the budget looks at steps that have changed
 
 
 def _unless_disk_fails(work: Callable[..., Any], *args: Any) -> None:

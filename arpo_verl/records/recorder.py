@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from arpo_verl.records.budget import BudgetKeeper, budget_keeper
 from arpo_verl.records.documents import EpisodeRecord, folder_of, id_of_row, live_document
 from arpo_verl.records.episode_folder import EpisodeFolder, write_episode
 from arpo_verl.reward import compute_score
@@ -46,6 +47,9 @@ class Recorder:
         self._is_validation = is_validation
         self._directory = None if config.recorded_in is None else Path(config.recorded_in)
         self._share = config.record_share
+        self._keeper: BudgetKeeper | None = None
+        if self._directory is not None and config.trajectory_budget_bytes is not None:
+            self._keeper = budget_keeper(self._directory, config.trajectory_budget_bytes)
         self._drops_successes = config.record == FAILURES_AND_REPLAYS
 
     def episode(self, row: Mapping[str, Any], task: Task) -> EpisodeWriter:
@@ -54,7 +58,7 @@ class Recorder:
         id = id_of_row(row)
         is_recorded = self._directory is not None and draw(id.uid) < self._share
         directory = self._directory if is_recorded else None
-        return EpisodeWriter(directory, id, task, row, self._keeps_screenshots, self._is_validation)
+        return EpisodeWriter(directory, id, task, row, self._keeps_screenshots, self._is_validation, self._keeper)
 
     def _keeps_screenshots(self, episode: Episode) -> bool:
         return not self._drops_successes or episode.success < 1 or episode.format_error
@@ -90,7 +94,9 @@ class EpisodeWriter:
         row: Mapping[str, Any],
         keeps_screenshots: Callable[[Episode], bool],
         is_validation: Callable[[str], Awaitable[bool | None]],
+        keeper: BudgetKeeper | None = None,
     ):
+        self._keeper = keeper
         self._folder = None if directory is None else EpisodeFolder(directory, folder_of(id, task.task_id))
         self._id = id
         self._task = task
@@ -142,6 +148,8 @@ class EpisodeWriter:
         validation = await self._is_validation(self._id.uid)
         record = dataclasses.replace(record, content={**record.content, "validation": validation})
         self._write(partial(self._folder.finish, record, keep_screenshots=self._keeps_screenshots(episode)))
+        if self._keeper is not None:
+            self._write(self._keeper.recorded, self._id.step)
 
     def _write_live(self, folder: EpisodeFolder, turns: tuple[Turn, ...]) -> None:
         folder.write_live(live_document(self._id, self._task, self._desktop, self._started_at, turns))

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from arpo_verl.records import budget
-from arpo_verl.records.budget import ScreenshotBudget
+from arpo_verl.records.budget import BudgetKeeper, ScreenshotBudget
 
 SCREENSHOT = b"\x89PNG" + bytes(996)
 
@@ -109,5 +109,36 @@ def test_screenshots_that_came_back_are_counted(tmp_path):
     kept = ScreenshotBudget(tmp_path, 500)
     kept.enforce(2)
     (episode / "00.png").write_bytes(SCREENSHOT)
-    kept.changed(1)
+    os.utime(episode.parent)  # as `RunRecords` does it
     assert kept.enforce(2) == 1_000
+
+
+def test_one_process_of_those_that_record_keeps_the_budget_and_another_takes_over(tmp_path):
+    """Two keepers are two processes to the kernel: each has a lock of its own."""
+    first, second = BudgetKeeper(tmp_path, 500), BudgetKeeper(tmp_path, 500)
+    episodes = [record(tmp_path, step, step) for step in (1, 2, 3)]
+
+    def ended(keeper, step):
+        keeper.recorded(step)
+        keeper.wait()
+        return with_screenshots(*episodes)
+
+    assert ended(first, 2) == episodes[1:]
+    assert ended(second, 3) == episodes[1:], "not its folder"
+    assert ended(first, 3) == episodes[2:]
+    os.close(first._lock)  # as the kernel does it at the process's end
+    assert ended(second, 4) == []
+
+
+def test_without_locks_every_process_keeps_it_and_removes_the_same(tmp_path, monkeypatch):
+    def no_locks(*args):
+        raise OSError("No locks available")
+
+    monkeypatch.setattr(budget.fcntl, "flock", no_locks)
+    episodes = [record(tmp_path, step, step) for step in (1, 2, 3, 4)]
+    keepers = [BudgetKeeper(tmp_path, 7_000) for _ in range(3)]
+    for keeper in keepers:
+        keeper.recorded(4)
+    for keeper in keepers:
+        keeper.wait()
+    assert with_screenshots(*episodes) == episodes[1:]

@@ -12,6 +12,7 @@ from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine,
 from arpo_verl.environments.fake import FakeScript
 from arpo_verl.errors import GenerationError
 from arpo_verl.records import recorder
+from arpo_verl.records.budget import budget_keeper
 from arpo_verl.records.episode_folder import EpisodeFolder, remove_unfinished
 
 
@@ -47,7 +48,7 @@ def test_an_episode_is_one_folder_with_its_screenshots(policy, tokenizer, tmp_pa
         *("00.png", "01.png", "episode.json", "tokens.json")
     ]
     episode = json.loads((folder / "episode.json").read_text())
-    assert [(folder / name).read_bytes() for name in episode["screenshots"]] == output.extra_fields["screenshots"]
+    assert [(folder / name).read_bytes() for name in episode["screenshots"]] == output.screenshots
     expected = {
         "task_id": "click-it",
         "instruction": "Click the red square.",
@@ -287,3 +288,14 @@ def test_validation_is_told_by_the_partition_of_the_queue(
     play(policy, ScriptedEngine(tokenizer, [DONE]), FakePool(), recipe({"trajectory_dir": str(tmp_path)}))
     (file,) = tmp_path.rglob("episode.json")
     assert json.loads(file.read_text())["validation"] is validation
+
+
+def test_the_budget_is_kept_by_those_who_record_whoever_samples(policy, tokenizer, tmp_path):
+    """No sampler of ours is in this process: with veRL's own the records grew without bound."""
+    config = recipe({"trajectory_dir": str(tmp_path), "trajectory_budget_bytes": 1})
+    for step in (1, 2, 3):
+        row = {**ROW, "global_steps": step}
+        play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), FakePool(), config, row)
+        budget_keeper(tmp_path, 1).wait()
+    left = {path.parent.parent.name for path in tmp_path.rglob("*.png")}
+    assert left == {"step_000003"} and len(list(tmp_path.rglob("episode.json"))) == 3
