@@ -15,6 +15,7 @@ from verl.utils import get_processor_token_id, hf_processor, hf_tokenizer
 from verl.utils.fs import copy_to_local
 
 from arpo_verl.errors import ConfigError, ReplayError
+from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.replay.store.persistence import Fingerprint
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.prompts import build_messages
@@ -30,20 +31,26 @@ class ModelInputs(AgentLoopWorker):
         self.mm_processor_kwargs = dict(mm_processor_kwargs or {})
 
     @classmethod
-    def load(cls, model_path: str, trust_remote_code: bool, mm_processor_kwargs: Mapping[str, Any]) -> ModelInputs:
-        """Load tokenizer and processor as veRL's `HFModelConfig` does for the rollout workers.
+    def load(cls, policy: PolicyFiles, mm_processor_kwargs: Mapping[str, Any]) -> ModelInputs:
+        """Load tokenizer and processor as the rollout workers have them: as veRL's `HFModelConfig.__post_init__` does,
+        and `AgentLoopWorker.__init__` after it, which gives the tokenizer the custom chat template too.
 
         Raises:
             ConfigError: the folder holds no multimodal processor.
         """
-        local_path = copy_to_local(model_path)
-        processor = hf_processor(local_path, trust_remote_code=trust_remote_code)
+        local_path = copy_to_local(policy.processor)
+        processor = hf_processor(local_path, trust_remote_code=policy.trust_remote_code)
         if processor is None:
             raise ConfigError(
-                f"sampler_kwargs.model_path must hold a vision-language model with its processor, got {model_path!r}; "
-                "give it actor_rollout_ref.model.path"
+                "actor_rollout_ref.model.path, or tokenizer_path beside it, must hold a vision-language model's "
+                f"processor, got {policy.processor!r}; give sampler_kwargs.model_path and tokenizer_path the same"
             )
-        return cls(hf_tokenizer(local_path, trust_remote_code=trust_remote_code), processor, mm_processor_kwargs)
+        tokenizer = hf_tokenizer(local_path, trust_remote_code=policy.trust_remote_code)
+        if policy.custom_chat_template is not None:
+            processor.chat_template = tokenizer.chat_template = policy.custom_chat_template
+        elif not getattr(processor, "chat_template", None):
+            processor.chat_template = tokenizer.chat_template
+        return cls(tokenizer, processor, mm_processor_kwargs)
 
     def compute(self, output: AgentLoopOutput, input_ids: torch.Tensor) -> tuple[dict[str, Any], torch.Tensor]:
         """`multi_modal_inputs` and `position_ids` (4, T) of one sequence, `input_ids` (T,)."""

@@ -60,12 +60,14 @@ class SeedPolicy:
         """
         from arpo_verl.plugin.chat import chat_tokenizer
         from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
+        from arpo_verl.plugin.policy_files import PolicyFiles
 
         agent = build_config(GuiAgentConfig, "gui_agent", plain_section("gui_agent", recipe.gui_agent))
         model, kwargs = recipe.actor_rollout_ref.model, dict(recipe.data.get("mm_processor_kwargs") or {})
         try:
-            inputs = ModelInputs.load(model.path, bool(model.get("trust_remote_code", False)), kwargs)
-            chat = chat_tokenizer(inputs.tokenizer, inputs.processor, _model_type(model.path), kwargs)
+            inputs = ModelInputs.load(PolicyFiles.of_recipe(recipe), kwargs)
+            model_type = _model_type(model.get("hf_config_path") or model.path)
+            chat = chat_tokenizer(inputs.tokenizer, inputs.processor, model_type, kwargs)
         except (OSError, ValueError) as error:
             if isinstance(error, ArpoError):
                 raise

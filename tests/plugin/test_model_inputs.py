@@ -1,9 +1,13 @@
 """What binds stored trajectories to a policy: content, not paths; and nothing that use changes."""
 
+from pathlib import Path
+
 import pytest
 from verl.utils import hf_processor, hf_tokenizer
+from verl.workers.config import HFModelConfig
 
-from arpo_verl.plugin.model_inputs import model_fingerprint
+from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
+from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.rollout.config import GuiAgentConfig
 
 COMPACT = GuiAgentConfig(prompt="compact")
@@ -16,6 +20,22 @@ def loaded(model_path):
 
 def fingerprint(loaded, kwargs=None, agent=COMPACT):
     return model_fingerprint(*loaded, kwargs, agent)
+
+
+def test_tokenizer_and_template_are_loaded_as_verls_workers_load_them(model_path, tmp_path):
+    (tmp_path / "config.json").write_text((Path(model_path) / "config.json").read_text())
+    template = "{% for message in messages %}{{ message['role'] }}{% endfor %}"
+    policy = PolicyFiles(str(tmp_path), tokenizer_path=model_path, custom_chat_template=template)
+    own = ModelInputs.load(policy, {})
+    theirs = HFModelConfig(**vars(policy), hf_config_path=model_path)
+    assert own.processor.chat_template == theirs.processor.chat_template == template
+    messages = [{"role": "user", "content": "x"}]
+    for templated in (own.tokenizer, own.processor):
+        assert templated.apply_chat_template(messages, tokenize=False) == "user"
+    assert own.tokenizer.get_vocab() == theirs.tokenizer.get_vocab()
+    plain = ModelInputs.load(PolicyFiles(model_path), {})
+    prints = [model_fingerprint(inputs.tokenizer, inputs.processor, {}, COMPACT) for inputs in (own, plain)]
+    assert prints[0].differences(prints[1]) == ["tokenizer", "prompt"]
 
 
 def test_loading_again_and_using_the_tokenizer_change_nothing(loaded, model_path):
