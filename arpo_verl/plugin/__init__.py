@@ -34,6 +34,12 @@ def _register_advantage_estimator(core_algos: ModuleType) -> None:
     from arpo_verl.plugin import estimator  # noqa: F401  registers on import
 
 
+def _patch_trainer(trainer_base: ModuleType) -> None:
+    from arpo_verl.plugin.unknown_log_probs import leave_unknown_log_probs_alone
+
+    leave_unknown_log_probs_alone(trainer_base)
+
+
 def _guard_segments(shm_broadcast: ModuleType) -> None:
     from arpo_verl.plugin import vllm_segments
 
@@ -48,6 +54,7 @@ def register() -> None:
         cpu.register()
     when_imported("verl.experimental.agent_loop.agent_loop", _register_agent_loop)
     when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
+    when_imported("verl.trainer.ppo.v1.trainer_base", _patch_trainer)
     when_imported("vllm.distributed.device_communicators.shm_broadcast", _guard_segments)
 
 
