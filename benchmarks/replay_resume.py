@@ -133,7 +133,8 @@ def replays_asked_for(store: SuccessStore, task_id: str, number: int, step: int)
         Group(task_id, tuple(Outcome(f"{uid}_{i}_0", task_id, 0.0, 0.0, False, "finished", 1) for i in range(2)))
         for uid in range(number)
     ]
-    return {replacement.trajectory.episode for replacement in choose_replays(groups, store, ReplayConfig(), step)}
+    plan = choose_replays(groups, store, ReplayConfig(), step)
+    return {store.trajectory(replacement.candidate.serial).episode for replacement in plan}
 
 
 def kill(run: TrainerRun, is_time: Callable[[], bool], start: Start) -> None:

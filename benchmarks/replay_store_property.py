@@ -272,10 +272,10 @@ class Life:
 
     def _replay(self) -> None:
         task = self.rng.choice(TASKS)
-        of_task = self._store.of_task(task)
-        if of_task:
-            index = self.rng.randrange(len(of_task))
-            self._store.mark_replayed(of_task[index])
+        candidates = self._store.candidates(task)
+        if candidates:
+            index = self.rng.randrange(len(candidates))
+            self._store.mark_replayed(candidates[index])
             places = [i for i, entry in enumerate(self._model.held) if entry[1].task_id == task]
             self._model.replay(places[index])
 

@@ -2,6 +2,7 @@
 
 default_local_dir/global_step_N/actor/     veRL's
                                 data.pt    veRL's
+                                transfer_queue/    veRL's, in asynchronous modes
                                 replay/    the store as it was after step N; see `persistence.py`
 """
 
@@ -18,6 +19,8 @@ from typing import Any
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
+from arpo_verl.errors import ReplayError
+from arpo_verl.replay.config import EMPTY, FALLBACK, REFUSE
 from arpo_verl.replay.store.persistence import MANIFEST, Fingerprint, load_store
 from arpo_verl.replay.store.success_store import SuccessStore
 
@@ -27,6 +30,8 @@ logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
 
 STORE_FOLDER = "replay"
 _STEP_FOLDER = "global_step_"
+_QUEUE_FOLDER = "transfer_queue"
+"""veRL's, in asynchronous modes; TransferQueue writes `.tmp` beside it and moves an older one to `.old`."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,12 @@ class ReplayCheckpointCallback(CheckpointCallback):
     def on_save(
         self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **kwargs: Any
     ) -> None:
-        """Save the sampler's store, and drop the stores of checkpoints that veRL has dropped."""
+        """Save the sampler's store, and drop what veRL leaves behind of checkpoints that it has dropped."""
         replayer = getattr(trainer.replay_buffer, "replayer", None)
-        if replayer is None or not replayer.config.enable:
-            return
         folder = Path(checkpoint_dir)
-        replayer.save(folder / STORE_FOLDER)
-        logger.info("saved %d successes with the checkpoint of step %d", len(replayer.store), global_step)
+        if replayer is not None and replayer.config.enable:
+            replayer.save(folder / STORE_FOLDER)
+            logger.info("saved %d successes with the checkpoint of step %d", len(replayer.store), global_step)
         _remove_orphans(folder)
 
 
@@ -72,7 +76,11 @@ def resumed_checkpoint(config: ResumeConfig) -> Path | None:
 
 
 def restore_store(
-    store: SuccessStore, resume: ResumeConfig | None, seed_from: str | None, fingerprint: Callable[[], Fingerprint]
+    store: SuccessStore,
+    resume: ResumeConfig | None,
+    seed_from: str | None,
+    fingerprint: Callable[[], Fingerprint],
+    on_bad_store: str = FALLBACK,
 ) -> None:
     """Fill the empty `store` as it was at the resumed step, or from `replay.seed_from` at the beginning.
 
@@ -81,42 +89,59 @@ def restore_store(
 
     Args:
         fingerprint: of this run's policy; asked only where there is a store to read.
+        on_bad_store: as `ReplayConfig.on_bad_store`.
 
     Raises:
-        ReplayError: the store is damaged, or belongs to another tokenizer, processor or prompt.
+        ReplayError: the seeds of a run that begins, or with `refuse` a resumed run's store, are damaged or belong to
+            another tokenizer, processor or prompt.
     """
     checkpoint = None if resume is None else resumed_checkpoint(resume)
-    source = Path(seed_from) if seed_from else None
-    if checkpoint is not None:
-        source = _newest_store(checkpoint) or source
-        if source is None:
-            logger.warning("%s has no replay store, nor has an earlier checkpoint: the store begins empty", checkpoint)
-        elif source.parent != checkpoint:
-            logger.warning("%s has no replay store: taking the one in %s", checkpoint, source)
-    if source is not None:
-        load_store(source, fingerprint(), into=store)
+    seeds = [Path(seed_from)] if seed_from else []
+    sources = seeds if checkpoint is None else [*_stores(checkpoint), *seeds]
+    if checkpoint is not None and (not sources or sources[0].parent != checkpoint):
+        logger.warning("%s has no replay store", checkpoint)
+    for source in sources:
+        try:
+            leave_out = checkpoint is not None and on_bad_store == FALLBACK
+            load_store(source, fingerprint(), into=store, leave_out_damaged=leave_out)
+        except ReplayError as error:
+            if checkpoint is None or on_bad_store == REFUSE:
+                raise
+            logger.warning("passed over, as replay.on_bad_store=%s asks for: %s", on_bad_store, error)
+            if on_bad_store == EMPTY:
+                break
+            continue
         logger.info(
             "the replay store begins with %d successes of %d tasks, from %s", len(store), store.num_tasks, source
         )
+        return
+    if checkpoint is not None:
+        logger.warning("the replay store begins empty")
 
 
-def _newest_store(checkpoint: Path) -> Path | None:
-    """The store of this checkpoint or of the last one before it that has one."""
+def _stores(checkpoint: Path) -> list[Path]:
+    """The stores of this checkpoint and of those before it, newest first."""
     last = _step_of(checkpoint)
     steps = {_step_of(path): path for path in checkpoint.parent.glob(f"{_STEP_FOLDER}*")} | {last: checkpoint}
-    for step in sorted((step for step in steps if step <= last), reverse=True):
-        if (steps[step] / STORE_FOLDER / MANIFEST).is_file():
-            return steps[step] / STORE_FOLDER
-    return None
+    folders = [steps[step] / STORE_FOLDER for step in sorted(steps, reverse=True) if step <= last]
+    return [folder for folder in folders if (folder / MANIFEST).is_file()]
 
 
 def _remove_orphans(kept: Path) -> None:
-    """Remove the stores of other checkpoints whose weights veRL has removed (`trainer.max_actor_ckpt_to_keep`)."""
+    """Remove what nobody can resume from: of other checkpoints whose weights veRL has removed
+    (`trainer.max_actor_ckpt_to_keep`) the store and the queue, which veRL keeps for ever; and halves of queues that a
+    kill left. A queue is as large as the batches in it: at 1080p up to a hundred gigabytes.
+    """
     if not (kept / "actor").is_dir():
         return  # the weights are on another machine: nothing to be seen here
     for checkpoint in kept.parent.glob(f"{_STEP_FOLDER}*"):
-        if checkpoint != kept and not (checkpoint / "actor").is_dir():
-            shutil.rmtree(checkpoint / STORE_FOLDER, ignore_errors=True)
+        if checkpoint == kept:
+            continue
+        orphans = [f"{_QUEUE_FOLDER}.tmp"]
+        if not (checkpoint / "actor").is_dir():
+            orphans += [STORE_FOLDER, _QUEUE_FOLDER, f"{_QUEUE_FOLDER}.old"]
+        for name in orphans:
+            shutil.rmtree(checkpoint / name, ignore_errors=True)
 
 
 def _step_of(checkpoint: Path) -> int:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.config import ALL_EQUAL, BELOW_FLOOR, MOST_LIKELY, ReplayConfig
-from arpo_verl.replay.store.success_store import StoredTrajectory, SuccessStore
+from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 
 # A lone rollout has no group to be compared with: replacing it would swap data for a zero advantage.
 MIN_GROUP_SIZE = 2
@@ -62,6 +60,11 @@ class Group:
     outcomes: tuple[Outcome, ...]
 
     @property
+    def uid(self) -> str:
+        """Of the prompt."""
+        return self.outcomes[0].uid
+
+    @property
     def mean(self) -> float:
         return statistics.fmean(outcome.success for outcome in self.outcomes)
 
@@ -91,7 +94,8 @@ class Replacement:
     """The row to overwrite, and the past success to write there."""
 
     outcome: Outcome
-    trajectory: StoredTrajectory
+    candidate: Candidate
+    """`SuccessStore.trajectory` gives the trajectory."""
 
 
 def form_groups(outcomes: Iterable[Outcome]) -> tuple[Group, ...]:
@@ -126,7 +130,7 @@ def choose_replays(
 
     Source: the paper replaces a random failure; the reference always the first of the group.
     """
-    queues: dict[str, list[StoredTrajectory]] = {}
+    queues: dict[str, list[Candidate]] = {}
     triggered: Counter[str] = Counter()
     replacements = []
     for group in groups:
@@ -144,35 +148,28 @@ def choose_replays(
 
 def _candidates(
     store: SuccessStore, task_id: str, config: ReplayConfig, step: int, rng: random.Random
-) -> list[StoredTrajectory]:
+) -> list[Candidate]:
     """The task's successes, each once and none too old, in the order in which they are to be used."""
-    candidates: list[StoredTrajectory] = []
-    for trajectory in store.of_task(task_id):
-        is_young = config.max_age_steps is None or step - trajectory.step <= config.max_age_steps
-        if is_young and trajectory not in candidates:
-            candidates.append(trajectory)
+    candidates: list[Candidate] = []
+    for candidate in store.candidates(task_id):
+        is_young = config.max_age_steps is None or step - candidate.step <= config.max_age_steps
+        if is_young and candidate not in candidates:
+            candidates.append(candidate)
     drawn = rng.sample(candidates, len(candidates))
+    if config.choice != MOST_LIKELY:
+        return drawn
     # A sort keeps the order of equals.
-    return sorted(drawn, key=_log_prob, reverse=True) if config.choice == MOST_LIKELY else drawn
+    return sorted(drawn, key=lambda candidate: candidate.log_prob, reverse=True)
 
 
-def _log_prob(trajectory: StoredTrajectory) -> float:
-    """Of all replies together, under the policy that wrote them; nats."""
-    if trajectory.rollout_log_probs is None:
-        return -math.inf
-    return sum(compress(trajectory.rollout_log_probs, trajectory.response_mask))
-
-
-def _replace(
-    group: Group, queue: list[StoredTrajectory], config: ReplayConfig, rng: random.Random
-) -> list[Replacement]:
+def _replace(group: Group, queue: list[Candidate], config: ReplayConfig, rng: random.Random) -> list[Replacement]:
     """Take the next success from the queue that is better than a rollout of the group; none when there is no such."""
     failures = [outcome for outcome in group.outcomes if outcome.success < config.success_threshold]
-    for trajectory in queue:
-        worse = [outcome for outcome in failures or group.outcomes if outcome.success < trajectory.success]
+    for candidate in queue:
+        worse = [outcome for outcome in failures or group.outcomes if outcome.success < candidate.success]
         if worse:
-            queue.remove(trajectory)
-            return [Replacement(rng.choice(worse), trajectory)]
+            queue.remove(candidate)
+            return [Replacement(rng.choice(worse), candidate)]
     return []
 
 
@@ -184,5 +181,5 @@ def _limit(
     if len(replacements) <= limit:
         return tuple(replacements)
     # By task, so that the draw does not depend on which group finished first.
-    by_task = sorted(range(len(replacements)), key=lambda i: replacements[i].trajectory.task_id)
+    by_task = sorted(range(len(replacements)), key=lambda i: replacements[i].candidate.task_id)
     return tuple(replacements[i] for i in sorted(rng.sample(by_task, limit)))

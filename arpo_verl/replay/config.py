@@ -14,6 +14,7 @@ SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async",
 NONE, TRUNCATED = CORRECTIONS = ("none", "truncated")
 FIFO, FULLEST_TASK, LEAST_RECENTLY_REPLAYED = EVICTIONS = ("fifo", "fullest_task", "least_recently_replayed")
 RANDOM, MOST_LIKELY = CHOICES = ("random", "most_likely")
+FALLBACK, REFUSE, EMPTY = ON_BAD_STORE = ("fallback", "refuse", "empty")
 SCREENSHOT_ENCODINGS = ("as_sent", "webp")
 
 _TRAIN_WITHOUT = "set replay.enable=false to train without replay"
@@ -61,6 +62,12 @@ class ReplayConfig:
     seed_from: Annotated[str | None, text("a folder or null")] = None
     """Folder of a store to begin with, as `arpo-verl replay seed` or another run's checkpoint makes it; null begins
     empty. A run that resumes takes its own checkpoint's store instead."""
+
+    on_bad_store: Annotated[str, one_of(ON_BAD_STORE)] = FALLBACK
+    """What a resumed run does where its checkpoint's store is damaged, or of another tokenizer, processor or prompt.
+    `fallback`: begins with what is whole of the newest store that can be read, this one or an earlier checkpoint's,
+    else with the seeds, else empty, and says which: one bad screenshot is no reason to stand still. `refuse`: ends
+    before training. `empty`: begins empty, where a changed prompt is meant to forget."""
 
     trigger: Annotated[str, one_of(TRIGGERS)] = ALL_FAILED
     """Which groups get a replay. `all_failed`: spread and mean of the scores lie below both thresholds; such a group
@@ -143,6 +150,30 @@ def check_sampler(name: str, trainer_mode: str) -> None:
         f"{next((other for other, modes in SAMPLERS.items() if trainer_mode in modes), 'your own')} with "
         f"trainer.v1.trainer_mode={trainer_mode}",
         name,
+    )
+
+
+def check_filter(replay: ReplayConfig, filter_groups: Mapping[str, Any]) -> None:
+    """Refuse a filter of groups that cannot be kept to.
+
+    Args:
+        filter_groups: the recipe's `algorithm.filter_groups`.
+
+    Raises:
+        ConfigError: it names no metric, or replays are limited by their share of the batch.
+    """
+    if not filter_groups.get("enable"):
+        return
+    metric, batches = filter_groups.get("metric"), filter_groups.get("max_inflight_gen_batches", 1)
+    require(bool(metric), "algorithm.filter_groups.metric", "the name of a reward, as `reward`", metric)
+    name = "algorithm.filter_groups.max_inflight_gen_batches"
+    require(type(batches) is int and batches > 0, name, "a whole number from 1", batches)
+    require(
+        not replay.enable or replay.max_share == 1,
+        "replay.max_share",
+        "1 with algorithm.filter_groups.enable=true",
+        replay.max_share,
+        "a group stays in the batch for its replay, and must get it; replay.probability keeps some groups from one",
     )
 
 

@@ -17,6 +17,14 @@ from arpo_verl.types import StopReason
 
 _MIB = 1024**2
 
+COUNTS = (
+    *("replay/groups_all_failed", "replay/groups_all_solved", "replay/groups_mixed", "replay/injected"),
+    *("replay/missed", "replay/stored", "replay/stored_evicted", "replay/prefetched"),
+)
+"""Of a batch; of a step they are sums."""
+LEVELS = ("replay/store_trajectories", "replay/store_tasks", "replay/store_mib")
+"""As they are after a batch; of a step, after its last one."""
+
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Means over the rollouts as they ended, and the share of each stop reason (all named, so that curves join)."""
@@ -39,7 +47,7 @@ def group_metrics(
     failed = sum(group.all_failed(config) for group in groups)
     solved = sum(group.all_solved(config) for group in groups)
     wanting = sum(group.triggers(config) and not group.all_solved(config) for group in groups)
-    replayed_rewards = {replacement.outcome.key: replacement.trajectory.reward for replacement in replacements}
+    replayed_rewards = {replacement.outcome.key: replacement.candidate.reward for replacement in replacements}
     return {
         "replay/groups_all_failed": failed,
         "replay/groups_all_solved": solved,
@@ -50,10 +58,16 @@ def group_metrics(
     }
 
 
-def store_metrics(store: SuccessStore, num_stored: int) -> dict[str, float]:
-    """The store's size after the step, and how many successes entered in it."""
+def store_metrics(store: SuccessStore, num_stored: int, num_evicted: int = 0) -> dict[str, float]:
+    """The store's size after the step, and how many successes entered in it.
+
+    Args:
+        num_stored: all that entered.
+        num_evicted: how many of them were of groups that are not trained on.
+    """
     return {
         "replay/stored": num_stored,
+        "replay/stored_evicted": num_evicted,
         "replay/store_trajectories": len(store),
         "replay/store_tasks": store.num_tasks,
         "replay/store_mib": store.num_bytes / _MIB,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from arpo_verl.replay.choice import Outcome, Replacement, form_groups
-from arpo_verl.replay.store.success_store import StoredTrajectory
+from arpo_verl.replay.store.success_store import Candidate
 
-Rebuild = Callable[[StoredTrajectory], Mapping[str, Any]]
+Rebuild = Callable[[Candidate], Mapping[str, Any]]
 
 
 class Prefetch:
@@ -21,7 +21,7 @@ class Prefetch:
         capacity: rebuilt rows that may wait in memory.
         read: the outcomes of finished rows, by their keys.
         plan: which replacements the groups so far ask for.
-        rebuild: a trajectory's fields; the costly part.
+        rebuild: a success's fields, its screenshots read from the store; the costly part.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Prefetch:
         self._capacity = capacity
         self._read, self._plan, self._rebuild = read, plan, rebuild
         self._outcomes: dict[str, Outcome] = {}
-        self._rebuilt: list[tuple[StoredTrajectory, Mapping[str, Any]]] = []
+        self._rebuilt: list[tuple[Candidate, Mapping[str, Any]]] = []
         self.seconds = 0.0
         """Spent ahead since the last `clear`."""
         self.hits = 0
@@ -51,8 +51,8 @@ class Prefetch:
         if len(self._rebuilt) >= self._capacity:
             return False
         for replacement in self._plan(form_groups(outcomes)):
-            if self._find(replacement.trajectory) is None:
-                self._rebuilt.append((replacement.trajectory, self._rebuild(replacement.trajectory)))
+            if self._find(replacement.candidate) is None:
+                self._rebuilt.append((replacement.candidate, self._rebuild(replacement.candidate)))
                 self.seconds += time.perf_counter() - start_s
                 return True
         self.seconds += time.perf_counter() - start_s
@@ -65,13 +65,13 @@ class Prefetch:
         self._outcomes.update(zip(new, self._read(new), strict=True))
         return [self._outcomes[key] for key in keys]
 
-    def rebuilt(self, trajectory: StoredTrajectory) -> Mapping[str, Any]:
-        """The trajectory's fields, ready or made now."""
-        found = self._find(trajectory)
+    def rebuilt(self, candidate: Candidate) -> Mapping[str, Any]:
+        """The success's fields, ready or made now."""
+        found = self._find(candidate)
         if found is not None:
             self.hits += 1
             return found
-        return self._rebuild(trajectory)
+        return self._rebuild(candidate)
 
     def clear(self) -> None:
         """Forget everything: the batch is done."""
@@ -79,5 +79,5 @@ class Prefetch:
         self._rebuilt.clear()
         self.seconds, self.hits = 0.0, 0
 
-    def _find(self, trajectory: StoredTrajectory) -> Mapping[str, Any] | None:
-        return next((fields for other, fields in self._rebuilt if other == trajectory), None)
+    def _find(self, candidate: Candidate) -> Mapping[str, Any] | None:
+        return next((fields for other, fields in self._rebuilt if other == candidate), None)

@@ -11,6 +11,7 @@ from arpo_verl.errors import ReplayError
 from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store, resumed_checkpoint
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
+from arpo_verl.replay.store.screenshots import screenshot_name
 from arpo_verl.replay.store.success_store import SuccessStore
 
 OURS = Fingerprint("tokenizer", "processor", "prompt")
@@ -20,7 +21,7 @@ CALLBACK = "arpo_verl.plugin.checkpoints.ReplayCheckpointCallback"
 def store_of(*steps):
     store = SuccessStore(8, 10**9)
     for step in steps:
-        store.add(stored(step=step))
+        store.add(stored(step=step, screenshots=[shot(step)]))
     return store
 
 
@@ -36,7 +37,7 @@ class Checkpoints:
     def save(self, step, store=None, enable=True):
         """A checkpoint as the trainer writes it; `store` None: the kill came before the callback."""
         folder = self.folder / f"global_step_{step}"
-        (folder / "actor").mkdir(parents=True)
+        (folder / "actor").mkdir(parents=True, exist_ok=True)
         (self.folder / "latest_checkpointed_iteration.txt").write_text(str(step))
         if store is not None:
             replayer = SimpleNamespace(
@@ -48,9 +49,9 @@ class Checkpoints:
             )
         return folder
 
-    def restored(self, seed_from=None, fingerprint=OURS, **resume):
+    def restored(self, seed_from=None, fingerprint=OURS, on_bad_store="fallback", **resume):
         store = SuccessStore(8, 10**9)
-        restore_store(store, ResumeConfig(str(self.folder), **resume), seed_from, lambda: fingerprint)
+        restore_store(store, ResumeConfig(str(self.folder), **resume), seed_from, lambda: fingerprint, on_bad_store)
         return [trajectory.step for trajectory in store.trajectories()]
 
 
@@ -100,12 +101,87 @@ def test_a_seed_serves_the_beginning_only(checkpoints, tmp_path):
     assert checkpoints.restored(seed_from=str(tmp_path / "seed")) == [1]
 
 
+def shot(step):
+    return b"screenshot of step %d" % step
+
+
+def damage(folder, step):
+    """The screenshot of the success of this step, in this checkpoint and in those that share the file."""
+    path = folder / "replay" / "screenshots" / screenshot_name(shot(step))
+    assert path.read_bytes() == shot(step)
+    path.write_bytes(b"x")
+
+
 @pytest.mark.parametrize("part", ["tokenizer", "processor", "prompt"])
-def test_a_store_of_another_policy_is_refused_with_the_reason(checkpoints, part):
+def test_a_store_of_another_policy_is_passed_over_or_refused_with_the_reason(checkpoints, part, caplog, tmp_path):
     checkpoints.save(1, store_of(1))
+    caplog.set_level("WARNING")
     other = Fingerprint(**{**vars(OURS), part: "another"})
     with pytest.raises(ReplayError, match=f"another {part}"):
-        checkpoints.restored(fingerprint=other)
+        checkpoints.restored(fingerprint=other, on_bad_store="refuse")
+    save_store(store_of(7), tmp_path / "seed", other)
+    assert checkpoints.restored(fingerprint=other) == []
+    assert f"made with another {part}" in caplog.text and "begins empty" in caplog.text
+    assert checkpoints.restored(fingerprint=other, seed_from=str(tmp_path / "seed")) == [7]
+    assert checkpoints.restored(fingerprint=other, seed_from=str(tmp_path / "seed"), on_bad_store="empty") == []
+    # Back to the policy that it is of: nothing was removed.
+    assert checkpoints.restored() == [1]
+
+
+def test_one_damaged_screenshot_costs_the_successes_that_show_it(checkpoints, caplog):
+    store = store_of(1, 2)
+    checkpoints.save(8, store)
+    store.add(stored(step=3, screenshots=[shot(3)]))
+    folder = checkpoints.save(16, store)
+    damage(folder, 3)
+    with pytest.raises(ReplayError, match="is damaged"):
+        checkpoints.restored(on_bad_store="refuse")
+    assert checkpoints.restored(on_bad_store="empty") == []
+    caplog.clear(), caplog.set_level("INFO")
+    assert checkpoints.restored() == [1, 2]
+    assert "left out 1 of the 3 successes" in caplog.text and f"from {folder / 'replay'}" in caplog.text
+    # Shared by hard links, so in both checkpoints: no earlier one would be better.
+    damage(folder, 1)
+    assert checkpoints.restored() == [2]
+
+
+def test_an_unreadable_store_gives_way_to_the_newest_that_can_be_read(checkpoints, caplog):
+    caplog.set_level("INFO")
+    first = checkpoints.save(8, store_of(1))
+    second = checkpoints.save(16, store_of(1, 2))
+    third = checkpoints.save(24, store_of(1, 2, 3))
+    (third / "replay" / "store.json").write_text("{}")
+    next((second / "replay").glob("trajectories-*")).write_text("")
+    assert checkpoints.restored() == [1]
+    assert "store.json must be" in caplog.text and "is damaged" in caplog.text
+    assert f"begins with 1 successes of 1 tasks, from {first / 'replay'}" in caplog.text
+    with pytest.raises(ReplayError, match="store.json must be"):
+        checkpoints.restored(on_bad_store="refuse")
+    damage(first, 1)
+    caplog.clear()
+    assert checkpoints.restored() == [] and "begins empty" in caplog.text
+
+
+def test_damaged_seeds_of_a_run_that_begins_are_refused(checkpoints, tmp_path):
+    save_store(store_of(7), tmp_path / "seed", OURS)
+    (tmp_path / "seed" / "store.json").write_text("{}")
+    with pytest.raises(ReplayError, match="store.json must be"):
+        checkpoints.restored(seed_from=str(tmp_path / "seed"))
+
+
+def test_a_checkpoint_does_not_take_over_the_damage_of_the_one_before(checkpoints):
+    store = store_of(1, 2)
+    first = checkpoints.save(8, store)
+    damage(first, 1)
+    second = checkpoints.save(16, store)
+    assert checkpoints.restored(on_bad_store="refuse") == [1, 2]
+    names = [screenshot_name(shot(step)) for step in (1, 2)]
+    links = [(second / "replay" / "screenshots" / name).stat().st_nlink for name in names]
+    assert links == [1, 2], "the whole one is shared, the damaged one written anew"
+    # A step that is saved again, after a resume from before it, mends its own folder too.
+    damage(second, 2)
+    checkpoints.save(16, store)
+    assert checkpoints.restored(on_bad_store="refuse") == [1, 2]
 
 
 def test_stores_leave_with_the_checkpoints_that_the_trainer_drops(checkpoints):
@@ -119,8 +195,19 @@ def test_stores_leave_with_the_checkpoints_that_the_trainer_drops(checkpoints):
     ]
 
 
-def test_another_sampler_is_none_of_the_callbacks_business(checkpoints):
+def test_queues_leave_with_them_whoever_samples_and_so_do_halves_that_a_kill_left(checkpoints):
+    folders = [checkpoints.save(step) for step in (1, 2, 3)]
+    for folder in folders:
+        for name in ("transfer_queue", "transfer_queue.tmp", "transfer_queue.old"):
+            (folder / name).mkdir()
+            (folder / name / "controller.pkl").write_bytes(b"large")
+    (folders[0] / "actor").rmdir()  # as `trainer.max_actor_ckpt_to_keep` does it
     checkpoints.callback.on_save(
-        trainer=SimpleNamespace(replay_buffer=object()), global_step=1, checkpoint_dir=str(checkpoints.folder)
+        trainer=SimpleNamespace(replay_buffer=object()), global_step=3, checkpoint_dir=str(folders[2])
     )
-    assert not checkpoints.folder.exists()
+    left = {(path.parent.name, path.name) for path in checkpoints.folder.glob("*/transfer_queue*")}
+    assert left == {
+        *(("global_step_2", name) for name in ("transfer_queue", "transfer_queue.old")),
+        *(("global_step_3", f"transfer_queue{ending}") for ending in ("", ".tmp", ".old")),
+    }
+    assert not list(checkpoints.folder.glob("*/replay")), "another sampler's store is none of ours"

@@ -91,7 +91,7 @@ def test_a_prompt_of_two_tasks_is_refused():
 def test_an_all_failed_group_gets_one_success_of_its_own_task():
     store = store_of(stored("a", step=1), stored("b", step=2))
     (replacement,) = choose_replays([group(0, 0, 0, 0, task_id="b")], store, CONFIG, step=5)
-    assert replacement.trajectory.step == 2
+    assert replacement.candidate.step == 2
     assert replacement.outcome.task_id == "b"
 
 
@@ -109,7 +109,7 @@ def test_victim_and_success_are_random_but_fixed_by_seed_step_and_task():
 
     def chosen(step, seed=0, groups=None):
         plan = choose_replays(groups or [group(0, 0, 0, 0)], store, ReplayConfig(seed=seed), step)
-        return [(r.outcome.session, r.trajectory.step) for r in plan]
+        return [(r.outcome.session, r.candidate.step) for r in plan]
 
     assert chosen(7) == chosen(7)
     pairs = Counter(pair for step in range(1600) for pair in chosen(step))
@@ -132,13 +132,13 @@ def test_the_most_likely_success_is_chosen_by_its_replies_log_probs():
     config = ReplayConfig(choice="most_likely")
     for seed_step in range(5, 9):
         (replacement,) = choose_replays([group(0, 0)], store, config, seed_step)
-        assert replacement.trajectory.step == 2
+        assert replacement.candidate.step == 2
 
 
 def test_equals_are_drawn_from():
     store = store_of(*(stored(step=step) for step in range(1, 5)))
     config = ReplayConfig(choice="most_likely")
-    steps = {choose_replays([group(0, 0)], store, config, step)[0].trajectory.step for step in range(5, 100)}
+    steps = {choose_replays([group(0, 0)], store, config, step)[0].candidate.step for step in range(5, 100)}
     assert steps == {1, 2, 3, 4}
 
 

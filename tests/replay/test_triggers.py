@@ -48,7 +48,7 @@ def test_a_replay_is_better_than_the_rollout_that_it_replaces():
     half, full = stored(step=1, success=0.6), stored(step=2, success=1.0)
     for step in range(20):
         (replacement,) = plan([group(*PARTIAL)], store_of(half, full), step=step, trigger="all_equal")
-        assert replacement.trajectory.step == 2
+        assert replacement.candidate.step == 2
     assert plan([group(*PARTIAL)], store_of(half), trigger="all_equal") == ()
     (replacement,) = plan([group(*RARE)], store_of(full), trigger="below_floor")
     assert replacement.outcome.success == 0
@@ -57,7 +57,7 @@ def test_a_replay_is_better_than_the_rollout_that_it_replaces():
 def test_no_success_is_used_twice_in_a_batch_however_often_it_is_stored():
     groups = [group(0, 0, uid=uid) for uid in "pqrs"]
     store = store_of(stored(step=1), stored(step=2), stored(step=2), stored("b", step=3))
-    assert sorted(r.trajectory.step for r in plan(groups, store)) == [1, 2]
+    assert sorted(r.candidate.step for r in plan(groups, store)) == [1, 2]
 
 
 def test_the_choice_does_not_depend_on_which_groups_finished_first():
@@ -65,7 +65,7 @@ def test_the_choice_does_not_depend_on_which_groups_finished_first():
     groups = [group(0, 0, task_id=task_id, uid=f"{task_id}{i}") for task_id in "ab" for i in range(3)]
 
     def used(order, **options):
-        return Counter((r.trajectory.task_id, r.trajectory.step) for r in plan(order, store, **options))
+        return Counter((r.candidate.task_id, r.candidate.step) for r in plan(order, store, **options))
 
     for options in ({}, {"max_share": 0.25}, {"probability": 0.5}):
         assert used(groups, **options) == used(groups[::-1], **options)
@@ -104,13 +104,13 @@ def test_a_share_that_is_a_whole_number_of_rows_but_for_rounding_is_that_number(
 
 def test_a_success_that_is_too_old_is_not_replayed():
     store = store_of(stored(step=1), stored(step=5))
-    steps = {r.trajectory.step for s in range(40) for r in plan([group(0, 0)], store, step=8, seed=s, max_age_steps=3)}
+    steps = {r.candidate.step for s in range(40) for r in plan([group(0, 0)], store, step=8, seed=s, max_age_steps=3)}
     assert steps == {5}
     assert plan([group(0, 0)], store, step=9, max_age_steps=3) == ()
-    assert {plan([group(0, 0)], store, step=9, seed=s)[0].trajectory.step for s in range(40)} == {1, 5}
+    assert {plan([group(0, 0)], store, step=9, seed=s)[0].candidate.step for s in range(40)} == {1, 5}
 
 
 def test_a_second_batch_of_the_same_step_draws_anew():
     store = store_of(*(stored(step=step) for step in range(8)))
-    chosen = {plan([group(0, 0)], store, draw=draw)[0].trajectory.step for draw in range(30)}
+    chosen = {plan([group(0, 0)], store, draw=draw)[0].candidate.step for draw in range(30)}
     assert len(chosen) > 3

@@ -42,8 +42,9 @@ def _observe_sampler(sampler) -> None:
         (FOLDER / "store.json").write_text(json.dumps([digest(t) for t in self.store.trajectories()]))
 
     def observed_inject(self, batch, replacements):
-        (FOLDER / f"replays-{self._step}.json").write_text(json.dumps([digest(r.trajectory) for r in replacements]))
-        inject(self, batch, replacements)
+        replays = inject(self, batch, replacements)
+        (FOLDER / f"replays-{self._step}.json").write_text(json.dumps([digest(t) for t in replays.values()]))
+        return replays
 
     sampler.Replayer.__init__, sampler.Replayer._inject = observed_make, observed_inject
 

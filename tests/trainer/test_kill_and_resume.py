@@ -28,7 +28,8 @@ def planned(store, task_id, number, step):
         Group(task_id, tuple(Outcome(f"{uid}_{i}_0", task_id, 0.0, 0.0, False, "finished", 1) for i in range(2)))
         for uid in range(number)
     ]
-    return {tuple(digest(r.trajectory)) for r in choose_replays(groups, store, ReplayConfig(), step)}
+    plan = choose_replays(groups, store, ReplayConfig(), step)
+    return {tuple(digest(store.trajectory(replacement.candidate.serial))) for replacement in plan}
 
 
 def test_nothing_of_the_killed_run_is_left(killed):

@@ -6,8 +6,8 @@
 
 Everything but the manifest is named by its content and is synced before the manifest names it, so at any moment the
 manifest names whole files: those of this save or of the one before. A screenshot that the store's last save already
-wrote, in whichever folder, is linked, not written again; so folders of one file system share their bytes, and each can
-be removed or copied by itself. docs/replay.md describes the format field by field.
+wrote, in whichever folder, is linked where it is still whole, not written again; so folders of one file system share
+their bytes, and each can be removed or copied by itself. docs/replay.md describes the format field by field.
 """
 
 from __future__ import annotations
@@ -104,13 +104,19 @@ def save_store(store: SuccessStore, folder: Path | str, fingerprint: Fingerprint
     store.saved_in = folder
 
 
-def load_store(folder: Path | str, fingerprint: Fingerprint | None, into: SuccessStore | None = None) -> SuccessStore:
+def load_store(
+    folder: Path | str,
+    fingerprint: Fingerprint | None,
+    into: SuccessStore | None = None,
+    leave_out_damaged: bool = False,
+) -> SuccessStore:
     """Read a saved store.
 
     Args:
         fingerprint: of the policy that will train on it; None asks nothing, for tools that only look.
         into: an empty store with this run's bounds, which are applied as if the trajectories were added anew; None
             takes the bounds that were saved.
+        leave_out_damaged: go without the successes whose screenshots are missing or damaged, unless that is all.
 
     Raises:
         ReplayError: there is none, it is damaged, of another version or of another policy; `into` is then empty.
@@ -124,12 +130,21 @@ def load_store(folder: Path | str, fingerprint: Fingerprint | None, into: Succes
         store = SuccessStore(manifest.capacity_per_task, manifest.capacity_bytes, eviction=manifest.eviction)
     elif len(store):
         raise ReplayError(f"a store must be empty to be loaded into, got one of {len(store)} trajectories")
+    damaged: list[ReplayError] = []
     try:
         for serial, record in read_records(folder, manifest):
-            store.add_record(record, lambda name: read_screenshot(folder, name), serial)
+            try:
+                store.add_record(record, lambda name: read_screenshot(folder, name), serial)
+            except ReplayError as error:
+                damaged.append(error)
+                if not leave_out_damaged or len(damaged) == len(manifest.serials):
+                    raise
     except ReplayError:
         store.clear()
         raise
+    if damaged:
+        counts = (len(damaged), len(manifest.serials), folder)
+        logger.warning("left out %d of the %d successes in %s, with screenshots not whole: %s", *counts, damaged[0])
     store.saved_in = folder
     return store
 
@@ -210,6 +225,14 @@ def read_screenshot(folder: Path | str, name: str) -> bytes:
     return content
 
 
+def _is_whole(path: Path) -> bool:
+    """Whether the file holds what its name says."""
+    try:
+        return screenshot_name(path.read_bytes()) == path.name
+    except OSError:
+        return False
+
+
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -223,10 +246,12 @@ def _save_screenshots(store: SuccessStore, folder: Path, names: frozenset[str]) 
     saved_before = None if store.saved_in is None else store.saved_in / SCREENSHOTS
 
     def save(name: str) -> None:
-        if saved_before is None or not files.link_whole(saved_before / name, folder / name):
+        # A link shares what has happened to the file since it was written.
+        source = None if saved_before is None else saved_before / name
+        if source is None or not _is_whole(source) or not files.link_whole(source, folder / name):
             files.write_whole(folder / name, store.screenshot(name))
 
-    missing = sorted(names - {path.name for path in folder.iterdir()})
+    missing = sorted(name for name in names if not _is_whole(folder / name))
     with ThreadPoolExecutor(_WRITERS) as threads:
         for _ in threads.map(save, missing):
             pass

@@ -51,8 +51,7 @@ def decode_record(record: bytes, screenshot: Callable[[str], bytes]) -> StoredTr
     """
     values = read_record(record)
     try:
-        for name, type_code in COLUMNS.items():
-            values[name] = None if values[name] is None else _unpack(values[name], type_code)
+        values |= {name: read_column(values, name) for name in COLUMNS}
         values["screenshots"] = tuple(screenshot(name) for name in values["screenshots"])
         if values.get("episode") is not None:
             values["episode"] = EpisodeId(**values["episode"])
@@ -76,6 +75,12 @@ def read_record(record: bytes) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ReplayError(f"a record must be a JSON object, got {type(values).__name__}")
     return values
+
+
+def read_column(values: Mapping[str, Any], name: str) -> array[Any] | None:
+    """One of the `COLUMNS` of what `read_record` gave; None where it is null."""
+    packed = values[name]
+    return None if packed is None else _unpack(packed, COLUMNS[name])
 
 
 def _pack(column: array[Any]) -> str:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
+from typing import Any
 
 from arpo_verl.config import require
 from arpo_verl.replay.config import EVICTIONS, FULLEST_TASK, LEAST_RECENTLY_REPLAYED, ReplayConfig
 from arpo_verl.replay.store.encoding import encode_screenshots
-from arpo_verl.replay.store.record import decode_record, encode_record
+from arpo_verl.replay.store.record import decode_record, encode_record, read_column, read_record
 from arpo_verl.replay.store.screenshots import OVERHEAD_BYTES, ScreenshotStore, screenshot_name
 from arpo_verl.replay.store.spill import SpillFolder
 from arpo_verl.replay.trajectory import StoredTrajectory
@@ -42,6 +45,41 @@ class StoredRecord:
     @property
     def num_bytes(self) -> int:
         return len(self.record) + _BYTES_PER_NAME * len(self.screenshots) + _BYTES_PER_TRAJECTORY
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A held success as a choice needs it: no column of its record is unpacked, no screenshot read. Candidates of equal
+    trajectories are equal."""
+
+    serial: int = field(compare=False)
+    """What `SuccessStore.trajectory` finds it by."""
+    fields: Mapping[str, Any] = field(repr=False)
+    """Of its record, but for the episode: two episodes may come to the same trajectory."""
+
+    @property
+    def task_id(self) -> str:
+        return str(self.fields["task_id"])
+
+    @property
+    def step(self) -> int:
+        """Training step whose rollout made it."""
+        return int(self.fields["step"])
+
+    @property
+    def success(self) -> float:
+        return float(self.fields["success"])
+
+    @property
+    def reward(self) -> float:
+        return float(self.fields["reward"])
+
+    @property
+    def log_prob(self) -> float:
+        """Of all replies together, under the policy that wrote them; nats. -inf where nobody recorded it."""
+        log_probs = read_column(self.fields, "rollout_log_probs")
+        mask = read_column(self.fields, "response_mask")
+        return -math.inf if log_probs is None or mask is None else sum(compress(log_probs, mask))
 
 
 class SuccessStore:
@@ -125,22 +163,32 @@ class SuccessStore:
         self._make_room()
         return True
 
-    def mark_replayed(self, trajectory: StoredTrajectory) -> None:
-        """Say that a trajectory of `of_task` is being replayed; only `least_recently_replayed` asks when."""
-        if self.eviction != LEAST_RECENTLY_REPLAYED:
-            return
-        serial = next((serial for serial, held in self._of_task(trajectory.task_id) if held == trajectory), None)
-        if serial is not None:
-            self._entries[serial] = self._entries.pop(serial)
-            self._tasks[trajectory.task_id][serial] = self._tasks[trajectory.task_id].pop(serial)
+    def mark_replayed(self, candidate: Candidate) -> None:
+        """Say that one of `candidates` is being replayed; only `least_recently_replayed` asks when."""
+        serials = self._tasks.get(candidate.task_id, {})
+        if self.eviction == LEAST_RECENTLY_REPLAYED and candidate.serial in serials:
+            self._entries[candidate.serial] = self._entries.pop(candidate.serial)
+            serials[candidate.serial] = serials.pop(candidate.serial)
+
+    def candidates(self, task_id: str) -> tuple[Candidate, ...]:
+        """The task's successes for a choice among them, oldest first; spilled screenshots stay on the disk."""
+        return tuple(
+            Candidate(serial, {name: value for name, value in fields.items() if name != "episode"})
+            for serial in sorted(self._tasks.get(task_id, ()))
+            for fields in [read_record(self._entries[serial].record)]
+        )
+
+    def trajectory(self, serial: int) -> StoredTrajectory:
+        """The held success of this serial, with its screenshots."""
+        return self._decode(self._entries[serial])
 
     def of_task(self, task_id: str) -> tuple[StoredTrajectory, ...]:
         """The task's successes, oldest first."""
-        return tuple(trajectory for _, trajectory in self._of_task(task_id))
+        return tuple(self.trajectory(serial) for serial in sorted(self._tasks.get(task_id, ())))
 
     def trajectories(self) -> tuple[StoredTrajectory, ...]:
         """All of them, oldest first, spilled screenshots read into memory; `records` walks a large store."""
-        return tuple(self._decode(self._entries[serial]) for serial in sorted(self._entries))
+        return tuple(self.trajectory(serial) for serial in sorted(self._entries))
 
     def records(self) -> Iterator[tuple[int, StoredRecord]]:
         """Serial (its order is that of age) and record, in the order in which they would leave.
@@ -183,10 +231,6 @@ class SuccessStore:
     def spill_folder(self) -> Path | None:
         """Where spilled screenshots lie, under their names."""
         return None if self._spill is None else self._spill.path
-
-    def _of_task(self, task_id: str) -> Iterator[tuple[int, StoredTrajectory]]:
-        for serial in sorted(self._tasks.get(task_id, ())):
-            yield serial, self._decode(self._entries[serial])
 
     def _decode(self, record: StoredRecord) -> StoredTrajectory:
         return decode_record(record.record, self._screenshots.read)

@@ -36,7 +36,7 @@ def test_a_saved_store_comes_back_as_it_was(tmp_path):
 
 def test_what_was_replayed_when_is_saved_too(tmp_path):
     store = filled(1, 3, eviction="least_recently_replayed")
-    store.mark_replayed(store.of_task("b")[0])
+    store.mark_replayed(store.candidates("b")[0])
     save_store(store, tmp_path, PRINT)
     for each in (store, load_store(tmp_path, PRINT)):
         each.add(stored("b", 5))

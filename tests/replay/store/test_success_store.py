@@ -1,5 +1,6 @@
 import gc
 import io
+import math
 import os
 import pickle
 import subprocess
@@ -15,8 +16,11 @@ from support import ROOT
 from support.replay_trajectories import bytes_alone, stored
 
 from arpo_verl.errors import ConfigError, ReplayError
+from arpo_verl.replay.choice import Group, Outcome, choose_replays
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.store.spill import SpillFolder
 from arpo_verl.replay.store.success_store import SuccessStore
+from arpo_verl.types import EpisodeId
 
 PLENTY = 10**9
 
@@ -74,17 +78,47 @@ def test_over_the_byte_budget_the_fullest_task_gives_way():
         assert [t.step for t in store.trajectories()] == steps
 
 
+def test_a_choice_among_spilled_successes_reads_no_screenshot_but_those_of_the_chosen(tmp_path, monkeypatch):
+    """465 reads to choose four replays of 15 screenshots, at every look at the queue, were what it took."""
+    store = SuccessStore(8, PLENTY, memory_bytes=100_000, spill_dir=tmp_path)
+    for step in range(1, 9):
+        store.add(stored("a", step, screenshots=[bytes([step, shot]) * 20_000 for shot in range(5)]))
+    assert store.disk_bytes > PLENTY / 10**4
+    read_names = []
+    read = SpillFolder.read
+    monkeypatch.setattr(SpillFolder, "read", lambda self, name: read_names.append(name) or read(self, name))
+    failed = Group("a", tuple(Outcome(f"u_{i}_0", "a", 0.0, 0.0, False, "finished", 1) for i in range(2)))
+    for choice in ("random", "most_likely"):
+        (replacement,) = choose_replays([failed], store, ReplayConfig(choice=choice, max_age_steps=5), step=9)
+    assert read_names == []
+    chosen = store.trajectory(replacement.candidate.serial)
+    assert chosen == store.of_task("a")[replacement.candidate.step - 1]
+    assert len(read_names) >= 5
+
+
+def test_equal_successes_are_equal_candidates():
+    store = SuccessStore(8, PLENTY)
+    for step, uid in ((1, "p"), (1, "q"), (2, "q")):
+        store.add(stored("a", step, episode=EpisodeId(step, uid, 0)))
+    first, second, third = store.candidates("a")
+    assert first == second != third and first.serial != second.serial
+    assert (first.task_id, first.step, first.success, first.reward) == ("a", 1, 1.0, 1.0)
+    assert first.log_prob == -1.0
+    store.add(stored("b", rollout_log_probs=None))
+    assert store.candidates("b")[0].log_prob == -math.inf and store.candidates("c") == ()
+
+
 def test_what_was_replayed_last_stays_longest():
     store = SuccessStore(2, PLENTY, eviction="least_recently_replayed")
     for step in (1, 2):
         store.add(stored("a", step))
-    store.mark_replayed(store.of_task("a")[0])
+    store.mark_replayed(store.candidates("a")[0])
     store.add(stored("a", 3))
     assert [t.step for t in store.of_task("a")] == [1, 3]
     store = SuccessStore(2, PLENTY)
     for step in (1, 2):
         store.add(stored("a", step))
-    store.mark_replayed(store.of_task("a")[0])
+    store.mark_replayed(store.candidates("a")[0])
     store.add(stored("a", 3))
     assert [t.step for t in store.of_task("a")] == [2, 3]
 
@@ -124,6 +158,7 @@ MEASURE = """
 import gc, sys, tracemalloc
 from support.replay_trajectories import stored
 from arpo_verl.replay.store.success_store import SuccessStore
+from arpo_verl.types import EpisodeId
 
 count, tokens, size = map(int, sys.argv[1:])
 
