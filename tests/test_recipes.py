@@ -64,7 +64,11 @@ def section_of(cls, name: str, recipe: DictConfig):
 
 def test_there_are_the_recipes_that_the_readme_names():
     assert {"embedded", "osworld_subset32", "osworld_full", "osworld_full_async"} <= set(NAMES)
-    assert BASELINES == [None, "dynamic_sampling", "grpo"] and POLICIES == [None, "qwen25_vl", "qwen3_vl"]
+    assert BASELINES == [None, "arpo_dynamic", "dynamic_sampling", "grpo"] and POLICIES == [
+        None,
+        "qwen25_vl",
+        "qwen3_vl",
+    ]
 
 
 def test_every_combination_passes_verls_validation_and_ours_and_its_numbers_fit(combination):
@@ -74,7 +78,7 @@ def test_every_combination_passes_verls_validation_and_ours_and_its_numbers_fit(
     agent = section_of(GuiAgentConfig, "gui_agent", recipe)
     environment = section_of(EnvironmentConfig, "environment", recipe)
     replay = section_of(ReplayConfig, "replay", recipe)
-    assert replay.enable is (baseline is None)
+    assert replay.enable is (baseline in (None, "arpo_dynamic"))
     rollouts = recipe.data.train_batch_size * recipe.actor_rollout_ref.rollout.n
     assert environment.num_desktops <= rollouts, "desktops that no rollout of a step uses"
     if recipe.trainer.experiment_name.startswith("osworld"):

@@ -16,10 +16,12 @@ from arpo_verl.environments.provider_checks import check_provider
 from arpo_verl.environments.providers import PROVIDERS
 from arpo_verl.errors import ConfigError, TaskError
 from arpo_verl.plugin.combinations import check_combinations
+from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.recipe_footprint import model_shape
 from arpo_verl.plugin.sections import plain_section
-from arpo_verl.replay.config import NONE, ReplayConfig, check_one_correction, check_sampler
-from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest
+from arpo_verl.replay.config import NONE, SAMPLERS, ReplayConfig, check_filter, check_one_correction, check_sampler
+from arpo_verl.replay.store.persistence import Manifest, check_fingerprint, read_manifest, read_records
+from arpo_verl.replay.store.record import read_record
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
 from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.vision import ImageGeometry, check_pixel_limits
@@ -50,6 +52,7 @@ def check_recipe(config: DictConfig) -> None:
     build_messages("", kind=agent.prompt, language=agent.language)  # the model's own words are installed
     replay = build_config(ReplayConfig, "replay", _section(config, "replay"))
     _check_replay(config, replay)
+    _check_sampler_knows_policy(config)
     check_pixel_limits(config.data.get("mm_processor_kwargs") or {})
     if config.actor_rollout_ref.rollout.name == "vllm":
         _check_image_limit(config, agent)
@@ -122,8 +125,53 @@ def _check_replay(config: DictConfig, replay: ReplayConfig) -> None:
         rollout.calculate_log_probs,
     )
     if replay.enable and replay.seed_from is not None:
-        read_manifest(replay.seed_from)
+        _check_seeds_log_probs(config, replay.seed_from, read_manifest(replay.seed_from))
+    _check_filter(config, replay)
     check_sampler(config.trainer.v1.sampler.custom_sampler.name, config.trainer.v1.trainer_mode)
+
+
+def _check_seeds_log_probs(config: DictConfig, seed_from: str, manifest: Manifest) -> None:
+    """In bypass mode the log-probs of the rollout are the old ones of the ratio: there is no going without."""
+    if not (config.algorithm.get("rollout_correction") or {}).get("bypass_mode"):
+        return
+    records = [read_record(stored.record) for _, stored in read_records(seed_from, manifest)]
+    unknown = sum(record["rollout_log_probs"] is None for record in records)
+    name, remedy = "algorithm.rollout_correction.bypass_mode", "set it to false, or begin without these seeds"
+    expected = f"false with the {unknown} of {len(records)} seeds in {seed_from} that have no log-probs"
+    require(unknown == 0, name, expected, True, remedy)
+
+
+def _check_filter(config: DictConfig, replay: ReplayConfig) -> None:
+    sampler, filter_groups = config.trainer.v1.sampler, config.algorithm.get("filter_groups") or {}
+    if not filter_groups.get("enable") or sampler.custom_sampler.name not in SAMPLERS:
+        return
+    check_filter(replay, filter_groups)
+    require(
+        sampler.sampler_kwargs.get("filter_groups") == filter_groups,
+        "trainer.v1.sampler.sampler_kwargs.filter_groups",
+        "algorithm.filter_groups",
+        sampler.sampler_kwargs.get("filter_groups"),
+        "write `filter_groups: ${algorithm.filter_groups}` there: veRL hands it to its own samplers only",
+    )
+    reward_model = config.reward.reward_model
+    require(
+        not reward_model.enable or reward_model.enable_resource_pool,
+        "algorithm.filter_groups.enable",
+        "false with a reward model on the trainer's GPUs",
+        True,
+        "groups are filtered before it scores them; set reward.reward_model.enable_resource_pool=true",
+    )
+
+
+def _check_sampler_knows_policy(config: DictConfig) -> None:
+    """A replayed row is made with the tokenizer, processor and template of the rollout workers, or not at all."""
+    sampler = config.trainer.v1.sampler
+    if sampler.custom_sampler.name not in SAMPLERS:
+        return
+    for name in ("tokenizer_path", "custom_chat_template"):
+        used, told = config.actor_rollout_ref.model.get(name), sampler.sampler_kwargs.get(name)
+        remedy = f"write `{name}: ${{actor_rollout_ref.model.{name}}}` there"
+        require(told == used, f"trainer.v1.sampler.sampler_kwargs.{name}", f"the policy's, {used!r}", told, remedy)
 
 
 def _section(config: DictConfig, name: str) -> Mapping[str, Any]:
@@ -149,19 +197,23 @@ def _check_image_limit(config: DictConfig, agent: GuiAgentConfig) -> None:
 
 def _is_local_model(config: DictConfig) -> bool:
     """Whether the policy lies on this machine; a name such as `org/model` is for the model hub to resolve."""
-    path = Path(str(config.actor_rollout_ref.model.path)).expanduser()
-    if path.joinpath("config.json").is_file():
-        return True
-    is_path = str(config.actor_rollout_ref.model.path).startswith((".", "/", "~"))
-    remedy = "`python -m arpo_verl.policy --out PATH` makes the embedded recipe's"
-    require(not is_path, "actor_rollout_ref.model.path", "a model folder with a config.json", str(path), remedy)
-    return False
+    policy = PolicyFiles.of_recipe(config)
+    places = {"path": policy.path, "tokenizer_path": policy.processor}
+    are_here = True
+    for name, place in places.items():
+        path = Path(str(place)).expanduser()
+        if not path.joinpath("config.json").is_file():
+            is_path = str(place).startswith((".", "/", "~"))
+            remedy = "`python -m arpo_verl.policy --out PATH` makes the embedded recipe's"
+            require(not is_path, f"actor_rollout_ref.model.{name}", "a folder with a config.json", str(path), remedy)
+            are_here = False
+    return are_here
 
 
 def _check_lengths(config: DictConfig, agent: GuiAgentConfig, environment: EnvironmentConfig) -> None:
     from transformers import AutoProcessor
 
-    processor = AutoProcessor.from_pretrained(Path(config.actor_rollout_ref.model.path).expanduser())
+    processor = AutoProcessor.from_pretrained(Path(PolicyFiles.of_recipe(config).processor).expanduser())
     geometry = ImageGeometry.from_processor(processor, config.data.get("mm_processor_kwargs"))
     check_lengths(agent, config.data.max_response_length, geometry.num_tokens(environment.screen_size))
 
@@ -170,7 +222,7 @@ def _check_seeds(config: DictConfig, agent: GuiAgentConfig, seed_from: str) -> N
     """As the sampler will, but before anything starts."""
     from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 
-    model, kwargs = config.actor_rollout_ref.model, dict(config.data.get("mm_processor_kwargs") or {})
-    inputs = ModelInputs.load(model.path, model.get("trust_remote_code", False), kwargs)
+    kwargs = dict(config.data.get("mm_processor_kwargs") or {})
+    inputs = ModelInputs.load(PolicyFiles.of_recipe(config), kwargs)
     fingerprint = model_fingerprint(inputs.tokenizer, inputs.processor, kwargs, agent)
     check_fingerprint(seed_from, read_manifest(seed_from), fingerprint)

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta as Batch
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-__all__ = ["TRAINING", "VALIDATION", "Batch", "is_queued", "plain", "read", "write"]
+__all__ = ["TRAINING", "VALIDATION", "Batch", "clear", "is_queued", "plain", "read", "tags", "write"]
 
 # veRL's names: validation goes through the same sampler in a partition of its own.
 TRAINING, VALIDATION = "train", "val"
@@ -36,6 +36,17 @@ def write(
     fields = list_of_dict_to_tensordict([dict(row) for row in rows])
     more = {} if tags is None else {"tags": [dict(tag) for tag in tags]}
     tq.kv_batch_put(keys=list(keys), partition_id=partition_id, fields=fields, **more)
+
+
+def tags(partition_id: str) -> dict[str, dict[str, Any]]:
+    """Of all that the partition holds, prompts and rows, by key."""
+    listed: dict[str, dict[str, dict[str, Any]]] = tq.kv_list(partition_id) or {}
+    return listed.get(partition_id, {})
+
+
+def clear(keys: Sequence[str], partition_id: str) -> None:
+    """Remove prompts or rows."""
+    tq.kv_clear(keys=list(keys), partition_id=partition_id)
 
 
 async def is_queued(key: str, partition_id: str) -> bool:

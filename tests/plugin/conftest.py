@@ -15,6 +15,9 @@ def compose():
         "trainer.v1.sampler.custom_sampler.name=ReplaySampler",
         "+trainer.v1.sampler.sampler_kwargs.replay=${replay}",
         "+trainer.v1.sampler.sampler_kwargs.model_path=${actor_rollout_ref.model.path}",
+        "+trainer.v1.sampler.sampler_kwargs.tokenizer_path=${actor_rollout_ref.model.tokenizer_path}",
+        "+trainer.v1.sampler.sampler_kwargs.custom_chat_template=${actor_rollout_ref.model.custom_chat_template}",
+        "+trainer.v1.sampler.sampler_kwargs.filter_groups=${algorithm.filter_groups}",
         "+trainer.v1.sampler.sampler_kwargs.mm_processor_kwargs=${data.mm_processor_kwargs}",
     ]
 

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from support import ROOT
+from support.replay_trajectories import stored
 
 from arpo_verl import versions
 from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, TaskError
 from arpo_verl.plugin import preflight
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
+from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.preflight import check_recipe
 from arpo_verl.policy.build import build_policy
 from arpo_verl.replay.store.persistence import save_store
@@ -56,7 +58,7 @@ def test_a_prompt_whose_words_are_not_installed_is_refused(check, monkeypatch):
 
 
 def test_seeds_of_another_policy_are_refused_with_the_part_that_differs(check, policy, tmp_path):
-    inputs = ModelInputs.load(str(policy), False, {})
+    inputs = ModelInputs.load(PolicyFiles(str(policy)), {})
     agent = GuiAgentConfig(prompt="compact")
     own = model_fingerprint(inputs.tokenizer, inputs.processor, {}, agent)
     save_store(SuccessStore(1, 10**6), tmp_path / "own", own)
@@ -64,6 +66,53 @@ def test_seeds_of_another_policy_are_refused_with_the_part_that_differs(check, p
     save_store(SuccessStore(1, 10**6), tmp_path / "other", dataclasses.replace(own, tokenizer="other"))
     with pytest.raises(ReplayError, match="made with another tokenizer"):
         check(f"replay.seed_from={tmp_path / 'other'}")
+
+
+def test_the_tokenizer_and_template_of_the_recipe_count_and_the_sampler_must_know_them(check, policy, tmp_path):
+    bare = tmp_path / "weights-alone"  # as a fine-tuned checkpoint without its tokenizer
+    bare.mkdir()
+    (bare / "config.json").write_text((policy / "config.json").read_text())
+    check(f"actor_rollout_ref.model.path={bare}", f"actor_rollout_ref.model.tokenizer_path={policy}")
+    template = "actor_rollout_ref.model.custom_chat_template=another"
+    check(template)
+    with pytest.raises(ConfigError, match="sampler_kwargs.custom_chat_template must be the policy's, 'another'"):
+        check(template, "trainer.v1.sampler.sampler_kwargs.custom_chat_template=null")
+    with pytest.raises(ConfigError, match="model.tokenizer_path must be a folder with a config.json"):
+        check("actor_rollout_ref.model.tokenizer_path=./nowhere")
+    own = ModelInputs.load(PolicyFiles(str(policy)), {})
+    agent = GuiAgentConfig(prompt="compact")
+    save_store(SuccessStore(1, 10**6), tmp_path / "own", model_fingerprint(own.tokenizer, own.processor, {}, agent))
+    with pytest.raises(ReplayError, match="another tokenizer and another prompt"):
+        check(template, f"replay.seed_from={tmp_path / 'own'}")
+
+
+def test_a_filter_of_groups_is_refused_where_it_cannot_be_kept_to(check):
+    on = "algorithm.filter_groups.enable=true"
+    check(on)
+    check("+baseline=arpo_dynamic")
+    for override, says in (
+        ("+replay.max_share=0.5", "replay.max_share must be 1 with algorithm.filter_groups"),
+        ("algorithm.filter_groups.metric=null", "filter_groups.metric must be the name of a reward"),
+        ("trainer.v1.sampler.sampler_kwargs.filter_groups=null", "sampler_kwargs.filter_groups must be algorithm"),
+        ("reward.reward_model.enable=true", "false with a reward model on the trainer's GPUs"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            check(on, override)
+
+
+def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(check, policy, tmp_path):
+    inputs = ModelInputs.load(PolicyFiles(str(policy)), {})
+    own = model_fingerprint(inputs.tokenizer, inputs.processor, {}, GuiAgentConfig(prompt="compact"))
+    store = SuccessStore(8, 10**6)
+    store.add(stored())
+    save_store(store, tmp_path / "seeds", own)
+    bypass = ["algorithm.rollout_correction.bypass_mode=true", f"replay.seed_from={tmp_path / 'seeds'}"]
+    check(*bypass)
+    store.add(stored(rollout_log_probs=None))
+    save_store(store, tmp_path / "seeds", own)
+    check(bypass[1])
+    with pytest.raises(ConfigError, match="1 of 2 seeds in .* that have no log-probs"):
+        check(*bypass)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import pickle
 import time
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import torch
 from omegaconf import OmegaConf
 from support.queue_rows import screenshot
 from tensordict import TensorDict
+from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
@@ -18,10 +20,11 @@ from verl.trainer.ppo.v1.utils import MetricsAggregator
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, DesktopLostError, ReplayError
-from arpo_verl.plugin import rows
+from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.sampler import ReplaySampler
 from arpo_verl.pool.desktop_pool import DesktopPool
+from arpo_verl.replay.choice import form_groups
 from arpo_verl.rollout.vision import decode_screenshot
 
 REFILL = "+trainer.v1.sampler.sampler_kwargs.sync_refill_failed_groups=${trainer.v1.sampler.sync_refill_failed_groups}"
@@ -29,6 +32,7 @@ RECORDED_IN = "+trainer.v1.sampler.sampler_kwargs.gui_agent.trajectory_dir="
 # What the trajectory determines in a row; the rest of a row is the prompt's.
 TRAJECTORY_FIELDS = ["prompts", "responses", "input_ids", "response_mask", "loss_mask", "position_ids"]
 TRAJECTORY_FIELDS += ["rollout_log_probs", "rm_scores", "num_turns", "multi_modal_inputs", "extra_fields"]
+TRAJECTORY_FIELDS += ["screenshots"]
 
 
 @pytest.fixture
@@ -282,7 +286,7 @@ def test_a_replayed_success_gets_its_screenshots_back(empty_queue, rollouts, sam
     kept = "+trainer.v1.sampler.sampler_kwargs.gui_agent.record=failures_and_replays"
     tq, replaying = empty_queue, sampler(kept, RECORDED_IN + str(tmp_path), "+replay.screenshot_encoding=webp")
     output = rollouts.output("a", 1.0, seed=1)
-    screenshots = output.extra_fields["screenshots"]
+    screenshots = output.screenshots
     folder = tmp_path / "step_000001" / "a__p1_0"
     folder.mkdir(parents=True)
     (folder / "episode.json").write_text(json.dumps({"screenshots": ["00.png", "01.png"]}))
@@ -300,20 +304,11 @@ def test_a_replayed_success_gets_its_screenshots_back(empty_queue, rollouts, sam
         assert decode_screenshot(content).tobytes() == decode_screenshot(sent).tobytes()
 
 
-def test_the_budget_is_enforced_with_the_next_step(empty_queue, rollouts, sampler, tmp_path):
-    shot = tmp_path / "step_000001" / "a__p0_0" / "00.png"
-    shot.parent.mkdir(parents=True)
-    shot.write_bytes(bytes(1000))
-    left = tmp_path / "step_000001" / ".a__p0_1-abc"
-    left.mkdir()
-    budget = "+trainer.v1.sampler.sampler_kwargs.gui_agent.trajectory_budget_bytes=500"
-    replaying = sampler(budget, RECORDED_IN + str(tmp_path))
-    assert shot.exists() and not left.exists()
-    for step in (1, 2):
-        rollouts.put(f"p{step}", [rollouts.output("a", 0.0, seed=1, turns=1)], step=step)
-        replaying.sample(global_steps=step, partition_id="train", batch_size=1)
-        replaying.replayer.records.wait()
-        assert shot.exists() == (step == 1)
+def test_what_a_killed_run_left_unfinished_goes_before_the_first_episode(sampler, tmp_path):
+    finished, left = (tmp_path / "step_000001" / name for name in ("a__p0_0", ".a__p0_1-abc"))
+    finished.mkdir(parents=True), left.mkdir()
+    sampler(RECORDED_IN + str(tmp_path))
+    assert finished.exists() and not left.exists()
 
 
 def test_the_async_sampler_replays_too(empty_queue, rollouts, sampler):
@@ -349,6 +344,148 @@ def test_async_neither_drops_an_old_replay_nor_keeps_a_stale_group_for_one(empty
     assert metrics["training/rollout_failure/evicted_samples"] == 1
     assert metrics["replay/without/training/off_policy/trajectory_staleness/mean"] == 0
     assert batch.tags[batch.keys.index(replayed_keys(batch)[0])]["max_global_steps"] == 0
+
+
+def test_what_groups_won_that_are_thrown_away_is_kept(empty_queue, rollouts, sampler):
+    """One session in a hundred meets a fault: its seven siblings may hold a hard task's only success."""
+    names = "trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync"
+    tq, replaying = empty_queue, sampler(names, trainer_mode="colocate_async")
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1, step=20), None], step=20)
+    rollouts.put("p2", [rollouts.output("b", float(i), seed=2 + i) for i in (0, 1)], step=1)  # stale: limit 8
+    rollouts.put("p3", [rollouts.output("a", 0.0, seed=i, step=20) for i in (4, 5)], step=20)
+    batch, metrics = replaying.sample(global_steps=20, partition_id="train", batch_size=1)
+    assert sorted(batch.keys) == ["p3_0_0", "p3_1_0"]
+    # Not into the step that made them.
+    assert metrics["replay/injected"] == 0 and metrics["replay/missed"] == 1
+    assert (metrics["replay/stored"], metrics["replay/stored_evicted"]) == (2, 2)
+    kept = [(t.task_id, t.episode.step, t.episode.uid) for t in replaying.replayer.store.trajectories()]
+    assert sorted(kept) == [("a", 20, "p1"), ("b", 1, "p2")]
+    assert metrics["rollout/success_mean"] == 2 / 5, "all that was played, trained on or not"
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+    assert not tq.kv_list("train").get("train")
+    rollouts.put("p4", [rollouts.output("b", 0.0, seed=i, step=21) for i in (6, 7)], step=21)
+    _, metrics = replaying.sample(global_steps=21, partition_id="train", batch_size=1)
+    assert metrics["replay/injected"] == 1 and metrics["replay/stored_evicted"] == 0
+
+
+def test_a_resumed_queue_loses_the_rows_that_were_trained_on(empty_queue, rollouts, sampler, tmp_path):
+    """veRL saves the queue with the batch that it has just trained on, whose prompts have left already."""
+    names = "trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync"
+    tq, replaying = empty_queue, sampler(names, trainer_mode="colocate_async")
+    rollouts.put("p1", [rollouts.output("a", float(i), seed=i) for i in (0, 1)])
+    rollouts.put("p2", [rollouts.output("b", float(i), seed=2 + i) for i in (0, 1)], step=2)  # a batch ahead
+    trained, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    tq.save_checkpoint(tmp_path / "transfer_queue")
+    tq.kv_clear(keys=trained.keys, partition_id="train")
+    tq.kv_clear(keys=["p2", "p2_0_0", "p2_1_0"], partition_id="train")
+    tq.load_checkpoint(tmp_path / "transfer_queue")
+    assert set(tq.kv_list("train")["train"]) == {*trained.keys, "p2", "p2_0_0", "p2_1_0"}
+
+    resumed = sampler(names, trainer_mode="colocate_async")
+    batch, _ = resumed.sample(global_steps=2, partition_id="train", batch_size=1)
+    assert sorted(batch.keys) == sorted(tq.kv_list("train")["train"]) == ["p2_0_0", "p2_1_0"]
+    # The batches of one step stay until all of them are trained on.
+    rollouts.put("p3", [rollouts.output("c", float(i), seed=4 + i, step=2) for i in (0, 1)], step=2)
+    second, _ = resumed.sample(global_steps=2, partition_id="train", batch_size=1)
+    assert sorted(tq.kv_list("train")["train"]) == sorted([*batch.keys, *second.keys])
+
+
+def test_counts_of_a_step_of_several_batches_are_sums(empty_queue, rollouts, sampler):
+    """As veRL's aggregator takes them: it logs the mean over the batches of what says nothing else in its name."""
+    names = "trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync"
+    replaying = sampler(names, "trainer.v1.separate_async.parameter_sync_step=2", trainer_mode="separate_async")
+    of_pool = {"environment/leases": 32.0, "environment/lease_wait_s/mean": 0.5}
+    readings = []
+    replaying.replayer._desktops.read = lambda: readings.append(of_pool) or of_pool
+    for step in (1, 2):
+        logged = MetricsAggregator()
+        for number, scores in enumerate([(1.0, 0.0), (0.0, 0.0)]):
+            outputs = [rollouts.output("a", s, seed=10 * step + i, step=step) for i, s in enumerate(scores)]
+            rollouts.put(f"p{step}{number}", outputs, step)
+            batch, metrics = replaying.sample(global_steps=step, partition_id="train", batch_size=1)
+            logged.add_step_metrics(metrics, sample_count=len(batch))
+            empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+        values = logged.get_aggregated_metrics()
+        # The success of the first batch is replayed into the second.
+        names = ("groups_all_failed", "groups_mixed", "injected", "missed", "stored", "store_trajectories")
+        assert [values[f"replay/{name}"] for name in names] == [1, 1, 1, 0, 1, step]
+        assert values["rollout/success_mean"] == 0.25
+        assert {name: values[name] for name in of_pool} == of_pool and len(readings) == step
+
+
+FILTER = "algorithm.filter_groups.enable=true"
+
+
+@pytest.mark.parametrize("mode", ["sync", "colocate_async"])
+def test_replay_comes_first_and_then_the_filter_and_what_it_drops_is_kept(
+    empty_queue, rollouts, sampler, compose, mode
+):
+    name = "trainer.v1.sampler.custom_sampler.name=" + ("ReplaySampler" if mode == "sync" else "ReplaySamplerAsync")
+    tq, replaying = empty_queue, sampler(name, FILTER, trainer_mode=mode)
+    drawn, refills = [], iter("uvwxyz")
+
+    def draw(num_prompts):
+        drawn.append(num_prompts)
+        for _ in range(num_prompts):
+            uid = next(refills)
+            outputs = [rollouts.output(uid, float(i), seed=ord(uid) + i, step=step) for i in (0, 1)]
+            rollouts.put(uid, outputs, step=step + 1)  # veRL takes the older ones first
+
+    replaying.refill_fn = draw
+    step = 1
+    rollouts.put("p1", [rollouts.output("a", float(i), seed=i) for i in (0, 1)])
+    rollouts.put("q1", [rollouts.output("b", 0.0, seed=i) for i in (2, 3)])
+    batch, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=2)
+    # Nothing is stored of b: its group goes. In sync two are drawn for one, and the surplus is discarded.
+    assert {key.split("_")[0] for key in batch.keys} <= {"p1", "u", "v"} and len(batch) == 4
+    assert drawn == [2 if mode == "sync" else 1] and metrics["training/filter_groups/evicted_samples"] == 1
+    assert metrics["replay/informative_share"] == 1 and metrics["replay/injected"] == 0
+    stored = {t.task_id for t in replaying.replayer.store.trajectories()}
+    assert stored == ({"a", "u", "v"} if mode == "sync" else {"a", "u"}), "the surplus's successes too"
+    assert metrics["rollout/success_mean"] == (3 / 8 if mode == "sync" else 2 / 6)
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+
+    step = 2
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (4, 5)], step=2)
+    rollouts.put("p3", [rollouts.output("a", 0.0, seed=i, step=2) for i in (6, 7)], step=2)
+    rollouts.put("q2", [rollouts.output("b", 1.0, seed=i, step=2) for i in (8, 9)], step=2)
+    batch, metrics = replaying.sample(global_steps=2, partition_id="train", batch_size=2)
+    # One success of a, one group that stays for it; the other and the one that all solved go.
+    assert {key.split("_")[0] for key in batch.keys} & {"p2", "p3", "q2"} == {"p2"} and len(batch) == 4
+    assert metrics["training/filter_groups/evicted_samples"] == 2
+    assert metrics["replay/injected"] == 1 and metrics["replay/informative_share"] == 1
+    (key,) = replayed_keys(batch)
+    assert key.startswith("p2_") and advantages_of(tq, batch, compose())[key] == pytest.approx(1, abs=1e-4)
+    assert "b" in {t.task_id for t in replaying.replayer.store.trajectories()}
+
+
+def test_a_group_that_stays_for_its_replay_gets_it_whatever_leaves_before_it(empty_queue, rollouts, sampler):
+    """What a group gets depends on how many of its task came before: those that were thrown away still count."""
+    replaying = sampler(FILTER, "+replay.probability=0.5", "+replay.capacity_per_task=8")
+    replayer = replaying.replayer
+    rollouts.put("p", [rollouts.output("a", 1.0, seed=i) for i in range(8)] + [rollouts.output("a", 0.0, seed=9)])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+    for number in range(8):
+        rollouts.put(f"q{number}", [rollouts.output("a", 0.0, seed=20 + i, step=2, turns=1) for i in (0, 1)], step=2)
+    keys = [f"q{number}_{i}_0" for number in range(8) for i in (0, 1)]
+    replayer.begin(2)
+    kept = replayer.replayed_uids(keys)
+    assert 0 < len(kept) < 8
+    left = [key for key in keys if key.split("_")[0] in kept]
+    assert replayer.replayed_uids(left) == kept
+    groups = form_groups(rows.read_outcomes(left, "train"))
+    assert {replacement.outcome.uid for replacement in replayer._plan(groups)} == kept
+
+
+def test_without_replay_the_filter_is_verls_own(empty_queue, rollouts, sampler):
+    replaying = sampler(FILTER, "replay.enable=false")
+    refill = [rollouts.output("c", float(i), seed=8 + i) for i in (0, 1)]
+    replaying.refill_fn = lambda number: rollouts.put("r", refill)
+    rollouts.put("p", [rollouts.output("a", 0.0, seed=i) for i in (0, 1)])
+    batch, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    assert sorted(batch.keys) == ["r_0_0", "r_1_0"] and metrics["training/filter_groups/evicted_samples"] == 1
+    assert metrics["rollout/success_mean"] == 0.25 and len(replaying.replayer.store) == 0
 
 
 def replayed_batch(tq, rollouts, replaying, demonstration=False):
@@ -399,6 +536,27 @@ def test_a_demonstration_without_log_probs_is_replayed_with_weight_one(empty_que
     assert row["rollout_log_probs"].tolist() == [0.0] * len(row["responses"])
     assert advantages_of(empty_queue, batch, compose(option), {key: -3.0})[key] == pytest.approx(math.sqrt(2), abs=1e-4)
     assert metrics["replay/ratio_mean"].numel() == 0  # nothing to compare with: not logged
+
+
+def test_verls_own_correction_leaves_a_demonstration_alone(empty_queue, rollouts, sampler, compose):
+    """Its row carries zeros for log-probs: as if certain, each token would be weighed by its own probability."""
+    batch, _, key = replayed_batch(empty_queue, rollouts, sampler(), demonstration=True)
+    config = compose("algorithm.rollout_correction.rollout_is=token")
+    shifts = dict.fromkeys(batch.keys, -0.5) | {key: -3.0}
+    advantages_of(empty_queue, batch, config, shifts)
+    for each in batch.keys:
+        row = read(empty_queue, each)
+        weights = row["rollout_is_weights"][row["response_mask"].bool()]
+        assert torch.allclose(weights, torch.tensor(1.0 if each == key else math.exp(-0.5))), each
+    assert read(empty_queue, key)["rollout_log_probs"].abs().max() == 0
+
+
+def test_verls_own_correction_weighs_a_replay_by_its_makers_log_probs(empty_queue, rollouts, sampler, compose):
+    batch, _, key = replayed_batch(empty_queue, rollouts, sampler())
+    config = compose("algorithm.rollout_correction.rollout_is=token")
+    advantages_of(empty_queue, batch, config, dict.fromkeys(batch.keys, 0.0) | {key: -1.0})
+    row = read(empty_queue, key)
+    assert torch.allclose(row["rollout_is_weights"][row["response_mask"].bool()], torch.tensor(math.exp(-1.0)))
 
 
 def test_the_trainers_metrics_are_told_without_the_replay(empty_queue, rollouts, sampler, compose):
@@ -463,21 +621,50 @@ def test_the_store_goes_on_where_the_checkpoint_left_it(empty_queue, rollouts, s
     batch, metrics = resumed.sample(global_steps=2, partition_id="train", batch_size=1)
     assert metrics["replay/injected"] == 1
     with pytest.raises(ReplayError, match="another prompt"):
-        sampler(resume, "+trainer.v1.sampler.sampler_kwargs.gui_agent={prompt: compact}")
+        sampler(resume, "+replay.on_bad_store=refuse", "+trainer.v1.sampler.sampler_kwargs.gui_agent={prompt: compact}")
 
 
 def test_rows_of_another_agent_loop_are_refused_by_what_they_lack(empty_queue, rollouts, sampler):
     output = rollouts.output("a", 1.0, seed=1)
-    del output.extra_fields["screenshots"], output.extra_fields["success"]
+    del output.extra_fields["success"], output.extra_fields["num_steps"]
     rollouts.put("p1", [output])
-    with pytest.raises(ReplayError, match="success, screenshots is missing"):
+    with pytest.raises(ReplayError, match="success, num_steps is missing"):
         sampler().sample(global_steps=1, partition_id="train", batch_size=1)
+    for key in ("p1", "p1_0_0"):
+        empty_queue.kv_clear(keys=[key], partition_id="train")
+    ours = dict(rollouts.output("a", 1.0, seed=1))
+    del ours["screenshots"]
+    rollouts.put("p2", [AgentLoopOutput(**ours)])
+    with pytest.raises(ReplayError, match="must have its screenshots in a column"):
+        sampler().sample(global_steps=1, partition_id="train", batch_size=1)
+
+
+def test_screenshots_are_read_of_successes_alone(empty_queue, rollouts, sampler, monkeypatch):
+    """A batch's outcomes are a few scalars a row: 480 screenshots of 1080p were half a gigabyte a step."""
+    read_columns = []
+    get = queue.read
+
+    def counted(keys, partition_id, fields=None):
+        read_columns.append((tuple(keys), tuple(fields or ())))
+        return get(keys, partition_id, fields)
+
+    monkeypatch.setattr(queue, "read", counted)
+    rollouts.put("p1", [rollouts.output("a", float(i == 2), seed=i) for i in range(4)])
+    rollouts.put("p2", [rollouts.output("b", 0.0, seed=10 + i) for i in range(4)])
+    replaying = sampler()
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=2)
+    assert {keys for keys, columns in read_columns if "screenshots" in columns} == {("p1_2_0",)}
+    assert any(set(keys) == set(batch.keys) for keys, _ in read_columns)
+    row = read(empty_queue, "p1_0_0")
+    assert len(pickle.dumps(row["extra_fields"])) < 1000 < len(pickle.dumps(row["screenshots"]))
+    (success,) = replaying.replayer.store.trajectories()
+    assert list(success.screenshots) == rollouts.output("a", 1.0, seed=2).screenshots
 
 
 def test_screenshots_that_do_not_give_the_sequences_visual_tokens_are_refused(empty_queue, rollouts, sampler):
     tq, replaying = empty_queue, sampler()
     output = rollouts.output("a", 1.0, seed=1)
-    output.extra_fields["screenshots"][1] = screenshot(9, size=(200, 100))
+    output.screenshots[1] = screenshot(9, size=(200, 100))
     rollouts.put("p1", [output])
     batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
     tq.kv_clear(keys=batch.keys, partition_id="train")

@@ -14,6 +14,8 @@ transfer_queue
     get_client()
     kv_batch_get(keys, partition_id, select_fields)
     kv_batch_put(keys, partition_id, fields, tags)
+    kv_clear(keys, partition_id)
+    kv_list(partition_id)
 tensordict
     TensorDict
 
@@ -42,11 +44,15 @@ verl.trainer.ppo.metric_utils
 verl.trainer.ppo.reward
     get_custom_reward_fn(config)
 verl.trainer.ppo.v1.replay_buffer
-    ReplayBuffer: __init__ trainer_mode sampler_kwargs poll_interval sync_refill_failed_groups
-    ReplayBuffer: partitions finished_keys failure_keys
+    ReplayBuffer: __init__ trainer_mode trainer_config sampler_kwargs poll_interval sync_refill_failed_groups
+        filter_groups_metric max_inflight_gen_batches gen_batch_size train_batch_size
+    ReplayBuffer: partitions finished_keys failure_keys _dapo_classification_cache
+    ReplayBuffer._clear_groups(partition_id, uids)
+    ReplayBuffer._dapo_filtered_keys(partition_id)
     ReplayBuffer.sample(global_steps, partition_id, batch_size)
     ReplayBuffer._wait_for_next_poll(partition_id, last_debug_time)
     ReplayBufferAsync
+verl.trainer.ppo.v1.trainer_base
 verl.utils
     get_processor_token_id(processor, token_name)
     hf_processor(name_or_path, trust_remote_code)
@@ -231,6 +237,46 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     *(
         ("plugin.sampler", f"{_BUFFER}._sync_metadata_from_transfer_queue", (f"self.{name}",))
         for name in ("partitions", "finished_keys", "failure_keys")
+    ),
+    # Groups are thrown away and filtered where we look in; what veRL gives to its own samplers alone
+    *(
+        ("plugin.sampler", f"{_BUFFER}{name}", (line,))
+        for name, line in (
+            ("._terminal_eviction_reasons", "self._dapo_filtered_keys(partition_id)"),
+            ("Async._terminal_eviction_reasons", "self._dapo_filtered_keys(partition_id)"),
+            ("._evict_terminal_groups", "self._clear_groups(partition_id, evicted_uids)"),
+            (".sample", "self._clear_groups(partition_id, surplus_uids)"),
+            ("._dapo_filtered_keys", "classification_cache = self._dapo_classification_cache[partition_id]"),
+        )
+    ),
+    *(
+        ("plugin.sampler", f"{_TRAINER}._build_replay_buffer", ("if not has_custom_sampler:", f"{name}="))
+        for name in ("filter_groups_metric", "train_batch_size", "max_inflight_gen_batches")
+    ),
+    ("plugin.sampler", f"{_TRAINER}._init_dataloader", ("self.config.data.gen_batch_size = 1",)),
+    # The queue is saved with the batch that was trained on
+    ("plugin.sampler", f"{_TRAINER}.fit", ("self._save_checkpoint()", "tq.kv_clear(keys=batch.keys")),
+    ("plugin.checkpoints", f"{_TRAINER}._save_checkpoint", ('"transfer_queue"',)),
+    # Several batches a step, aggregated by their metrics' names
+    ("plugin.sampler", f"{_TRAINER}.__init__", ('.get("parameter_sync_step", 1)',)),
+    ("plugin.step_metrics", f"{_TRAINER}.step", ("for trigger_idx in range(self.parameter_sync_step):",)),
+    ("plugin.step_metrics", "verl.trainer.ppo.v1.utils:MetricsAggregator", ('return "weighted_avg"',)),
+    # The patch of the trainer
+    (
+        "plugin.unknown_log_probs",
+        f"{_TRAINER}._compute_advantage",
+        (
+            'data.non_tensor_batch["uid"] =',
+            "data, is_metrics = compute_rollout_correction_and_add_to_batch(data, rollout_corr_config)",
+        ),
+    ),
+    *(
+        (
+            "plugin.unknown_log_probs",
+            "verl.trainer.ppo.rollout_corr_helper:compute_rollout_correction_and_add_to_batch",
+            (f'batch.batch["{name}"]',),
+        )
+        for name in ("rollout_log_probs", "old_log_probs")
     ),
     # Checkpoints: the sampler is made before one is loaded; the callback comes last in a save
     ("plugin.checkpoints", f"{_TRAINER}.__init__", ("self.replay_buffer = self._build_replay_buffer()",)),
