@@ -250,7 +250,8 @@ def rows_per_rank(run: Run) -> int:
 
 
 def host_memory(run: Run) -> dict[str, int]:
-    """Bytes on a node that trains, by what holds them."""
+    """Bytes on a node that trains, by what holds them. Each process holds one copy of what it fetched, until it is done
+    with it: measured by `tests/plugin/test_queue_memory.py`."""
     queued = run.batches_in_queue * run.rollouts_per_step * trajectory_bytes(run)
     ranks, rows = run.gpus_per_node, rows_per_rank(run)
     parameters = run.model.num_parameters
@@ -360,6 +361,12 @@ class Problem:
 
     what: str
     remedy: str
+    only_slow: bool = False
+    """Whether the run goes on, but more slowly."""
+
+    @property
+    def subject(self) -> str:
+        return "slow" if self.only_slow else "does not fit"
 
 
 @dataclass(frozen=True)
@@ -370,7 +377,7 @@ class Report:
     problems: tuple[Problem, ...]
 
     def __str__(self) -> str:
-        problems = [f"does not fit: {problem.what}\n  -> {problem.remedy}" for problem in self.problems]
+        problems = [f"{problem.subject}: {problem.what}\n  -> {problem.remedy}" for problem in self.problems]
         return "\n".join([*self.lines, *problems])
 
 
@@ -476,6 +483,7 @@ def _engine(run: Run, machine: Machine, lines: list[str], problems: list[Problem
                 f"{size(need)} of processed images in vLLM's cache of {size(engine.image_cache_bytes)}: every turn "
                 "processes all of its images again",
                 f"set actor_rollout_ref.rollout.engine_kwargs.vllm.mm_processor_cache_gb={gib}",
+                only_slow=True,
             )
         )
     if machine.gpu_bytes is None:
@@ -497,6 +505,7 @@ def _engine(run: Run, machine: Machine, lines: list[str], problems: list[Problem
                 f"{episodes} episodes at their longest in a KV cache for {tokens // longest}; vLLM then drops some "
                 "histories and prefills them again",
                 "raise rollout.gpu_memory_utilization or rollout.tensor_model_parallel_size, if prefill takes long",
+                only_slow=True,
             )
         )
 

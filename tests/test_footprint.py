@@ -209,6 +209,7 @@ def test_what_does_not_fit_is_told_with_the_option_to_change(run, machine, says,
     problems = reckon(dataclasses.replace(FULL, **run), dataclasses.replace(ENOUGH, **machine)).problems
     (problem,) = [problem for problem in problems if says in problem.what]
     assert option in problem.remedy
+    assert problem.only_slow == ("vLLM" in says or "longest" in says)
 
 
 def test_a_cpu_run_has_no_gpu_part_and_trains_in_host_memory():

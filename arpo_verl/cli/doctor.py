@@ -59,7 +59,7 @@ def _check_recipe(args: argparse.Namespace) -> int:
 
     findings = check_recipe_fits(args.recipe, args.overrides, args.node_gb, args.gpu_gb)
     _print(findings)
-    return 0 if all(finding.ok for finding in findings) else 1
+    return 1 if any(finding.required and not finding.ok for finding in findings) else 0
 
 
 def _check_machine() -> int:

@@ -53,6 +53,13 @@ def test_each_start_is_noted_in_the_runs_folder(tmp_path, monkeypatch):
     assert [start["recipe"] for start in read_starts(tmp_path / "run")] == [{"trainer.total_epochs": 3}] * 2
 
 
+def test_figures_that_cannot_be_reckoned_are_no_reason_not_to_train(capsys, caplog):
+    run_callback.tell_footprint(OmegaConf.create({}))
+    assert "could not be reckoned" in caplog.text
+    run_callback.tell_footprint(OmegaConf.create({"actor_rollout_ref": {"model": {"path": "some/model"}}}))
+    assert "some/model has no known shape" in capsys.readouterr().out
+
+
 OWN_RAY = """
 import os, ray
 from pathlib import Path

@@ -36,7 +36,10 @@ def check_recipe_fits(
         findings.append(Finding("figures", False, f"the shape of {model} is not known here", remedy))
     else:
         print("\n".join(report.lines))
-        findings += [Finding("does not fit", False, problem.what, problem.remedy) for problem in report.problems]
+        findings += [
+            Finding(problem.subject, False, problem.what, problem.remedy, required=not problem.only_slow)
+            for problem in report.problems
+        ]
     try:
         check_recipe(config)
     except ArpoError as error:

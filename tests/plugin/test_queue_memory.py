@@ -1,0 +1,35 @@
+"""What `arpo_verl/footprint.py` counts of pixel values: one copy where they wait, one in each process with them."""
+
+import ray
+import torch
+from tensordict import TensorDict
+from tensordict.tensorclass import NonTensorStack
+
+ROWS, ROW_BYTES = 8, 32 * 2**20
+
+
+@ray.remote
+def fetch_twice(keys: list[str]) -> list[tuple[float, float]]:
+    """Resident memory beside what there was, as a share of the rows' bytes: with a fetch in hand, and without."""
+    import psutil
+    import transfer_queue as tq
+
+    tq.init()
+    process, shares = psutil.Process(), []
+    before = process.memory_info().rss
+    for _ in range(2):
+        rows = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["multi_modal_inputs"])
+        held = process.memory_info().rss - before
+        del rows
+        shares.append((held / (ROWS * ROW_BYTES), (process.memory_info().rss - before) / (ROWS * ROW_BYTES)))
+    return shares
+
+
+def test_a_process_holds_one_copy_of_what_it_fetched_and_none_afterwards(empty_queue):
+    keys = [f"row-{number}" for number in range(ROWS)]
+    for key in keys:
+        rows = NonTensorStack({"pixel_values": torch.ones(ROW_BYTES // 4)})
+        fields = TensorDict({"multi_modal_inputs": rows}, batch_size=1)
+        empty_queue.kv_batch_put(keys=[key], partition_id="train", fields=fields, tags=[{}])
+    for held, left in ray.get(fetch_twice.remote(keys)):
+        assert 0.8 < held < 1.2 and left < 0.2
