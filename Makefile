@@ -28,7 +28,7 @@ VERL ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup packages osworld-packages demo vllm test test-slow test-vllm test-pure mutants lint docs dist clean
+.PHONY: help setup packages osworld-packages demo vllm test test-slow test-vllm test-pure test-verl mutants lint docs dist clean
 
 help:
 	@sed -n 's/^# //p; /^$$/q' Makefile

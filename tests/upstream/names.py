@@ -135,6 +135,9 @@ transformers.models.qwen2_vl.image_processing_qwen2_vl
 transformers.models.qwen2_vl.video_processing_qwen2_vl
     Qwen2VLVideoProcessor
 
+vllm._custom_ops
+vllm.distributed.device_communicators.shm_broadcast
+
 desktop_env.controllers.python
     PythonController: retry_times
     PythonController.execute_python_command(command)
@@ -345,6 +348,13 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         "cpu.adapter",
         "verl.workers.engine_workers:ActorRolloutRefWorker.update_weights",
         ("peft_config=peft_config, base_sync_done=True, global_steps=global_steps",),
+    ),
+    # vLLM, patched; tests/cpu/test_vllm.py runs it in the environment that has it
+    ("cpu.vllm", "vllm._custom_ops", ("_supports_onednn = bool(",)),
+    (
+        "plugin.vllm_segments",
+        "vllm.distributed.device_communicators.shm_broadcast",
+        ("class ShmRingBuffer", "self.is_creator = ", "self.shared_memory = "),
     ),
     # How the packed batch reaches attention
     (

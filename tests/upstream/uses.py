@@ -6,6 +6,7 @@ A name is `package.module` or `package.module:attribute[.attribute]`.
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -102,11 +103,15 @@ def _is_one_of(annotation: ast.expr | None, alias: Mapping[str, str]) -> bool:
     return annotation is not None and ast.unparse(annotation) in alias
 
 
+def _extends(node: ast.ClassDef, alias: Mapping[str, str]) -> bool:
+    return any(_is_one_of(base, alias) for base in node.bases)
+
+
 def inherited_in(module: str, tree: ast.AST) -> Iterator[str]:
     """What a module's classes override of an upstream base, and what they use of it through `self`."""
     alias = aliases(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and any(_is_one_of(base, alias) for base in node.bases):
+        if isinstance(node, ast.ClassDef) and _extends(node, alias):
             cls = getattr(importlib.import_module(module), node.name)
             used = {attr.attr for attr in ast.walk(node) if _is_of_self(attr)}
             for base in (base for base in cls.__mro__ if is_upstream(base.__module__)):
@@ -160,9 +165,9 @@ def overrides() -> Iterator[tuple[str, Any, Any]]:
     """Every method of upstream's that a class of ours overrides: its name, upstream's and ours."""
     for module, tree in modules().items():
         alias = aliases(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and any(_is_one_of(base, alias) for base in node.bases):
-                cls = getattr(importlib.import_module(module), node.name)
+        classes = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and _extends(node, alias)]
+        with contextlib.suppress(ImportError):  # the contract of the name that is missing says so
+            for cls in (getattr(importlib.import_module(module), name) for name in classes):
                 for base in (base for base in cls.__mro__ if is_upstream(base.__module__)):
                     for name in vars(cls).keys() & vars(base).keys() - _EVERYWHERE - {"__init__"}:
                         yield f"{base.__module__}:{base.__qualname__}.{name}", vars(base)[name], vars(cls)[name]
@@ -171,9 +176,11 @@ def overrides() -> Iterator[tuple[str, Any, Any]]:
 def source(name: str) -> str:
     """The source of a module, class or function; a module's without importing it."""
     if ":" not in name:
-        spec = importlib.util.find_spec(name)
+        root, *parts = name.split(".")
+        spec = importlib.util.find_spec(root)
         if spec is None or spec.origin is None:
-            raise ImportError(f"no module {name}", name=name)
-        return Path(spec.origin).read_text(encoding="utf-8")
+            raise ModuleNotFoundError(f"no package {root}", name=root)
+        path = Path(spec.origin).parent.joinpath(*parts)
+        return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
     thing = resolve(name)
     return inspect.getsource(inspect.unwrap(thing))
