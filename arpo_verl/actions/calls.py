@@ -14,6 +14,7 @@ _NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,9})?", re.ASCII)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "'": "'", '"': '"', "\\": "\\"}
 
 # Where a quote may close a string: models forget to escape quotes within `content`.
+_SIGN = re.compile(r"[ \t\n]*[,)]")
 _CALL_ENDS = re.compile(r"[ \t\n]*(?:,[ \t\n]*)?\)[ \t]*(?:\n|\Z)")
 _COMMENT = re.compile(r"[ \t]*(?:,[ \t]*)?\)[ \t]*#")
 _ANY_KEY = re.compile(r"[ \t\n]*,[ \t\n]*[A-Za-z_]\w{0,39}[ \t]*=", re.ASCII)
@@ -109,6 +110,8 @@ class CallScanner:
                 escaped = _ESCAPES.get(text[position : position + 1])
                 pieces.append("\\" if escaped is None else escaped)
                 position += escaped is not None
+            elif _SIGN.match(text, position) is None:
+                pieces.append(quote)
             elif self._closes(text, position, key):
                 break
             elif _COMMENT.match(text, position):

@@ -94,17 +94,23 @@ def parse_keys(text: str) -> tuple[str, ...]:
         ActionParseError: no key, or one that does not exist.
     """
     keys: list[str] = []
-    words = text.split()
+    words = text.split()[::-1]
     while words:
-        word, *words = words
+        word = words.pop()
         if keys and word == "+" and words:
             continue  # it joins the keys beside it
-        pair = _canonical(word + words[0]) if words else None
-        if pair is not None and (_canonical(word) is None or _canonical(words[0]) is None):
-            keys.append(pair)
-            words = words[1:]
-        else:
-            keys.extend(_split_word(word))
+        named = _split_word(word)
+        pair = _split_word(word + words[-1]) if words else None
+        if pair is not None and (named is None or _split_word(words[-1]) is None):
+            named = pair
+            words.pop()
+        if named is None:
+            close = difflib.get_close_matches(word.lower(), _NAMED_KEYS, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise ActionParseError(
+                f"hotkey must name keys as pyautogui does (ctrl, enter, a, f5), got {word[:40]!r}{hint}"
+            )
+        keys.extend(named)
     if not keys:
         raise ActionParseError("hotkey must name at least one key, got none")
     return tuple(keys)
@@ -123,8 +129,11 @@ def _canonical(word: str) -> str | None:
     return None
 
 
-def _split_word(word: str) -> list[str]:
-    """Split a word such as `ctrl+shift+t` at its joining sign; a doubled sign at the end is that key: `ctrl++`."""
+def _split_word(word: str) -> list[str] | None:
+    """Split a word such as `ctrl+shift+t` at its joining sign; a doubled sign at the end is that key: `ctrl++`.
+
+    None where a part of it names no key.
+    """
     whole = _canonical(word)
     if whole is not None:
         return [whole]
@@ -138,8 +147,4 @@ def _split_word(word: str) -> list[str]:
         if None not in keys:
             return [key for key in keys if key is not None]
     whole = _canonical(re.sub(r"(?<=\w)-(?=\w)", "", word))  # page-down
-    if whole is not None:
-        return [whole]
-    close = difflib.get_close_matches(word.lower(), _NAMED_KEYS, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    raise ActionParseError(f"hotkey must name keys as pyautogui does (ctrl, enter, a, f5), got {word[:40]!r}{hint}")
+    return None if whole is None else [whole]

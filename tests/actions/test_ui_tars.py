@@ -219,6 +219,8 @@ def test_what_is_not_in_the_grammar_is_refused_with_the_reason(text, reason):
         ("+ a", ("+", "a")),
         ("page down", ("pagedown",)),
         ("ctrl page up", ("ctrl", "pageup")),
+        ("ctrl+page down", ("ctrl", "pagedown")),
+        ("shift+f 10", ("shift", "f10")),
         ("left arrow", ("left",)),
         ("num lock", ("numlock",)),
         ("shift f 10", ("shift", "f10")),
@@ -330,6 +332,7 @@ def test_hostile_text_raises_nothing_but_a_parse_error(text):
 @pytest.mark.parametrize(
     "unit",
     [
+        "a ",
         "'",
         "\\",
         "(",
