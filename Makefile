@@ -2,6 +2,7 @@
 # make test   the test suite
 # make test-slow  the tests that take minutes each, which `make test` leaves out
 # make vllm   an environment with veRL's vLLM rollout for the CPU, 7 GB; make test-vllm tries it
+# make test-docker  Docker desktops on a Docker engine of the tests' own, which needs root; installs Debian's docker.io and QEMU
 # make test-pure  the tests that need no veRL, no Ray, no Torch and no desktop, on PYTHON in an environment of their own
 # make test-verl  the contracts with veRL and the pure tests on every newer veRL; VERL='0.9.1 PATH' takes these
 # make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.choice*' takes some of them
@@ -28,7 +29,7 @@ VERL ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup packages osworld-packages demo vllm test test-slow test-vllm test-pure test-verl mutants lint docs dist clean
+.PHONY: help setup packages osworld-packages demo vllm test test-slow test-vllm test-docker docker-packages test-pure test-verl mutants lint docs dist clean
 
 help:
 	@sed -n 's/^# //p; /^$$/q' Makefile
@@ -40,6 +41,9 @@ packages:
 
 osworld-packages:
 	@$(PYTHON) arpo_verl/desktop/packages.py install osworld
+
+docker-packages:
+	@$(PYTHON) arpo_verl/desktop/packages.py install docker
 
 $(READY): setup.py pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -82,6 +86,10 @@ $(VLLM_VENV)/.ready: setup.py
 	$(VLLM_VENV)/bin/uv pip install --quiet --python $(VLLM_VENV)/bin/python --no-deps $(VLLM_VENV)/named-vllm
 	$(VLLM_VENV)/bin/arpo-verl install-osworld
 	touch $@
+
+test-docker: setup
+	-@$(MAKE) --silent docker-packages  # without them, the tests are skipped
+	$(BIN)/python -m pytest -m docker $(PYTEST_ARGS)
 
 test-pure:
 	$(PYTHON) -m venv $(PURE)

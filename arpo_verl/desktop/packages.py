@@ -1,10 +1,11 @@
 """The Debian and Ubuntu packages of the embedded desktop, in one place. Standard library only, and a script as well:
 
-python packages.py list [osworld]       every package, one a line
-python packages.py missing [osworld]    those that are not installed
-python packages.py install [osworld]    install the missing ones; without root or sudo, print the command and fail
+python packages.py list [osworld|docker]       every package, one a line
+python packages.py missing [osworld|docker]    those that are not installed
+python packages.py install [osworld|docker]    install the missing ones; without root or sudo, print how, and fail
 
-`osworld` adds the programs that OSWorld's own tasks work with; the shipped tasks need none of them.
+`osworld` adds the programs that OSWorld's own tasks work with; the shipped tasks need none of them. `docker` adds what
+the tests of Docker desktops start an engine of their own with, and a virtual machine in it.
 """
 
 from __future__ import annotations
@@ -76,6 +77,16 @@ OSWORLD: dict[str, str] = {
     **ACCESSIBILITY,
 }
 """What OSWorld's own tasks work with, as far as Debian has it. About 1 GB."""
+
+DOCKER: dict[str, str] = {
+    "docker.io": "dockerd",
+    "iptables": "iptables",
+    "iproute2": "ip",
+    "qemu-system-x86": "qemu-system-x86_64",
+    "qemu-utils": "qemu-img",
+    "e2fsprogs": "/usr/sbin/mkfs.ext4",
+}
+"""What the tests of Docker desktops start an engine of their own with, and a virtual machine in it."""
 
 # program -> Debian's package of it, beside those above and those whose program has the package's name; None: no package
 OTHERS: dict[str, str | None] = {
@@ -153,10 +164,10 @@ def _privilege() -> list[str] | None:
 def main(arguments: list[str]) -> int:
     """Run one of the commands of this module's docstring."""
     command, *groups = arguments or [""]
-    if command not in ("list", "missing", "install") or groups not in ([], ["osworld"]):
+    if command not in ("list", "missing", "install") or groups not in ([], ["osworld"], ["docker"]):
         print(__doc__, file=sys.stderr)
         return 2
-    packages = {**BASE, **TASKS, **(OSWORLD if groups else {})}
+    packages = {**BASE, **TASKS, **{"osworld": OSWORLD, "docker": DOCKER}.get("".join(groups), {})}
     if command == "install":
         return _install(packages)
     print("\n".join(missing_packages(packages) if command == "missing" else packages))

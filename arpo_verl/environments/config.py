@@ -124,7 +124,8 @@ class EnvironmentConfig:
     lease_idle_timeout_s: _PositiveSeconds = 3600.0
     """A desktop whose holder has not used it for so long is taken back: its rollout process died."""
     max_boot_failures: Annotated[int, whole(1)] = 8
-    """Boots that may fail in a row, with no desktop alive, before rollouts that wait are told so."""
+    """Boots that must fail in a row, with no desktop alive, for a minute (for `boot_timeout_s`, where that is less),
+    before rollouts that wait are told so: a Docker engine that is started again fails all desktops at once."""
     health_interval_s: _PositiveSeconds = 30.0
     """How often a ready desktop that nobody uses is asked whether it is still alive; a dead one is replaced before
     anybody leases it. Costs the guest one screenshot."""

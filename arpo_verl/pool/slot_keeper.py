@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections import defaultdict
 
 import ray
@@ -18,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 # A live worker answers what needs no desktop at once; a busy machine may take a while.
 ANSWER_TIMEOUT_S = 60.0
+# An engine or a node that is started again takes up to a minute, and all desktops fail at it together: eight failures
+# in a row are then one.
+OUTAGE_S = 60.0
 # Pause before the next boot after failures in a row: 0.5, 1, 2, ... seconds.
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 60.0
 
@@ -34,6 +39,7 @@ class SlotKeeper:
             lambda: asyncio.Semaphore(config.max_boots_per_host)
         )
         self._boot_failures = 0
+        self._failing_since = math.inf
 
     async def keep(self, slot: int) -> None:
         """Serve until the pool refuses everybody."""
@@ -43,9 +49,11 @@ class SlotKeeper:
                 self._metrics.desktop_is(slot, DesktopState.UNPLACED)
             worker = await self._fleet.worker_of(slot)
             self._metrics.desktop_is(slot, DesktopState.BOOTING)
+            began = time.monotonic()
             reply = await self._boot(worker, slot)
             if reply.error is None:
                 failures = self._boot_failures = 0
+                self._failing_since = math.inf
                 self._metrics.call_done("boot", reply.seconds)
                 report = await self._offer(worker, slot)
                 if report.fault is None and not report.interrupted:
@@ -54,7 +62,7 @@ class SlotKeeper:
             else:
                 failures += 1
                 self._metrics.desktop_is(slot, DesktopState.DEAD)
-                self._boot_failed(reply, slot)
+                self._boot_failed(reply, slot, began)
                 await asyncio.sleep(min(BACKOFF_FIRST_S * 2 ** (failures - 1), BACKOFF_MAX_S))
             await self._renew(worker, slot)
 
@@ -117,13 +125,19 @@ class SlotKeeper:
         except (ray.exceptions.RayError, asyncio.TimeoutError):
             self._fleet.lost(worker)
 
-    def _boot_failed(self, reply: Reply, slot: int) -> None:
+    def _boot_failed(self, reply: Reply, slot: int, began: float) -> None:
+        """Count it; once boots have failed for long enough, tell whoever waits, and then begin to count anew."""
         assert reply.error is not None
         self._boot_failures += 1
+        self._failing_since = min(self._failing_since, began)
         self._metrics.fault(reply.error if reply.error == "HostLostError" else "DesktopBootError")
         logger.warning("desktop %d did not boot: %s", slot, reply.message)
         if reply.error == "ConfigError":
             self._desk.refuse("ConfigError", reply.message)
-        elif self._boot_failures >= self._config.max_boot_failures and not self._desk.has_desktops:
-            message = f"{self._boot_failures} boots failed in a row and no desktop is alive; the last: {reply.message}"
-            self._desk.answer_all("DesktopBootError", message)
+            return
+        failing_s = time.monotonic() - self._failing_since
+        has_lasted = failing_s >= min(OUTAGE_S, self._config.boot_timeout_s)
+        if self._boot_failures >= self._config.max_boot_failures and has_lasted and not self._desk.has_desktops:
+            message = f"{self._boot_failures} boots failed in a row, for {failing_s:.0f} s, and no desktop is alive; "
+            self._desk.answer_all("DesktopBootError", message + f"the last: {reply.message}")
+            self._boot_failures, self._failing_since = 0, math.inf

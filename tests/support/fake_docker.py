@@ -38,6 +38,7 @@ class Container:
         self.id = uuid.uuid4().hex * 2
         self.options = options
         self.status = "created"
+        self.log = "the container's last words"
         self.bindings = options.get("HostConfig", {}).get("PortBindings") or {}
         self._boots = boots
         self._provider = EmbeddedProvider(size)
@@ -101,6 +102,7 @@ class FakeDocker:
         self.requests: list[str] = []
         self.unknown: list[str] = []
         self.stop_fails = False
+        self.stop_timeouts: list[str | None] = []
         self.guests_boot = True
         self._size = size
         self._server = _UnixServer(str(folder / "docker.sock"), _handler(self))
@@ -131,6 +133,7 @@ class FakeDocker:
             ("GET", "/containers/json"): self._list,
             ("POST", "/containers/create"): self._create,
             ("GET", one + "/json"): lambda key, *_: (200, self._find(key).inspect()),
+            ("GET", one + "/logs"): lambda key, *_: (200, self._find(key).log),
             ("POST", one + "/start"): lambda key, *_: (204, self._find(key).start()),
             ("POST", one + "/stop"): self._stop,
             ("DELETE", one): self._remove,
@@ -160,7 +163,8 @@ class FakeDocker:
         self.containers[container.id] = container
         return 201, {"Id": container.id, "Warnings": []}
 
-    def _stop(self, key: str, *_: Any) -> tuple[int, Any]:
+    def _stop(self, key: str, query: dict[str, str], _: Any) -> tuple[int, Any]:
+        self.stop_timeouts.append(query.get("t"))
         if self.stop_fails:
             raise Refusal(500, "cannot stop container: tried to kill container, but did not receive an exit event")
         container = self._find(key)

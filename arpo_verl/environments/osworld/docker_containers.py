@@ -15,13 +15,18 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import docker
-from docker.errors import DockerException, ImageNotFound, NotFound
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container, ContainerCollection
+
+from arpo_verl.errors import DesktopBootError
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +35,8 @@ IMAGE = "happysixd/osworld-docker"
 OWNER_LABEL = "arpo_verl.owner"
 DESKTOP_LABEL = "arpo_verl.desktop"
 REAPER_START_S = 60.0
+GUEST_POLL_S = 0.25
+LAST_LINES = 40
 LOOPBACK = "127.0.0.1"
 
 
@@ -67,7 +74,16 @@ class DesktopDocker(docker.DockerClient):
         _remove(self, f"{DESKTOP_LABEL}={self.desktop_id}")
 
 
+class _DesktopContainer(Container):
+    def stop(self, **kwargs: Any) -> None:
+        """At once. The provider would let the machine shut down, and the engine kill it after 10 s; nothing that it
+        could save in them is ever read."""
+        super().stop(**{"timeout": 0} | kwargs)
+
+
 class _DesktopContainers(ContainerCollection):
+    model = _DesktopContainer
+
     def list(self, *args: Any, **kwargs: Any) -> list[Container]:
         containers: list[Container] = super().list(*args, **{"ignore_removed": True} | kwargs)
         return containers
@@ -82,6 +98,58 @@ class _DesktopContainers(ContainerCollection):
         # The provider would publish a machine that runs whatever it is told on all addresses; it looks at this one.
         ports = {guest: (LOOPBACK, port) for guest, port in kwargs.pop("ports", {}).items()}
         return super().run(image, command, environment=environment, labels=labels, ports=ports, **{**kwargs, **options})
+
+
+def why_not_running(container: Container | None) -> str:
+    """Why a container does not run; empty where it does. Nothing ever starts one a second time."""
+    if container is None:
+        return "it was stopped"
+    try:
+        container.reload()
+    except (DockerException, requests.RequestException) as error:
+        return f"its engine says {error}"
+    state = container.attrs["State"]
+    if state["Running"]:
+        return ""
+    killed = "out of memory" if state.get("OOMKilled") else f"exit code {state.get('ExitCode')}"
+    return f"its container {container.short_id} is {state['Status']} ({killed})"
+
+
+def await_guest(provider: Any, timeout_s: float) -> None:
+    """Wait until the guest that `provider` has just started shows its screen.
+
+    The provider's own wait goes on when the container has ended, and ends when another desktop's answers at its port.
+
+    Raises:
+        DesktopBootError: the container ended, with its last words, or the guest does not answer within `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    url = f"http://localhost:{provider.server_port}/screenshot"
+    while True:
+        shown = _answers(url)
+        reason = why_not_running(provider.container)
+        if reason:
+            raise DesktopBootError(f"{reason}; its last words: {_last_words(provider.container)}")
+        if shown:
+            return
+        if time.monotonic() > deadline:
+            raise DesktopBootError(f"its virtual machine did not answer within {timeout_s:g} s")
+        time.sleep(GUEST_POLL_S)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=10).status_code == HTTPStatus.OK
+    except requests.RequestException:
+        return False
+
+
+def _last_words(container: Container | None) -> str:
+    try:
+        log: bytes = b"" if container is None else container.logs(tail=LAST_LINES)
+    except (DockerException, requests.RequestException) as error:
+        return str(error)
+    return log.decode(errors="replace").strip()[-3000:] or "none"
 
 
 def pull_if_missing(client: docker.DockerClient, image: str) -> None:
@@ -131,14 +199,14 @@ def remove_of_dead_owners() -> None:
                 _force_remove(container)
 
 
-def remove_of_owner(owner: str) -> None:
-    """Remove every container of `owner`.
+def remove_of_owner(owner: str) -> int:
+    """Remove every container of `owner`; how many there were.
 
     Raises:
-        docker.errors.DockerException: no engine answers.
+        docker.errors.DockerException, requests.RequestException: no engine answers.
     """
     with contextlib.closing(docker.from_env()) as client:
-        _remove(client, f"{OWNER_LABEL}={owner}")
+        return _remove(client, f"{OWNER_LABEL}={owner}")
 
 
 @functools.cache
@@ -174,9 +242,11 @@ def _labelled(client: docker.DockerClient, label: str) -> list[Container]:
     return containers
 
 
-def _remove(client: docker.DockerClient, label: str) -> None:
-    for container in _labelled(client, label):
+def _remove(client: docker.DockerClient, label: str) -> int:
+    containers = _labelled(client, label)
+    for container in containers:
         _force_remove(container)
+    return len(containers)
 
 
 def _force_remove(container: Container) -> None:
@@ -185,4 +255,7 @@ def _force_remove(container: Container) -> None:
     except NotFound:
         logger.debug("the container %s is gone already", container.short_id)
     except DockerException as error:
+        if isinstance(error, APIError) and error.status_code == HTTPStatus.CONFLICT:
+            logger.debug("the container %s is being removed already: %s", container.short_id, error)
+            return
         logger.warning("the container %s could not be removed: %s", container.short_id, error)

@@ -12,9 +12,12 @@ import signal
 import sys
 import time
 
-ATTEMPTS = 5
-PAUSE_S = 2.0
-"""Between attempts: an engine that is busy with what else died may not answer at once."""
+PAUSE_S = 3.0
+"""Between looks: an engine that is busy with what else died may not answer at once."""
+QUIET_LOOKS = 2
+"""Looks in a row that find nothing: the engine may still be making what the owner asked for last."""
+PATIENCE_S = 120.0
+"""An engine that is started again takes up to a minute. What is left after two, the host's next owner removes."""
 
 
 def main(owner: str) -> None:
@@ -29,17 +32,20 @@ def main(owner: str) -> None:
 
 def _remove(owner: str) -> None:
     from docker.errors import DockerException
+    from requests import RequestException
 
     from arpo_verl.environments.osworld.docker_containers import remove_of_owner
 
-    for attempt in range(1, ATTEMPTS + 1):
+    deadline, quiet, problem = time.monotonic() + PATIENCE_S, 0, "they come back, or cannot be removed"
+    while time.monotonic() < deadline:
         try:
-            return remove_of_owner(owner)
-        except DockerException as error:
-            if attempt == ATTEMPTS:
-                print(f"the containers of {owner} could not be removed: {error}", file=sys.stderr)
-            else:
-                time.sleep(PAUSE_S)
+            quiet = quiet + 1 if remove_of_owner(owner) == 0 else 0
+        except (DockerException, RequestException) as error:
+            quiet, problem = 0, str(error)
+        if quiet == QUIET_LOOKS:
+            return
+        time.sleep(PAUSE_S)
+    print(f"containers of {owner} may be left: {problem}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
 from arpo_verl.environments.osworld.guest_http import clear_exchanges, unanswered
 from arpo_verl.environments.osworld.lean_imports import forget_missing, missing_packages
 from arpo_verl.environments.osworld.noted_metrics import noted_metrics
-from arpo_verl.environments.osworld.provider_patches import remove_leftovers
+from arpo_verl.environments.osworld.provider_patches import remove_leftovers, why_gone
 from arpo_verl.environments.osworld.task_files import TaskFiles, default_store
 from arpo_verl.environments.provider_checks import check_provider, client_options, desktop_index
 from arpo_verl.errors import (
@@ -87,12 +87,14 @@ class OSWorldEnvironment(DesktopEnvironment):
             self._files.begin(task)
             # The client may change the spec in place; the task is the caller's.
             observation = client.reset(task_config=copy.deepcopy(dict(task.spec)))
+            self._check_machine(client)
         time.sleep(self._config.setup_pause_s)
         settled = self._config.setup_pause_s == 0 and self._config.settle_timeout_s == 0
         return self._settle(observation["screenshot"] if settled else self._screenshot())
 
     def step(self, action: Action) -> Observation:
         client = self._running()
+        self._check_machine(client)
         with _named(DesktopLostError, f"{self._name} failed at {type(action).__name__}"):
             if isinstance(action, Wait):
                 # The client rests twice, before and after an action that it has not.
@@ -109,6 +111,8 @@ class OSWorldEnvironment(DesktopEnvironment):
         client = self._running()
         if self._task is None:
             raise EvaluatorError("a task must be set up before it is judged; call reset(task) first")
+        if not self._alive():  # else the client would wait for it as for one that boots
+            raise DesktopLostError(f"{self._name} was gone before its task was judged")
         time.sleep(self._config.evaluate_pause_s)
         clear_exchanges()
         forget_missing()
@@ -208,7 +212,16 @@ class OSWorldEnvironment(DesktopEnvironment):
         return self._client
 
     def _alive(self) -> bool:
-        return self._client is not None and self._client.controller.get_screenshot() is not None
+        client = self._client
+        if client is None or why_gone(client.provider, self._config):
+            return False
+        return client.controller.get_screenshot() is not None
+
+    def _check_machine(self, client: Client) -> None:
+        """Whoever answers at a dead machine's address is another desktop."""
+        reason = why_gone(client.provider, self._config)
+        if reason:
+            raise DesktopLostError(f"{self._name} is gone: {reason}")
 
     def _check_guest_answered(self, client: Client) -> None:
         """A getter's None, and so a score of 0, may only mean that the guest is gone."""
@@ -217,6 +230,7 @@ class OSWorldEnvironment(DesktopEnvironment):
             raise DesktopLostError(f"{self._name} did not answer {lost[0].path}: {lost[0].error}")
         if client.controller.get_screenshot() is None:
             raise DesktopLostError(f"{self._name} was gone when its task was judged")
+        self._check_machine(client)
 
     def _check_result(self, action: Action, result: dict[str, Any] | None) -> None:
         if result is None:

@@ -52,6 +52,19 @@ def adapt_provider(provider: Any, config: EnvironmentConfig, desktop_id: str) ->
         _adapt_docker(provider, config, desktop_id)
 
 
+def why_gone(provider: Any, config: EnvironmentConfig) -> str:
+    """Why the machine that this provider object started is no more; empty where it runs, or only the guest can tell.
+
+    A container that has died gives its ports back, and the next one to start gets them: its guest answers in the place
+    of the dead one's.
+    """
+    if config.provider != "docker":
+        return ""
+    from arpo_verl.environments.osworld.docker_containers import why_not_running
+
+    return why_not_running(provider.container)
+
+
 def remove_leftovers(config: EnvironmentConfig, desktop_id: str) -> None:
     """After a desktop was closed: what its provider forgot, or is still starting in a call that hangs."""
     if config.provider == "docker":
@@ -80,4 +93,5 @@ def _adapt_docker(provider: Any, config: EnvironmentConfig, desktop_id: str) -> 
     docker_containers.pull_if_missing(provider.client, config.provider_options.get("image", docker_containers.IMAGE))
     # All desktops of a host take turns under one lock, and a boot without KVM takes longer than the client waits.
     module.LOCK_TIMEOUT = config.boot_timeout_s
-    provider._wait_for_vm_ready = functools.partial(provider._wait_for_vm_ready, timeout=config.boot_timeout_s)
+    module.WAIT_TIME = 0  # its rest after a container was removed: whoever starts the next one looks at the ports anew
+    provider._wait_for_vm_ready = functools.partial(docker_containers.await_guest, provider, config.boot_timeout_s)

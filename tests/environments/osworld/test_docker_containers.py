@@ -11,16 +11,18 @@ import pytest
 pytest.importorskip("desktop_env")
 docker = pytest.importorskip("docker")
 
+from requests.exceptions import ConnectionError  # noqa: E402
+from support.docker_engine import end_guards  # noqa: E402
 from support.fake_docker import IMAGE, FakeDocker  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
-from arpo_verl.environments.osworld import docker_containers  # noqa: E402
+from arpo_verl.environments.osworld import docker_containers, docker_reaper  # noqa: E402
 from arpo_verl.environments.osworld.docker_containers import DESKTOP_LABEL, OWNER_LABEL, DesktopDocker  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
-from arpo_verl.errors import DesktopBootError, DesktopError  # noqa: E402
+from arpo_verl.errors import DesktopBootError, DesktopError, DesktopLostError  # noqa: E402
 from arpo_verl.tasks import load_tasks  # noqa: E402
 from arpo_verl.tasks.expert import expert_replies  # noqa: E402
-from arpo_verl.types import Size  # noqa: E402
+from arpo_verl.types import Finish, Size  # noqa: E402
 
 pytestmark = pytest.mark.desktop
 
@@ -33,10 +35,9 @@ PATIENCE_S = 60
 def engine(tmp_path, monkeypatch):
     engine = FakeDocker(tmp_path)
     monkeypatch.setenv("DOCKER_HOST", engine.host)
-    monkeypatch.setattr(docker_containers, "_guards", [])
+    end_guards()
     yield engine
-    for pipe in docker_containers._guards:
-        pipe.close()
+    end_guards()
     engine.close()
     assert engine.unknown == []
 
@@ -88,6 +89,7 @@ def test_an_episode_runs_from_containers_run_to_evaluate(make, engine, tmp_path)
     environment.close()
     assert engine.containers == {}
     assert len(engine.created) == 2
+    assert engine.stop_timeouts == ["0", "0"], "nothing waits for a machine to shut down"
     _check_container(engine.created[0], tmp_path)
 
 
@@ -106,7 +108,7 @@ def _check_container(created, tmp_path):
 
 def test_a_desktop_that_never_answers_is_given_up_in_time_and_leaves_no_container(make, engine):
     engine.guests_boot = False
-    with pytest.raises(DesktopBootError, match="VM failed to become ready"):
+    with pytest.raises(DesktopBootError, match="its virtual machine did not answer within 1 s"):
         make(boot_timeout_s=1).prepare()
     assert engine.created and engine.containers == {}
 
@@ -189,6 +191,36 @@ def test_a_killed_owner_leaves_no_container_and_others_keep_theirs(client, engin
         process.kill()
     eventually(lambda: list(engine.containers) == [own.id])
     assert docker_containers.is_dead(owner)
+
+
+def test_the_reaper_waits_for_an_engine_that_is_started_again_and_looks_twice(monkeypatch):
+    """It gave up at the first reply that broke off, and missed a container that was still being made."""
+    looks = iter([ConnectionError("broken off"), docker.errors.DockerException("no engine"), 2, 0, 1, 0, 0, "too many"])
+
+    def look(owner):
+        found = next(looks)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(docker_containers, "remove_of_owner", look)
+    monkeypatch.setattr(docker_reaper, "PAUSE_S", 0)
+    docker_reaper._remove("an owner")
+    assert next(looks) == "too many"
+
+
+def test_a_desktop_whose_container_has_died_is_not_ready_and_asks_nobody_else(make, engine, monkeypatch):
+    """Another desktop's container may have its ports by now."""
+    environment = make()
+    environment.reset(TASK)
+    (container,) = engine.containers.values()
+    monkeypatch.setattr(container, "status", "exited")  # the ports go on answering: they are another's
+    with pytest.raises(DesktopLostError, match="is gone: its container .* is exited"):
+        environment.step(Finish())
+    with pytest.raises(DesktopLostError, match="was gone before its task was judged"):
+        environment.evaluate()
+    environment._clean = True
+    assert not environment.is_ready()
 
 
 def test_what_the_dead_left_goes_when_the_next_owner_starts(client, engine):

@@ -1,0 +1,114 @@
+"""OSWorld's unmodified Docker provider on a real engine: one desktop at a time, without Ray."""
+
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("desktop_env")
+
+from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
+from arpo_verl.environments.osworld.docker_containers import DESKTOP_LABEL, OWNER_LABEL, this_owner  # noqa: E402
+from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
+from arpo_verl.errors import DesktopBootError, DesktopLostError  # noqa: E402
+from arpo_verl.tasks import load_tasks  # noqa: E402
+from arpo_verl.tasks.expert import expert_replies  # noqa: E402
+from arpo_verl.types import TypeText, Wait  # noqa: E402
+
+pytestmark = pytest.mark.docker
+
+TASK = next(task for task in load_tasks("embedded") if task.task_id == "editor-write-hello")
+
+
+@pytest.fixture
+def make(engine, vm, tmp_path):
+    made = []
+
+    def build(**options):
+        options = {"screen_size": (1920, 1080), "path_to_vm": str(vm), "cache_dir": str(tmp_path / "cache")} | options
+        made.append(OSWorldEnvironment(EnvironmentConfig(provider="docker", action_pause_s=0.5, **options)))
+        return made[-1]
+
+    yield build
+    for environment in made:
+        environment.close()
+
+
+def container_of(engine, environment):
+    (container,) = engine.client.containers.list(all=True, filters={"label": f"{DESKTOP_LABEL}={environment._id}"})
+    return container
+
+
+def ports_of(container):
+    return {guest: int(hosts[0]["HostPort"]) for guest, hosts in container.attrs["NetworkSettings"]["Ports"].items()}
+
+
+def solve(environment):
+    for reply in expert_replies(TASK.task_id):
+        for action in reply.actions:
+            environment.step(action)
+    return environment.evaluate().score
+
+
+def test_an_episode_runs_from_containers_run_to_evaluate(make, engine, capsys):
+    started = time.monotonic()
+    environment = make(evaluate_pause_s=1)
+    environment.prepare()
+    booted_s = time.monotonic() - started
+    environment.reset(TASK)
+    first = container_of(engine, environment)
+    assert solve(environment) == 1.0
+    started = time.monotonic()
+    environment.reset(TASK)
+    reset_s = time.monotonic() - started
+    assert environment.evaluate().score == 0.0
+    second = container_of(engine, environment)
+    assert first.id != second.id, "a fresh container for each episode"
+    assert second.labels[OWNER_LABEL] == this_owner()
+    host = second.attrs["HostConfig"]
+    assert {hosts[0]["HostIp"] for hosts in host["PortBindings"].values()} == {"127.0.0.1"}
+    environment.close()
+    with capsys.disabled():
+        print(f"\nboot to first screenshot {booted_s:.1f} s, reset of a used desktop {reset_s:.1f} s")
+
+
+def test_a_container_killed_in_a_step_is_a_lost_desktop(make, engine):
+    environment, seen = make(wait_s=10), []
+    environment.reset(TASK)
+    container = container_of(engine, environment)
+    threading.Timer(1.0, lambda: seen.append(container.kill())).start()
+    with pytest.raises(DesktopLostError):
+        environment.step(Wait())
+    assert seen == [None]
+    with pytest.raises(DesktopLostError):
+        environment.evaluate()
+
+
+def test_a_dead_desktops_ports_never_lead_to_anothers(make, engine):
+    """The engine gives a dead container's ports to whoever asks next."""
+    dead, alive = make(), make()
+    dead.reset(TASK)
+    container = container_of(engine, dead)
+    ports = ports_of(container)
+    container.kill()
+    alive.reset(TASK)
+    assert ports_of(container_of(engine, alive)) == ports
+    for reply in expert_replies(TASK.task_id)[:-1]:
+        for action in reply.actions:
+            alive.step(action)
+    before = alive._screenshot()
+    with pytest.raises(DesktopLostError):
+        dead.evaluate()
+    with pytest.raises(DesktopLostError):
+        dead.step(TypeText("meant for another desktop"))
+    dead._clean = True
+    assert not dead.is_ready(), "a desktop that waits for its first task"
+    assert alive._screenshot() == before
+
+
+def test_a_container_that_ends_while_it_boots_is_told_at_once_with_its_last_words(make, engine):
+    """The provider's own wait asked its port for minutes."""
+    environment = make(provider_options={"entrypoint": ["sh", "-c", "echo no disk; exit 3"]})
+    with pytest.raises(DesktopBootError, match=r"is exited .exit code 3.; its last words: no disk"):
+        environment.prepare()
+    assert engine.client.containers.list(all=True) == []

@@ -1,0 +1,209 @@
+"""A pool of Docker desktops on a real engine: many at once, and what dies under them."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+import uuid
+
+import pytest
+from omegaconf import OmegaConf
+from support.barrier import Barrier
+from support.desktop_harness import eventually
+
+pytest.importorskip("desktop_env")
+ray = pytest.importorskip("ray")
+
+from support.loop_harness import ROW, ScriptedEngine, make_loop, recipe  # noqa: E402
+
+from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
+from arpo_verl.environments.osworld.docker_containers import OWNER_LABEL  # noqa: E402
+from arpo_verl.pool.desktop_pool import DesktopPool  # noqa: E402
+from arpo_verl.tasks import load_tasks  # noqa: E402
+from arpo_verl.tasks.expert import EXPERT_PATH, expert_replies  # noqa: E402
+
+pytestmark = pytest.mark.docker
+
+TASK = next(task for task in load_tasks("embedded") if task.task_id == "editor-write-hello")
+REPLIES = [
+    f"Thought: {turn['thought']}\nAction: {turn['action']}"
+    for turn in json.loads(EXPERT_PATH.read_text())[TASK.task_id]
+]
+TASK_ROW = {
+    **ROW,
+    "extra_info": {"index": 0, "task_id": TASK.task_id, "instruction": TASK.instruction, "spec": TASK.spec},
+}
+NUM_DESKTOPS = 8
+PATIENCE_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def local_ray(engine, start_ray):
+    start_ray(_node_ip_address="127.0.0.1")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def options(vm, tmp_path_factory):
+    """An environment section: small screens, so that eight desktops share two cores."""
+    return {
+        "provider": "docker",
+        "provider_options": {"environment": {"SCREEN": "640x480"}},
+        "screen_size": [640, 480],
+        "path_to_vm": str(vm),
+        "cache_dir": str(tmp_path_factory.mktemp("cache")),
+        "action_pause_s": 0.5,
+        "evaluate_pause_s": 1.0,
+        "retry_backoff_s": 0.5,
+        "health_interval_s": 5.0,
+    }
+
+
+@pytest.fixture
+def make_pool(local_ray, options):
+    pools = []
+
+    def make(num_desktops, **more):
+        config = EnvironmentConfig(**{**options, "num_desktops": num_desktops, **more})
+        pools.append(DesktopPool.connect(config, name=uuid.uuid4().hex))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+def idle(pool, number):
+    eventually(lambda: pool.status()["desktops_idle"] == number, PATIENCE_S)
+
+
+def ports_of(containers):
+    published = [container.attrs["NetworkSettings"]["Ports"].values() for container in containers]
+    return [int(hosts[0]["HostPort"]) for ports in published for hosts in ports]
+
+
+async def solve(pool, hold=None):
+    async with pool.lease(TASK.task_id) as desktop:
+        await desktop.reset(TASK)
+        if hold is not None:
+            await hold.wait()
+        for reply in expert_replies(TASK.task_id):
+            for action in reply.actions:
+                await desktop.step(action)
+        return (await desktop.evaluate()).score
+
+
+def test_eight_desktops_at_once_beside_another_pool(make_pool, engine, capsys):
+    started = time.monotonic()
+    pool = make_pool(NUM_DESKTOPS, desktops_per_worker=4)
+    idle(pool, NUM_DESKTOPS)
+    booted_s = time.monotonic() - started
+    other = make_pool(2)
+    idle(other, 2)
+    containers = engine.client.containers.list()
+    ports = ports_of(containers)
+    assert len(containers) == NUM_DESKTOPS + 2 and len(set(ports)) == len(ports) == 4 * len(containers)
+    together = Barrier(NUM_DESKTOPS)
+
+    async def all_of_them():
+        return await asyncio.gather(*(solve(pool, together) for _ in range(NUM_DESKTOPS)))
+
+    started = time.monotonic()
+    assert asyncio.run(all_of_them()) == [1.0] * NUM_DESKTOPS
+    played_s = time.monotonic() - started
+    other.close()
+    eventually(lambda: len({c.labels[OWNER_LABEL] for c in engine.client.containers.list()}) == 2, PATIENCE_S)
+    idle(pool, NUM_DESKTOPS)
+    pool.close()
+    assert engine.client.containers.list(all=True) == []
+    with capsys.disabled():
+        print(f"\n{NUM_DESKTOPS} desktops booted in {booted_s:.1f} s, played and judged together in {played_s:.1f} s")
+
+
+class Disturbed(ScriptedEngine):
+    """The expert's replies, anew in each attempt; in the first one, `disturb` is called before the second reply."""
+
+    def __init__(self, tokenizer, disturb):
+        super().__init__(tokenizer, [])
+        self.disturb = disturb
+
+    async def generate(self, *args, image_data, **kwargs):
+        turn = len(image_data) - 1
+        if turn == 1 and self.disturb is not None:
+            disturb, self.disturb = self.disturb, None
+            await asyncio.to_thread(disturb)
+        self.replies = [REPLIES[turn]]
+        return await super().generate(*args, image_data=image_data, **kwargs)
+
+
+@pytest.fixture
+def play_disturbed(make_pool, policy, tokenizer, options, tmp_path):
+    """One session of veRL's agent loop on a pool of two desktops; its reward and the pool's counters."""
+    agent = {"max_steps": len(REPLIES), "max_screenshots": len(REPLIES), "trajectory_dir": str(tmp_path)}
+    section = {**options, "num_desktops": 2, "desktops_per_worker": 1, "max_attempts": 5}
+    config = OmegaConf.merge(recipe(agent, response_length=4096), {"environment": section})
+
+    def play(disturb):
+        pool = make_pool(2, desktops_per_worker=1, max_attempts=5)
+        idle(pool, 2)
+        loop = make_loop(policy, Disturbed(tokenizer, disturb), pool, config)
+        output = asyncio.run(asyncio.wait_for(loop.run({}, **TASK_ROW), PATIENCE_S))
+        idle(pool, 2)
+        metrics = pool.metrics()
+        pool.close()
+        return output.reward_score, metrics
+
+    return play
+
+
+def test_a_container_killed_in_an_episode_costs_an_attempt_and_is_not_scored(play_disturbed, engine, tmp_path):
+    def kill_all():
+        for container in engine.client.containers.list():
+            container.kill()
+
+    reward, metrics = play_disturbed(kill_all)
+    assert reward == 1.0
+    assert len(list(tmp_path.glob("*/*/episode.json"))) == 1, "nothing of the lost attempt is recorded"
+    assert metrics["environment/faults/lost"] >= 1 and metrics["environment/dropped_sessions"] == 0
+    assert engine.client.containers.list(all=True) == []
+
+
+def test_an_engine_that_is_killed_and_started_again_drops_no_session(play_disturbed, engine, capsys):
+    def restart():
+        engine.kill()
+        engine.start()
+
+    started = time.monotonic()
+    reward, metrics = play_disturbed(restart)
+    assert reward == 1.0 and metrics["environment/dropped_sessions"] == 0
+    assert engine.client.containers.list(all=True) == []
+    with capsys.disabled():
+        print(f"\nan engine killed and started again in an episode: whole in {time.monotonic() - started:.1f} s")
+
+
+def test_a_killed_worker_leaves_no_container_and_the_others_keep_theirs(play_disturbed, engine, capsys):
+    killed = {}
+
+    def kill_a_worker():
+        before = engine.client.containers.list()
+        owner = before[0].labels[OWNER_LABEL]
+        os.kill(int(owner.split("/")[3]), signal.SIGKILL)
+        started = time.monotonic()
+        eventually(lambda: owner not in owners(engine), PATIENCE_S)
+        killed["gone_s"] = time.monotonic() - started
+        killed["kept"] = {c.id for c in before if c.labels[OWNER_LABEL] != owner} <= {
+            c.id for c in engine.client.containers.list()
+        }
+
+    reward, metrics = play_disturbed(kill_a_worker)
+    assert reward == 1.0 and killed["kept"]
+    assert metrics["environment/dropped_sessions"] == 0
+    assert engine.client.containers.list(all=True) == []
+    with capsys.disabled():
+        print(f"\na killed worker's containers were gone after {killed['gone_s']:.1f} s")
+
+
+def owners(engine):
+    return {container.labels[OWNER_LABEL] for container in engine.client.containers.list(all=True, ignore_removed=True)}
