@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 
 from arpo_verl.desktop.guest import layout
@@ -44,7 +43,7 @@ def make_kernel(folder: Path, cache: Path) -> tuple[Path, Path]:
     Raises:
         subprocess.CalledProcessError: apt cannot fetch them.
     """
-    packages = cache / "kernel"
+    packages = cache / "vm-kernel"
     if not packages.is_dir():
         _fetch(packages)
     (vmlinuz,) = packages.glob("boot/vmlinuz-*")
@@ -72,8 +71,8 @@ def make_kernel(folder: Path, cache: Path) -> tuple[Path, Path]:
 def make_disk(tree: Path, disk: Path) -> None:
     """Write `disk`, a qcow2 file, from the archive `tree`."""
     root, raw = disk.with_suffix(".root"), disk.with_suffix(".raw")
-    with tarfile.open(tree) as archive:
-        archive.extractall(root, filter="fully_trusted")
+    root.mkdir()
+    _run("tar", "--extract", "--file", str(tree), "--directory", str(root))
     _run("mkfs.ext4", "-q", "-d", str(root), str(raw), f"{DISK_MIB}M")
     _run("qemu-img", "convert", "-O", "qcow2", str(raw), str(disk))
     shutil.rmtree(root)
@@ -84,6 +83,7 @@ def _fetch(folder: Path) -> None:
     made = folder.with_suffix(".new")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
+    _run("apt-get", "update", "--quiet")
     shown = _run("apt-cache", "depends", KERNEL)
     (kernel,) = {line.split()[-1] for line in shown.splitlines() if "Depends: linux-image" in line}
     _run("apt-get", "download", kernel, BUSYBOX, folder=made)
