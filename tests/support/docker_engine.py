@@ -94,8 +94,9 @@ class DockerEngine:
         """Names of all that runs in it, beside the engine itself: shims, proxies of ports, containers' own."""
         import psutil
 
-        names = {process.name() for process in psutil.Process(self._process.pid).children(recursive=True)}
-        return names - {"sh", "dockerd", "containerd"}
+        everything = psutil.Process(self._process.pid).children(recursive=True)
+        running = {process.name() for process in everything if process.status() != psutil.STATUS_ZOMBIE}
+        return running - {"sh", "dockerd", "containerd"}  # process 1 collects the dead when it has time
 
     def close(self) -> None:
         """End everything in it."""
