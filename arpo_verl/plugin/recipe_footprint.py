@@ -12,21 +12,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.config import build_config
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.providers import PROVIDERS
+from arpo_verl.errors import ArpoError
 from arpo_verl.footprint import BF16, FP32, GB, KNOWN_MODELS, Engine, Machine, Model, Report, Run, reckon
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.vision import ImageGeometry
+from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 
 # The smallest GPU that a 7B policy with histories of 64K tokens is trained on, where this machine has none to ask.
 ASSUMED_GPU_BYTES = 80 * GB
-# An instruction of OSWorld's, and characters of English a token.
+# An instruction of OSWorld's, where the recipe's own tasks cannot be read; and characters of English a token.
 INSTRUCTION_CHARACTERS, CHARACTERS_PER_TOKEN = 200, 4
 # Measured: docs/desktop-pool.md.
 EMBEDDED_DESKTOP_BYTES, WORKER_BYTES = 64 * 10**6, 219 * 10**6
@@ -84,7 +86,7 @@ def read_run(config: DictConfig, model: Model) -> Run:
     ahead = 0 if mode == "sync" else trainer.v1[mode].num_warmup_batches
     image = _geometry(config, model).image_size(environment.screen_size)
     on_gpus = trainer.device != "cpu"
-    instruction = "x" * INSTRUCTION_CHARACTERS
+    instruction = "x" * _instruction_characters(config)
     messages = build_messages(instruction, kind=agent.prompt, language=agent.language)
     characters = sum(len(part.get("text", "")) for message in messages for part in message["content"])
     return Run(
@@ -173,6 +175,18 @@ def _gpu_bytes() -> int | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return min(int(size) for size in sizes) * 2**20 if sizes and all(size.isdigit() for size in sizes) else None
+
+
+def _instruction_characters(config: DictConfig) -> int:
+    """Of the recipe's tasks, on average."""
+    try:
+        selection = build_config(
+            TaskSelection, "data.tasks", plain_section("data.tasks", config.data.get("tasks") or {})
+        )
+        tasks = load_selected_tasks(OmegaConf.select(config, "data.train_files"), selection)
+    except ArpoError:
+        return INSTRUCTION_CHARACTERS
+    return sum(len(task.instruction) for task in tasks) // len(tasks)
 
 
 def _geometry(config: DictConfig, model: Model) -> ImageGeometry:

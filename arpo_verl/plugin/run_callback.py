@@ -62,7 +62,8 @@ def tell_footprint(config: DictConfig) -> None:
     except Exception:  # an unusual recipe or model: no reason not to train
         logger.warning("what the run will take could not be reckoned", exc_info=True)
         return
-    print(report or f"what the run will take is not known: {config.actor_rollout_ref.model.path} has no known shape")
+    model = config.actor_rollout_ref.model.path
+    print(report or f"what the run will take is not known: {model} has no known shape", flush=True)
 
 
 def settle_ray_token(joins: bool) -> None:

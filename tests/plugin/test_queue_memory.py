@@ -5,6 +5,10 @@ import torch
 from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorStack
 
+from arpo_verl.footprint import pixel_bytes, screenshot_tokens
+from arpo_verl.plugin.recipe_footprint import model_shape
+from arpo_verl.types import Size
+
 ROWS, ROW_BYTES = 8, 32 * 2**20
 
 
@@ -33,3 +37,15 @@ def test_a_process_holds_one_copy_of_what_it_fetched_and_none_afterwards(empty_q
         empty_queue.kv_batch_put(keys=[key], partition_id="train", fields=fields, tags=[{}])
     for held, left in ray.get(fetch_twice.remote(keys)):
         assert 0.8 < held < 1.2 and left < 0.2
+
+
+def test_a_rows_pixel_values_and_visual_tokens_are_as_many_as_reckoned(empty_queue, rollouts, model_path):
+    """Rows as veRL's rollout worker puts them: two screenshots of 640 x 480, which the processor makes 364 x 252."""
+    model, image = model_shape(model_path), Size(364, 252)
+    rollouts.put("p", [rollouts.output("task", 1.0, seed=1, turns=2), rollouts.output("task", 0.0, seed=2, turns=1)])
+    fields = ["input_ids", "multi_modal_inputs"]
+    rows = empty_queue.kv_batch_get(keys=["p_0_0", "p_1_0"], partition_id="train", select_fields=fields)
+    pad = rollouts.worker.tokenizer.convert_tokens_to_ids("<|image_pad|>")
+    for screenshots, ids, inputs in zip((2, 1), rows["input_ids"].unbind(), rows["multi_modal_inputs"], strict=True):
+        assert inputs["pixel_values"].nbytes == screenshots * pixel_bytes(model, image)
+        assert ids.tolist().count(pad) == screenshots * screenshot_tokens(model, image)

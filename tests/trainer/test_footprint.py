@@ -1,0 +1,47 @@
+"""What is reckoned before a run against what the stock trainer really used: two steps on embedded desktops."""
+
+import json
+
+import pytest
+from trainer_run import ROOT
+
+from arpo_verl.cli.recipes import compose_recipe
+from arpo_verl.footprint import checkpoint_bytes, longest_sequence, sequence_tokens
+from arpo_verl.plugin.recipe_footprint import model_shape, read_run
+
+pytestmark = [pytest.mark.trainer, pytest.mark.desktop]
+
+WITHIN = 0.2
+
+
+@pytest.fixture(scope="session")
+def reckoned(policy):
+    return read_run(
+        compose_recipe(ROOT / "recipes" / "embedded.yaml", [f"actor_rollout_ref.model.path={policy}"]),
+        model_shape(str(policy)),
+    )
+
+
+def test_the_log_tells_what_the_run_will_take_before_its_first_step(run):
+    before, told, _ = run.stdout.partition("parameters), computed:")
+    assert told and "host memory of a node that trains" in run.stdout
+    assert "step:1 " not in before
+
+
+def test_sequences_are_as_long_as_reckoned(reckoned, run):
+    for step, logged in run.metrics.items():
+        lengths = []
+        for path in (run.folder / "trajectories" / f"step_{step:06d}").glob("[!.]*/tokens.json"):
+            replies = json.loads(path.read_text())
+            lengths.append(sequence_tokens(reckoned, len(replies), sum(len(reply["token_ids"]) for reply in replies)))
+        longest = logged["prompt_length/max"] + logged["response_length/max"]
+        mean = logged["prompt_length/mean"] + logged["response_length/mean"]
+        assert sum(lengths) / len(lengths) == pytest.approx(mean, rel=WITHIN)
+        assert max(lengths) == pytest.approx(longest, rel=WITHIN)
+        assert longest <= longest_sequence(reckoned)
+
+
+def test_a_checkpoint_takes_what_was_reckoned(reckoned, run):
+    actor = run.folder / "checkpoints" / "global_step_1" / "actor"
+    held = sum(path.stat().st_size for path in actor.rglob("*") if path.is_file())
+    assert held == pytest.approx(checkpoint_bytes(reckoned), rel=WITHIN)
