@@ -203,7 +203,9 @@ class Replayer:
         self._evicted += groups
         if self.config.enable:
             drawn_in = {key: int(tag["global_steps"]) for key, tag in tags.items()}
-            self._rescued += rows.read_trajectories(self._successes(groups), partition_id, self._step, drawn_in)
+            for group in groups:  # no step trains on them: they are of the one that drew their prompt
+                step = drawn_in[group.outcomes[0].key]
+                self._rescued += rows.read_trajectories(self._successes([group]), partition_id, step, drawn_in)
 
     def process(self, batch: Batch, metrics: dict[str, Any]) -> tuple[Batch, dict[str, Any]]:
         """Replay into the batch, store its successes, and fill it up where sessions are missing.

@@ -358,8 +358,8 @@ def test_what_groups_won_that_are_thrown_away_is_kept(empty_queue, rollouts, sam
     # Not into the step that made them.
     assert metrics["replay/injected"] == 0 and metrics["replay/missed"] == 1
     assert (metrics["replay/stored"], metrics["replay/stored_evicted"]) == (2, 2)
-    kept = [(t.task_id, t.episode.step, t.episode.uid) for t in replaying.replayer.store.trajectories()]
-    assert sorted(kept) == [("a", 20, "p1"), ("b", 1, "p2")]
+    kept = [(t.task_id, t.step, t.episode.step, t.episode.uid) for t in replaying.replayer.store.trajectories()]
+    assert sorted(kept) == [("a", 20, 20, "p1"), ("b", 1, 1, "p2")]
     assert metrics["rollout/success_mean"] == 2 / 5, "all that was played, trained on or not"
     tq.kv_clear(keys=batch.keys, partition_id="train")
     assert not tq.kv_list("train").get("train")
