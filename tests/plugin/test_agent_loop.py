@@ -254,7 +254,7 @@ def test_a_mark_of_an_image_in_a_reply_is_a_token_as_any_other(policy, tokenizer
     # At temperature 1 a policy writes one sooner or later, and no engine of veRL's bans it: the session was dropped.
     written = [f"{mark}{MISS}", f"{MISS}{mark}", f"{DONE}{mark}"]
     output = play(policy, ScriptedEngine(tokenizer, written, end=False))
-    assert output.extra_fields["stop_reason"] == "finished" and len(output.extra_fields["screenshots"]) == 3
+    assert output.extra_fields["stop_reason"] == "finished" and len(output.screenshots) == 3
     assert output.response_ids[-1] == tokenizer.convert_tokens_to_ids(mark) and output.response_mask[-1] == 1
     ordinary = output.model_copy(deep=True)
     place = {tokenizer.convert_tokens_to_ids(mark): tokenizer.convert_tokens_to_ids("a")}

@@ -26,7 +26,7 @@ verl.experimental.agent_loop.agent_loop
     AgentLoopBase: __init__ run config rollout_config tokenizer processor mm_processor_kwargs continuous_token_builder
     AgentLoopBase._get_mm_processor_kwargs()
     AgentLoopMetrics
-    AgentLoopOutput
+    AgentLoopOutput: model_config
     AgentLoopWorker: __init__ tokenizer processor mm_processor_kwargs
     AgentLoopWorker._compute_multi_modal_inputs(output, input_ids)
     AgentLoopWorker._compute_position_ids(input_ids, attention_mask, multi_modal_inputs)

@@ -28,7 +28,7 @@ _NAME = re.compile(rf"(?:{'|'.join(ROOTS)})(?:\.\w+)+(?::\w+(?:\.\w+)*)?")
 _EVERYWHERE = {name for name in dir(object) if name != "__init__"} | {"__abstractmethods__", "_abc_impl"}
 _EVERYWHERE |= {"__annotations__", "__module__", "__orig_bases__", "__parameters__"}
 # What pydantic keeps in one.
-_EVERYWHERE |= {"__class_vars__", "__private_attributes__", "__signature__", "model_config"}
+_EVERYWHERE |= {"__class_vars__", "__private_attributes__", "__signature__"}
 _PYDANTIC = "complete computed_fields core_schema custom_init decorators extra_info fields generic_metadata"
 _PYDANTIC += " parent_namespace post_init serializer setattr_handlers validator"
 _EVERYWHERE |= {f"__pydantic_{name}__" for name in _PYDANTIC.split()}
