@@ -115,7 +115,8 @@ def inherited_in(module: str, tree: ast.AST) -> Iterator[str]:
             cls = getattr(importlib.import_module(module), node.name)
             used = {attr.attr for attr in ast.walk(node) if _is_of_self(attr)}
             for base in (base for base in cls.__mro__ if is_upstream(base.__module__)):
-                touched = {*used, *vars(cls)} & attributes(base) - _EVERYWHERE
+                pydantics = {"model_config"} if hasattr(base, "model_fields") else set()
+                touched = {*used, *vars(cls)} & attributes(base) - _EVERYWHERE - pydantics
                 full = f"{base.__module__}:{base.__qualname__}"
                 yield from (full, *(f"{full}.{name}" for name in touched))
 
