@@ -75,3 +75,13 @@ def test_vllm_is_as_the_hook_takes_it(python, platform):
     hooked = platform == "cpu"
     assert answers["flag"] is not hooked and answers["kept"] is hooked
     assert (answers["environment"] == vllm.ENVIRONMENT) is hooked
+
+
+@pytest.mark.vllm
+@pytest.mark.desktop
+def test_stock_trainer_trains_through_verls_vllm_rollout(python, tmp_path):
+    python(str(ROOT / "benchmarks" / "vllm_rollout.py"), "--smoke", "--json", str(tmp_path / "figures.json"))
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures["dropped_sessions"] == 0 and figures["rollout_probs_diff_max"] < 1e-3
+    assert figures["cached_share_from_turn_1"] > 0.5 and figures["images_processed_of_sent"] < 0.2
+    assert figures["segments_left"] == []
