@@ -165,6 +165,7 @@ setup(
     extras_require=EXTRAS,
     entry_points={
         "verl.plugins": ["arpo_verl = arpo_verl.plugin"],
+        "vllm.general_plugins": ["arpo_verl = arpo_verl.vllm_segments:register"],
         "console_scripts": ["arpo-verl = arpo_verl.cli.main:main"],
     },
 )

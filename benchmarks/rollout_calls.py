@@ -2,7 +2,7 @@
 
 A line of JSON for each reply, and one for each prompt whose images vLLM looks up in its cache. Episodes of the
 validation before training are kept going for `gui_agent.max_steps` turns: what the engine wrote is replaced by a click
-on the empty background, elsewhere at each turn, so that no two screenshots are alike.
+on the empty background, elsewhere at each turn and in each session of a task, so that only first screenshots are alike.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def keep_going(agent_loop: Any) -> None:
         generated = await generate(self, prompt_ids, images, max_tokens)
         if not self.request_id.startswith(KEPT_GOING):
             return generated
-        click = f"Action: click(start_box='({4 + 8 * len(images)},246)')<|im_end|>"
+        x, y = 4 + 8 * len(images), 248 - 6 * int(self.row["session_id"])
+        click = f"Action: click(start_box='({x},{y})')<|im_end|>"
         return agent_loop.Generated(tuple(self.loop.tokenizer.encode(click, add_special_tokens=False)), None)
 
     engine.__post_init__, engine.generate = named, kept_going
@@ -57,8 +58,14 @@ def note_replies(llm_server: Any) -> None:
 
     @wraps(generate)
     async def noted(self: Any, request_id: str, *, prompt_ids: list[int], **kwargs: Any) -> Any:
+        begin = time.time()
         output = await generate(self, request_id, prompt_ids=prompt_ids, **kwargs)
-        fields = {"session": request_id, "turn": len(kwargs["image_data"]) - 1, "prompt_tokens": len(prompt_ids)}
+        fields = {
+            "begin": begin,
+            "session": request_id,
+            "turn": len(kwargs["image_data"]) - 1,
+            "prompt_tokens": len(prompt_ids),
+        }
         note(**fields, cached_tokens=output.extra_fields["num_cached_tokens"], tokens=len(output.token_ids))
         return output
 

@@ -27,7 +27,7 @@ from typing import Any
 from figures import machine, report
 from replay_resume import MODES
 from rollout_load import ENGINES, Load, measure_engines
-from trainer_run import ROOT, Workplace, read_steps, trainer_arguments
+from trainer_run import ROOT, TASKS, Workplace, read_steps, trainer_arguments
 
 TURNS = 15
 GROUP = 2
@@ -78,12 +78,11 @@ def train(place: Workplace, mode: str, steps: int, *options: str) -> dict[int, d
 
 def long_episodes(episodes_a_task: int) -> list[str]:
     """Options of a run that validates on so many episodes a task before it trains, all at once."""
-    episodes = 4 * episodes_a_task
+    episodes = len(TASKS) * episodes_a_task
     cache_gb = scaled_cache_gb(recipes_cache_gb(), episodes)
     return [
         "trainer.val_before_train=true",
         f"actor_rollout_ref.rollout.val_kwargs.n={episodes_a_task}",
-        f"+environment.num_desktops={episodes}",
         f"gui_agent.max_steps={TURNS}",
         f"gui_agent.max_screenshots={TURNS}",
         "data.max_response_length=3584",
@@ -107,12 +106,12 @@ def by_turn(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if sorted(replies) != list(range(TURNS)) or len(set(map(len, replies.values()))) != 1:
         found = {turn: len(replies[turn]) for turn in sorted(replies)}
         raise RuntimeError(f"every episode must have {TURNS} turns, got episodes by turn {found}")
-    first, last = replies[0][0]["at"], replies[TURNS - 1][-1]["at"]
-    # Looked up before the reply is there: the first episode's first images were, before its first reply.
-    begin = min(call["at"] for call in calls if call.get("images") == 1 and call["at"] > first - 120)
+    # Before them vLLM tries itself out, after them comes training.
+    begin = min(call["begin"] for turn in replies.values() for call in turn)
+    end = max(call["at"] for turn in replies.values() for call in turn)
     images: dict[int, list[int]] = defaultdict(list)
     for call in calls:
-        if "images" in call and begin <= call["at"] <= last:
+        if "images" in call and begin <= call["at"] <= end:
             images[call["images"] - 1].append(call["processed"])
     prompts = [statistics.fmean(call["prompt_tokens"] for call in replies[turn]) for turn in range(TURNS)]
     cached = [statistics.fmean(call["cached_tokens"] for call in replies[turn]) for turn in range(TURNS)]
@@ -145,7 +144,7 @@ def left_segments(before: set[str]) -> list[str]:
 def main() -> None:
     parser = trainer_arguments(__doc__, "two steps of the synchronous mode, four long episodes")
     parser.add_size("--steps", 3, 2, "training steps in each mode")
-    parser.add_size("--episodes-a-task", 4, 1, f"of {TURNS} turns each, on four tasks")
+    parser.add_size("--episodes-a-task", 2, 1, f"of {TURNS} turns each, on {len(TASKS)} tasks")
     parser.add_size("--sessions", 8, 2, "conversations that both engines answer at once")
     parser.add_size("--turns", 6, 2, "of each")
     parser.add_size("--rounds", 3, 1, "of each engine, in turns")

@@ -40,12 +40,6 @@ def _patch_trainer(trainer_base: ModuleType) -> None:
     leave_unknown_log_probs_alone(trainer_base)
 
 
-def _guard_segments(shm_broadcast: ModuleType) -> None:
-    from arpo_verl.plugin import vllm_segments
-
-    vllm_segments.apply(shm_broadcast)
-
-
 def register() -> None:
     """Register everything with the installed veRL. Safe to call more than once."""
     if os.environ.get("VERL_PLATFORM", "").lower() == "cpu":
@@ -55,7 +49,6 @@ def register() -> None:
     when_imported("verl.experimental.agent_loop.agent_loop", _register_agent_loop)
     when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
     when_imported("verl.trainer.ppo.v1.trainer_base", _patch_trainer)
-    when_imported("vllm.distributed.device_communicators.shm_broadcast", _guard_segments)
 
 
 try:

@@ -13,13 +13,15 @@ def calls_of(sessions, turns, begin):
             at = begin + 10 * turn + session
             yield {"at": at, "images": turn + 1, "processed": 1}
             tokens = {"prompt_tokens": 100 + 150 * turn, "cached_tokens": 40 + 150 * turn, "tokens": 9}
-            yield {"at": at + 0.5, "session": f"kept-going-{session}", "turn": turn, **tokens}
+            yield {"begin": at - 0.5, "at": at + 0.5, "session": f"kept-going-{session}", "turn": turn, **tokens}
 
 
 def test_means_are_by_turn_and_of_the_long_episodes_alone():
     warm_up = [{"at": 0.0, "images": 15, "processed": 15}]
     trained = [{"at": 900.0, "images": 1, "processed": 1}]
-    trained += [{"at": 901.0, "session": "x", "turn": 0, "prompt_tokens": 1, "cached_tokens": 0, "tokens": 9}]
+    trained += [
+        {"begin": 900.0, "at": 901.0, "session": "x", "turn": 0, "prompt_tokens": 1, "cached_tokens": 0, "tokens": 9}
+    ]
     figures = benchmark.by_turn([*warm_up, *calls_of(2, 15, 500.0), *trained])
     assert figures["episodes"] == 2
     assert figures["prompt_tokens_by_turn"] == [100 + 150 * turn for turn in range(15)]

@@ -18,6 +18,8 @@ PYTHON = ROOT / os.environ.get("VLLM_VENV", ".cache/vllm") / "bin" / "python"
 UPSTREAM = """
 import inspect, json, os
 import verl, torch
+from vllm.plugins import load_general_plugins
+load_general_plugins()
 import vllm._custom_ops as ops
 from vllm.distributed.device_communicators import shm_broadcast
 from vllm.model_executor.layers import utils

@@ -72,10 +72,12 @@ def test_an_episode_is_the_processors_own_conversation_with_its_clicks_in_thousa
     assert output.prompt_ids + output.response_ids == whole[:-1]  # but the newline after the last turn
 
 
-def test_the_rebuilt_inputs_are_what_the_model_takes(policy, folder):
+@pytest.mark.parametrize("mark", ["", "<|vision_start|>", "<|vision_end|>"])
+def test_the_rebuilt_inputs_are_what_the_model_takes_whatever_marks_a_reply_holds(policy, folder, mark):
     from transformers import Qwen3VLForConditionalGeneration
 
-    output = play(policy, ScriptedEngine(policy[0], [HIT, DONE]), None, qwen_recipe())
+    engine = ScriptedEngine(policy[0], [HIT + mark, DONE + mark], end=not mark)
+    output = play(policy, engine, None, qwen_recipe())
     input_ids = torch.tensor(output.prompt_ids + output.response_ids)
     inputs, positions = ModelInputs(*policy).compute(output, input_ids)
     assert positions.shape == (4, len(input_ids)) and positions[0].tolist() == list(range(len(input_ids)))

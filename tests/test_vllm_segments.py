@@ -10,14 +10,14 @@ from types import ModuleType
 from support import ROOT
 from support.desktop_harness import eventually
 
-from arpo_verl.plugin.vllm_segments import FOLDER, apply
+from arpo_verl.vllm_segments import FOLDER, apply
 
 # As vLLM's class: made without a name, opened with one.
 MAKER = """
 import os, sys
 from multiprocessing import resource_tracker, shared_memory
 from types import ModuleType
-from arpo_verl.plugin.vllm_segments import apply
+from arpo_verl.vllm_segments import apply
 
 class ShmRingBuffer:
     def __init__(self, name=None):

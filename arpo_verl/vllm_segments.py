@@ -6,7 +6,8 @@ a job ends, Ray kills them, and with them Python's own resource tracker, a child
 /dev/shm at each launch. So each maker tells a process that is nobody's child what it made; that one waits for the
 maker's end, and removes what is still there.
 
-The file runs as a script too, with nothing but the standard library: that process.
+`register` is the entry point `vllm.general_plugins`, which vLLM calls in each of its processes: not in all of them is
+veRL imported. The file runs as a script too, with the standard library alone: that is the process that removes.
 """
 
 from __future__ import annotations
@@ -28,8 +29,15 @@ _tell: dict[int, IO[bytes]] = {}
 """By process, a fork's own included: the pipe to the one that removes."""
 
 
+def register() -> None:
+    """Have vLLM's ring buffers tell of the segments that they make, once their module is imported."""
+    from arpo_verl.post_import import when_imported
+
+    when_imported(MODULE, apply)
+
+
 def apply(shm_broadcast: ModuleType) -> None:
-    """Have the imported module's ring buffers tell of the segments that they make; a second call changes nothing."""
+    """Patch the imported module; a second call changes nothing."""
     upstream = shm_broadcast.ShmRingBuffer.__init__
     if hasattr(upstream, "_arpo_verl_patched"):
         return
