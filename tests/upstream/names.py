@@ -352,7 +352,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     # vLLM, patched; tests/cpu/test_vllm.py runs it in the environment that has it
     ("cpu.vllm", "vllm._custom_ops", ("_supports_onednn = bool(",)),
     (
-        "plugin.vllm_segments",
+        "vllm_segments",
         "vllm.distributed.device_communicators.shm_broadcast",
         ("class ShmRingBuffer", "self.is_creator = ", "self.shared_memory = "),
     ),
