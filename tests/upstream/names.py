@@ -26,7 +26,7 @@ verl.experimental.agent_loop.agent_loop
     AgentLoopBase: __init__ run config rollout_config tokenizer processor mm_processor_kwargs continuous_token_builder
     AgentLoopBase._get_mm_processor_kwargs()
     AgentLoopMetrics
-    AgentLoopOutput: model_config
+    AgentLoopOutput:
     AgentLoopWorker: __init__ tokenizer processor mm_processor_kwargs
     AgentLoopWorker._compute_multi_modal_inputs(output, input_ids)
     AgentLoopWorker._compute_position_ids(input_ids, attention_mask, multi_modal_inputs)
@@ -153,7 +153,7 @@ desktop_env.providers.aws.manager
     IMAGE_ID_MAP: get items
 desktop_env.providers.azure.manager
 desktop_env.providers.docker
-    provider: LOCK_TIMEOUT
+    provider: LOCK_TIMEOUT WAIT_TIME
 desktop_env.providers.docker.manager
     DockerVMManager
 desktop_env.providers.vmware.provider
