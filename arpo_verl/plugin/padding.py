@@ -8,7 +8,6 @@ image under transformers 5. It adds none where the sampler's batch divides alrea
 from __future__ import annotations
 
 import logging
-import math
 import uuid
 from dataclasses import dataclass
 from typing import Annotated
@@ -35,16 +34,15 @@ class BatchShape:
     """Prompts, `${actor_rollout_ref.actor.ppo_mini_batch_size}`."""
     n: Annotated[int, whole(1)]
     """Sessions a prompt, `${actor_rollout_ref.rollout.n}`."""
-    nnodes: Annotated[int, whole(1)] = 1
-    n_gpus_per_node: Annotated[int, whole(1)] = 1
 
     def __post_init__(self) -> None:
         check_fields(self, "trainer.v1.sampler.sampler_kwargs.batch")
 
     @property
     def multiple(self) -> int:
-        """Rows that a batch must be a multiple of. The data parallel size divides the number of GPUs."""
-        return math.lcm(self.ppo_mini_batch_size * self.n, self.nnodes * self.n_gpus_per_node)
+        """Rows that a batch must be a multiple of: those of a mini-batch, which the data parallel size divides
+        (`workers/engine_workers.py: train_mini_batch` asserts it)."""
+        return self.ppo_mini_batch_size * self.n
 
 
 def fill_up(batch: Batch, multiple: int) -> Batch:
