@@ -181,14 +181,18 @@ def _section(config: DictConfig, name: str) -> Mapping[str, Any]:
 
 def _check_image_limit(config: DictConfig, agent: GuiAgentConfig) -> None:
     """veRL hands the limit on as it is, and vLLM refuses the first prompt that has one image too many."""
-    option = "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt"
-    limits = OmegaConf.select(config, option)
-    if not OmegaConf.is_dict(limits) or "image" not in limits:
-        return  # vLLM's own, 999
-    limit = limits["image"].get("count", 999) if OmegaConf.is_dict(limits["image"]) else limits["image"]
+    option = "actor_rollout_ref.rollout.limit_images"
+    limit = OmegaConf.select(config, option)
+    if not limit:  # else veRL puts it in the place of the engine's own limits
+        option = "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt"
+        limits = OmegaConf.select(config, option)
+        if not OmegaConf.is_dict(limits) or "image" not in limits:
+            return  # vLLM's own, 999
+        limit = limits["image"].get("count", 999) if OmegaConf.is_dict(limits["image"]) else limits["image"]
+        option += ".image"
     require(
         isinstance(limit, int) and limit >= agent.max_turns,
-        f"{option}.image",
+        option,
         f"at least the {agent.max_turns} screenshots of an episode",
         limit,
         "leave it out, or set it to ${gui_agent.max_steps}",

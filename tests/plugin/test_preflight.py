@@ -157,6 +157,13 @@ def test_a_limit_of_images_that_an_episode_exceeds_is_refused(check, limit):
         check(VLLM, f"{LIMITS}={{{limit}}}")
 
 
+def test_verls_own_limit_of_images_is_the_one_that_counts(check):
+    """It takes the place of the engine's, whatever that says."""
+    check(VLLM, "+actor_rollout_ref.rollout.limit_images=8")
+    with pytest.raises(ConfigError, match="rollout.limit_images must be at least the 8 screenshots .* got 7"):
+        check(VLLM, f"{LIMITS}={{image:8}}", "+actor_rollout_ref.rollout.limit_images=7")
+
+
 @pytest.mark.parametrize("limit", ["null", "{image:8}", "{video:0}", "{image:{width:640}}"])
 def test_a_limit_of_images_that_holds_an_episode_passes(check, limit):
     check(VLLM, f"{LIMITS}={limit}")
