@@ -37,13 +37,12 @@ def require_shared(folder: Path, option: str) -> None:
     mark.touch()
     try:
         sees = ray.remote(num_cpus=0)(_is_file)
-        answers = {
-            node["NodeManagerHostname"] or node["NodeID"]: sees.options(
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            ).remote(str(mark))
-            for node in nodes
-        }
-        blind = [name for name, answer in answers.items() if not ray.get(answer, timeout=ANSWER_TIMEOUT_S)]
+        places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
+        answers = [sees.options(scheduling_strategy=place).remote(str(mark)) for place in places]
+        seen = ray.get(answers, timeout=ANSWER_TIMEOUT_S)
+        # By host name and address: containers on several hosts may have one name.
+        names = [f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in nodes]
+        blind = [name for name, sees_it in zip(names, seen, strict=True) if not sees_it]
     finally:
         mark.unlink(missing_ok=True)
     if blind:

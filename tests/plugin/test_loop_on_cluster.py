@@ -196,7 +196,7 @@ async def finish(desktop, task: Task):
     return (await desktop.evaluate()).score
 
 
-def test_a_checkpoints_folder_that_a_node_does_not_see_is_refused_and_the_node_named(nodes, tmp_path):
+def test_a_checkpoints_folder_that_a_node_does_not_see_is_refused_and_the_node_named(nodes, tmp_path, monkeypatch):
     """The node's own disk: another mount over the folder, in a mount namespace of its own."""
     require_shared(tmp_path / "shared", "trainer.default_local_dir")
     mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$1" && shift && exec "$@"', "sh", str(tmp_path)]
@@ -207,8 +207,11 @@ def test_a_checkpoints_folder_that_a_node_does_not_see_is_refused_and_the_node_n
     started = subprocess.Popen([*mount, *ray_command, *options], stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         wait_until(lambda: any("blind" in node["Resources"] for node in ray.nodes() if node["Alive"]))
-        with pytest.raises(ConfigError, match="trainer.default_local_dir must be a folder that all nodes share, got"):
-            require_shared(tmp_path / "shared", "trainer.default_local_dir")
+        listed = ray.nodes()
+        for order in (listed, listed[::-1]):  # all of them are called as this host is
+            monkeypatch.setattr(ray, "nodes", lambda order=order: order)
+            with pytest.raises(ConfigError, match="default_local_dir must be a folder that all nodes share, got"):
+                require_shared(tmp_path / "shared", "trainer.default_local_dir")
     finally:
         os.killpg(started.pid, signal.SIGTERM)
         started.wait()
