@@ -171,8 +171,8 @@ class Run:
     micro_batch_size: int
     offloads_weights: bool
     offloads_optimizer: bool
-    keeps_copies: bool
-    """Whether the trainer keeps two copies of the weights in host memory, for several updates a step."""
+    weight_copies: int
+    """Of the weights, that the trainer keeps in host memory to score with those that a step began with."""
     rollout_workers: int
     num_desktops: int
     desktop_bytes: int
@@ -264,7 +264,7 @@ def host_memory(run: Run) -> dict[str, int]:
     }
     if run.on_gpus:
         states = FP32 * run.offloads_weights + ADAM_BYTES * run.offloads_optimizer
-        states += 2 * FP32 * run.keeps_copies
+        states += FP32 * run.weight_copies
         if states:
             parts["weights and optimizer, offloaded or copied"] = states * parameters // run.num_nodes
     else:

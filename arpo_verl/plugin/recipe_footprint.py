@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -83,7 +84,7 @@ def read_run(config: DictConfig, model: Model) -> Run:
     trainer, rollout, actor = config.trainer, config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
     mode = trainer.v1.trainer_mode
     updates = trainer.v1.separate_async.parameter_sync_step if mode == "separate_async" else 1
-    ahead = 0 if mode == "sync" else trainer.v1[mode].num_warmup_batches
+    ahead = 0 if mode == "sync" else math.ceil(trainer.v1[mode].num_warmup_batches)
     image = _geometry(config, model).image_size(environment.screen_size)
     on_gpus = trainer.device != "cpu"
     instruction = "x" * _instruction_characters(config)
@@ -112,7 +113,7 @@ def read_run(config: DictConfig, model: Model) -> Run:
         micro_batch_size=actor.ppo_micro_batch_size_per_gpu or 1,
         offloads_weights=actor.fsdp_config.param_offload,
         offloads_optimizer=actor.fsdp_config.optimizer_offload,
-        keeps_copies=updates > 1 and on_gpus,
+        weight_copies=_weight_copies(config) if on_gpus else 0,
         rollout_workers=rollout.agent.num_workers,
         num_desktops=environment.num_desktops,
         desktop_bytes=_desktop_bytes(environment),
@@ -127,6 +128,15 @@ def sequence_parallel_size(config: DictConfig) -> int:
     actor = config.actor_rollout_ref.actor
     older, newer = actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size
     return int(older if older > 1 else newer)
+
+
+def _weight_copies(config: DictConfig) -> int:
+    """What `PPOTrainerSeparateAsync._compute_old_log_prob` saves: at a step's first update the weights that it began
+    with, at each later one the newest as well."""
+    correction = config.algorithm.get("rollout_correction") or {}
+    if config.trainer.v1.trainer_mode != "separate_async" or correction.get("bypass_mode", False):
+        return 0
+    return 2 if config.trainer.v1.separate_async.parameter_sync_step > 1 else 1
 
 
 def reckon_recipe(config: DictConfig, **known: int | None) -> Report | None:
