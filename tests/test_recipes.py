@@ -166,16 +166,37 @@ def test_recipe_selects_our_plugin_points(name):
     assert sampler.sampler_kwargs.replay == recipe.replay
 
 
-def test_dynamic_sampling_is_verls_own_from_sampler_to_estimator():
-    from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
-
+def test_dynamic_sampling_is_the_filter_alone_and_outlives_a_dropped_session():
+    """In veRL's own sampler nothing keeps its rows of text alone away, on which its Qwen2-VL ends."""
     recipe = compose_recipe("osworld_full", "+baseline=dynamic_sampling")
-    trainer = PPOTrainerSync.__new__(PPOTrainerSync)
-    trainer.config = recipe
-    assert trainer._resolve_filter_groups_metric() == "reward"
-    assert recipe.algorithm.adv_estimator == "grpo"
-    # With a sampler of somebody else's, veRL leaves the filter to it.
-    assert not recipe.trainer.v1.sampler.custom_sampler.path
+    assert not recipe.replay.enable and recipe.algorithm.filter_groups.enable
+    sampler = recipe.trainer.v1.sampler
+    assert sampler.custom_sampler.name == "ReplaySampler" and sampler.sampler_kwargs.batch is not None
+    assert sampler.sampler_kwargs.filter_groups == recipe.algorithm.filter_groups
+
+
+def test_a_whole_update_is_not_filled_up_however_many_gpus_train():
+    """Eight trajectories an update, on 16 GPUs in groups of four that share a sequence."""
+    from arpo_verl.plugin.padding import BatchShape
+
+    sizes = ("actor_rollout_ref.actor.ppo_mini_batch_size=1", "trainer.v1.separate_async.parameter_sync_step=16")
+    recipe = compose_recipe("osworld_full_async", "trainer.nnodes=2", *sizes)
+    check_batches(recipe)
+    shape = BatchShape(**recipe.trainer.v1.sampler.sampler_kwargs.batch)
+    assert shape.multiple == recipe.actor_rollout_ref.rollout.n == 8
+
+
+def test_the_copies_of_the_weights_are_those_that_the_trainer_saves():
+    from arpo_verl.plugin.recipe_footprint import model_shape, read_run
+
+    def copies(name: str, *overrides: str) -> int:
+        recipe = compose_recipe(name, *overrides)
+        return read_run(recipe, model_shape(recipe.actor_rollout_ref.model.path)).weight_copies
+
+    assert copies("osworld_full") == 0 and copies("osworld_full_async") == 2
+    one_update = ("trainer.v1.separate_async.parameter_sync_step=1", "data.train_batch_size=8")
+    assert copies("osworld_full_async", *one_update) == 1
+    assert copies("osworld_full_async", "algorithm.rollout_correction.bypass_mode=true") == 0
 
 
 def test_engine_for_the_cpu_holds_an_episode_of_the_embedded_recipe():
