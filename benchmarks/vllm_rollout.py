@@ -40,6 +40,8 @@ RECIPES_EPISODES = 16
 """That an engine of the OSWorld recipes has at once: 64 rollouts on four, or 128 on eight."""
 RECIPE = ROOT / "recipes" / "osworld_full.yaml"
 VLLMS_DEFAULT_GB = 4.0
+PROBS_DIFF = "replay/without/training/rollout_probs_diff_max"
+"""Of this step's rollouts: what replaces one was written by an older policy."""
 SEGMENTS = Path("/dev/shm")
 SEGMENTS_TIMEOUT_S = 30.0
 
@@ -157,7 +159,7 @@ def main() -> None:
         steps = train(place, mode, arguments.steps, *options)
         figures[mode] = {
             "dropped_sessions": sum(int(step["environment/dropped_sessions"]) for step in steps.values()),
-            "rollout_probs_diff_max": max(step["training/rollout_probs_diff_max"] for step in steps.values()),
+            "rollout_probs_diff_max": max(step[PROBS_DIFF] for step in steps.values()),
             "step_s": statistics.fmean(step["timing_s/step"] for step in steps.values()),
             "update_weights_s": statistics.fmean(step["timing_s/update_weights"] for step in steps.values()),
         }
