@@ -286,8 +286,19 @@ def training_state_bytes(num_parameters: int) -> int:
 def checkpoint_bytes(run: Run) -> int:
     """One checkpoint: weights and moments in fp32; in an asynchronous run also the queue as it stands. Beside it lies
     the store of successes, `Run.store_bytes` at most."""
-    queue = run.batches_in_queue * run.rollouts_per_step * trajectory_bytes(run) if run.is_async else 0
-    return run.model.num_parameters * (FP32 + ADAM_BYTES) + queue
+    return run.model.num_parameters * (FP32 + ADAM_BYTES) + saved_queue_bytes(run)
+
+
+def saved_queue_bytes(run: Run) -> int:
+    """Of a checkpoint, what TransferQueue held when it was saved."""
+    return run.batches_in_queue * run.rollouts_per_step * trajectory_bytes(run) if run.is_async else 0
+
+
+def kept_checkpoints_bytes(run: Run, kept: int) -> int:
+    """All checkpoints of a start while the newest is written. Of two and more veRL removes the oldest weights before,
+    the only ones after (`checkpoint_manager.py: ensure_checkpoint_capacity`); the oldest queue goes last."""
+    queue = saved_queue_bytes(run)
+    return max(kept, 2) * (checkpoint_bytes(run) - queue) + (kept + 1) * queue
 
 
 # --- A GPU's memory ----------------------------------------------------------------------------------------------
@@ -512,9 +523,8 @@ def _engine(run: Run, machine: Machine, lines: list[str], problems: list[Problem
 
 def _disk(run: Run, machine: Machine, lines: list[str], problems: list[Problem]) -> None:
     one, kept = checkpoint_bytes(run), run.checkpoints_kept
-    # The new one is written before the oldest goes.
-    total = one if kept is None else (kept + 1) * one
-    held = "all kept" if kept is None else f"{size(total)} while one more than {kept} is written"
+    total = kept_checkpoints_bytes(run, kept) if kept else one
+    held = f"{size(total)} while one is written and {kept} kept" if kept else "all kept"
     lines += ["disk", _line("checkpoints", f"{size(one)} each, {held}")]
     lines.append(_line("store of successes in each, at most", size(run.store_bytes)))
     if machine.disk_bytes is not None and total > machine.disk_bytes:
