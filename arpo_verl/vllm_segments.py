@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import signal
 import subprocess
@@ -21,6 +22,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
+
+logger = logging.getLogger(__name__)
 
 MODULE = "vllm.distributed.device_communicators.shm_broadcast"
 FOLDER = Path("/dev/shm")
@@ -46,7 +49,11 @@ def apply(shm_broadcast: ModuleType) -> None:
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
         upstream(self, *args, **kwargs)
         if self.is_creator:
-            remove_after_this_process(self.shared_memory.name)
+            try:
+                remove_after_this_process(self.shared_memory.name)
+            except (OSError, subprocess.TimeoutExpired):  # no reason not to generate
+                _tell.pop(os.getpid(), None)
+                logger.warning("%s/%s stays if this process is killed", FOLDER, self.shared_memory.name, exc_info=True)
 
     vars(make)["_arpo_verl_patched"] = True
     shm_broadcast.ShmRingBuffer.__init__ = make

@@ -10,6 +10,7 @@ from types import ModuleType
 from support import ROOT
 from support.desktop_harness import eventually
 
+from arpo_verl import vllm_segments
 from arpo_verl.vllm_segments import FOLDER, apply
 
 # As vLLM's class: made without a name, opened with one.
@@ -79,3 +80,23 @@ def test_segments_stay_while_their_maker_lives():
         others.close()
         others.unlink()
     eventually(lambda: not (FOLDER / first).exists())
+
+
+class _Made:
+    def __init__(self):
+        self.is_creator = True
+        self.shared_memory = shared_memory.SharedMemory(create=True, size=64)
+
+
+def test_an_engine_starts_where_nothing_can_be_removed_after_it(monkeypatch, caplog):
+    monkeypatch.setattr(vllm_segments, "_tell", {})
+    stand_in = ModuleType("stand_in")
+    stand_in.ShmRingBuffer = _Made
+    apply(stand_in)
+    monkeypatch.setattr(vllm_segments.sys, "executable", "/nowhere/python")
+    segment = stand_in.ShmRingBuffer().shared_memory
+    try:
+        assert f"{segment.name} stays if this process is killed" in caplog.text
+    finally:
+        segment.close()
+        segment.unlink()

@@ -34,9 +34,11 @@ class CallScanner:
         keys = "|".join(sorted({key for keys in arguments.values() for key in keys}))
         # A value must follow: `sorted('ab', key=len)` is text.
         self._known_key = re.compile(rf"[ \t\n]*,[ \t\n]*(?:{keys})[ \t]*=[ \t]*['\"]")
-        # The begin of another call, as nobody types it: unless its quote is escaped.
+        # The begin of another call, as nobody types it: unless its quote is escaped. A few words or signs may stand
+        # before it, and `\n` as models write it for a new line; but not a dot, which makes it a program's own call.
+        begin = rf"\)[^()'\"]{{0,24}}?(?:(?<![\w.])|\\[nrt]|\bpyautogui\.)(?:{actions})\("
         self._calls_within = {
-            quote: re.compile(rf"\)[ \t;,]*(?:{actions})\([ \t]*(?:{keys})[ \t]*=[ \t]*{quote}") for quote in "'\""
+            quote: re.compile(rf"{begin}[ \t]*(?:{keys})[ \t]*=[ \t]*{quote}", re.ASCII) for quote in "'\""
         }
         self._call_follows = re.compile(rf"[ \t]*\)[ \t;,]*(?:{actions})\([ \t]*(?:\)|(?:{keys})[ \t]*=)")
 

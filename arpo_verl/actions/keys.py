@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import string
+from collections.abc import Sequence
 
 from arpo_verl.errors import ActionParseError
 
@@ -114,6 +115,12 @@ def parse_keys(text: str) -> tuple[str, ...]:
     if not keys:
         raise ActionParseError("hotkey must name at least one key, got none")
     return tuple(keys)
+
+
+def format_keys(keys: Sequence[str]) -> str:
+    """The inverse of `parse_keys`: a `+` between two keys would only join them."""
+    last = len(keys) - 1
+    return " ".join("plus" if key == "+" and 0 < index < last else key for index, key in enumerate(keys))
 
 
 def _canonical(word: str) -> str | None:

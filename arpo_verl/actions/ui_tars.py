@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from arpo_verl.actions.calls import CallScanner, excerpt
-from arpo_verl.actions.keys import parse_keys
+from arpo_verl.actions.keys import format_keys, parse_keys
 from arpo_verl.actions.reply import MAX_ACTIONS, Frame, Reply, check_length, checked
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import (
@@ -157,7 +157,7 @@ def _take(name: str, arguments: dict[str, str], keys: tuple[str, ...]) -> str:
     for key in keys:
         if key in arguments:
             return arguments[key]
-    raise ActionParseError(f"{name} must have {' or '.join(keys)}, got {', '.join(arguments) or 'no argument'}")
+    raise ActionParseError(f"{name} must have {' or '.join(keys)}, got {', '.join(arguments)[:60] or 'no argument'}")
 
 
 def _start(name: str, arguments: dict[str, str], frame: Frame) -> Point:
@@ -214,7 +214,7 @@ def _format_action(action: Action, frame: Frame) -> str:
         case Move(point=point):
             return f"hover(start_box={_format_point(point, frame)})"
         case Hotkey(keys=keys):
-            return f"hotkey(key={_quote(' '.join(keys))})"
+            return f"hotkey(key={_quote(format_keys(keys))})"
         case TypeText(text=text):
             return f"type(content={_quote(text)})"
         case Scroll(direction=direction, point=None, notches=None):

@@ -65,7 +65,7 @@ def fill_up(batch: Batch, multiple: int) -> Batch:
     keys = [f"{uid}_{session}_0" for session in range(missing)]
     tags = [{**batch.tags[source], IS_PADDING: True} for _ in keys]
     queue.write(keys, batch.partition_id, [{**fields, "uid": uid}] * missing, tags)
-    logger.info("%d of %d rows are padding: sessions were dropped", missing, len(batch) + missing)
+    logger.info("%d of %d rows are padding, up to whole mini-batches", missing, len(batch) + missing)
     return Batch(
         keys=batch.keys + keys,
         tags=batch.tags + tags,

@@ -75,21 +75,20 @@ def joins_cluster(config: DictConfig) -> bool:
 
 def _check_paths(config: DictConfig) -> None:
     """On a cluster that runs already, actors work in the folder where `ray start` ran, and the driver in its own."""
-    written = {name: OmegaConf.select(config, name) for name in _WRITTEN}
-    named = {name: OmegaConf.select(config, name, throw_on_missing=False) for name in _READ}
-    read = {name: path for name, path in named.items() if isinstance(path, str) and Path(path).exists()}
-    relative = [
-        f"{name}={path}"
-        for name, path in {**written, **read}.items()
-        if path is not None and not Path(path).expanduser().is_absolute()
-    ]
+    written = [(name, OmegaConf.select(config, name)) for name in _WRITTEN]
+    named = [(name, OmegaConf.select(config, name, throw_on_missing=False)) for name in _READ]
+    paths = [(name, path) for name, value in named for path in (value if OmegaConf.is_list(value) else [value])]
+    read = [(name, path) for name, path in paths if isinstance(path, str) and Path(path).exists()]
+    # A `~` counts as relative: what writes takes it for a folder of that name.
+    relative = [f"{name}={path}" for name, path in written + read if path is not None and not Path(path).is_absolute()]
+    run_dir = Path(config.run_dir).expanduser().absolute()
     require(
         not relative,
         "every path of a run that joins a running Ray cluster",
         "absolute",
         " ".join(relative),
-        f"its actors work where `ray start` ran; say run_dir={Path(config.run_dir).absolute()}, on storage that all "
-        "nodes share, and the others alike",
+        f"its actors work where `ray start` ran; say run_dir={run_dir}, on storage that all nodes share, and the "
+        "others alike",
     )
 
 

@@ -59,10 +59,10 @@ def model_shape(path: str) -> Model | None:
     known = KNOWN_MODELS.get(path)
     if folder is None:
         return known
-    config = json.loads((folder / "config.json").read_text("utf-8"))
     try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
         return Model.of_config(config, _num_parameters(folder, config) or (known.num_parameters if known else 0))
-    except KeyError:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # another family's, or damaged
         return known
 
 
@@ -127,7 +127,7 @@ def sequence_parallel_size(config: DictConfig) -> int:
     """Over how many GPUs the trainer splits a sequence (Ulysses); of veRL's two names the older wins where set."""
     actor = config.actor_rollout_ref.actor
     older, newer = actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size
-    return int(older if older > 1 else newer)
+    return int(older if (older or 1) > 1 else newer or 1)
 
 
 def _weight_copies(config: DictConfig) -> int:
@@ -140,7 +140,8 @@ def _weight_copies(config: DictConfig) -> int:
 
 
 def reckon_recipe(config: DictConfig, **known: int | None) -> Report | None:
-    """What a composed recipe will take on nodes like this machine; None where the policy's shape is not known.
+    """What a composed recipe will take on nodes like this machine; None where the policy's shape is not known, or its
+    weights are not here.
 
     Args:
         config: the recipe.
@@ -150,7 +151,7 @@ def reckon_recipe(config: DictConfig, **known: int | None) -> Report | None:
         ConfigError: a section has a wrong value.
     """
     model = model_shape(str(config.actor_rollout_ref.model.path))
-    if model is None:
+    if model is None or model.num_parameters == 0:
         return None
     known = {name: value for name, value in known.items() if value is not None}
     return reckon(read_run(config, model), replace(read_machine(config), **known))
@@ -235,7 +236,7 @@ def _desktop_bytes(environment: EnvironmentConfig) -> int:
 
 def _engine(config: DictConfig) -> Engine:
     rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
-    kwargs = rollout.engine_kwargs.vllm
+    cache_gib = (rollout.engine_kwargs.get("vllm") or {}).get("mm_processor_cache_gb")
     apart = trainer.v1.trainer_mode == "separate_async"
     generating = rollout.nnodes * rollout.n_gpus_per_node if apart else trainer.nnodes * trainer.n_gpus_per_node
     return Engine(
@@ -243,7 +244,7 @@ def _engine(config: DictConfig) -> Engine:
         gpu_memory_utilization=rollout.gpu_memory_utilization,
         max_num_batched_tokens=rollout.max_num_batched_tokens,
         max_model_len=rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length,
-        image_cache_bytes=int(float(kwargs.get("mm_processor_cache_gb", VLLM_CACHE_GIB)) * 2**30),
+        image_cache_bytes=int(float(VLLM_CACHE_GIB if cache_gib is None else cache_gib) * 2**30),
         num_gpus=generating,
         gpus_of_training_node=trainer.n_gpus_per_node if config.actor_rollout_ref.hybrid_engine else 0,
     )

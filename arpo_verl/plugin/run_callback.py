@@ -37,6 +37,8 @@ class RunCallback(Callback):
         except ArpoError as error:
             # Hydra turns a callback's exceptions into warnings; an exit it lets pass.
             raise SystemExit(f"arpo_verl: {error}") from error
+        except Exception:  # an unusual recipe, which may train all the same; what follows is needed in any case
+            logger.exception("this recipe could not be checked, and is started as it is")
         tell_footprint(config)
         settle_ray_token(joins=joins_cluster(config))
         run_dir = Path(config.run_dir).absolute()

@@ -6,6 +6,8 @@ every one; the driver writes and reads the rest. On disks of their own the shard
 
 from __future__ import annotations
 
+import os
+import time
 import uuid
 from pathlib import Path
 
@@ -16,29 +18,35 @@ from arpo_verl.errors import ConfigError
 
 ANSWER_TIMEOUT_S = 300.0
 """A node may have to start its first worker process to answer."""
+PATIENCE_S = 60.0
+"""A network file system may show a new folder late: nfs(5) believes what it knows of one for up to `acdirmax`, 60 s."""
 
 
-def require_shared(folder: Path, option: str) -> None:
+def require_shared(folder: Path, option: str, patience_s: float = PATIENCE_S) -> None:
     """Refuse a folder that a node of this job's cluster does not see; one node alone sees it.
 
     Nodes without CPUs only host desktops, and are not asked: veRL places no process of its own on them.
 
     Args:
         option: the folder's name in the recipe, for the message.
+        patience_s: for which a node looks before it is taken not to see it.
 
     Raises:
-        ConfigError: names the nodes that do not see it.
+        ConfigError: names the nodes that do not see it; or it cannot be written to.
     """
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
     if len(nodes) < 2:
         return
-    folder.mkdir(parents=True, exist_ok=True)
     mark = folder / f".seen-{uuid.uuid4().hex}"
-    mark.touch()
     try:
-        sees = ray.remote(num_cpus=0)(_is_file)
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    except OSError as error:
+        raise ConfigError(f"{option} must be a folder that can be written to, got {folder}: {error}") from error
+    try:
+        sees = ray.remote(num_cpus=0)(_appears)
         places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
-        answers = [sees.options(scheduling_strategy=place).remote(str(mark)) for place in places]
+        answers = [sees.options(scheduling_strategy=place).remote(str(mark), patience_s) for place in places]
         seen = ray.get(answers, timeout=ANSWER_TIMEOUT_S)
         # By host name and address: containers on several hosts may have one name.
         names = [f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in nodes]
@@ -53,5 +61,10 @@ def require_shared(folder: Path, option: str) -> None:
         )
 
 
-def _is_file(path: str) -> bool:
-    return Path(path).is_file()
+def _appears(path: str, patience_s: float) -> bool:
+    deadline = time.monotonic() + patience_s
+    while not os.path.isfile(path):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(1.0)
+    return True

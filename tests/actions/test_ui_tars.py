@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from arpo_verl.actions.keys import KEY_NAMES, parse_keys
@@ -171,6 +171,10 @@ def test_the_far_edge_of_the_image_is_the_last_pixel_of_the_screen():
         ("Action: type(content='abc'); hotkey(key='enter')", 'a new line must follow an action, got "; hotkey'),
         ("Action: type(content='abc') wait()", "a new line must follow an action, got 'wait()'"),
         ("Action: type(content='abc), hotkey(key='enter')", "a string must not run over the next call, got"),
+        ("Action: type(content='abc') Action: click(start_box='(1,2)')", "a string must not run over the next call"),
+        ("Action: type(content='abc') && hotkey(key='enter')", "a string must not run over the next call"),
+        (r"Action: type(content='abc')\n\nAction: hotkey(key='enter')", "a string must not run over the next call"),
+        ("Action: type(content='abc'), pyautogui.hotkey(key='enter')", "a string must not run over the next call"),
         ("Action: type(content='abc)\n\nhotkey(key='enter')", "a string must end on its line"),
         ("Action: type(content='two\nlines')", "a string must end on its line"),
         ("Action: type(content='two\\\nlines')", "a string must end on its line"),
@@ -310,6 +314,7 @@ def replies(draw):
 
 
 @given(replies())
+@example((Reply("", (Hotkey(("ctrl", "+", "a")),)), Size(28, 28), Size(28, 28)))
 @settings(max_examples=200, deadline=None)
 def test_what_is_written_parses_back(case):
     reply, image, screen = case

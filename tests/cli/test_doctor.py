@@ -3,6 +3,7 @@
 import importlib.machinery
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ pytest.importorskip("desktop_env")
 from arpo_verl.cli.checks import packages  # noqa: E402
 from arpo_verl.cli.main import main  # noqa: E402
 from arpo_verl.errors import MissingDependencyError  # noqa: E402
+from arpo_verl.plugin.recipe_footprint import model_shape  # noqa: E402
 from arpo_verl.tasks.loader import EMBEDDED_DIR  # noqa: E402
 from arpo_verl.versions import TESTED, require_verl  # noqa: E402
 
@@ -125,6 +127,24 @@ def test_a_recipe_is_reckoned_and_what_does_not_fit_is_told(capsys, model_path):
     assert main(["doctor", "--recipe", "embedded", f"actor_rollout_ref.model.path={model_path}"]) == 0
     printed = capsys.readouterr().out
     assert "364 x 252 pixels, 117 tokens" in printed and "[ok  ] recipe: passes every check" in printed
+
+
+def test_a_recipe_that_cannot_be_reckoned_is_told_so(capsys, tmp_path):
+    assert main(["doctor", "--recipe", "osworld_subset32", "trainer.nnodes=null"]) == 1
+    printed = capsys.readouterr().out
+    assert "[FAIL] figures: cannot be reckoned (TypeError" in printed and "recipe: cannot be checked" in printed
+
+
+@pytest.mark.parametrize("config", ["{", "[]", '{"vision_config": {}, "text_config": null}'])
+def test_a_policy_of_no_known_shape_has_none(tmp_path, config):
+    (tmp_path / "config.json").write_text(config)
+    assert model_shape(str(tmp_path)) is None
+
+
+def test_a_policy_without_weights_is_not_reckoned_as_if_it_had_none(model_path, tmp_path, capsys):
+    shutil.copytree(model_path, tmp_path / "policy", ignore=shutil.ignore_patterns("*.safetensors"))
+    main(["doctor", "--recipe", "embedded", f"actor_rollout_ref.model.path={tmp_path}/policy"])
+    assert f"[FAIL] figures: the size of {tmp_path}/policy is not known here" in capsys.readouterr().out
 
 
 def test_a_recipe_that_would_be_refused_is_told_so(capsys):

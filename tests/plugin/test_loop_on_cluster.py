@@ -211,7 +211,7 @@ def test_a_checkpoints_folder_that_a_node_does_not_see_is_refused_and_the_node_n
         for order in (listed, listed[::-1]):  # all of them are called as this host is
             monkeypatch.setattr(ray, "nodes", lambda order=order: order)
             with pytest.raises(ConfigError, match="default_local_dir must be a folder that all nodes share, got"):
-                require_shared(tmp_path / "shared", "trainer.default_local_dir")
+                require_shared(tmp_path / "shared", "trainer.default_local_dir", patience_s=0.0)
     finally:
         os.killpg(started.pid, signal.SIGTERM)
         started.wait()

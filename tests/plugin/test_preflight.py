@@ -204,6 +204,12 @@ def test_relative_paths_are_refused_where_a_running_cluster_is_joined(check, pol
         check(cluster, f"run_dir={tmp_path}", "actor_rollout_ref.model.path=policy")
     check(cluster, f"run_dir={tmp_path}")
     check("run_dir=runs/a")
+    with pytest.raises(ConfigError, match=rf"'run_dir=~/a trainer.*say run_dir={Path.home()}/a"):
+        check(cluster, "run_dir='~/a'")
+    (tmp_path / "tasks").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"absolute, got 'data.train_files=tasks'"):
+        check(cluster, f"run_dir={tmp_path}", "data.train_files=[embedded,tasks]")
 
 
 @pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])

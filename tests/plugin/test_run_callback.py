@@ -53,6 +53,17 @@ def test_each_start_is_noted_in_the_runs_folder(tmp_path, monkeypatch):
     assert [start["recipe"] for start in read_starts(tmp_path / "run")] == [{"trainer.total_epochs": 3}] * 2
 
 
+def test_a_check_that_breaks_keeps_no_run_from_its_records(tmp_path, monkeypatch, caplog):
+    """Hydra would make a warning of it, and leave out all that follows."""
+    for name in ("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"):
+        monkeypatch.setenv(name, "")
+    trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto", "total_epochs": 3}
+    monkeypatch.setattr(run_callback, "check_recipe", lambda config: config.trainer.nnodes * 1)
+    RunCallback().on_job_start(OmegaConf.create({"run_dir": str(tmp_path), "trainer": {**trainer, "nnodes": None}}))
+    assert "this recipe could not be checked" in caplog.text
+    assert len(read_starts(tmp_path)) == 1
+
+
 def test_figures_that_cannot_be_reckoned_are_no_reason_not_to_train(capsys, caplog):
     run_callback.tell_footprint(OmegaConf.create({}))
     assert "could not be reckoned" in caplog.text

@@ -8,6 +8,7 @@ from pathlib import Path
 from arpo_verl.cli.checks.finding import Finding
 from arpo_verl.cli.recipes import compose_recipe, recipes_folder
 from arpo_verl.errors import ArpoError
+from arpo_verl.footprint import Report
 
 
 def check_recipe_fits(
@@ -28,24 +29,38 @@ def check_recipe_fits(
 
     path = Path(name) if name.endswith(".yaml") else recipes_folder() / f"{name}.yaml"
     config = compose_recipe(path, overrides)
-    report = reckon_recipe(config, memory_bytes=_bytes(node_gb), gpu_bytes=_bytes(gpu_gb))
+    findings = []
+    try:
+        report = reckon_recipe(config, memory_bytes=_bytes(node_gb), gpu_bytes=_bytes(gpu_gb))
+    except ArpoError:
+        raise
+    except Exception as error:  # a null or a 0 where nobody writes one
+        findings.append(Finding("figures", False, f"cannot be reckoned ({error!r})", "look for a 0, a null or a typo"))
+    else:
+        findings += _figures(report, config.actor_rollout_ref.model.path)
+    try:
+        check_recipe(config)
+    except ArpoError as error:
+        what, _, remedy = str(error).partition("; ")
+        return [*findings, Finding("refused at its start", False, what, remedy)]
+    except Exception as error:
+        return [*findings, Finding("recipe", False, f"cannot be checked ({error!r})", "look for a 0, a null or a typo")]
+    return [*findings, Finding("recipe", True, "passes every check that is made before a start")]
+
+
+def _figures(report: Report | None, model: str) -> list[Finding]:
+    """Print them; what does not fit."""
     findings = []
     if report is None:
-        model = config.actor_rollout_ref.model.path
-        remedy = "give a folder with its config.json by actor_rollout_ref.model.path, or download it first"
-        findings.append(Finding("figures", False, f"the shape of {model} is not known here", remedy))
+        remedy = "give a folder with its config.json and weights by actor_rollout_ref.model.path, or download it first"
+        findings.append(Finding("figures", False, f"the size of {model} is not known here", remedy))
     else:
         print("\n".join(report.lines))
         findings += [
             Finding(problem.subject, False, problem.what, problem.remedy, required=not problem.only_slow)
             for problem in report.problems
         ]
-    try:
-        check_recipe(config)
-    except ArpoError as error:
-        what, _, remedy = str(error).partition("; ")
-        return [*findings, Finding("refused at its start", False, what, remedy)]
-    return [*findings, Finding("recipe", True, "passes every check that is made before a start")]
+    return findings
 
 
 def _bytes(gb: float | None) -> int | None:
