@@ -195,6 +195,16 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     ("plugin.queue", _POSTPROCESS, ('partition_id="train" if not validate else "val"',)),
     ("plugin.padding", _TRAINER, ('not tag.get("is_padding", False) for tag in batch.tags',)),
     (
+        "plugin.padding",
+        "verl.workers.engine_workers:TrainingWorker.train_mini_batch",
+        ("assert mini_batch_size % self.engine.get_data_parallel_size() == 0",),
+    ),
+    (
+        "plugin.recipe_footprint",
+        "verl.trainer.ppo.v1.trainer_separate_async:PPOTrainerSeparateAsync._compute_old_log_prob",
+        ("save_model_to_cpu(0)", "save_model_to_cpu(self.local_trigger_step)"),
+    ),
+    (
         "cpu.server",
         "verl.experimental.agent_loop.agent_loop:AgentLoopWorker._compute_position_ids",
         (
