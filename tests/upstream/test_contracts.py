@@ -62,7 +62,7 @@ def test_name_is_there_and_takes_what_we_pass(name):
 OVERRIDES = {name: (theirs, ours) for name, theirs, ours in overrides()}
 
 
-@pytest.mark.parametrize("name", OVERRIDES)
+@pytest.mark.parametrize("name", sorted(OVERRIDES))
 def test_what_we_override_takes_what_upstreams_takes(name):
     theirs, ours = OVERRIDES[name]
     assert isinstance(theirs, property) == isinstance(ours, property)
