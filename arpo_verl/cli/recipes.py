@@ -55,11 +55,13 @@ def compose_recipe(recipe: Path, overrides: Sequence[str]) -> DictConfig:
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
 
+    search = f"hydra.searchpath=[pkg://verl.trainer.config,pkg://{PACKAGE}]"  # of a copy: what it builds on
+
     if not recipe.is_file():
         raise ConfigError(f"--recipe must be a recipe's YAML file, got {recipe}")
     try:
         with initialize_config_dir(str(recipe.parent.absolute()), version_base=None):
-            return compose(recipe.stem, overrides=["hydra.searchpath=[pkg://verl.trainer.config]", *overrides])
+            return compose(recipe.stem, overrides=[search, *overrides])
     except HydraException as error:
         raise ConfigError(f"--recipe {recipe} must compose over veRL's configuration: {error}") from error
 

@@ -13,6 +13,7 @@ pytest.importorskip("desktop_env")
 
 from arpo_verl.cli.checks import packages  # noqa: E402
 from arpo_verl.cli.main import main  # noqa: E402
+from arpo_verl.cli.recipes import compose_recipe, copy_recipe  # noqa: E402
 from arpo_verl.errors import MissingDependencyError  # noqa: E402
 from arpo_verl.plugin.recipe_footprint import model_shape  # noqa: E402
 from arpo_verl.tasks.loader import EMBEDDED_DIR  # noqa: E402
@@ -145,6 +146,10 @@ def test_a_policy_without_weights_is_not_reckoned_as_if_it_had_none(model_path, 
     shutil.copytree(model_path, tmp_path / "policy", ignore=shutil.ignore_patterns("*.safetensors"))
     main(["doctor", "--recipe", "embedded", f"actor_rollout_ref.model.path={tmp_path}/policy"])
     assert f"[FAIL] figures: the size of {tmp_path}/policy is not known here" in capsys.readouterr().out
+
+
+def test_a_copied_recipe_composes_where_it_lies(tmp_path):
+    assert compose_recipe(copy_recipe("osworld_subset32", tmp_path / "my"), []).gui_agent.max_steps > 0
 
 
 def test_a_recipe_that_would_be_refused_is_told_so(capsys):
