@@ -204,9 +204,18 @@ def test_a_checkpoints_folder_that_a_node_does_not_see_is_refused_and_the_node_n
         pytest.skip("a mount namespace of one's own needs root")
     ray_command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={nodes.cluster.address}"]
     options = ["--num-cpus=1", "--block", "--disable-usage-stats", '--resources={"blind": 1}']
-    started = subprocess.Popen([*mount, *ray_command, *options], stdout=subprocess.DEVNULL, start_new_session=True)
+
+    def start():
+        node = subprocess.Popen([*mount, *ray_command, *options], stdout=subprocess.DEVNULL, start_new_session=True)
+        wait_until(lambda: node.poll() is not None or has_joined())
+        assert node.poll() is None, "Ray did not start within the time that it gives itself"
+        return node
+
+    def has_joined():
+        return any("blind" in node["Resources"] for node in ray.nodes() if node["Alive"])
+
+    started = in_a_few_attempts(start)
     try:
-        wait_until(lambda: any("blind" in node["Resources"] for node in ray.nodes() if node["Alive"]))
         listed = ray.nodes()
         for order in (listed, listed[::-1]):  # all of them are called as this host is
             monkeypatch.setattr(ray, "nodes", lambda order=order: order)

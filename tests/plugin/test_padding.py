@@ -1,5 +1,8 @@
 """A batch from which sessions are missing, against a real TransferQueue and veRL's own balance and forward pass."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
@@ -53,16 +56,25 @@ def test_the_multiple_is_what_the_trainer_asks_for():
         BatchShape(ppo_mini_batch_size=4, n=0)
 
 
+# In a process of its own: veRL patches the model's class for good.
+TEXT_ALONE = """
+import sys, torch
+from transformers import AutoModelForImageTextToText
+from verl.models.transformers.monkey_patch import apply_monkey_patch
+
+model = AutoModelForImageTextToText.from_pretrained(sys.argv[1], dtype=torch.float32, attn_implementation="sdpa")
+apply_monkey_patch(model, use_remove_padding=False, ulysses_sp_size=1)
+ids = torch.full((1, int(sys.argv[2])), 5)
+positions = torch.arange(ids.shape[1]).expand(4, 1, -1)
+model(input_ids=ids, attention_mask=torch.ones_like(ids), position_ids=positions, use_cache=False)
+"""
+
+
 def test_verls_own_padding_has_no_image_and_its_qwen_cannot_take_it(empty_queue, rollouts, model_path):
     """Why the sampler pads: once this fails, veRL's own rows do, and `padding.py` can go."""
-    from transformers import AutoModelForImageTextToText
-    from verl.models.transformers.monkey_patch import apply_monkey_patch
-
     batch = upsample_batch_to_divisible_size(put(rollouts, empty_queue, 1), 2, eos_token_id=0)
     padding = empty_queue.kv_batch_get(batch.keys[1:], "train")[0]
     assert padding["multi_modal_inputs"] == {}
-    model = AutoModelForImageTextToText.from_pretrained(model_path, dtype=torch.float32, attn_implementation="sdpa")
-    apply_monkey_patch(model, use_remove_padding=False, ulysses_sp_size=1)
-    inputs = {"input_ids": padding["input_ids"].unsqueeze(0), "position_ids": padding["position_ids"].unsqueeze(1)}
-    with pytest.raises(AttributeError, match="mean"):
-        model(**inputs, attention_mask=torch.ones_like(inputs["input_ids"]), use_cache=False)
+    command = [sys.executable, "-c", TEXT_ALONE, model_path, str(len(padding["input_ids"]))]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode != 0 and "AttributeError" in ended.stderr and "mean" in ended.stderr, ended.stderr

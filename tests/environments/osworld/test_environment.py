@@ -355,8 +355,12 @@ def test_a_zero_from_a_guest_that_died_is_no_verdict(make, guest):
     guest.replies["/file"] = lambda: DROP
     with pytest.raises(DesktopLostError, match="did not answer /file"):
         environment.evaluate()
-    guest.replies["/file"] = lambda: (404, "")
-    guest.replies["/screenshot"] = lambda: (500, "")
+
+    def dies():
+        guest.replies["/screenshot"] = lambda: (500, "")
+        return 404, ""
+
+    guest.replies["/file"] = dies
     with pytest.raises(DesktopLostError, match="gone when its task was judged"):
         environment.evaluate()
 
