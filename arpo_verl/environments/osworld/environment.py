@@ -6,12 +6,10 @@ import contextlib
 import copy
 import io
 import logging
-import math
 import threading
 import time
 import uuid
 from collections.abc import Iterator
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +18,8 @@ from PIL import Image, UnidentifiedImageError
 from arpo_verl.actions.pyautogui import to_code
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
-from arpo_verl.environments.osworld.guest_http import clear_exchanges, unanswered
-from arpo_verl.environments.osworld.lean_imports import forget_missing, missing_packages
-from arpo_verl.environments.osworld.noted_metrics import noted_metrics
+from arpo_verl.environments.osworld.evaluation import evaluate
+from arpo_verl.environments.osworld.guest_http import clear_exchanges
 from arpo_verl.environments.osworld.provider_patches import remove_leftovers, why_gone
 from arpo_verl.environments.osworld.task_files import TaskFiles, default_store
 from arpo_verl.environments.provider_checks import check_provider, client_options, desktop_index
@@ -114,15 +111,10 @@ class OSWorldEnvironment(DesktopEnvironment):
         if not self._alive():  # else the client would wait for it as for one that boots
             raise DesktopLostError(f"{self._name} was gone before its task was judged")
         time.sleep(self._config.evaluate_pause_s)
-        clear_exchanges()
-        forget_missing()
         with _named(EvaluatorError, f"{self._name}: the evaluator of task {self._task.task_id} failed"):
-            with noted_metrics(client) as metrics:
-                score = client.evaluate()
-            self._check_guest_answered(client)
-            if missing_packages():
-                raise EvaluatorError(f"the metric needs {', '.join(missing_packages())}; pip install what it needs")
-            return Evaluation(_valid_score(score), tuple(metrics))
+            verdict = evaluate(client, self._name)
+            self._check_machine(client)
+            return verdict
 
     def close(self) -> None:
         """Also from another thread, while a call hangs: the guest's death ends the call."""
@@ -223,15 +215,6 @@ class OSWorldEnvironment(DesktopEnvironment):
         if reason:
             raise DesktopLostError(f"{self._name} is gone: {reason}")
 
-    def _check_guest_answered(self, client: Client) -> None:
-        """A getter's None, and so a score of 0, may only mean that the guest is gone."""
-        lost = unanswered(client.address)
-        if lost:
-            raise DesktopLostError(f"{self._name} did not answer {lost[0].path}: {lost[0].error}")
-        if client.controller.get_screenshot() is None:
-            raise DesktopLostError(f"{self._name} was gone when its task was judged")
-        self._check_machine(client)
-
     def _check_result(self, action: Action, result: dict[str, Any] | None) -> None:
         if result is None:
             raise DesktopLostError(f"{self._name} did not answer {type(action).__name__}")
@@ -259,12 +242,6 @@ class OSWorldEnvironment(DesktopEnvironment):
             if last.screenshot == seen.screenshot:
                 break
         return seen
-
-
-def _valid_score(score: Any) -> float:
-    if not isinstance(score, Real) or not math.isfinite(score) or not 0 <= float(score) <= 1:
-        raise EvaluatorError(f"a metric must return a number from 0 to 1, got {score!r}")
-    return float(score)
 
 
 @contextlib.contextmanager
