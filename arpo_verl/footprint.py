@@ -249,14 +249,18 @@ def rows_per_rank(run: Run) -> int:
     return -(-run.tasks_per_fetch * run.rollouts_per_task // groups)
 
 
+def queue_bytes(run: Run) -> int:
+    """Pixel values that are in TransferQueue at once, on all nodes together."""
+    return run.batches_in_queue * run.rollouts_per_step * trajectory_bytes(run)
+
+
 def host_memory(run: Run) -> dict[str, int]:
     """Bytes on a node that trains, by what holds them. Each process holds one copy of what it fetched, until it is done
     with it: measured by `tests/plugin/test_queue_memory.py`."""
-    queued = run.batches_in_queue * run.rollouts_per_step * trajectory_bytes(run)
     ranks, rows = run.gpus_per_node, rows_per_rank(run)
     parameters = run.model.num_parameters
     parts = {
-        "pixel values waiting in TransferQueue": queued // run.num_nodes_with_gpus,
+        "pixel values waiting in TransferQueue": queue_bytes(run) // run.num_nodes_with_gpus,
         f"pixel values fetched: {ranks} ranks x {rows} trajectories": ranks * rows * trajectory_bytes(run),
         "rollout workers, an episode each in processing": PROCESSING_FACTOR
         * trajectory_bytes(run)
@@ -291,7 +295,7 @@ def checkpoint_bytes(run: Run) -> int:
 
 def saved_queue_bytes(run: Run) -> int:
     """Of a checkpoint, what TransferQueue held when it was saved."""
-    return run.batches_in_queue * run.rollouts_per_step * trajectory_bytes(run) if run.is_async else 0
+    return queue_bytes(run) if run.is_async else 0
 
 
 def kept_checkpoints_bytes(run: Run, kept: int) -> int:
@@ -415,8 +419,8 @@ def _line(subject: str, amount: str) -> str:
 def _table(title: str, parts: Mapping[str, int], lines: list[str], there: str) -> int:
     total = sum(parts.values())
     lines.append(title)
-    lines += [f"  {subject:<55} {size(amount):>10}" for subject, amount in parts.items()]
-    lines.append(f"  {'together':<55} {size(total):>10} {there}")
+    lines += [_line(subject, f"{size(amount):>10}") for subject, amount in parts.items()]
+    lines.append(_line("together", f"{size(total):>10} {there}"))
     return total
 
 

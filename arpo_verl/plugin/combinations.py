@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from arpo_verl.config import require
 from arpo_verl.footprint import Model
-from arpo_verl.plugin.recipe_footprint import sequence_parallel_size
+from arpo_verl.plugin.recipe_footprint import sequence_parallel_size, weight_copies
 
 _FSDP = "actor_rollout_ref.actor.fsdp_config"
 
@@ -45,14 +45,8 @@ def _check_offload(config: DictConfig) -> None:
     `_compute_old_log_prob`). `fsdp2_sharded_save_to_cpu` saves by `.cpu()`, which copies nothing of what lies in host
     memory: the copy is the weights themselves, the older overwrite it, and the update before is lost.
     """
-    actor, trainer = config.actor_rollout_ref.actor, config.trainer
-    correction = config.algorithm.get("rollout_correction") or {}
-    saves = (
-        trainer.v1.trainer_mode == "separate_async"
-        and trainer.v1.separate_async.parameter_sync_step > 1
-        and not correction.get("bypass_mode", False)
-    )
-    if not saves or actor.strategy != "fsdp2" or trainer.device == "cpu":
+    actor = config.actor_rollout_ref.actor
+    if weight_copies(config) < 2 or actor.strategy != "fsdp2" or config.trainer.device == "cpu":
         return
     for option in ("param_offload", "offload_policy"):
         require(

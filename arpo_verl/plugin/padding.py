@@ -48,8 +48,8 @@ class BatchShape:
 def fill_up(batch: Batch, multiple: int) -> Batch:
     """Append copies of the batch's shortest row that no loss, group or metric counts.
 
-    A whole copy, and not a short row made up: whatever veRL keeps by token stays consistent. There are never more of
-    them than sessions were dropped.
+    A whole copy, and not a short row made up: whatever veRL keeps by token stays consistent. There are fewer of them
+    than a mini-batch has rows.
 
     Returns:
         A batch whose length is a multiple of `multiple`: `batch` itself where it is one already.

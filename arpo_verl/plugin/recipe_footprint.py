@@ -113,7 +113,7 @@ def read_run(config: DictConfig, model: Model) -> Run:
         micro_batch_size=actor.ppo_micro_batch_size_per_gpu or 1,
         offloads_weights=actor.fsdp_config.param_offload,
         offloads_optimizer=actor.fsdp_config.optimizer_offload,
-        weight_copies=_weight_copies(config) if on_gpus else 0,
+        weight_copies=weight_copies(config) if on_gpus else 0,
         rollout_workers=rollout.agent.num_workers,
         num_desktops=environment.num_desktops,
         desktop_bytes=_desktop_bytes(environment),
@@ -130,7 +130,7 @@ def sequence_parallel_size(config: DictConfig) -> int:
     return int(older if (older or 1) > 1 else newer or 1)
 
 
-def _weight_copies(config: DictConfig) -> int:
+def weight_copies(config: DictConfig) -> int:
     """What `PPOTrainerSeparateAsync._compute_old_log_prob` saves: at a step's first update the weights that it began
     with, at each later one the newest as well."""
     correction = config.algorithm.get("rollout_correction") or {}
