@@ -12,11 +12,11 @@ import subprocess
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
-from arpo_verl.desktop import packages, relay, sandbox
+from arpo_verl.desktop import packages, relay, sandbox, users
 from arpo_verl.errors import DesktopBootError, MissingDependencyError
 from arpo_verl.types import Size
 
@@ -48,14 +48,17 @@ class GuestProcess:
             DesktopBootError: it does not start.
         """
         _require_programs()
+        self._user = users.claim_user()
         self._log = tempfile.TemporaryFile()
         self._control, control = _pair()
         self._connections, connections = _pair()
         self._connections.setblocking(False)
         with control, connections:
-            self._process = _start(extra_read_only, control, connections, self._log)
+            user_id = self._user.user_id if self._user else None
+            self._process = _start(extra_read_only, control, connections, self._log, user_id)
         _alive.add(self)
-        self._finalizer = weakref.finalize(self, _end, self._process, self._control, self._connections, self._log)
+        channels = (self._control, self._connections, self._log)
+        self._finalizer = weakref.finalize(self, _end, self._process, channels, self._user)
         try:
             self._receive(START_TIMEOUT_S)
         except BaseException:
@@ -132,7 +135,11 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 
 
 def _start(
-    extra_read_only: Sequence[str], control: socket.socket, connections: socket.socket, log: IO[bytes]
+    extra_read_only: Sequence[str],
+    control: socket.socket,
+    connections: socket.socket,
+    log: IO[bytes],
+    user_id: int | None,
 ) -> subprocess.Popen[bytes]:
     """Start bubblewrap; it inherits these descriptors under the numbers that they have here."""
     with contextlib.ExitStack() as stack:
@@ -145,7 +152,7 @@ def _start(
             inherited.append(fd)
             return fd
 
-        command = sandbox.command(control.fileno(), connections.fileno(), extra_read_only, in_memory)
+        command = sandbox.command(control.fileno(), connections.fileno(), extra_read_only, in_memory, user_id)
         return _in_lasting_thread(
             lambda: subprocess.Popen(
                 command,
@@ -159,7 +166,9 @@ def _start(
         )
 
 
-def _end(process: subprocess.Popen[bytes], *channels: IO[bytes] | socket.socket) -> None:
+def _end(
+    process: subprocess.Popen[bytes], channels: Iterable[IO[bytes] | socket.socket], user: users.UserClaim | None
+) -> None:
     """The end of the control channel ends process 1, and that everything in the sandbox."""
     for channel in channels:
         channel.close()
@@ -169,6 +178,8 @@ def _end(process: subprocess.Popen[bytes], *channels: IO[bytes] | socket.socket)
         logger.warning("the desktop's sandbox (process %d) did not end by itself; killed", process.pid)
         process.kill()
         process.wait(EXIT_TIMEOUT_S)
+    if user is not None:
+        user.close()
 
 
 _spawner: tuple[int, ThreadPoolExecutor] | None = None
@@ -199,6 +210,8 @@ def _forget_after_fork() -> None:
         guest._finalizer.detach()
         guest._control.close()
         guest._connections.close()
+        if guest._user is not None:
+            guest._user.close()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import secrets
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,14 +35,17 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 STATE = ("/etc", "/var/cache/fontconfig", "/var/lib/dpkg", "/var/lib/libreoffice", "/var/lib/xkb", "/opt/google")
 WRITABLE_MIB = {"/home": 512, "/tmp": 256, "/run": 128, "/var/tmp": 64, "/dev/shm": 256}
 PACKAGE = Path(__file__).parents[1]
-_USER_IDS = range(61_000, 65_000)
 _USER_ID_IN_NAMESPACE = 1000
 
 _START = "import sys; sys.path[:0] = {path!r}; from arpo_guest.init import main; main({control}, {connections}, {user})"
 
 
 def command(
-    control_fd: int, connections_fd: int, extra_read_only: Sequence[str], in_memory: Callable[[bytes], int]
+    control_fd: int,
+    connections_fd: int,
+    extra_read_only: Sequence[str],
+    in_memory: Callable[[bytes], int],
+    user_id: int | None,
 ) -> list[str]:
     """The command line that starts a sandbox.
 
@@ -52,11 +54,11 @@ def command(
         connections_fd: descriptor of the relayed connections, likewise.
         extra_read_only: further folders of the host that its programs may read, such as `/opt/some-program`.
         in_memory: makes a file of these bytes and gives its descriptor, as the child inherits it.
+        user_id: the user whom its programs run as; None: the caller, in a user namespace.
 
     Raises:
         MissingDependencyError: a Python package that the guest needs is not installed.
     """
-    user_id = _free_user_id() if _can_become_another_user() else None
     paths = _python_paths()
     start = _START.format(path=[GUEST_ROOT, *paths], control=control_fd, connections=connections_fd, user=user_id)
     own_files = _own_files(user_id or _USER_ID_IN_NAMESPACE).items()
@@ -111,20 +113,6 @@ def _user_options(user_id: int | None) -> list[str]:
         return ["--unshare-user", "--uid", same, "--gid", same]
     # Process 1 keeps just enough to become that user, and loses it by doing so.
     return ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-
-
-def _can_become_another_user() -> bool:
-    """Whether we are root over all those users; in a container's user namespace there may be only one."""
-    if os.geteuid() != 0:
-        return False
-    with open("/proc/self/uid_map") as table:
-        spans = [tuple(map(int, line.split())) for line in table]
-    return any(first <= _USER_IDS.start and first + count >= _USER_IDS.stop for first, _, count in spans)
-
-
-def _free_user_id() -> int:
-    """A user of this desktop's own, so that the limit on processes is its own too."""
-    return _USER_IDS.start + secrets.randbelow(len(_USER_IDS))
 
 
 def _own_files(user_id: int) -> dict[str, bytes]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.desktop_harness import attach
 
-from arpo_verl.desktop import sandbox
+from arpo_verl.desktop import sandbox, users
 from arpo_verl.desktop.provider import EmbeddedProvider
 
 pytestmark = pytest.mark.desktop
@@ -20,7 +20,7 @@ def jail(request):
     patch = pytest.MonkeyPatch()
     patch.setenv("HOST_SECRET", "swordfish")
     if request.param == "user namespace":
-        patch.setattr(sandbox, "_can_become_another_user", lambda: False)
+        patch.setattr(users, "available_ids", lambda: None)
     elif os.geteuid() != 0:
         pytest.skip("only root can become another user")
     provider = EmbeddedProvider()
