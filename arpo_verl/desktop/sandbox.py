@@ -1,20 +1,27 @@
-"""The sandbox of a desktop, as a bubblewrap command line: what its programs see of this machine, and as whom they run.
+"""The sandbox of a desktop, as a command line: what its programs see of this machine, and as whom they run.
 
 Model output is typed into real terminals, so a program in there is taken for hostile. It sees the system's programs and
 this Python read-only, memory to write to, its own processes and its own loopback; no host file to write to, no home of
 the host, no network, and no task, evaluator or expert of this package. It runs as an unprivileged user: where we are
-root, as one that nobody else uses; elsewhere as the caller, in a user namespace, without any privilege.
+root, as one that nobody else uses; elsewhere as the caller, in a user namespace, without any privilege. System calls
+that none needs are refused (`seccomp`).
+
+bubblewrap makes it. A line of shell that becomes bubblewrap does first what that has no option for: limits of System V
+objects, of files in memory and of terminals, which are kernel memory that all desktops of a machine share.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from arpo_verl.desktop import chrome
+from arpo_verl.desktop import chrome, seccomp
 from arpo_verl.errors import MissingDependencyError
 
 GUEST = Path(__file__).with_name("guest")
@@ -33,7 +40,34 @@ MIB = 1 << 20
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # Read-only state that programs need to start, or to start fast; `fontconfig` saves GTK programs a second.
 STATE = ("/etc", "/var/cache/fontconfig", "/var/lib/dpkg", "/var/lib/libreoffice", "/var/lib/xkb", "/opt/google")
-WRITABLE_MIB = {"/home": 512, "/tmp": 256, "/run": 128, "/var/tmp": 64, "/dev/shm": 256}
+
+
+class Memory(NamedTuple):
+    """What may be written to a folder. A file takes about 1 KiB of the kernel's memory besides its bytes."""
+
+    mib: int
+    files: int
+
+
+WRITABLE = {
+    "/home": Memory(512, 100_000),
+    "/tmp": Memory(256, 50_000),
+    "/run": Memory(128, 20_000),
+    "/var/tmp": Memory(64, 20_000),
+    "/dev/shm": Memory(256, 10_000),
+}
+MAX_TERMINALS = 64
+"""Of 3,072 that all desktops of a machine share."""
+# System V objects in all: X's programs pass pictures in segments of shared memory; nothing here has queues.
+SYSTEM_V = {
+    "shmmax": 256 * MIB,
+    "shmall": 256 * MIB // os.sysconf("SC_PAGE_SIZE"),
+    "shmmni": 1024,
+    "sem": "250 32000 32 128",
+    "msgmni": 32,
+}
+_BESIDE = "/sys"
+"""Where the memory for the folders is mounted for bubblewrap to find it: the sandbox has nothing of that name."""
 PACKAGE = Path(__file__).parents[1]
 _USER_ID_IN_NAMESPACE = 1000
 
@@ -47,7 +81,7 @@ def command(
     in_memory: Callable[[bytes], int],
     user_id: int | None,
 ) -> list[str]:
-    """The command line that starts a sandbox.
+    """The command line that starts a sandbox, in the process that runs it.
 
     Args:
         control_fd: descriptor of the host's commands, as the child inherits it.
@@ -62,27 +96,62 @@ def command(
     paths = _python_paths()
     start = _START.format(path=[GUEST_ROOT, *paths], control=control_fd, connections=connections_fd, user=user_id)
     own_files = _own_files(user_id or _USER_ID_IN_NAMESPACE).items()
+    prepared = can_prepare(user_id is None)
     return [
-        *("bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
+        *(_preparation(user_id is None) if prepared else ["bwrap", "--unshare-ipc"]),
+        *("--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
         *("--hostname", "desktop", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
+        *(("--seccomp", str(in_memory(seccomp.filter_program()))) if seccomp.is_supported() else ()),
         *_user_options(user_id),
-        *_mounts([*extra_read_only, *_python_folders(paths)]),
+        *_mounts([*extra_read_only, *_python_folders(paths)], prepared),
         *(word for name, content in own_files for word in _own_file(name, in_memory(content))),
         *("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/"),
         *(sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", start),
     ]
 
 
+def _preparation(user_namespace: bool) -> list[str]:
+    """The words before bubblewrap's options: what is done before it starts, in namespaces that it inherits."""
+    lines = [f"mount -t tmpfs -o mode=755,size=1m desktop {_BESIDE}"]
+    for path, memory in WRITABLE.items():
+        options = f"mode=1777,nosuid,nodev,size={memory.mib}m,nr_inodes={memory.files}"
+        lines += [f"mkdir -p {_BESIDE}{path}", f"mount -t tmpfs -o {options} desktop {_BESIDE}{path}"]
+    options = f"newinstance,nosuid,noexec,ptmxmode=0666,mode=620,max={MAX_TERMINALS}"
+    lines += [f"mkdir {_BESIDE}/pts", f"mount -t devpts -o {options} desktop {_BESIDE}/pts"]
+    # Not every kernel lets a user namespace's root set these; a container may have them read-only.
+    lines += [f"{{ echo {value} > /proc/sys/kernel/{name}; }} 2> /dev/null || :" for name, value in SYSTEM_V.items()]
+    return [*_unshare(user_namespace), "sh", "-ec", "\n".join([*lines, 'exec "$@"']), "sh", "bwrap"]
+
+
+@functools.cache
+def can_prepare(user_namespace: bool) -> bool:
+    """Whether we may mount before bubblewrap does; else limits are missing. AppArmor may let it alone do so."""
+    trial = [*_unshare(user_namespace), "mount", "-t", "tmpfs", "desktop", _BESIDE]
+    try:
+        return subprocess.run(trial, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def _unshare(user_namespace: bool) -> list[str]:
+    return ["unshare", "--mount", "--ipc", *(("--user", "--map-root-user") if user_namespace else ())]
+
+
 def _own_file(name: str, fd: int) -> list[str]:
     return ["--perms", "0755", "--ro-bind-data", str(fd), name]
 
 
-def _mounts(extra: Sequence[str]) -> list[str]:
+def _mounts(extra: Sequence[str], prepared: bool) -> list[str]:
     """What is visible. Later mounts lie over earlier ones."""
     words = [word for path in SYSTEM for word in _read_only(path)]
     words += ["--proc", "/proc", "--dev", "/dev"]
-    for path, mib in WRITABLE_MIB.items():
-        words += ["--perms", "1777", "--size", str(mib * MIB), "--tmpfs", path]
+    if prepared:
+        words += ["--perms", "0755", "--dir", "/var"]
+        words += [word for path in WRITABLE for word in ("--bind", f"{_BESIDE}{path}", path)]
+        words += ["--dev-bind", f"{_BESIDE}/pts", "/dev/pts"]
+    else:
+        for path, memory in WRITABLE.items():
+            words += ["--perms", "1777", "--size", str(memory.mib * MIB), "--tmpfs", path]
     folders = [*STATE, *extra]
     # bubblewrap makes missing parents for its own user alone; the desktop's user must pass too.
     for parent in _parents([*folders, f"{GUEST_ROOT}/bin/python"]):
@@ -97,7 +166,7 @@ def _mounts(extra: Sequence[str]) -> list[str]:
 def _parents(paths: Sequence[str]) -> list[str]:
     """Every folder above `paths` but the root and the mounts, the upper ones first."""
     parents = {str(parent) for path in paths for parent in list(Path(path).parents)[:-1]}
-    return sorted(parents - {*SYSTEM, *WRITABLE_MIB}, key=len)
+    return sorted(parents - {*SYSTEM, *WRITABLE}, key=len)
 
 
 def _read_only(path: str) -> list[str]:

@@ -1,12 +1,14 @@
-"""One embedded desktop per module, and OSWorld's own controllers for it."""
+"""One embedded desktop per module, and OSWorld's own controllers for it; one to attack."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from support.desktop_harness import Desktop, attach
 
+from arpo_verl.desktop import users
 from arpo_verl.desktop.provider import EmbeddedProvider
 
 
@@ -23,3 +25,19 @@ def desktop(booted: EmbeddedProvider) -> Desktop:
     """A clean desktop: the module's, reverted."""
     booted.revert_to_snapshot()
     return attach(booted)
+
+
+@pytest.fixture(scope="module", params=["another user", "user namespace"])
+def jail(request: pytest.FixtureRequest) -> Iterator[Desktop]:
+    """A desktop to attack, as root has it and as others have it: the module's, as the last test left it."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("HOST_SECRET", "swordfish")
+    if request.param == "user namespace":
+        patch.setattr(users, "available_ids", lambda: None)
+    elif os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    provider = EmbeddedProvider()
+    provider.start_emulator()
+    yield attach(provider)
+    provider.stop_emulator()
+    patch.undo()

@@ -15,21 +15,6 @@ from arpo_verl.desktop.provider import EmbeddedProvider
 pytestmark = pytest.mark.desktop
 
 
-@pytest.fixture(scope="module", params=["another user", "user namespace"])
-def jail(request):
-    patch = pytest.MonkeyPatch()
-    patch.setenv("HOST_SECRET", "swordfish")
-    if request.param == "user namespace":
-        patch.setattr(users, "available_ids", lambda: None)
-    elif os.geteuid() != 0:
-        pytest.skip("only root can become another user")
-    provider = EmbeddedProvider()
-    provider.start_emulator()
-    yield attach(provider)
-    provider.stop_emulator()
-    patch.undo()
-
-
 def test_it_is_an_ordinary_user_without_capabilities(jail):
     assert jail.sh("id -un; id -gn; echo $HOME; id -G | wc -w").split() == ["user", "user", "/home/user", "1"]
     assert jail.sh("id -u") != "0"
@@ -40,10 +25,12 @@ def test_it_is_an_ordinary_user_without_capabilities(jail):
 
 def test_it_writes_nowhere_but_to_its_own_memory(jail):
     places = "/ /etc /usr /usr/bin /var /opt /opt/arpo /opt/arpo/arpo_guest /root /dev /proc /sys"
-    jail.sh(f"for d in {places} {sandbox.PACKAGE} {os.path.dirname(os.__file__)}; do touch $d/hostile; done; true")
-    assert jail.sh("find / -xdev -name hostile 2>/dev/null; ls /dev/hostile /etc/hostile 2>/dev/null; true") == ""
+    jail.sh(
+        f"for d in {places} {sandbox.PACKAGE} {os.path.dirname(os.__file__)}; do touch $d/desktop-wrote; done; true"
+    )
+    assert jail.sh("find / -xdev -name desktop-wrote 2>/dev/null; ls {/dev,/etc}/desktop-wrote 2>/dev/null; true") == ""
     assert jail.sh("for d in ~ /tmp /run /var/tmp /dev/shm; do touch $d/own && echo ok; done") == "\n".join(["ok"] * 5)
-    assert not any(Path(place, "hostile").exists() for place in (*places.split(), "/tmp", "/home"))
+    assert not any(Path(place, "desktop-wrote").exists() for place in (*places.split(), "/tmp", "/home"))
 
 
 def test_it_does_not_see_the_hosts_homes_files_or_secrets(jail, tmp_path):
@@ -62,9 +49,9 @@ def test_it_does_not_see_the_tasks_evaluators_or_expert(jail):
 
 
 def test_package_inside_a_visible_folder_is_covered(monkeypatch, tmp_path):
-    words = sandbox._mounts([])
+    words = sandbox._mounts([], True)
     assert str(sandbox.PACKAGE) not in words
-    covered = sandbox._mounts([str(sandbox.PACKAGE.parent)])
+    covered = sandbox._mounts([str(sandbox.PACKAGE.parent)], True)
     assert covered[covered.index(str(sandbox.PACKAGE)) - 1] == "--tmpfs"
 
 
@@ -105,3 +92,26 @@ def test_extra_folders_are_readable_and_not_writable(tmp_path):
     finally:
         provider.stop_emulator()
     assert (tmp_path / "data").read_text() == "readable"
+
+
+@pytest.mark.parametrize("mode", ["another user", "user namespace"])
+def test_machine_that_lets_bubblewrap_alone_mount_has_desktops_too(monkeypatch, mode):
+    if mode == "user namespace":
+        monkeypatch.setattr(users, "available_ids", lambda: None)
+    monkeypatch.setattr(sandbox, "can_prepare", lambda user_namespace: False)
+    provider = EmbeddedProvider()
+    provider.start_emulator()
+    try:
+        assert attach(provider).sh("df --output=size --block-size=1M /tmp | tail -n 1") == "256"
+    finally:
+        provider.stop_emulator()
+
+
+def test_machine_that_refuses_to_mount_is_known(monkeypatch, tmp_path):
+    refusal = tmp_path / "unshare"
+    refusal.write_text("#!/bin/sh\nexit 1\n")
+    refusal.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert not sandbox.can_prepare.__wrapped__(True)
+    monkeypatch.setenv("PATH", "")
+    assert not sandbox.can_prepare.__wrapped__(True)

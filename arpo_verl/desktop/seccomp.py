@@ -1,0 +1,132 @@
+"""System calls that no program of a desktop needs, refused before the kernel's own code for them runs.
+
+A desktop's programs have no privilege, but a kernel's faults are reached without one: through io_uring, user
+namespaces, rare socket families and the like. `filter_program` is what `bwrap --seccomp` and `prctl(PR_SET_SECCOMP)`
+take. It is a list of what is refused; a list of what is allowed would break programs with each new release of theirs.
+
+Chromium's own sandbox would need user namespaces and goes without: it keeps web pages from the user's files, and in a
+desktop both are the policy's. A debugger's ptrace is left: it reaches the desktop's own programs alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+from collections.abc import Iterable
+
+# Each call's number on x86-64 and on 64-bit ARM; None where a processor has none.
+Numbers = tuple[int | None, int | None]
+_MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+"""Column of `Numbers`, and AUDIT_ARCH of linux/audit.h."""
+
+# What a kernel may be built without, so programs do without as well.
+ABSENT: dict[str, Numbers] = {
+    **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)},
+    **{"userfaultfd": (323, 282), "perf_event_open": (298, 241), "memfd_secret": (447, 447)},
+    # Keys and queues outlive their makers, so a desktop's reset: keyrings are kept by user, queues by namespace.
+    **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219)},
+    **{"mq_open": (240, 180), "mq_unlink": (241, 181)},
+    # A filter cannot see its flags, which lie in memory; C libraries go on with `clone`.
+    "clone3": (435, 435),
+    **{"open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431)},
+    **{"fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442), "open_tree_attr": (467, 467)},
+    **{"process_madvise": (440, 440), "pidfd_getfd": (438, 438), "modify_ldt": (154, None)},
+    **{"quotactl": (179, 60), "quotactl_fd": (443, 443), "lookup_dcookie": (212, 18), "uselib": (134, None)},
+}
+# What only privileged programs may do.
+FORBIDDEN: dict[str, Numbers] = {
+    **{"mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "setns": (308, 268)},
+    **{"bpf": (321, 280), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "syslog": (103, 116)},
+    **{"name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262)},
+    **{"init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106)},
+    **{"kexec_load": (246, 104), "kexec_file_load": (320, 294), "reboot": (169, 142), "acct": (163, 89)},
+    **{"swapon": (167, 224), "swapoff": (168, 225), "iopl": (172, None), "ioperm": (173, None)},
+    **{"settimeofday": (164, 170), "clock_settime": (227, 112), "vhangup": (153, 58)},
+    **{"sethostname": (170, 161), "setdomainname": (171, 162)},
+}
+# Refused for some arguments.
+CLONE: Numbers = (56, 220)
+UNSHARE: Numbers = (272, 97)
+SOCKET: Numbers = (41, 198)
+SOCKETPAIR: Numbers = (53, 199)
+PERSONALITY: Numbers = (135, 92)
+
+NEW_NAMESPACES = 0x7E020000
+"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
+NEW_TIME = 0x80  # of `unshare` alone: in `clone` these bits are a signal's
+_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_PROTOCOLS = (0, 1, 6, 17, 58)
+"""Of the internet's families: any, ICMP, TCP, UDP, ICMPv6. Others, as SCTP, would be loaded as modules."""
+_PERSONALITIES = (0, 0x40000, 0xFFFFFFFF)
+"""The usual one, the same without random addresses (debuggers), and the question which it is."""
+_X32 = 0x40000000
+
+_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JSET|K, BPF_RET|K
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
+
+_Code = list[tuple[int, int, int, int]]
+
+
+def is_supported(machine: str | None = None) -> bool:
+    """Whether there is a filter for this processor, or the one that `platform.machine()` calls `machine`."""
+    return (machine or platform.machine()) in _MACHINES
+
+
+def filter_program(machine: str | None = None) -> bytes:
+    """The filter as an array of `struct sock_filter`, for this processor or the one named as by `platform.machine()`.
+
+    Raises:
+        KeyError: there is none for it; ask `is_supported` first.
+    """
+    column, arch = _MACHINES[machine or platform.machine()]
+
+    def when(numbers: Numbers, code: _Code) -> _Code:
+        """`code`, which returns, for the call of that number."""
+        number = numbers[column]
+        return [] if number is None else [(_EQUAL, 0, len(code), number), *code]
+
+    code: _Code = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, arch), _refuse(errno.ENOSYS), (_LOAD, 0, 0, _NUMBER)]
+    if column == 0:  # the same numbers again, by another ABI
+        code += [(_ANY_BIT, 0, 1, _X32), _refuse(errno.ENOSYS)]
+    for table, error in ((ABSENT, errno.ENOSYS), (FORBIDDEN, errno.EPERM)):
+        for numbers in table.values():
+            code += when(numbers, [_refuse(error)])
+    code += when(CLONE, _refuse_bits(NEW_NAMESPACES))
+    code += when(UNSHARE, _refuse_bits(NEW_NAMESPACES | NEW_TIME))
+    code += when(PERSONALITY, [_argument(0), *_only(_PERSONALITIES, errno.EPERM)])
+    code += when(SOCKETPAIR, [_argument(0), *_only((_UNIX,), errno.EAFNOSUPPORT)])
+    code += when(SOCKET, _socket())
+    code.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+
+
+def _socket() -> _Code:
+    internet = [_argument(2), *_only(_PROTOCOLS, errno.EPROTONOSUPPORT)]
+    routes = [_argument(2), *_only((0,), errno.EPROTONOSUPPORT)]  # NETLINK_ROUTE, by which programs list interfaces
+    return [
+        _argument(0),
+        *((_EQUAL, 0, 1, _UNIX), (_RETURN, 0, 0, _ALLOW)),
+        *((_EQUAL, 1, 0, _INET), (_EQUAL, 0, len(internet), _INET6), *internet),
+        *((_EQUAL, 0, len(routes), _NETLINK), *routes),
+        _refuse(errno.EAFNOSUPPORT),
+    ]
+
+
+def _argument(index: int) -> tuple[int, int, int, int]:
+    """Load the low half, which is all that these calls look at."""
+    return (_LOAD, 0, 0, _FIRST_ARGUMENT + 8 * index)
+
+
+def _only(values: Iterable[int], error: int) -> _Code:
+    allow = [step for value in values for step in ((_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW))]
+    return [*allow, _refuse(error)]
+
+
+def _refuse_bits(bits: int) -> _Code:
+    return [_argument(0), (_ANY_BIT, 0, 1, bits), _refuse(errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
+
+
+def _refuse(error: int) -> tuple[int, int, int, int]:
+    return (_RETURN, 0, 0, _ERRNO | error)
