@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
-from arpo_verl.desktop import packages, relay, sandbox, users
+from arpo_verl.desktop import cgroups, packages, relay, sandbox, users
 from arpo_verl.errors import DesktopBootError, MissingDependencyError
 from arpo_verl.types import Size
 
@@ -40,25 +40,35 @@ _USER_NAMESPACES = (
 class GuestProcess:
     """One sandbox. It ends when this object, or the process that holds it, does, however that happens."""
 
-    def __init__(self, extra_read_only: Sequence[str] = ()):
+    def __init__(self, extra_read_only: Sequence[str] = (), limits: cgroups.Limits | None = None):
         """Start it; nothing is booted yet.
+
+        Args:
+            extra_read_only: further folders of this machine that its programs may read.
+            limits: what they may use up; None: the defaults.
 
         Raises:
             MissingDependencyError: a program or a Python package is not installed.
             DesktopBootError: it does not start.
         """
         _require_programs()
+        limits = limits or cgroups.Limits()
         self._user = users.claim_user()
+        self._cgroup = cgroups.Cgroup(limits)
         self._log = tempfile.TemporaryFile()
         self._control, control = _pair()
         self._connections, connections = _pair()
         self._connections.setblocking(False)
         with control, connections:
-            user_id = self._user.user_id if self._user else None
-            self._process = _start(extra_read_only, control, connections, self._log, user_id)
+            try:
+                self._process = self._start(extra_read_only, limits, control, connections)
+            except BaseException:
+                self._cgroup.close()
+                raise
+        self._events_at_boot = self._cgroup.events()
         _alive.add(self)
         channels = (self._control, self._connections, self._log)
-        self._finalizer = weakref.finalize(self, _end, self._process, channels, self._user)
+        self._finalizer = weakref.finalize(self, _end, self._process, channels, self._cgroup, self._user)
         try:
             self._receive(START_TIMEOUT_S)
         except BaseException:
@@ -76,7 +86,9 @@ class GuestProcess:
             self._control.send(json.dumps({"boot": command}).encode())
         except OSError as error:
             raise DesktopBootError(f"the desktop's sandbox is gone ({error}){self._last_words()}") from error
-        return float(self._receive(timeout_s)["booted"])
+        booted_s = float(self._receive(timeout_s)["booted"])
+        self._events_at_boot = self._cgroup.events()
+        return booted_s
 
     def connect(self, port: int, fd: int) -> None:
         """Hand the descriptor `fd` to the guest as a connection to its `port`.
@@ -93,6 +105,47 @@ class GuestProcess:
     def close(self) -> None:
         """End it and wait until it is gone. Safe to call twice."""
         self._finalizer()
+
+    def limit_events(self) -> cgroups.LimitEvents:
+        """How often the desktop's own limits were met since it booted: what its programs did to themselves."""
+        since, now = self._events_at_boot, self._cgroup.events()
+        return cgroups.LimitEvents(now.oom_kills - since.oom_kills, now.pids_refused - since.pids_refused)
+
+    def _start(
+        self, extra_read_only: Sequence[str], limits: cgroups.Limits, control: socket.socket, connections: socket.socket
+    ) -> subprocess.Popen[bytes]:
+        """Start bubblewrap; it inherits these descriptors under the numbers that they have here."""
+        with contextlib.ExitStack() as stack:
+            inherited = [control.fileno(), connections.fileno()]
+
+            def in_memory(content: bytes) -> int:
+                fd = stack.enter_context(open(os.memfd_create("sandbox"), "w+b", buffering=0)).fileno()
+                os.write(fd, content)
+                os.lseek(fd, 0, os.SEEK_SET)
+                inherited.append(fd)
+                return fd
+
+            command = sandbox.command(
+                control.fileno(),
+                connections.fileno(),
+                extra_read_only,
+                in_memory,
+                self._user.user_id if self._user else None,
+                limits.pids,
+                self._cgroup.doors,
+                None if cgroups.MEMORY in self._cgroup.controllers else limits.memory_mib * cgroups.MIB,
+            )
+            return _in_lasting_thread(
+                lambda: subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=self._log,
+                    pass_fds=inherited,
+                    start_new_session=True,  # a Ctrl-C in the owner's terminal is the owner's to handle
+                    cwd="/",
+                )
+            )
 
     def _receive(self, timeout_s: float) -> dict[str, Any]:
         poller = select.poll()
@@ -134,40 +187,11 @@ def _pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def _start(
-    extra_read_only: Sequence[str],
-    control: socket.socket,
-    connections: socket.socket,
-    log: IO[bytes],
-    user_id: int | None,
-) -> subprocess.Popen[bytes]:
-    """Start bubblewrap; it inherits these descriptors under the numbers that they have here."""
-    with contextlib.ExitStack() as stack:
-        inherited = [control.fileno(), connections.fileno()]
-
-        def in_memory(content: bytes) -> int:
-            fd = stack.enter_context(open(os.memfd_create("sandbox"), "w+b", buffering=0)).fileno()
-            os.write(fd, content)
-            os.lseek(fd, 0, os.SEEK_SET)
-            inherited.append(fd)
-            return fd
-
-        command = sandbox.command(control.fileno(), connections.fileno(), extra_read_only, in_memory, user_id)
-        return _in_lasting_thread(
-            lambda: subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=inherited,
-                start_new_session=True,  # a Ctrl-C in the owner's terminal is the owner's to handle
-                cwd="/",
-            )
-        )
-
-
 def _end(
-    process: subprocess.Popen[bytes], channels: Iterable[IO[bytes] | socket.socket], user: users.UserClaim | None
+    process: subprocess.Popen[bytes],
+    channels: Iterable[IO[bytes] | socket.socket],
+    cgroup: cgroups.Cgroup,
+    user: users.UserClaim | None,
 ) -> None:
     """The end of the control channel ends process 1, and that everything in the sandbox."""
     for channel in channels:
@@ -178,6 +202,7 @@ def _end(
         logger.warning("the desktop's sandbox (process %d) did not end by itself; killed", process.pid)
         process.kill()
         process.wait(EXIT_TIMEOUT_S)
+    cgroup.close()
     if user is not None:
         user.close()
 
@@ -210,6 +235,7 @@ def _forget_after_fork() -> None:
         guest._finalizer.detach()
         guest._control.close()
         guest._connections.close()
+        guest._cgroup.forget()
         if guest._user is not None:
             guest._user.close()
 

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from arpo_verl.config import require
+from arpo_verl.desktop.cgroups import Limits
 from arpo_verl.desktop.guest_process import GuestProcess
 from arpo_verl.desktop.relay import HOST, Relay
 from arpo_verl.errors import DesktopBootError
@@ -39,6 +40,9 @@ class EmbeddedProvider:
         command_timeout_s: float = 120.0,
         boot_timeout_s: float = 60.0,
         extra_read_only: Sequence[str] = (),
+        memory_mib: int = Limits.memory_mib,
+        cpus: float | None = Limits.cpus,
+        pids: int = Limits.pids,
     ):
         """Check the options; nothing starts yet.
 
@@ -49,6 +53,8 @@ class EmbeddedProvider:
             boot_timeout_s: a desktop that is not up by then counts as failed.
             extra_read_only: folders of this machine that its programs may read beside the system's, such as
                 `/opt/some-program`. Everything there can be read by whatever the policy types.
+            memory_mib, cpus, pids: what its programs together may use up, see `cgroups.Limits`. Where the machine
+                offers us no cgroup, `memory_mib` is of each program and `cpus` is not kept; `arpo-verl doctor` tells.
 
         Raises:
             ConfigError: an option is out of range.
@@ -56,6 +62,11 @@ class EmbeddedProvider:
         self.screen_size = _checked_size(screen_size)
         for name, value in (("command_timeout_s", command_timeout_s), ("boot_timeout_s", boot_timeout_s)):
             require(isinstance(value, (int, float)) and 0 < value < float("inf"), name, "more than 0 seconds", value)
+        for name, value, least in (("memory_mib", memory_mib, 256), ("pids", pids, 64)):
+            require(type(value) is int and value >= least, name, f"a whole number of at least {least}", value)
+        ok = cpus is None or (isinstance(cpus, (int, float)) and 0.01 <= cpus < float("inf"))
+        require(ok, "cpus", "at least 0.01 processors, or null", cpus)
+        self._limits = Limits(memory_mib, cpus, pids)
         self._command_timeout_s = command_timeout_s
         self._boot_timeout_s = boot_timeout_s
         self._extra_read_only = tuple(extra_read_only)
@@ -131,7 +142,7 @@ class EmbeddedProvider:
                 logger.warning("a desktop's sandbox was of no more use, making a new one: %s", error)
                 self._guest.close()
                 self._guest = None
-        guest = GuestProcess(self._extra_read_only)
+        guest = GuestProcess(self._extra_read_only, self._limits)
         try:
             if self._relay is None:
                 self._relay = Relay((SERVER_PORT, CHROMIUM_PORT, VLC_PORT), _weak_connect(self))

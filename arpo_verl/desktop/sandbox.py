@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -71,7 +72,7 @@ _BESIDE = "/sys"
 PACKAGE = Path(__file__).parents[1]
 _USER_ID_IN_NAMESPACE = 1000
 
-_START = "import sys; sys.path[:0] = {path!r}; from arpo_guest.init import main; main({control}, {connections}, {user})"
+_START = "import sys; sys.path[:0] = {path!r}; from arpo_guest.init import main; main({arguments})"
 
 
 def command(
@@ -80,6 +81,9 @@ def command(
     extra_read_only: Sequence[str],
     in_memory: Callable[[bytes], int],
     user_id: int | None,
+    pids: int,
+    doors: Sequence[Path] = (),
+    data_bytes: int | None = None,
 ) -> list[str]:
     """The command line that starts a sandbox, in the process that runs it.
 
@@ -89,16 +93,20 @@ def command(
         extra_read_only: further folders of the host that its programs may read, such as `/opt/some-program`.
         in_memory: makes a file of these bytes and gives its descriptor, as the child inherits it.
         user_id: the user whom its programs run as; None: the caller, in a user namespace.
+        pids: processes and threads that they may be.
+        doors: `cgroup.procs` of the groups that they run in.
+        data_bytes: memory that each program may have of its own, where no group bounds that of all.
 
     Raises:
         MissingDependencyError: a Python package that the guest needs is not installed.
     """
     paths = _python_paths()
-    start = _START.format(path=[GUEST_ROOT, *paths], control=control_fd, connections=connections_fd, user=user_id)
+    arguments = f"{control_fd}, {connections_fd}, {user_id}, {pids}, {data_bytes}"
+    start = _START.format(path=[GUEST_ROOT, *paths], arguments=arguments)
     own_files = _own_files(user_id or _USER_ID_IN_NAMESPACE).items()
     prepared = can_prepare(user_id is None)
     return [
-        *(_preparation(user_id is None) if prepared else ["bwrap", "--unshare-ipc"]),
+        *_preparation(doors, user_id is None, prepared),
         *("--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
         *("--hostname", "desktop", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
         *(("--seccomp", str(in_memory(seccomp.filter_program()))) if seccomp.is_supported() else ()),
@@ -110,17 +118,22 @@ def command(
     ]
 
 
-def _preparation(user_namespace: bool) -> list[str]:
-    """The words before bubblewrap's options: what is done before it starts, in namespaces that it inherits."""
-    lines = [f"mount -t tmpfs -o mode=755,size=1m desktop {_BESIDE}"]
-    for path, memory in WRITABLE.items():
-        options = f"mode=1777,nosuid,nodev,size={memory.mib}m,nr_inodes={memory.files}"
-        lines += [f"mkdir -p {_BESIDE}{path}", f"mount -t tmpfs -o {options} desktop {_BESIDE}{path}"]
-    options = f"newinstance,nosuid,noexec,ptmxmode=0666,mode=620,max={MAX_TERMINALS}"
-    lines += [f"mkdir {_BESIDE}/pts", f"mount -t devpts -o {options} desktop {_BESIDE}/pts"]
-    # Not every kernel lets a user namespace's root set these; a container may have them read-only.
-    lines += [f"{{ echo {value} > /proc/sys/kernel/{name}; }} 2> /dev/null || :" for name, value in SYSTEM_V.items()]
-    return [*_unshare(user_namespace), "sh", "-ec", "\n".join([*lines, 'exec "$@"']), "sh", "bwrap"]
+def _preparation(doors: Sequence[Path], user_namespace: bool, can_mount: bool) -> list[str]:
+    """The words before bubblewrap's options: what is done in its process before it starts."""
+    lines = [f"echo 0 > {shlex.quote(str(door))}" for door in doors]
+    # When the machine's memory runs out, the kernel takes a desktop, not the trainer. What root says can't be unsaid.
+    lines += ["{ echo 500 > /proc/self/oom_score_adj; } 2> /dev/null || :"]
+    if can_mount:
+        lines += [f"mount -t tmpfs -o mode=755,size=1m desktop {_BESIDE}"]
+        for path, memory in WRITABLE.items():
+            options = f"mode=1777,nosuid,nodev,size={memory.mib}m,nr_inodes={memory.files}"
+            lines += [f"mkdir -p {_BESIDE}{path}", f"mount -t tmpfs -o {options} desktop {_BESIDE}{path}"]
+        options = f"newinstance,nosuid,noexec,ptmxmode=0666,mode=620,max={MAX_TERMINALS}"
+        lines += [f"mkdir {_BESIDE}/pts", f"mount -t devpts -o {options} desktop {_BESIDE}/pts"]
+        # Not every kernel lets a user namespace's root set these; a container may have them read-only.
+        lines += [f"{{ echo {n} > /proc/sys/kernel/{name}; }} 2> /dev/null || :" for name, n in SYSTEM_V.items()]
+    words = [*(_unshare(user_namespace) if can_mount else ()), "sh", "-ec", "\n".join([*lines, 'exec "$@"']), "sh"]
+    return [*words, "bwrap", *(() if can_mount else ("--unshare-ipc",))]
 
 
 @functools.cache

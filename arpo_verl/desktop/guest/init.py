@@ -147,9 +147,18 @@ class Init:
         self._control.send(json.dumps(message).encode())
 
 
-def main(control_fd: int, connections_fd: int, user_id: int | None) -> None:
-    """Run process 1. `user_id`: the unprivileged user to become; None where the sandbox made us one already."""
-    privileges.drop(user_id)
+def main(
+    control_fd: int, connections_fd: int, user_id: int | None, pids: int = 1024, data_bytes: int | None = None
+) -> None:
+    """Run process 1.
+
+    Args:
+        control_fd, connections_fd: the channels to the host.
+        user_id: the unprivileged user to become; None where the sandbox made us one already.
+        pids: processes and threads that it may have.
+        data_bytes: memory that each of its programs may have; None where the sandbox bounds that of all.
+    """
+    privileges.drop(user_id, pids, data_bytes)
     layout.adopt()
     interpreter.warm_up()
     control = socket.socket(fileno=control_fd)

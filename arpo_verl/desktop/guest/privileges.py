@@ -6,37 +6,33 @@ import ctypes
 import os
 import resource
 
-MAX_PROCESSES = 1024
-"""Per desktop: a fork bomb typed by a policy stops here."""
-
 _PR_SET_DUMPABLE = 4
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
-def drop(user_id: int | None) -> None:
-    """Become the user `user_id` for good; protect process 1 and its forks from that user's other programs."""
-    _be_the_first_to_go()
+def drop(user_id: int | None, pids: int, data_bytes: int | None) -> None:
+    """Become the user `user_id` for good; protect process 1 and its forks from that user's other programs.
+
+    `pids` processes and threads are all that the user may have, and `data_bytes` of memory each of them alone.
+    """
     if user_id is not None:
         os.setgroups([])
         os.setresgid(user_id, user_id, user_id)
         os.setresuid(user_id, user_id, user_id)
     _drop_capabilities()
-    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    limit = MAX_PROCESSES if hard == resource.RLIM_INFINITY else min(hard, MAX_PROCESSES)
-    resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limit(resource.RLIMIT_NPROC, pids)
+    _limit(resource.RLIMIT_CORE, 0)
+    if data_bytes is not None:
+        _limit(resource.RLIMIT_DATA, data_bytes)
     # Same user, so by default any program could attach to process 1 and use its channels. An exec undoes this.
     _call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
     os.umask(0o022)
 
 
-def _be_the_first_to_go() -> None:
-    """When memory runs out, the kernel takes a desktop, not the trainer."""
-    try:
-        with open("/proc/self/oom_score_adj", "w") as score:
-            score.write("500")
-    except OSError:
-        pass  # a hardened /proc: worth no failure
+def _limit(which: int, most: int) -> None:
+    _, hard = resource.getrlimit(which)
+    most = most if hard == resource.RLIM_INFINITY else min(hard, most)
+    resource.setrlimit(which, (most, most))
 
 
 def _drop_capabilities() -> None:

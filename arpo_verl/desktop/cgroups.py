@@ -1,0 +1,295 @@
+"""What one desktop may take of a machine's memory, processors and process ids, by cgroups of version 2 or 1.
+
+Each desktop has a group of its own in every hierarchy that offers one of the three. All lie in one group `arpo_verl`,
+so that processors are divided among desktops first and among programs then: 300 busy loops in one are one desktop's
+share. That group lies in this process's own, or above it where version 2 lets no group beside processes be.
+
+A group is locked by its owner. One whose lock is free was left by an owner that was killed; the next desktop that
+starts removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import secrets
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+logger = logging.getLogger(__name__)
+
+MEMORY, CPU, PIDS = CONTROLLERS = ("memory", "cpu", "pids")
+ALL_DESKTOPS = "arpo_verl"
+END_TIMEOUT_S = 5.0
+MIB = 1 << 20
+_PERIOD_US = 100_000  # the kernel's own
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one desktop."""
+
+    memory_mib: int = 4096
+    """Programs, files in memory and the kernel's own for both. OSWorld's machines have 4 GiB. It is a limit, not a
+    reservation: an idle desktop takes 55 MiB, one with a browser or an office document up to 1 GiB."""
+    cpus: float | None = 4.0
+    """Processors' time per time: OSWorld's machines have four. None: as much as is free."""
+    pids: int = 1024
+    """Processes and threads. A browser with ten pages has 300."""
+
+
+class LimitEvents(NamedTuple):
+    """How often a desktop's own limits were met."""
+
+    oom_kills: int
+    """Programs that were killed because `memory_mib` was used up."""
+    pids_refused: int
+    """Processes and threads that were not started because `pids` ran."""
+
+
+class Parent(NamedTuple):
+    """A group in which groups with these controllers can be made."""
+
+    folder: Path
+    version: int
+    controllers: tuple[str, ...]
+
+
+class Cgroup:
+    """The groups of one desktop; none where the machine offers none, see `parents`."""
+
+    def __init__(self, limits: Limits, offered: Sequence[Parent] | None = None):
+        """Make them, and remove what dead owners left."""
+        self._locks: list[int] = []
+        self.parents: list[Parent] = []
+        """Of this desktop's groups, in the order of `folders`."""
+        self.folders: list[Path] = []
+        for parent in parents() if offered is None else offered:
+            sweep(parent)
+            try:
+                self._make(parent, limits)
+            except OSError as error:
+                logger.warning("a desktop goes without limits on its %s: %s", ", ".join(parent.controllers), error)
+
+    def _make(self, parent: Parent, limits: Limits) -> None:
+        folder, lock = _make_locked(parent)
+        try:
+            for name, value in _settings(parent, limits):
+                _write(folder / name, value)
+        except OSError:
+            os.rmdir(folder)
+            os.close(lock)
+            raise
+        self.parents.append(parent)
+        self.folders.append(folder)
+        self._locks.append(lock)
+
+    @property
+    def controllers(self) -> set[str]:
+        """What is bounded."""
+        return {controller for parent in self.parents for controller in parent.controllers}
+
+    @property
+    def doors(self) -> list[Path]:
+        """The files by which a process enters: it writes 0 to each."""
+        return [folder / "cgroup.procs" for folder in self.folders]
+
+    def events(self) -> LimitEvents:
+        """How often limits were met so far; 0 where nothing counts it."""
+        found = dict.fromkeys(("oom_kill", "max"), 0)
+        for parent, folder in zip(self.parents, self.folders, strict=True):
+            memory = "memory.events" if parent.version == 2 else "memory.oom_control"
+            for name, key in ((memory, "oom_kill"), ("pids.events", "max")):
+                with contextlib.suppress(OSError):
+                    counts = dict(line.split() for line in (folder / name).read_text().splitlines())
+                    found[key] += int(counts.get(key, 0))
+        return LimitEvents(found["oom_kill"], found["max"])
+
+    def close(self) -> None:
+        """Kill what is left in them and remove them. Safe to call twice."""
+        for folder in self.folders:
+            _remove(folder)
+        self.forget()
+
+    def forget(self) -> None:
+        """In a fork: they are the other process's, and so must be their locks."""
+        for lock in self._locks:
+            os.close(lock)
+        self.folders, self.parents, self._locks = [], [], []
+
+
+def parents(process: Path = Path("/proc/self")) -> list[Parent]:
+    """Where groups for desktops can be made, each controller once; empty where the machine offers none to us.
+
+    `process`: a process's folder under /proc, whose groups are looked at.
+    """
+    own: dict[str, str] = {}
+    for line in (process / "cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        own |= dict.fromkeys(names.split(","), path)
+    found, missing = [], list(CONTROLLERS)
+    for version, mounted, controllers, folder in _mounts(process, own):
+        if version == 1:
+            offered = tuple(name for name in controllers if name in missing) if _is_ours(folder) else ()
+        else:
+            folder, offered = _best(folder, mounted, missing)
+        if offered:
+            found.append(Parent(folder, version, offered))
+            missing = [name for name in missing if name not in offered]
+    return found
+
+
+def _mounts(process: Path, own: dict[str, str]) -> Iterable[tuple[int, Path, list[str], Path]]:
+    """Version, place and controllers of each hierarchy that is mounted, and the process's own folder there."""
+    for line in (process / "mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if kind not in ("cgroup", "cgroup2"):
+            continue
+        root, mounted = before.split()[3:5]
+        place = Path(mounted.replace("\\040", " "))
+        controllers = [name for name in options.split(",") if name in CONTROLLERS]
+        path = own.get(controllers[0] if controllers else "", "/")
+        inside = path.removeprefix(root.rstrip("/")) if path.startswith(root.rstrip("/") + "/") else "/"
+        folder = place if ".." in inside else place / inside.lstrip("/")
+        yield (2 if kind == "cgroup2" else 1), place, controllers, folder
+
+
+def _best(own: Path, mounted: Path, missing: Sequence[str]) -> tuple[Path, tuple[str, ...]]:
+    """The nearest group at or above our own that gives its children most of the controllers.
+
+    A group of version 2 has processes or gives controllers to children, not both; so ours gives none, and its parent
+    may. The root of all is free of that rule, and has no `cgroup.type`. Nothing else is changed.
+    """
+    best: tuple[Path, tuple[str, ...]] = (own, ())
+    for folder in (own, *own.parents):
+        with contextlib.suppress(OSError):
+            is_root = not (folder / "cgroup.type").exists()
+            given = (folder / ("cgroup.controllers" if is_root else "cgroup.subtree_control")).read_text().split()
+            offered = tuple(name for name in missing if name in given)
+            is_domain = is_root or (folder / "cgroup.type").read_text().strip() == "domain"
+            if is_domain and len(offered) > len(best[1]) and _is_ours(folder):
+                best = folder, offered
+        if folder == mounted:
+            break
+    return best
+
+
+def _is_ours(folder: Path) -> bool:
+    return os.access(folder, os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK)
+
+
+def sweep(parent: Parent) -> None:
+    """Remove the groups of owners that are dead."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in list(os.scandir(parent.folder / ALL_DESKTOPS)):
+            if entry.is_dir(follow_symlinks=False) and (lock := _lock(Path(entry.path))) is not None:
+                _remove(Path(entry.path))
+                os.close(lock)
+
+
+def _make_locked(parent: Parent) -> tuple[Path, int]:
+    """A new group and its lock. Another's sweep may meet it before it is locked: then another one."""
+    everyone = parent.folder / ALL_DESKTOPS
+    for _ in range(10):
+        folder = everyone / secrets.token_hex(8)
+        with contextlib.suppress(FileNotFoundError):  # the last desktop's end takes `everyone` away
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(everyone)
+            _share(everyone, parent)
+            os.mkdir(folder)
+            lock = _lock(folder)
+            if lock is not None:
+                if folder.is_dir():
+                    return folder, lock
+                os.close(lock)
+    raise OSError(errno.EAGAIN, "groups vanish while they are made", str(everyone))
+
+
+def _share(everyone: Path, parent: Parent) -> None:
+    """Hand the controllers on, and the processors: to all desktops together what a neighbour gets that is always busy.
+
+    A neighbour in version 1 may be a single process, as all of ours are where no group was made; so there it is as much
+    as of such a process on each processor.
+    """
+    if parent.version == 2:
+        for folder in (parent.folder, everyone):
+            given = (folder / "cgroup.subtree_control").read_text().split()
+            for name in parent.controllers:
+                if name not in given:
+                    _write(folder / "cgroup.subtree_control", f"+{name}")
+    elif CPU in parent.controllers:
+        _write(everyone / "cpu.shares", str(1024 * (os.cpu_count() or 1)))
+
+
+def _settings(parent: Parent, limits: Limits) -> Iterable[tuple[str, str]]:
+    """Files of a desktop's group and what is written to them."""
+    bytes_, quota = str(limits.memory_mib * MIB), None if limits.cpus is None else int(limits.cpus * _PERIOD_US)
+    if MEMORY in parent.controllers:
+        yield ("memory.max" if parent.version == 2 else "memory.limit_in_bytes"), bytes_
+        # Without swap; not every kernel counts it.
+        swap = "memory.swap.max" if parent.version == 2 else "memory.memsw.limit_in_bytes"
+        if (parent.folder / ALL_DESKTOPS / swap).exists():
+            yield swap, "0" if parent.version == 2 else bytes_
+    if CPU in parent.controllers and quota is not None:
+        if parent.version == 2:
+            yield "cpu.max", f"{quota} {_PERIOD_US}"
+        else:
+            yield "cpu.cfs_period_us", str(_PERIOD_US)
+            yield "cpu.cfs_quota_us", str(quota)
+    if PIDS in parent.controllers:
+        yield "pids.max", str(limits.pids)
+
+
+def _lock(folder: Path) -> int | None:
+    """The lock on a group; None where its owner has it, or it is gone."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _remove(folder: Path) -> None:
+    """Kill what runs in a group until it is empty, and remove it, and the one of all desktops where it was the last."""
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while folder.is_dir():
+        try:
+            os.rmdir(folder)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                logger.warning("the group %s of a desktop that ended cannot be removed: %s", folder, error)
+                return
+            _kill_all(folder)
+            time.sleep(0.01)
+    with contextlib.suppress(OSError):
+        os.rmdir(folder.parent)
+
+
+def _kill_all(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        _write(folder / "cgroup.kill", "1")  # of version 2
+    with contextlib.suppress(OSError):
+        for pid in map(int, (folder / "cgroup.procs").read_text().split()):
+            if pid > 0:  # 0 is one of another process namespace
+                os.kill(pid, signal.SIGKILL)
+
+
+def _write(path: Path, value: str) -> None:
+    fd = os.open(path, os.O_WRONLY)  # creates none
+    try:
+        os.write(fd, value.encode())
+    finally:
+        os.close(fd)
