@@ -105,7 +105,8 @@ class EnvironmentConfig:
 
     # --- Patience ----------------------------------------------------------------------------------------------
     max_attempts: Annotated[int, whole(1)] = 3
-    """Fresh desktops that one episode may use up before it is dropped."""
+    """Fresh desktops that one episode may use up before it is dropped; those of a host that failed at that time
+    whoever came do not count."""
     retry_backoff_s: _Seconds = 1.0
     """Rest before an episode's second attempt, twice as long before each further one: what broke the desktop, a node
     that died or a network that broke off, takes a moment to be noticed and replaced."""
@@ -124,15 +125,18 @@ class EnvironmentConfig:
     lease_idle_timeout_s: _PositiveSeconds = 3600.0
     """A desktop whose holder has not used it for so long is taken back: its rollout process died."""
     max_boot_failures: Annotated[int, whole(1)] = 8
-    """Boots that must fail in a row, with no desktop alive, for a minute (for `boot_timeout_s`, where that is less),
-    before rollouts that wait are told so: a Docker engine that is started again fails all desktops at once."""
+    """Boots that must fail in a row, for a minute (for `boot_timeout_s`, where that is less), before rollouts that wait
+    are told so, as long as no desktop of the job has ever come up: then it is rather a mistake than an outage."""
+    outage_timeout_s: _PositiveSeconds = 900.0
+    """How long rollouts wait when desktops had come up and no host gives any now: an engine, a network or a node that
+    is started again is back by then. Later ones are told at once, until a desktop serves again."""
     health_interval_s: _PositiveSeconds = 30.0
     """How often a ready desktop that nobody uses is asked whether it is still alive; a dead one is replaced before
     anybody leases it. Costs the guest one screenshot."""
     quarantine_faults: Annotated[int, whole(0)] = 6
     """A task whose episodes broke desktops so often, with none completed in between while other tasks' were, is
     quarantined: its sessions are dropped at once, so that it cannot eat up the others' desktops. Two sessions' attempts
-    by default; 0 never does."""
+    by default; 0 never does. Where there are two hosts, it must have broken some on both."""
     quarantine_desktops: Annotated[int, whole(1)] = 3
     """On how many different desktops of the pool those faults must have come (all of them in a smaller pool): a single
     bad place is not the task's fault."""

@@ -21,6 +21,7 @@ from arpo_verl.errors import DesktopError, GenerationError
 from arpo_verl.plugin.dataset import read_task
 from arpo_verl.plugin.rollout_output import GuiAgentOutput
 from arpo_verl.plugin.settings import connect_pool, load_settings
+from arpo_verl.pool.desktop_pool import Session
 from arpo_verl.records.recorder import Recorder
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.conversation import TokenLimits
@@ -65,26 +66,27 @@ class GuiAgentLoop(AgentLoopBase):
         """
         task = read_task(kwargs)
         attempts, rest_s = self._settings.environment.max_attempts, self._settings.environment.retry_backoff_s
-        for attempt in range(1, attempts + 1):
+        session = self._pool.session(task.task_id)
+        while True:
             try:
-                return await self._attempt(task, kwargs, _Engine(self, sampling_params, kwargs))
+                return await self._attempt(task, kwargs, _Engine(self, sampling_params, kwargs), session)
             except DesktopError as error:
+                faults = await session.count_faults()
                 logger.warning(
-                    "task %s, attempt %d of %d: %s: %s", *(task.task_id, attempt, attempts, _name(error), error)
+                    "task %s, fault %d of %d: %s: %s", *(task.task_id, faults, attempts, _name(error), error)
                 )
-                fault = error
+                if faults >= attempts:
+                    await self._pool.report_drop(task.task_id)
+                    raise
             except GenerationError:
                 await self._pool.report_drop(task.task_id)
                 raise
-            if attempt < attempts:
-                await asyncio.sleep(rest_s * 2 ** (attempt - 1))
-        await self._pool.report_drop(task.task_id)
-        raise fault
+            await asyncio.sleep(rest_s * 2 ** max(0, faults - 1))
 
-    async def _attempt(self, task: Task, row: Mapping[str, Any], engine: _Engine) -> AgentLoopOutput:
+    async def _attempt(self, task: Task, row: Mapping[str, Any], engine: _Engine, session: Session) -> AgentLoopOutput:
         """One episode on one desktop, which is given back before the episode is scored."""
         async with self._recorder.episode(row, task) as writer:
-            async with self._pool.lease(task.task_id) as desktop:
+            async with session.lease() as desktop:
                 writer.begin(f"{desktop.name} on {desktop.host}")
                 episode = await play_episode(
                     task, desktop, engine.generate, self._chat, self._settings.agent, self._limits, writer

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,24 @@ import ray
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError
 from arpo_verl.pool.fleet import Fleet, Worker, bounded
+from arpo_verl.pool.hosts import Hosts
 from arpo_verl.pool.lease_desk import Grant, LeaseDesk
 from arpo_verl.pool.metrics import LeaseReport, PoolMetrics
 from arpo_verl.pool.placement import check_cluster
 from arpo_verl.pool.quarantine import Quarantine
 from arpo_verl.pool.slot_keeper import ANSWER_TIMEOUT_S, SlotKeeper
 from arpo_verl.pool.status_file import StatusFile, pool_document
+from arpo_verl.pool.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
 # How often workers are asked whether they hang, and leases whether their holders live.
 WATCH_INTERVAL_S = 15.0
+# How often the pool is asked whether it serves anybody.
+OUTAGE_INTERVAL_S = 1.0
+# Ray takes seconds to start a process, whatever a boot may take.
+STARVED_S = 15.0
+GAUGES = ("nodes", "hosts_resting", "tasks_quarantined")
 
 
 class DesktopCoordinator:
@@ -34,30 +42,42 @@ class DesktopCoordinator:
     def __init__(self, config: EnvironmentConfig):
         self._config = config
         self._metrics = PoolMetrics(config.num_desktops)
-        self._quarantine = Quarantine(config)
-        self._desk = LeaseDesk(self._metrics, self._quarantine)
+        self._hosts = Hosts()
+        self._quarantine = Quarantine(config, self._count_hosts)
+        self._desk = LeaseDesk(self._metrics, self._quarantine, self._hosts)
         self._fleet: Fleet | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._keeper: SlotKeeper | None = None
+        tell = partial(self._desk.answer_all, "DesktopBootError")
+        self._supervisor = Supervisor(partial(self._metrics.count, "loop_restarts"), tell)
 
     async def start(self, config: EnvironmentConfig) -> str:
         """Boot desktops ahead of the first lease. Returns why `config` does not fit this pool, or ''."""
         if self._fleet is None:
-            self._fleet = Fleet(self._config, self._desk.host_lost)
-            self._tasks = [asyncio.create_task(self._open(self._fleet))]
+            self._fleet = Fleet(self._config, self._desk.host_lost, self._hosts)
+            self._supervisor.start("start", partial(self._open, self._fleet))
             if self._config.status_file is not None:
                 status_file = StatusFile(Path(self._config.status_file), partial(self._document, self._fleet))
-                self._tasks.append(asyncio.create_task(status_file.run()))
+                self._supervisor.start("status file", status_file.run)
         if config != self._config:
             return f"this job's desktop pool was made with another environment section: {self._config}, now {config}"
         return ""
 
-    async def acquire(self, lease_id: str, task_id: str) -> Grant:
-        """Wait in turn for a clean desktop."""
-        return await self._desk.acquire(lease_id, task_id)
+    async def acquire(self, lease_id: str, task_id: str, avoid: Collection[str]) -> Grant:
+        """Wait in turn for a clean desktop, by choice of none of the nodes of `avoid`."""
+        return await self._desk.acquire(lease_id, task_id, avoid)
+
+    async def was_set_up(self, lease_id: str) -> None:
+        """The lease's task is set up: its host works."""
+        self._desk.was_set_up(lease_id)
 
     async def release(self, lease_id: str, report: LeaseReport) -> None:
         """End a lease, or leave the queue."""
         self._desk.release(lease_id, report)
+
+    async def count_faults(self, lease_ids: Collection[str]) -> int:
+        """How many of these leases, all ended by a fault, count against their session: not those that broke on a host
+        that rests for it."""
+        return sum(not self._hosts.is_forgiven(lease_id) for lease_id in lease_ids)
 
     async def report_drop(self, task_id: str) -> None:
         """Count a session that was given up after faults, of desktops or of the rollout engine."""
@@ -65,27 +85,36 @@ class DesktopCoordinator:
         self._metrics.count("dropped_sessions")
 
     async def status(self) -> dict[str, int]:
-        """How many desktops are in which state, how many rollouts wait, how many nodes work, at this moment."""
+        """How many desktops are in which state, how many rollouts wait, how many nodes work or rest, at this moment."""
         workers = [] if self._fleet is None else self._fleet.workers
         nodes = {worker.node_id for worker in workers if worker.has_started}
-        return {**self._metrics.now, "nodes": len(nodes), "tasks_quarantined": len(self._quarantine.task_ids)}
+        return {
+            **self._metrics.now,
+            "nodes": len(nodes),
+            "hosts_resting": len(self._hosts.resting),
+            "tasks_quarantined": len(self._quarantine.task_ids),
+        }
 
     async def metrics(self) -> dict[str, float]:
-        """Counters since the last call, and nodes and quarantined tasks as they are now."""
+        """Counters since the last call, and `GAUGES` as they are now."""
         now = await self.status()
-        gauges = {f"environment/{name}": float(now[name]) for name in ("nodes", "tasks_quarantined")}
+        gauges = {f"environment/{name}": float(now[name]) for name in GAUGES}
         return self._metrics.collect() | gauges
 
     async def close(self) -> None:
         """Close every desktop. The pool serves nobody afterwards."""
         self._desk.refuse("DesktopBootError", "the desktop pool is closed")
-        for task in self._tasks:
-            task.cancel()
+        self._supervisor.stop()
         if self._fleet is not None:
             await self._fleet.close()
 
     def _document(self, fleet: Fleet) -> dict[str, Any]:
-        return pool_document(fleet, self._desk, self._metrics, self._quarantine.task_ids)
+        return pool_document(fleet, self._desk, self._metrics, self._quarantine.task_ids, self._hosts.resting)
+
+    def _count_hosts(self) -> int:
+        workers = [] if self._fleet is None else self._fleet.workers
+        nodes = {worker.node_id for worker in workers if worker.has_started}
+        return sum(not self._hosts.is_resting(node_id) for node_id in nodes)
 
     # --- In the background ---------------------------------------------------------------------------------------
 
@@ -95,19 +124,46 @@ class DesktopCoordinator:
         except ConfigError as error:
             self._desk.refuse("ConfigError", str(error))
             return
-        keeper = SlotKeeper(self._config, fleet, self._desk, self._metrics)
-        slots = (keeper.keep(slot) for slot in range(self._config.num_desktops))
-        self._tasks += [asyncio.create_task(task) for task in (fleet.run(), self._watch(fleet), *slots)]
+        if self._keeper is None:
+            self._keeper = keeper = SlotKeeper(self._config, fleet, self._desk, self._metrics, self._hosts)
+            for slot in range(self._config.num_desktops):
+                self._supervisor.start(f"desktop {slot}", partial(keeper.keep, slot))
+            self._supervisor.start("placement", fleet.run)
+            self._supervisor.start("watch over workers", partial(self._watch, fleet))
+            self._supervisor.start("watch for outages", partial(self._watch_for_outages, fleet, keeper))
 
     async def _watch(self, fleet: Fleet) -> None:
         """Replace workers that hang, and end the leases of holders that have not been heard of for long."""
-        interval_s, starved_since = min(WATCH_INTERVAL_S, self._config.lease_idle_timeout_s / 2), None
+        interval_s = min(WATCH_INTERVAL_S, self._config.lease_idle_timeout_s / 2)
         while True:
             await asyncio.sleep(interval_s)
             started = [worker for worker in fleet.workers if worker.has_started]
             await asyncio.gather(*(self._check(fleet, worker) for worker in started))
-            starved_since = None if started else starved_since or time.monotonic()
-            if starved_since is not None and time.monotonic() - starved_since > self._config.boot_timeout_s:
+            await fleet.leave_hosts(self._desk.is_at_work)
+
+    async def _watch_for_outages(self, fleet: Fleet, keeper: SlotKeeper) -> None:
+        """Tell those who wait when waiting has been in vain for long enough."""
+        out_since: float | None = None
+        while True:
+            await asyncio.sleep(OUTAGE_INTERVAL_S)
+            if self._desk.is_serving:
+                out_since = None
+                continue
+            if self._hosts.are_probed:  # whoever came first after a time when nobody did
+                continue
+            out_since = out_since or time.monotonic()
+            out_s = time.monotonic() - out_since
+            if keeper.has_served:
+                if out_s > self._config.outage_timeout_s:
+                    resting = "; ".join(f"{name} {why}" for name, why in self._hosts.resting.items())
+                    self._desk.answer_all(
+                        "DesktopBootError",
+                        f"no desktop has served for {out_s:.0f} s, longer than environment.outage_timeout_s="
+                        f"{self._config.outage_timeout_s:g}: {resting or await fleet.diagnose()}",
+                    )
+            elif out_s > max(self._config.boot_timeout_s, STARVED_S) and not any(
+                worker.has_started for worker in fleet.workers
+            ):
                 self._desk.answer_all("DesktopBootError", f"no node has room for desktops: {await fleet.diagnose()}")
 
     async def _check(self, fleet: Fleet, worker: Worker) -> None:

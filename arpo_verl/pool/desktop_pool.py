@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -44,6 +45,8 @@ POOL_NAME = "arpo_verl_desktop_pool"
 # Rollouts that may wait for a desktop at once; Ray queues calls beyond it, releases among them.
 MAX_WAITING = 100_000
 METRICS_TIMEOUT_S = 60.0
+# Of a fault's message, for the log: a guest's answer may be in it.
+MESSAGE_CHARACTERS = 1000
 
 
 class DesktopPool:
@@ -67,18 +70,23 @@ class DesktopPool:
         options["scheduling_strategy"] = here
         return cls(config, ray.remote(DesktopCoordinator).options(**options).remote(config))
 
-    def lease(self, task_id: str) -> Lease:
+    def session(self, task_id: str) -> Session:
+        """What one episode's attempts share; see there."""
+        return Session(self, self._coordinator, task_id)
+
+    def lease(self, task_id: str, avoid: Collection[str] = ()) -> Lease:
         """A clean desktop for the length of an `async with` block; waits in turn when all are busy.
 
         Args:
             task_id: whom the faults are put down to, and who is kept away when they become many.
+            avoid: nodes, by `Desktop.node_id`, whose desktops to take only where no other host has any.
 
         Raises on entry:
             TaskQuarantinedError: the task broke desktops repeatedly.
             ConfigError: the pool was made with another config, or its desktops cannot be made here at all.
             DesktopBootError: no desktop comes up.
         """
-        return Lease(self._config, self._coordinator, self._hello, task_id)
+        return Lease(self._config, self._coordinator, self._hello, task_id, tuple(avoid))
 
     async def report_drop(self, task_id: str) -> None:
         """Count a session that was given up after `max_attempts` faults."""
@@ -113,6 +121,34 @@ class DesktopPool:
         ray.kill(self._coordinator)
 
 
+class Session:
+    """One episode's leases, an attempt each: the next one on a host that has not failed it yet, where there is one."""
+
+    def __init__(self, pool: DesktopPool, coordinator: ActorHandle[DesktopCoordinator], task_id: str):
+        self._pool = pool
+        self._coordinator = coordinator
+        self._task_id = task_id
+        self._leases: list[Lease] = []
+
+    def lease(self) -> Lease:
+        """See `DesktopPool.lease`."""
+        failed_it = {lease.node_id for lease in self._leases if lease.node_id}
+        self._leases.append(self._pool.lease(self._task_id, failed_it))
+        return self._leases[-1]
+
+    async def count_faults(self) -> int:
+        """How many of the attempts so far, all ended by faults, count: not those on a host that rests because it failed
+        whoever came."""
+        ended = [lease for lease in self._leases if lease.released is not None]
+        refused = len(self._leases) - len(ended)
+        try:
+            await asyncio.gather(*(_done(lease.released) for lease in ended))
+            counted: int = await self._coordinator.count_faults.remote([lease.id for lease in ended])
+        except ray.exceptions.RayError:
+            return len(self._leases)
+        return refused + counted
+
+
 class Lease:
     """The `async with` block of a leased desktop; see `DesktopPool.lease`."""
 
@@ -122,12 +158,18 @@ class Lease:
         coordinator: ActorHandle[DesktopCoordinator],
         hello: Awaitable[str],
         task_id: str,
+        avoid: tuple[str, ...],
     ):
+        self.id = new_lease_id()
+        self.node_id = ""
+        """Of the desktop's host, once there is one."""
+        self.released: Awaitable[None] | None = None
+        """The call that ended it."""
         self._config = config
         self._coordinator = coordinator
         self._hello = hello
         self._task_id = task_id
-        self._lease_id = new_lease_id()
+        self._avoid = avoid
         self._desktop: Desktop | None = None
 
     async def __aenter__(self) -> Desktop:
@@ -135,15 +177,17 @@ class Lease:
             mismatch = await self._hello
             if mismatch:
                 raise ConfigError(mismatch + "; use one environment section in a job")
-            grant = await self._coordinator.acquire.remote(self._lease_id, self._task_id)
+            grant = await self._coordinator.acquire.remote(self.id, self._task_id, self._avoid)
         except asyncio.CancelledError:
             self._release(LeaseReport())
             raise
-        except ray.exceptions.RayActorError as error:
+        except ray.exceptions.RayError as error:
+            self._release(LeaseReport())
             raise DesktopBootError(f"the job's desktop pool died, or the process that made it: {error}") from error
         if grant.error is not None:
             raise getattr(errors, grant.error)(grant.message)
-        self._desktop = Desktop(self._config, grant)
+        self.node_id = grant.node_id
+        self._desktop = Desktop(self._config, grant, partial(self._coordinator.was_set_up.remote, self.id))
         return self._desktop
 
     async def __aexit__(
@@ -155,17 +199,18 @@ class Lease:
         fault = desktop.fault
         if fault is None and isinstance(error, errors.DesktopError):
             fault = type(error).__name__
-        self._release(LeaseReport(fault, dict(desktop.seconds), desktop.interrupted))
+        message = str(error)[:MESSAGE_CHARACTERS] if fault is not None else ""
+        self._release(LeaseReport(fault, dict(desktop.seconds), desktop.interrupted, message))
 
     def _release(self, report: LeaseReport) -> None:
         # Not awaited: leaving must succeed in a cancelled task too, and the cleaning is nobody's wait.
-        self._coordinator.release.remote(self._lease_id, report)
+        self.released = self._coordinator.release.remote(self.id, report)
 
 
 class Desktop:
     """A leased desktop: `DesktopEnvironment`, awaited. Raises the same errors, a hang and a dead worker included."""
 
-    def __init__(self, config: EnvironmentConfig, grant: Grant):
+    def __init__(self, config: EnvironmentConfig, grant: Grant, was_set_up: Callable[[], object]):
         self.fault: str | None = None
         self.interrupted = False
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
@@ -177,11 +222,15 @@ class Desktop:
         """Told apart from every other of the job."""
         self.host = grant.host
         """The node that it runs on: the resource that it takes there, or the node's address."""
+        self.node_id = grant.node_id
+        """Ray's name of that node."""
+        self._was_set_up = was_set_up
 
     async def reset(self, task: Task) -> Observation:
         """See `DesktopEnvironment.reset`. Bounded by `reset_timeout_s`."""
         call = self._worker.reset.remote(*self._slot, task)
         seen: Observation = await self._result("reset", call, self._config.reset_timeout_s, DesktopSetupError)
+        self._was_set_up()  # not awaited: it is nobody's wait
         return seen
 
     async def step(self, action: Action) -> Observation:
@@ -219,3 +268,8 @@ class Desktop:
             raise getattr(errors, reply.error, DesktopLostError)(reply.message)
         self.seconds[name].append(reply.seconds)
         return reply.value
+
+
+async def _done(call: Awaitable[None] | None) -> None:
+    if call is not None:
+        await call

@@ -16,6 +16,7 @@ from ray.actor import ActorHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.pool.hosts import Hosts
 from arpo_verl.pool.placement import Offer, Placement, describe, place, read_offers
 from arpo_verl.pool.worker import CLOSE_TIMEOUT_S, DesktopWorker
 
@@ -62,14 +63,16 @@ class Fleet:
     Args:
         config: which desktops, and what workers ask of a node.
         on_lost: told of each worker that died, after it was forgotten.
+        hosts: what is known of the nodes; one that rests is used where no other has room.
     """
 
-    def __init__(self, config: EnvironmentConfig, on_lost: Callable[[Worker], None]):
+    def __init__(self, config: EnvironmentConfig, on_lost: Callable[[Worker], None], hosts: Hosts):
         self.generations = dict.fromkeys(range(config.num_desktops), 1)
         """By slot, the number of the desktop that it has, or will have next."""
         self.workers: list[Worker] = []
         self._config = config
         self._on_lost = on_lost
+        self._hosts = hosts
         self._homes: dict[int, asyncio.Future[Worker]] = {}
         self._homeless: set[int] = set()
         self._changed = asyncio.Event()
@@ -100,11 +103,11 @@ class Fleet:
         self.workers.remove(worker)
         if worker.has_started:
             self._suspected[worker.node_id] = time.monotonic()
-        ray.kill(worker.actor)
         for slot in worker.slots:
             self.generations[slot] += 1
         self._move_out(worker.slots)
         self._on_lost(worker)
+        ray.kill(worker.actor)
 
     async def run(self) -> None:
         """Place the slots that have no worker, for ever."""
@@ -113,6 +116,20 @@ class Fleet:
                 await asyncio.wait_for(self._changed.wait(), PLACE_INTERVAL_S if self._homeless else None)
             self._changed.clear()
             await self._place_homeless()
+
+    async def leave_hosts(self, is_busy: Callable[[Worker], bool]) -> None:
+        """Give up idle workers on hosts whose desktops do not boot, where others offer room for all of a worker's."""
+        nodes = await asyncio.to_thread(ray.nodes)
+        self._hosts.forget_all_but(node["NodeID"] for node in nodes if node["Alive"])
+        offers = self._trusted(read_offers(nodes, self._config.host_prefix))
+        for worker in list(self.workers) if offers else ():
+            used = self._used()
+            room = sum(max(0, offer.units - used[offer]) for offer in offers or ()) - len(self._homeless)
+            if room < len(worker.slots):
+                break
+            if worker.has_started and self._hosts.is_given_up(worker.node_id) and not is_busy(worker):
+                logger.warning("desktops %s leave %s, which boots none", worker.slots, worker.host)
+                self.lost(worker)
 
     async def close(self) -> None:
         """Close every desktop in order, then end the workers."""
@@ -157,11 +174,15 @@ class Fleet:
             )
 
     def _trusted(self, offers: list[Offer] | None) -> list[Offer] | None:
-        """Without nodes that have just lost a worker: Ray may not know yet that they are dead."""
+        """Without nodes that rest, and those that have just lost a worker: Ray may not know yet that they are dead."""
         if offers is None:
             return None
         recent = time.monotonic() - SUSPECT_S
-        return [offer for offer in offers if self._suspected.get(offer.node_id, recent) <= recent]
+        return [
+            offer
+            for offer in offers
+            if self._suspected.get(offer.node_id, recent) <= recent and not self._hosts.is_resting(offer.node_id)
+        ]
 
     def _used(self) -> Counter[Offer]:
         used: Counter[Offer] = Counter()
@@ -187,7 +208,7 @@ class Fleet:
         """Ray ends this call with an error when the worker dies, whoever notices it first."""
         try:
             await worker.actor.live.remote()
-        except ray.exceptions.RayError as error:
+        except Exception as error:
             logger.info("a desktop worker ended: %s", error)
             self.lost(worker)
 

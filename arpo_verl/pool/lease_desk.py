@@ -6,12 +6,14 @@ import asyncio
 import time
 import uuid
 from collections import OrderedDict, deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ray.actor import ActorHandle
 
 from arpo_verl.pool.fleet import Worker
-from arpo_verl.pool.metrics import TASK_FAULTS, LeaseReport, PoolMetrics
+from arpo_verl.pool.hosts import Hosts
+from arpo_verl.pool.metrics import BLAMED_FAULTS, TASK_FAULTS, LeaseReport, PoolMetrics
 from arpo_verl.pool.quarantine import Quarantine
 from arpo_verl.pool.worker import DesktopWorker
 
@@ -24,6 +26,7 @@ class Grant:
     index: int = -1
     generation: int = 0
     host: str = ""
+    node_id: str = ""
     error: str | None = None
     message: str = ""
 
@@ -51,17 +54,19 @@ class ReadyDesktop:
 class _Waiter:
     task_id: str
     grant: asyncio.Future[Grant]
+    avoid: Collection[str] = ()
     since: float = field(default_factory=time.monotonic)
 
 
 class LeaseDesk:
     """Hands idle desktops to those who wait. One event loop's, as the coordinator."""
 
-    def __init__(self, metrics: PoolMetrics, quarantine: Quarantine):
+    def __init__(self, metrics: PoolMetrics, quarantine: Quarantine, hosts: Hosts):
         self.leased: dict[str, ReadyDesktop] = {}
         self.idle: deque[ReadyDesktop] = deque()
         self._metrics = metrics
         self._quarantine = quarantine
+        self._hosts = hosts
         self._waiters: OrderedDict[str, _Waiter] = OrderedDict()
         self._refusal: Grant | None = None
         # Leases that clients gave up before we knew them, and those that we ended before their holders did.
@@ -70,14 +75,14 @@ class LeaseDesk:
 
     # --- Those who want a desktop --------------------------------------------------------------------------------
 
-    async def acquire(self, lease_id: str, task_id: str) -> Grant:
-        """Wait in turn for a desktop."""
+    async def acquire(self, lease_id: str, task_id: str, avoid: Collection[str] = ()) -> Grant:
+        """Wait in turn for a desktop, while there are others for none of the nodes of `avoid`."""
         if self._refusal is not None:
             return self._refusal
         if lease_id in self._given_up:
             self._given_up.discard(lease_id)
             return GIVEN_UP
-        waiter = _Waiter(task_id, asyncio.get_running_loop().create_future())
+        waiter = _Waiter(task_id, asyncio.get_running_loop().create_future(), avoid)
         self._waiters[lease_id] = waiter
         self._refuse_quarantined(task_id)
         self._match()
@@ -90,12 +95,19 @@ class LeaseDesk:
             waiter.grant.set_result(GIVEN_UP)
             self._count_waiters()
         elif lease_id in self.leased:
-            self._judge(self.leased[lease_id], report)
+            self._judge(lease_id, self.leased[lease_id], report)
             self._end(lease_id, report)
         elif lease_id in self._taken_back:
             self._taken_back.discard(lease_id)
         else:  # Ray may run the release of a cancelled client before its acquire.
             self._given_up.add(lease_id)
+
+    def was_set_up(self, lease_id: str) -> None:
+        """The task of a lease was set up: its host works."""
+        if lease_id in self.leased:
+            desktop = self.leased[lease_id]
+            self._hosts.set_up(desktop.worker.node_id, desktop.task_id)
+            self._match()  # a host that rested may be leased again
 
     # --- Those who have one to give ------------------------------------------------------------------------------
 
@@ -111,6 +123,12 @@ class LeaseDesk:
         self.idle.remove(desktop)
         return True
 
+    def recall(self, desktop: ReadyDesktop) -> None:
+        """End a desktop wherever it is: whoever offered it cannot look after it any more."""
+        self.withdraw(desktop)
+        for lease_id in [lease_id for lease_id, leased in self.leased.items() if leased is desktop]:
+            self.take_back(lease_id, "DesktopLostError")
+
     def take_back(self, lease_id: str, fault: str) -> None:
         """End a lease that its holder will not end: the task is not to blame."""
         self._taken_back.add(lease_id)
@@ -119,12 +137,12 @@ class LeaseDesk:
     def host_lost(self, worker: Worker) -> None:
         """End all that a dead worker hosted, idle and leased."""
         fault = "HostLostError"
-        for lease_id in [lease_id for lease_id, desktop in self.leased.items() if desktop.worker is worker]:
-            self.take_back(lease_id, fault)
         for desktop in [desktop for desktop in self.idle if desktop.worker is worker]:
             self.idle.remove(desktop)
             self._metrics.fault(fault)
             desktop.done.set_result(LeaseReport(fault))
+        for lease_id in [lease_id for lease_id, desktop in self.leased.items() if desktop.worker is worker]:
+            self.take_back(lease_id, fault)
 
     # --- Bad news ------------------------------------------------------------------------------------------------
 
@@ -133,8 +151,14 @@ class LeaseDesk:
         return self._refusal is not None
 
     @property
-    def has_desktops(self) -> bool:
-        return bool(self.idle or self.leased)
+    def is_serving(self) -> bool:
+        """Whether a desktop is leased, or could be, on a host whose leases do not fail one after the other."""
+        desktops = [*self.idle, *self.leased.values()]
+        return any(not self._hosts.leases_rest(desktop.worker.node_id) for desktop in desktops)
+
+    def is_at_work(self, worker: Worker) -> bool:
+        """Whether a desktop of the worker is leased."""
+        return any(desktop.worker is worker for desktop in self.leased.values())
 
     def refuse(self, error: str, message: str) -> None:
         """Answer everybody who waits, and who ever will, with an error: waiting would be in vain."""
@@ -163,27 +187,62 @@ class LeaseDesk:
     # -------------------------------------------------------------------------------------------------------------
 
     def _match(self) -> None:
-        while self.idle and self._waiters:
-            lease_id, waiter = self._waiters.popitem(last=False)
-            desktop = self.idle.popleft()
+        for lease_id, waiter in list(self._waiters.items()):
+            if not self.idle:
+                break
+            desktop = self._choose(waiter)
+            if desktop is None:
+                continue
+            del self._waiters[lease_id]
+            self.idle.remove(desktop)
             desktop.leased_at, desktop.task_id = time.monotonic(), waiter.task_id
             self.leased[lease_id] = desktop
+            worker = desktop.worker
+            self._hosts.leased(worker.node_id, lease_id)
             self._metrics.lease_began(desktop.index, time.monotonic() - waiter.since)
-            host = desktop.worker.host
-            waiter.grant.set_result(Grant(desktop.worker.actor, desktop.index, desktop.generation, host))
+            waiter.grant.set_result(Grant(worker.actor, desktop.index, desktop.generation, worker.host, worker.node_id))
         self._count_waiters()
 
-    def _judge(self, desktop: ReadyDesktop, report: LeaseReport) -> None:
-        """Put the fault, or the verdict, to the task's account."""
+    def _choose(self, waiter: _Waiter) -> ReadyDesktop | None:
+        """The idle desktop for the waiter, the one that is idle for longest among the best; None to wait for another.
+
+        It waits for a host that has not failed it as long as one has desktops and does not rest.
+        """
+        ranked: list[tuple[int, ReadyDesktop]] = []
+        for desktop in self.idle:
+            rank = self._hosts.rank(desktop.worker.node_id)
+            if rank is not None:
+                ranked.append((rank, desktop))
+        others = [(rank, desktop) for rank, desktop in ranked if desktop.worker.node_id not in waiter.avoid]
+        if not others and waiter.avoid:
+            busy = {desktop.worker.node_id for desktop in self.leased.values()}
+            if any(not self._hosts.is_resting(node_id) for node_id in busy.difference(waiter.avoid)):
+                return None
+        return min(others or ranked, key=lambda each: each[0], default=(0, None))[1]
+
+    def _judge(self, lease_id: str, desktop: ReadyDesktop, report: LeaseReport) -> None:
+        """Put the fault, or the verdict, to the task's account or to the host's."""
+        worker = desktop.worker
+        if report.fault not in BLAMED_FAULTS:
+            self._hosts.lease_ended(worker.node_id, lease_id)
+        else:
+            rest_s = self._hosts.lease_failed(
+                worker.node_id, worker.host, desktop.task_id, lease_id, f"{report.fault}: {report.message}"
+            )
+            if rest_s is not None:  # the probe after it
+                asyncio.get_running_loop().call_later(rest_s, self._match)
         if report.completed:
             self._quarantine.completed(desktop.task_id)
-        elif report.fault in TASK_FAULTS:
-            self._quarantine.fault(desktop.task_id, desktop.index)
+        elif report.fault in TASK_FAULTS and not self._hosts.is_forgiven(lease_id):
+            self._quarantine.fault(desktop.task_id, desktop.index, worker.node_id)
             self._refuse_quarantined(desktop.task_id)
 
     def _end(self, lease_id: str, report: LeaseReport) -> None:
         self._metrics.lease_ended(report)
-        self.leased.pop(lease_id).done.set_result(report)
+        desktop = self.leased.pop(lease_id)
+        self._hosts.lease_ended(desktop.worker.node_id, lease_id)
+        desktop.done.set_result(report)
+        self._match()  # a probe that ended leaves its turn
 
     def _count_waiters(self) -> None:
         self._metrics.rollouts_wait(len(self._waiters))

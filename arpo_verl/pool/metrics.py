@@ -18,9 +18,12 @@ FAULT_KINDS = {
 _KIND_OF = {name: kind for kind, name in FAULT_KINDS.items()}
 # What an episode may have brought about; a boot that failed and a node that died it has not.
 TASK_FAULTS = tuple(FAULT_KINDS[kind] for kind in ("setup", "lost", "evaluator"))
+# What says something about the host that it came from.
+BLAMED_FAULTS = (*TASK_FAULTS, FAULT_KINDS["boot"])
 # No episode had it: a desktop that a health check found dead.
 IDLE_FAULT = "idle"
 WAITING = "rollouts_waiting"
+COUNTS = ("dropped_sessions", "quarantined_sessions", "leases_reclaimed", "loop_restarts")
 CALLS = ("boot", "reset", "step", "evaluate")
 
 
@@ -49,12 +52,14 @@ class LeaseReport:
     Attributes:
         fault: the `DesktopError` class's name that ended the lease, or None.
         seconds: by call (`reset`, `step`, `evaluate`), what each that succeeded took in seconds.
+        message: what the fault said.
         interrupted: left in the middle of a call, by no fault: the desktop may be at it for long.
     """
 
     fault: str | None = None
     seconds: Mapping[str, list[float]] = field(default_factory=dict)
     interrupted: bool = False
+    message: str = ""
 
     @property
     def completed(self) -> bool:
@@ -87,7 +92,7 @@ class PoolMetrics:
         self._counts[f"faults/{kind}"] += 1
 
     def count(self, name: str) -> None:
-        """Count one more `dropped_sessions`, `quarantined_sessions` or `leases_reclaimed`."""
+        """Count one more of `COUNTS`."""
         self._counts[name] += 1
 
     def desktop_is(self, slot: int, state: DesktopState) -> None:
@@ -140,7 +145,7 @@ class PoolMetrics:
             "lease_wait_s/max": max(self._waits, default=0.0),
             "busy_share": values[DesktopState.BUSY.level] / self._num_desktops,
         }
-        for name in ("dropped_sessions", "quarantined_sessions", "leases_reclaimed"):
+        for name in COUNTS:
             values[name] = self._counts[name]
         for kind in (*FAULT_KINDS, IDLE_FAULT):
             values[f"faults/{kind}"] = self._counts[f"faults/{kind}"]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from arpo_verl.environments.config import EnvironmentConfig
 
+HOSTS_TO_BLAME = 2
+
 
 @dataclass
 class _Record:
@@ -17,6 +19,7 @@ class _Record:
     """How many episodes of all tasks had been completed by then."""
     faults: int = 0
     slots: set[int] = field(default_factory=set)
+    hosts: set[str] = field(default_factory=set)
     until: float | None = None
 
 
@@ -26,22 +29,32 @@ class Quarantine:
 
     Args:
         config: `quarantine_faults`, `quarantine_desktops`, `quarantine_s`.
+        num_hosts: how many the pool has desktops on now that could be leased. On two of them a task must have broken
+            some, where there are two: one that is ill breaks those of any task.
         clock: seconds that only grow.
     """
 
-    def __init__(self, config: EnvironmentConfig, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        config: EnvironmentConfig,
+        num_hosts: Callable[[], int] = lambda: 1,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self._config = config
+        self._num_hosts = num_hosts
         self._clock = clock
         self._records: dict[str, _Record] = {}
         self._completed = 0
 
-    def fault(self, task_id: str, slot: int) -> None:
-        """Count a fault of the desktop in `slot` under an episode of the task."""
+    def fault(self, task_id: str, slot: int, host: str) -> None:
+        """Count a fault of the desktop in `slot` of `host` under an episode of the task."""
         config, record = self._config, self._records.setdefault(task_id, _Record(self._completed))
         record.faults += 1
         record.slots.add(slot)
+        record.hosts.add(host)
         enough_slots = len(record.slots) >= min(config.quarantine_desktops, config.num_desktops)
-        if 0 < config.quarantine_faults <= record.faults and enough_slots and self._completed > record.began:
+        is_wide = enough_slots and len(record.hosts) >= min(HOSTS_TO_BLAME, self._num_hosts())
+        if 0 < config.quarantine_faults <= record.faults and is_wide and self._completed > record.began:
             record.until = self._clock() + config.quarantine_s
 
     def completed(self, task_id: str) -> None:
@@ -56,7 +69,8 @@ class Quarantine:
             return None
         return (
             f"task {task_id} is quarantined for {record.until - self._clock():.0f} s more: its episodes broke desktops "
-            f"{record.faults} times, on {len(record.slots)} different ones, and none was completed in between "
+            f"{record.faults} times, on {len(record.slots)} different ones of {len(record.hosts)} hosts, and none was "
+            f"completed in between "
             f"(environment.quarantine_faults={self._config.quarantine_faults}); try it by hand or leave it out"
         )
 

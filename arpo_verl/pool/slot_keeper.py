@@ -12,6 +12,7 @@ import ray
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.pool.fleet import Fleet, Worker, bounded
+from arpo_verl.pool.hosts import Hosts
 from arpo_verl.pool.lease_desk import LeaseDesk, ReadyDesktop
 from arpo_verl.pool.metrics import IDLE_FAULT, DesktopState, LeaseReport, PoolMetrics
 from arpo_verl.pool.worker import Reply
@@ -20,9 +21,11 @@ logger = logging.getLogger(__name__)
 
 # A live worker answers what needs no desktop at once; a busy machine may take a while.
 ANSWER_TIMEOUT_S = 60.0
-# An engine or a node that is started again takes up to a minute, and all desktops fail at it together: eight failures
-# in a row are then one.
-OUTAGE_S = 60.0
+# At the start of a job an engine or a node may still be starting too, and all desktops fail at it together: eight
+# failures in a row are then one.
+FIRST_BOOT_S = 60.0
+# How often a slot on a host that rests asks whether it may boot.
+ASK_INTERVAL_S = 1.0
 # Pause before the next boot after failures in a row: 0.5, 1, 2, ... seconds.
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 60.0
 
@@ -30,11 +33,17 @@ BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 60.0
 class SlotKeeper:
     """Keeps the pool's slots in clean desktops, each in a coroutine of its own: none ever waits for another's reset."""
 
-    def __init__(self, config: EnvironmentConfig, fleet: Fleet, desk: LeaseDesk, metrics: PoolMetrics):
+    def __init__(self, config: EnvironmentConfig, fleet: Fleet, desk: LeaseDesk, metrics: PoolMetrics, hosts: Hosts):
+        self.has_served = False
+        """Whether any desktop has ever come up."""
         self._config = config
         self._fleet = fleet
         self._desk = desk
         self._metrics = metrics
+        self._hosts = hosts
+        self._failures: defaultdict[int, int] = defaultdict(int)
+        self._unfinished: set[int] = set()
+        """Slots whose desktops may be in any state: their coroutine was in the middle of something."""
         self._boots: defaultdict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(config.max_boots_per_host)
         )
@@ -42,29 +51,38 @@ class SlotKeeper:
         self._failing_since = math.inf
 
     async def keep(self, slot: int) -> None:
-        """Serve until the pool refuses everybody."""
-        failures = 0
+        """Serve until the pool refuses everybody. After an error of its own it may be called again."""
         while not self._desk.is_closed:
             if not self._fleet.is_placed(slot):
                 self._metrics.desktop_is(slot, DesktopState.UNPLACED)
             worker = await self._fleet.worker_of(slot)
-            self._metrics.desktop_is(slot, DesktopState.BOOTING)
-            began = time.monotonic()
-            reply = await self._boot(worker, slot)
-            if reply.error is None:
-                failures = self._boot_failures = 0
-                self._failing_since = math.inf
-                self._metrics.call_done("boot", reply.seconds)
-                report = await self._offer(worker, slot)
-                if report.fault is None and not report.interrupted:
-                    continue
+            if slot in self._unfinished:
+                await self._renew(worker, slot)
+            self._unfinished.add(slot)
+            pause_s = await self._serve(worker, slot)
+            self._unfinished.discard(slot)
+            await asyncio.sleep(pause_s)
+
+    async def _serve(self, worker: Worker, slot: int) -> float:
+        """One life of a desktop, or a boot that failed; returns what to rest after it."""
+        self._metrics.desktop_is(slot, DesktopState.BOOTING)
+        began = time.monotonic()
+        reply = await self._boot(worker, slot)
+        if reply.error is None:
+            self.has_served = True
+            self._failures[slot] = self._boot_failures = 0
+            self._failing_since = math.inf
+            self._metrics.call_done("boot", reply.seconds)
+            report = await self._offer(worker, slot)
+            if report.fault is not None or report.interrupted:
                 self._metrics.desktop_is(slot, DesktopState.DEAD)
-            else:
-                failures += 1
-                self._metrics.desktop_is(slot, DesktopState.DEAD)
-                self._boot_failed(reply, slot, began)
-                await asyncio.sleep(min(BACKOFF_FIRST_S * 2 ** (failures - 1), BACKOFF_MAX_S))
-            await self._renew(worker, slot)
+                await self._renew(worker, slot)
+            return 0.0
+        self._failures[slot] += 1
+        self._metrics.desktop_is(slot, DesktopState.DEAD)
+        self._boot_failed(reply, slot, began)
+        await self._renew(worker, slot)
+        return float(min(BACKOFF_FIRST_S * 2 ** (self._failures[slot] - 1), BACKOFF_MAX_S))
 
     async def _boot(self, worker: Worker, slot: int) -> Reply:
         timeout_s = self._config.boot_timeout_s
@@ -78,8 +96,24 @@ class SlotKeeper:
         except ray.exceptions.RayError as error:
             self._fleet.lost(worker)
             return Reply(error="DesktopBootError", message=f"the worker of desktop {slot} did not start: {error}")
-        async with self._boots[worker.node_id]:
-            return await self._prepare(worker, slot)
+        node_id = worker.node_id
+        async with self._boots[node_id]:
+            while not self._hosts.may_boot(node_id):
+                await asyncio.sleep(ASK_INTERVAL_S)
+                if worker not in self._fleet.workers:
+                    return Reply(error="HostLostError", message=f"the worker of desktop {slot} is gone")
+            try:
+                reply = await self._prepare(worker, slot)
+            except BaseException:
+                self._hosts.boot_given_up(node_id)
+                raise
+        if reply.error is None:
+            self._hosts.booted(node_id)
+        elif reply.error == "HostLostError":  # one death of many desktops; they move
+            self._hosts.boot_given_up(node_id)
+        else:
+            self._hosts.boot_failed(node_id, worker.host, reply.message, reply.error == "ConfigError")
+        return reply
 
     async def _prepare(self, worker: Worker, slot: int) -> Reply:
         timeout_s = self._config.boot_timeout_s
@@ -97,17 +131,21 @@ class SlotKeeper:
     async def _offer(self, worker: Worker, slot: int) -> LeaseReport:
         """Have it leased; ask now and then whether it is alive while nobody has it."""
         desktop = ReadyDesktop(worker, slot, self._fleet.generations[slot])
-        while True:
-            self._metrics.desktop_is(slot, DesktopState.IDLE)
-            self._desk.offer(desktop)
-            await asyncio.wait({desktop.done}, timeout=self._config.health_interval_s)
-            if not self._desk.withdraw(desktop):
-                return await desktop.done
-            if not await self._is_ready(desktop):
-                logger.warning("%s died while nobody used it", desktop.name)
-                fault = IDLE_FAULT if worker in self._fleet.workers else "HostLostError"
-                self._metrics.fault(fault)
-                return LeaseReport(fault)
+        try:
+            while True:
+                self._metrics.desktop_is(slot, DesktopState.IDLE)
+                self._desk.offer(desktop)
+                await asyncio.wait({desktop.done}, timeout=self._config.health_interval_s)
+                if not self._desk.withdraw(desktop):
+                    return await desktop.done
+                if not await self._is_ready(desktop):
+                    logger.warning("%s died while nobody used it", desktop.name)
+                    fault = IDLE_FAULT if worker in self._fleet.workers else "HostLostError"
+                    self._metrics.fault(fault)
+                    return LeaseReport(fault)
+        except Exception:
+            self._desk.recall(desktop)
+            raise
 
     async def _is_ready(self, desktop: ReadyDesktop) -> bool:
         call = desktop.worker.actor.is_ready.remote(desktop.index, desktop.generation)
@@ -126,18 +164,21 @@ class SlotKeeper:
             self._fleet.lost(worker)
 
     def _boot_failed(self, reply: Reply, slot: int, began: float) -> None:
-        """Count it; once boots have failed for long enough, tell whoever waits, and then begin to count anew."""
+        """Count it; where none has ever come up, tell whoever waits after a while, and then begin to count anew."""
         assert reply.error is not None
         self._boot_failures += 1
         self._failing_since = min(self._failing_since, began)
         self._metrics.fault(reply.error if reply.error == "HostLostError" else "DesktopBootError")
         logger.warning("desktop %d did not boot: %s", slot, reply.message)
-        if reply.error == "ConfigError":
-            self._desk.refuse("ConfigError", reply.message)
-            return
+        workers = self._fleet.workers
+        if reply.error == "ConfigError" and all(worker.has_started for worker in workers):
+            # What one node lacks costs that node; only where none can do better is it the recipe's fault.
+            if self._hosts.misconfigured(worker.node_id for worker in workers):
+                self._desk.refuse("ConfigError", reply.message)
+                return
         failing_s = time.monotonic() - self._failing_since
-        has_lasted = failing_s >= min(OUTAGE_S, self._config.boot_timeout_s)
-        if self._boot_failures >= self._config.max_boot_failures and has_lasted and not self._desk.has_desktops:
-            message = f"{self._boot_failures} boots failed in a row, for {failing_s:.0f} s, and no desktop is alive; "
+        has_lasted = failing_s >= min(FIRST_BOOT_S, self._config.boot_timeout_s)
+        if not self.has_served and self._boot_failures >= self._config.max_boot_failures and has_lasted:
+            message = f"{self._boot_failures} boots failed in a row, for {failing_s:.0f} s, and none came up; "
             self._desk.answer_all("DesktopBootError", message + f"the last: {reply.message}")
             self._boot_failures, self._failing_since = 0, math.inf

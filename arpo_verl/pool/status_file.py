@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ HEARTBEAT_S = 15.0
 """After so long the file is written although nothing changed: one that is much older is of a pool that is gone."""
 
 
-def pool_document(fleet: Fleet, desk: LeaseDesk, metrics: PoolMetrics, quarantined: Sequence[str]) -> dict[str, Any]:
+def pool_document(
+    fleet: Fleet, desk: LeaseDesk, metrics: PoolMetrics, quarantined: Sequence[str], resting: Mapping[str, str]
+) -> dict[str, Any]:
     """The pool at this moment, but for the time."""
     tasks = {desktop.index: desktop.task_id for desktop in desk.leased.values()}
     return {
@@ -39,6 +42,7 @@ def pool_document(fleet: Fleet, desk: LeaseDesk, metrics: PoolMetrics, quarantin
         ],
         "waiting": metrics.now[WAITING],
         "quarantined": sorted(quarantined),
+        "resting": dict(sorted(resting.items())),
     }
 
 
@@ -54,16 +58,16 @@ class StatusFile:
         self._path = path
         self._read = read
         self._written: dict[str, Any] | None = None
-        self._written_at = 0.0
+        self._written_at = -math.inf
         self._complained = False
 
     async def run(self) -> None:
         """Look and write, for ever."""
         while True:
-            document, now = self._read(), time.time()
+            document, now = self._read(), time.monotonic()
             if document != self._written or now - self._written_at >= HEARTBEAT_S:
                 self._written, self._written_at = document, now
-                await asyncio.to_thread(self._write, {"time": now, **document})
+                await asyncio.to_thread(self._write, {"time": time.time(), **document})
             await asyncio.sleep(INTERVAL_S)
 
     def _write(self, document: dict[str, Any]) -> None:

@@ -380,22 +380,21 @@ def test_two_configs_in_one_job_are_refused(make_pool):
 
 
 def test_waiting_rollouts_are_told_when_no_desktop_boots(make_pool):
-    pool = make_pool(1, {"fail": {"boot": [-1]}}, max_boot_failures=2, boot_timeout_s=1)
+    pool = make_pool(1, {"fail": {"boot": [-1]}}, max_boot_failures=2, boot_timeout_s=5)
     with pytest.raises(DesktopBootError, match="boots failed in a row, for .*scripted failure of boot"):
         asyncio.run(play(pool))
 
 
 def test_an_outage_at_which_all_desktops_fail_together_is_waited_for(make_pool):
-    """Four desktops failed four times at once: the eight rollouts that waited were told, seconds before one booted."""
+    """Four desktops failed at once: the eight rollouts that waited were told, seconds before one booted."""
     fails = {"fail": {"boot": [1]}}
-    script = {"desktops": {f"desktop-{slot}.{generation}": fails for slot in range(SIZE) for generation in (1, 2)}}
-    pool = make_pool(SIZE, script, max_boot_failures=SIZE)
+    pool = make_pool(SIZE, {"desktops": {f"desktop-{slot}.1": fails for slot in range(SIZE)}}, max_boot_failures=SIZE)
 
     async def all_of_them():
         return await asyncio.gather(*(play(pool) for _ in range(2 * SIZE)))
 
     assert len(asyncio.run(all_of_them())) == 2 * SIZE
-    assert pool.metrics()["environment/faults/boot"] == 2 * SIZE
+    assert pool.metrics()["environment/faults/boot"] == SIZE
 
 
 def test_a_wrong_script_is_told_at_the_first_lease(make_pool):

@@ -11,16 +11,16 @@ class Clock:
         return self.now
 
 
-def make_quarantine(num_desktops=8, **options):
+def make_quarantine(num_desktops=8, num_hosts=1, **options):
     options = {"quarantine_faults": 3, "quarantine_desktops": 2, "quarantine_s": 60, **options}
     clock = Clock()
-    return Quarantine(EnvironmentConfig(num_desktops=num_desktops, **options), clock), clock
+    return Quarantine(EnvironmentConfig(num_desktops=num_desktops, **options), lambda: num_hosts, clock), clock
 
 
-def break_desktops(quarantine, task_id, slots):
+def break_desktops(quarantine, task_id, slots, host="a"):
     """Faults of the task, while another is completed."""
     for slot in slots:
-        quarantine.fault(task_id, slot)
+        quarantine.fault(task_id, slot, host)
         quarantine.completed("other")
 
 
@@ -29,7 +29,7 @@ def test_enough_faults_on_enough_desktops_shut_a_task_out_and_no_other():
     for slot in (0, 1):
         break_desktops(quarantine, "bad", [slot])
         assert quarantine.refusal("bad") is None
-    quarantine.fault("bad", 1)
+    quarantine.fault("bad", 1, "a")
     assert "task bad is quarantined for 60 s more" in quarantine.refusal("bad")
     assert "3 times, on 2 different ones" in quarantine.refusal("bad")
     assert quarantine.refusal("good") is None
@@ -52,11 +52,11 @@ def test_when_nothing_else_is_completed_either_no_task_is_to_blame():
     quarantine, _ = make_quarantine()
     quarantine.completed("before")
     for slot in range(6):
-        quarantine.fault("one", slot)
-        quarantine.fault("another", slot)
+        quarantine.fault("one", slot, "a")
+        quarantine.fault("another", slot, "a")
     assert quarantine.task_ids == []
     quarantine.completed("third")
-    quarantine.fault("one", 0)
+    quarantine.fault("one", 0, "a")
     assert quarantine.task_ids == ["one"]
 
 
@@ -74,11 +74,11 @@ def test_after_its_time_a_task_is_tried_again_on_probation():
     break_desktops(quarantine, "bad", range(3))
     clock.now += 60
     assert quarantine.refusal("bad") is None and quarantine.task_ids == []
-    quarantine.fault("bad", 0)
+    quarantine.fault("bad", 0, "a")
     assert quarantine.refusal("bad"), "one more fault sends it back"
     clock.now += 60
     quarantine.completed("bad")
-    quarantine.fault("bad", 0)
+    quarantine.fault("bad", 0, "a")
     assert quarantine.refusal("bad") is None, "one completed episode clears it"
 
 
@@ -86,3 +86,11 @@ def test_zero_faults_never_quarantines():
     quarantine, _ = make_quarantine(quarantine_faults=0)
     break_desktops(quarantine, "bad", [slot % 8 for slot in range(20)])
     assert quarantine.refusal("bad") is None
+
+
+def test_where_there_are_two_hosts_a_task_must_have_broken_desktops_on_both():
+    quarantine, _ = make_quarantine(num_hosts=3)
+    break_desktops(quarantine, "unlucky", range(8), "ill")
+    assert quarantine.refusal("unlucky") is None
+    quarantine.fault("unlucky", 8, "well")
+    assert "on 9 different ones of 2 hosts" in quarantine.refusal("unlucky")

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.pool.hosts import Hosts
 from arpo_verl.pool.lease_desk import LeaseDesk, ReadyDesktop
 from arpo_verl.pool.metrics import LeaseReport, PoolMetrics
 from arpo_verl.pool.quarantine import Quarantine
@@ -55,8 +56,12 @@ class Fleet:
 
 def make_desk(num_desktops=2, **options):
     config = EnvironmentConfig(num_desktops=num_desktops, **options)
-    metrics = PoolMetrics(num_desktops)
-    return config, metrics, LeaseDesk(metrics, Quarantine(config))
+    metrics, hosts = PoolMetrics(num_desktops), Hosts()
+    return config, metrics, LeaseDesk(metrics, Quarantine(config), hosts)
+
+
+def make_keeper(config, fleet, desk, metrics):
+    return SlotKeeper(config, fleet, desk, metrics, Hosts())
 
 
 async def settle():
@@ -68,7 +73,7 @@ def test_boots_at_a_time_are_bounded_on_each_host_by_itself():
     async def run():
         config, metrics, desk = make_desk(5, max_boots_per_host=2)
         fleet = Fleet(["a", "a", "a", "a", "b"])
-        keeper = SlotKeeper(config, fleet, desk, metrics)
+        keeper = make_keeper(config, fleet, desk, metrics)
         tasks = [asyncio.create_task(keeper.keep(slot)) for slot in range(5)]
         await settle()
         a, b = (fleet.by_node[name].actor.prepare.calls for name in "ab")
@@ -89,7 +94,7 @@ def test_an_idle_desktop_that_is_found_dead_is_renewed_before_anybody_gets_it():
         config, metrics, desk = make_desk(1, health_interval_s=0.01)
         fleet = Fleet(["a"])
         actor = fleet.by_node["a"].actor
-        keeping = asyncio.create_task(SlotKeeper(config, fleet, desk, metrics).keep(0))
+        keeping = asyncio.create_task(make_keeper(config, fleet, desk, metrics).keep(0))
         await settle()
         actor.prepare.calls[0][1].set_result(Reply())
         while not actor.is_ready.calls:

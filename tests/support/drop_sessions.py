@@ -26,11 +26,11 @@ def _is_lost(row) -> bool:
 def _lose(agent_loop) -> None:
     attempt = agent_loop.GuiAgentLoop._attempt
 
-    async def losing(self, task, row, engine):
+    async def losing(self, task, row, engine, session):
         if _is_lost(row):
-            async with self._pool.lease(task.task_id):
+            async with session.lease():
                 raise DesktopLostError("injected: this session's desktop died")
-        return await attempt(self, task, row, engine)
+        return await attempt(self, task, row, engine, session)
 
     agent_loop.GuiAgentLoop._attempt = losing
 

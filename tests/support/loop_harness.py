@@ -81,6 +81,20 @@ class AsyncDesktop:
         return self.environment.evaluate()
 
 
+class FakeSession:
+    """Counts every attempt."""
+
+    def __init__(self, pool, task_id):
+        self.pool, self.task_id, self.attempts = pool, task_id, 0
+
+    def lease(self):
+        self.attempts += 1
+        return self.pool.lease(self.task_id)
+
+    async def count_faults(self):
+        return self.attempts
+
+
 class FakePool:
     """Leases a new fake desktop each time, made from the next script (the last one for ever), and keeps the books."""
 
@@ -105,6 +119,9 @@ class FakePool:
             raise
         finally:
             self.leased -= 1
+
+    def session(self, task_id):
+        return FakeSession(self, task_id)
 
     async def report_drop(self, task_id):
         self.dropped.append(task_id)

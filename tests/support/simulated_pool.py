@@ -1,0 +1,231 @@
+"""The job's pool and the agent loop's retries as they are, over workers that are played: hours pass in moments.
+
+Real are the coordinator with all its parts, the pool's handle and `GuiAgentLoop.run`; played are Ray, whose calls
+become tasks of one event loop, the workers, and what an episode does on its desktop. The event loop's clock goes from
+timer to timer without waiting.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+import ray
+
+pytest.importorskip("verl")  # a test module that imports this one is skipped
+
+from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
+from arpo_verl.plugin import agent_loop  # noqa: E402
+from arpo_verl.pool import fleet  # noqa: E402
+from arpo_verl.pool.coordinator import DesktopCoordinator  # noqa: E402
+from arpo_verl.pool.desktop_pool import DesktopPool  # noqa: E402
+from arpo_verl.pool.worker import Reply  # noqa: E402
+from arpo_verl.types import Finish  # noqa: E402
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Its time passes only when nothing is left to do before the next timer, and then at once."""
+
+    def __init__(self):
+        super().__init__()
+        self._now = 1000.0
+        select = self._selector.select
+
+        def skip(timeout=None):
+            events = select(0)
+            if not events and timeout is None:
+                raise RuntimeError("everything waits for something that will never come")
+            if not events:
+                self._now += timeout
+            return events
+
+        self._selector.select = skip
+
+    def time(self):
+        return self._now
+
+
+class Handle:
+    """An actor's handle: its methods' calls are tasks."""
+
+    def __init__(self, actor):
+        self._actor = actor
+
+    def __getattr__(self, name):
+        method = getattr(self._actor, name)
+        return SimpleNamespace(remote=lambda *args: asyncio.ensure_future(method(*args)))
+
+
+@dataclass
+class Host:
+    """How a node's desktops behave: `faults` maps a call to the error's name, or to a function of the task."""
+
+    name: str
+    units: int
+    seconds: dict = field(default_factory=dict)
+    faults: dict = field(default_factory=dict)
+    calls: list = field(default_factory=list)
+
+    @property
+    def node(self):
+        resources = {f"docker:{self.name}": self.units}
+        return {"NodeID": self.name, "Alive": True, "Resources": resources, "NodeManagerAddress": self.name}
+
+
+SECONDS = {"prepare": 5.0, "reset": 10.0, "step": 30.0, "evaluate": 2.0}
+
+
+class PlayedWorker:
+    def __init__(self, host, generations):
+        self.host, self.generations = host, dict(generations)
+
+    async def where(self):
+        return self.host.name, self.host.name
+
+    async def live(self):
+        await asyncio.Event().wait()
+
+    async def ping(self):
+        return dict.fromkeys(self.generations, 0.0)
+
+    async def renew(self, slot):
+        self.generations[slot] += 1
+        return self.generations[slot]
+
+    async def close(self):
+        pass
+
+    async def is_ready(self, slot, generation):
+        return Reply(value=self._fault("step") is None)
+
+    async def prepare(self, slot, generation):
+        return await self._call("prepare")
+
+    async def reset(self, slot, generation, task):
+        return await self._call("reset", task.task_id)
+
+    async def step(self, slot, generation, action):
+        return await self._call("step")
+
+    async def evaluate(self, slot, generation):
+        return await self._call("evaluate")
+
+    def _fault(self, call, task_id=""):
+        fault = self.host.faults.get(call)
+        return fault(task_id) if callable(fault) else fault
+
+    async def _call(self, call, task_id=""):
+        self.host.calls.append((call, asyncio.get_running_loop().time()))
+        fault = self._fault(call, task_id)
+        fast = 0.1 if fault is not None else SECONDS[call]
+        await asyncio.sleep(self.host.seconds.get(call, fast))
+        fault = fault or self._fault(call, task_id)
+        return Reply(error=fault, message=f"{call} on {self.host.name}") if fault else Reply(seconds=SECONDS[call])
+
+
+class Simulation:
+    """A pool over `hosts`; `run` plays sessions on it.
+
+    Attributes:
+        outcomes: what each session's `GuiAgentLoop.run` came to, once it has: `"scored"` or the error.
+    """
+
+    def __init__(self, monkeypatch, hosts, **options):
+        self.hosts = {host.name: host for host in hosts}
+        self.loop = VirtualLoop()
+        self.outcomes = []
+        self.start_s = options.pop("start_s", 30.0)
+        num_desktops = options.pop("num_desktops", sum(host.units for host in hosts))
+        options = {"host_resource": "docker:", "provider": "fake", **options}
+        self.config = EnvironmentConfig(num_desktops=num_desktops, **options)
+        self._patch(monkeypatch)
+
+    def _patch(self, monkeypatch):
+        async def inline(function, *args):
+            return function(*args)
+
+        def worker_class(config, placement):
+            host = self.hosts[placement.offer.node_id]
+            return SimpleNamespace(remote=lambda _, generations: Handle(PlayedWorker(host, generations)))
+
+        async def play(task, desktop, *_):
+            await desktop.reset(task)
+            await desktop.step(Finish())
+            await desktop.evaluate()
+            return SimpleNamespace(sequence=SimpleNamespace(response_ids=[]))
+
+        async def score(*_):
+            return "score"
+
+        self.nodes = lambda: [host.node for host in self.hosts.values()]
+        monkeypatch.setattr(asyncio, "to_thread", inline)
+        monkeypatch.setattr(time, "monotonic", self.loop.time)
+        monkeypatch.setattr(fleet, "_worker_class", worker_class)
+        monkeypatch.setattr(ray, "nodes", lambda: self.nodes())
+        monkeypatch.setattr(ray, "kill", lambda actor: None)
+        monkeypatch.setattr(ray, "available_resources", dict)
+        monkeypatch.setattr(agent_loop, "play_episode", play)
+        monkeypatch.setattr(agent_loop, "score_episode", score)
+
+    @property
+    def now(self):
+        return self.loop.time()
+
+    def run(self, task_ids, beside=None):
+        """Play a session for each of `task_ids`, all at once, once the desktops have had time to boot."""
+
+        async def script():
+            self.coordinator = DesktopCoordinator(self.config)
+            self.coordinator._hosts._clock = self.coordinator._quarantine._clock = self.loop.time
+            self.pool = DesktopPool(self.config, Handle(self.coordinator))
+            await asyncio.sleep(self.start_s)
+            if beside is not None:
+                others = asyncio.ensure_future(beside(self))
+            self.outcomes = await asyncio.gather(*map(self.session, task_ids))
+            if beside is not None:
+                await others
+            self.metrics = await self.coordinator.metrics()
+            await self.coordinator.close()
+
+        try:
+            self.loop.run_until_complete(script())
+        finally:
+            for task in asyncio.all_tasks(self.loop):
+                task.cancel()
+            self.loop.run_until_complete(asyncio.sleep(0.01))
+            self.loop.close()
+        return self.outcomes
+
+    async def session(self, task_id):
+        """One session through the agent loop's own `run`."""
+        loop = object.__new__(agent_loop.GuiAgentLoop)
+        loop._settings = SimpleNamespace(environment=self.config, agent=None, reward_function=None)
+        loop._pool, loop._limits = self.pool, None
+        loop._chat = SimpleNamespace(text=lambda ids: "")
+        loop._recorder = SimpleNamespace(episode=lambda row, task: _NoRecord())
+        loop._output = lambda episode, engine, score: "scored"
+        loop.rollout_config = {"full_determinism": False}
+        extra_info = {"index": 0, "task_id": task_id, "instruction": "do it", "spec": {"id": task_id}}
+        try:
+            return await loop.run({}, extra_info=extra_info)
+        except Exception as error:
+            return error
+
+    @property
+    def lost(self):
+        return [outcome for outcome in self.outcomes if outcome != "scored"]
+
+
+class _NoRecord:
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        return None
+
+    def begin(self, desktop):
+        pass
+
+    async def finish(self, episode, score):
+        pass
