@@ -1,14 +1,21 @@
 """What an embedded desktop costs: a fresh one per reset, an action with its screenshot, memory of many at once.
 
-    python benchmarks/desktop.py [--smoke] [--json PATH] [--desktops N]
+    python benchmarks/desktop.py [--smoke] [--json PATH] [--desktops N] [--against CHECKOUT]
 
 Everything goes through OSWorld's unmodified client over HTTP. The comparison runs in the same desktops: an action as a
 Python interpreter of its own (`python -c "import pyautogui; ..."`), as OSWorld's own guest does it.
+
+A neighbour is a desktop with 300 busy loops, the limit on processes permitting: how much slower a step is beside it.
+`--against` measures another checkout of this package in turns with this one, since load changes more than code does:
+ratios of this one's time to the other's, each of the medians of its turns.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +30,7 @@ from arpo_verl.environments.osworld.lean_imports import deferred_imports
 from arpo_verl.types import Size
 
 SIZE = Size(640, 480)
+BUSY_LOOPS = 300
 CLICK = "pyautogui.click(320, 240)"
 PREFIX = "import pyautogui; import time; pyautogui.FAILSAFE = False; "  # what OSWorld's client puts before an action
 
@@ -111,6 +119,80 @@ def measure_many(count: int, rounds: int) -> dict[str, float]:
     }
 
 
+def measure_neighbour(repeats: int) -> dict[str, float]:
+    """A step alone, and beside a desktop whose programs take all that they get."""
+    providers = [EmbeddedProvider(SIZE), EmbeddedProvider(SIZE)]
+    try:
+        for provider in providers:
+            provider.start_emulator()
+        alone = [timed(lambda: walk(providers[0], 1)) for _ in range(repeats)]
+        server = f"http://127.0.0.1:{providers[1].get_ip_address().split(':')[1]}"
+        # Each in a session of its own: the kernel's autogroups share processors by session.
+        loops = f"for n in $(seq {BUSY_LOOPS}); do setsid sh -c 'while :; do :; done' & done"
+        requests.post(f"{server}/setup/launch", json={"command": loops, "shell": True}).raise_for_status()
+        time.sleep(4)  # all of them run
+        beside = [timed(lambda: walk(providers[0], 1)) for _ in range(repeats)]
+    finally:
+        for provider in providers:
+            provider.stop_emulator()
+    figures = summary("step_alone_ms", alone, 1000) | summary("step_beside_busy_neighbour_ms", beside, 1000)
+    ratio = figures["step_beside_busy_neighbour_ms_median"] / figures["step_alone_ms_median"]
+    return figures | {"slowed_by_busy_neighbour": ratio}
+
+
+class Checkout:
+    """A desktop of some checkout, in a process of its own that does as it is told."""
+
+    def __init__(self, path: Path):
+        words, environment = [sys.executable, __file__, "--obey"], {**os.environ, "PYTHONPATH": str(path)}
+        self._process = subprocess.Popen(words, stdin=-1, stdout=-1, text=True, env=environment)
+
+    def seconds(self, what: str) -> float:
+        """How long it took to do it, `start`, `reset` or `step`."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(what, file=self._process.stdin, flush=True)
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def obey() -> None:
+    """The other side of `Checkout`."""
+    provider = EmbeddedProvider(SIZE)
+    tasks = {
+        "start": lambda: (provider.stop_emulator(), provider.start_emulator()),
+        "reset": lambda: (walk(provider, 1), provider.revert_to_snapshot()),
+        "step": lambda: walk(provider, 10),
+    }
+    for line in sys.stdin:
+        print(timed(tasks[line.strip()]), flush=True)
+    provider.stop_emulator()
+
+
+def measure_against(other: Path, rounds: int) -> dict[str, float]:
+    """This checkout's time over the other's, in turns."""
+    checkouts = [Checkout(Path(__file__).resolve().parents[1]), Checkout(other)]
+    seconds: dict[str, list[list[float]]] = {what: [[], []] for what in ("start", "reset", "step")}
+    try:
+        for turn in range(rounds + 1):
+            for what, both in seconds.items():
+                for index in (0, 1) if turn % 2 else (1, 0):
+                    value = checkouts[index].seconds(what)
+                    if turn:  # the first warms both up
+                        both[index].append(value)
+    finally:
+        for checkout in checkouts:
+            checkout.close()
+    figures = {}
+    for what, (ours, theirs) in seconds.items():
+        figures[f"{what}_ms"], figures[f"{what}_ms_other"] = (statistics.median(own) * 1000 for own in (ours, theirs))
+        figures[f"{what}_ratio"] = figures[f"{what}_ms"] / figures[f"{what}_ms_other"]
+    return figures
+
+
 def walk(provider: EmbeddedProvider, rounds: int) -> None:
     """Click and look, over HTTP."""
     server = f"http://127.0.0.1:{provider.get_ip_address().split(':')[1]}"
@@ -140,8 +222,15 @@ def descendants(pid: int) -> list[int]:
 def main() -> None:
     parser = Arguments(__doc__, "few repeats and four desktops")
     parser.add_size("--desktops", 16, 4, "how many at once")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="measure only this checkout against that one")
+    parser.add_argument("--obey", action="store_true", help="for its own use: do what standard input says")
     arguments = parser.parse()
+    if arguments.obey:
+        return obey()
+    if arguments.against:
+        return report({**machine(), **measure_against(arguments.against, 3 if arguments.smoke else 40)}, arguments.json)
     figures = {**machine(), "screen": f"{SIZE.width}x{SIZE.height}", **measure_one(4 if arguments.smoke else 30)}
+    figures |= measure_neighbour(10 if arguments.smoke else 60)
     report(figures | measure_many(arguments.desktops, 3 if arguments.smoke else 20), arguments.json)
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
 from . import layout
 from .messages import Request, Response
+
+MAX_UNSIZED = 1 << 20
+"""Bytes of a file that says that it has none."""
+_OWN_TROUBLE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+MAX_DEPTH = 200
+"""Folders in folders that are listed: what reads the answer has a limit too."""
 
 
 def routes() -> dict[tuple[str, str], Callable[[Request], Response]]:
@@ -33,14 +41,33 @@ def read(request: Request) -> Response:
     form = request.form()
     if "file_path" not in form:
         return Response.json({"error": "file_path is required"}, HTTPStatus.BAD_REQUEST)
-    path = path_of(form["file_path"].decode())
-    if not os.path.exists(path):
-        return Response.json({"error": f"File not found: {path}"}, HTTPStatus.NOT_FOUND)
+    return serve(path_of(form["file_path"].decode()), "application/octet-stream")
+
+
+def serve(path: str, content_type: str) -> Response:
+    """The bytes of a file, read while they are sent. What is none, such as a folder or a pipe, is not found.
+
+    A status of 500 means that this guest cannot serve files, never that the user made something of this one.
+    """
     try:
-        with open(path, "rb") as file:
-            return Response(HTTPStatus.OK, "application/octet-stream", file.read())
+        file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0)
+    except PermissionError as error:
+        return Response.json({"error": f"Failed to serve file: {error}"}, HTTPStatus.FORBIDDEN)
     except OSError as error:
-        return Response.json({"error": f"Failed to serve file: {error}"}, HTTPStatus.INTERNAL_SERVER_ERROR)
+        if error.errno in _OWN_TROUBLE:
+            raise
+        return _not_found(path)
+    status = os.fstat(file.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size:
+        return Response(HTTPStatus.OK, content_type, b"", file)
+    with file:  # the kernel's own files say that they are empty
+        if stat.S_ISREG(status.st_mode):
+            return Response(HTTPStatus.OK, content_type, file.read(MAX_UNSIZED))
+    return _not_found(path)
+
+
+def _not_found(path: str) -> Response:
+    return Response.json({"error": f"File not found: {path}"}, HTTPStatus.NOT_FOUND)
 
 
 def upload(request: Request) -> Response:
@@ -66,14 +93,16 @@ def list_directory(request: Request) -> Response:
     return Response.json({"directory_tree": _tree(path)})
 
 
-def _tree(directory: str) -> dict[str, Any]:
+def _tree(directory: str, depth: int = 0) -> dict[str, Any]:
     """As OSWorld's server shows it, but sorted, and a link to a folder is a file: it might lead back up."""
+    if depth == MAX_DEPTH:
+        return {"error": f"more than {MAX_DEPTH} folders deep"}
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError as error:
         return {"error": str(error)}
     children = [
-        _tree(entry.path) if entry.is_dir(follow_symlinks=False) else {"type": "file", "name": entry.name}
+        _tree(entry.path, depth + 1) if entry.is_dir(follow_symlinks=False) else {"type": "file", "name": entry.name}
         for entry in entries
     ]
     return {"type": "directory", "name": os.path.basename(directory), "children": children}

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from . import keyboard, layout
+from . import keyboard, layout, processes
 
 HEAVY_OPTIONS = ("cv2", "mouseinfo", "numpy", "pymsgbox")
 """What pyautogui imports where it finds it: OpenCV, numpy and Tk, which no command of a GUI agent needs."""
@@ -120,5 +120,4 @@ class _Capture:
     def read(self, fd: int) -> str:
         """What was written on `fd`; once."""
         with open(self._files[fd], "rb") as file:
-            file.seek(0)
-            return file.read().decode(errors="replace")
+            return processes.text_of(file)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from email.message import Message
 from http import HTTPStatus
-from typing import Any
+from typing import IO, Any
 from urllib.parse import parse_qs
 
 
@@ -39,11 +39,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """One answer."""
+    """One answer: `body`, or as many bytes of `file` as it had when it was opened."""
 
     status: int
     content_type: str
     body: bytes = field(repr=False)
+    file: IO[bytes] | None = None
 
     @classmethod
     def json(cls, value: Any, status: int = HTTPStatus.OK) -> Response:

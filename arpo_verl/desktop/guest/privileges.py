@@ -6,6 +6,8 @@ import ctypes
 import os
 import resource
 
+MAX_FILE = 512 << 20
+"""Bytes of a file: what the home folder holds. Counts for files with holes too, and for a command's output."""
 _PR_SET_DUMPABLE = 4
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -22,6 +24,7 @@ def drop(user_id: int | None, pids: int, data_bytes: int | None) -> None:
     _drop_capabilities()
     _limit(resource.RLIMIT_NPROC, pids)
     _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_FSIZE, MAX_FILE)
     if data_bytes is not None:
         _limit(resource.RLIMIT_DATA, data_bytes)
     # Same user, so by default any program could attach to process 1 and use its channels. An exec undoes this.

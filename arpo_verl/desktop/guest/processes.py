@@ -10,6 +10,8 @@ from typing import IO, Any
 from . import layout
 
 Command = str | list[str]
+MAX_OUTPUT = 8 << 20
+"""Bytes of a command's output that are told; the most that it can write is a file's limit."""
 
 
 class CommandTimeout(Exception):
@@ -35,7 +37,7 @@ def run(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise CommandTimeout(f"timed out after {timeout_s:g} seconds: {command!r}") from None
-        return {"output": _text(output), "error": _text(error), "returncode": returncode}
+        return {"output": text_of(output), "error": text_of(error), "returncode": returncode}
 
 
 def start(command: Command, shell: bool, **options: Any) -> subprocess.Popen[bytes]:
@@ -45,6 +47,8 @@ def start(command: Command, shell: bool, **options: Any) -> subprocess.Popen[byt
     return subprocess.Popen(command, shell=shell, stdin=subprocess.DEVNULL, start_new_session=True, **options)
 
 
-def _text(file: IO[bytes]) -> str:
+def text_of(file: IO[bytes]) -> str:
+    """What a command wrote to `file`, up to `MAX_OUTPUT`."""
     file.seek(0)
-    return file.read().decode(errors="replace")
+    text = file.read(MAX_OUTPUT).decode(errors="replace")
+    return f"{text}\n[cut after {MAX_OUTPUT} bytes]" if file.read(1) else text

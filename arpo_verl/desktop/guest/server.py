@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import threading
@@ -76,11 +77,18 @@ class _Handler(BaseHTTPRequestHandler):
             response = Response.error(HTTPStatus.NOT_FOUND, f"this guest has no {self.command} {path}")
         else:
             response = _call(route, Request(self.headers.get("Content-Type", ""), body))
+        file = response.file
+        length = len(response.body) if file is None else os.fstat(file.fileno()).st_size
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)
-        self.send_header("Content-Length", str(len(response.body)))
+        self.send_header("Content-Length", str(length))
         self.end_headers()
         self.wfile.write(response.body)
+        if file is not None:
+            self.wfile.flush()
+            with file:
+                # One that shrank meanwhile ends the connection early, which the client can tell.
+                self.close_connection = length > 0 and self.connection.sendfile(file, 0, length) < length
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: a line for every request of a long episode would fill the memory that holds the logs."""

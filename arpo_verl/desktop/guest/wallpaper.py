@@ -29,8 +29,7 @@ def routes(screen: Screen) -> dict[tuple[str, str], Callable[[Request], Response
         path = _setting() or (painted[-1] if painted else None)
         if path is None:
             return Response.text("Wallpaper file not found", HTTPStatus.NOT_FOUND)
-        with open(path, "rb") as file:
-            return Response(HTTPStatus.OK, "image/png", file.read())
+        return files.serve(path, "image/png")
 
     def change_wallpaper(request: Request) -> Response:
         path = files.path_of(request.json()["path"])

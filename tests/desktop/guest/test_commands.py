@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -108,3 +109,15 @@ def test_command_that_hangs_is_killed_and_harms_no_other():
         eventually(lambda: desktop.sh("pgrep -x sleep; true") == "")
     finally:
         provider.stop_emulator()
+
+
+@pytest.mark.parametrize("command", [["sh", "-c", "head -c 9M /dev/zero"], ["python", "-c", "print('x' * (9 << 20))"]])
+def test_output_that_is_too_long_is_cut_and_says_so(desktop, command):
+    answer = requests.post(f"{desktop.controller.http_server}/execute", json={"command": command}, timeout=60).json()
+    assert answer["output"].endswith("[cut after 8388608 bytes]") and len(answer["output"]) < 8388650
+
+
+def test_output_without_an_end_ends_at_a_files_limit(desktop):
+    answer = requests.post(f"{desktop.controller.http_server}/execute", json={"command": ["yes"]}, timeout=90).json()
+    assert answer["returncode"] == -signal.SIGXFSZ and answer["output"].startswith("y\ny\n")
+    assert desktop.controller.get_screenshot()

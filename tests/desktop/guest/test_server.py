@@ -36,6 +36,62 @@ def test_missing_file_is_none_at_once(desktop):
     assert time.monotonic() - start < 10  # the client's own retries take 15 s
 
 
+def test_file_with_holes_is_served_without_being_read_into_memory(desktop):
+    """1.5 GiB of nothing filled guest and worker. The largest file that there can be has 512 MiB."""
+    assert "File size limit" in desktop.sh("truncate -s 1536M ~/holes")
+    desktop.sh("truncate -s 512M ~/holes; printf end | dd of=$HOME/holes bs=1M seek=511 conv=notrunc status=none")
+    size = 512 << 20
+    with requests.post(f"{_server(desktop)}/file", data={"file_path": "~/holes"}, stream=True, timeout=60) as answer:
+        assert answer.headers["Content-Length"] == str(size)
+        peak = int(desktop.sh("grep VmHWM /proc/$PPID/status").split()[1])  # of the guest server, which runs this line
+        assert len(next(answer.iter_content(1 << 20))) == 1 << 20
+    assert peak < 200 << 10
+    assert desktop.controller.get_file("~/.bashrc") == desktop.sh("cat ~/.bashrc").encode()
+
+
+def _server(desktop):
+    return desktop.controller.http_server
+
+
+@pytest.mark.parametrize(
+    "made, status",
+    [
+        ("mkfifo ~/x", 404),
+        ("mkdir ~/x", 404),
+        ("ln -s ~/x ~/x", 404),
+        ("ln -s /dev/zero ~/x", 404),
+        ("python3 -c 'import socket; socket.socket(1).bind(\"x\")'", 404),
+        ("touch ~/x; chmod 0 ~/x", 403),
+        ("touch ~/x", 200),
+        ("ln -s /proc/version ~/x", 200),
+        ("ln -s /proc/self/mem ~/x", 403),
+    ],
+)
+def test_what_a_policy_makes_of_a_file_is_no_fault_of_the_guest(desktop, made, status):
+    desktop.sh(f"cd ~; {made}")
+    answer = requests.post(f"{_server(desktop)}/file", data={"file_path": "x"}, timeout=10)
+    assert answer.status_code == status
+    assert (b"Linux" in answer.content) == ("version" in made)
+
+
+def test_file_that_shrinks_while_it_is_sent_ends_the_answer_early(desktop):
+    desktop.sh("head -c 100M /dev/zero > ~/shrinks")
+    with requests.post(f"{_server(desktop)}/file", data={"file_path": "shrinks"}, stream=True, timeout=60) as answer:
+        desktop.sh("truncate -s 1M ~/shrinks")
+        assert answer.headers["Content-Length"] == str(100 << 20)
+        with pytest.raises(requests.exceptions.ChunkedEncodingError, match="IncompleteRead"):
+            assert answer.content
+    assert desktop.controller.get_screenshot()
+
+
+def test_folders_that_go_too_deep_are_listed_as_far_as_they_can_be_read(desktop):
+    desktop.sh("cd ~; for n in $(seq 400); do mkdir d && cd d; done")
+    tree, depth = desktop.controller.get_vm_directory_tree("/home/user"), 0
+    while child := next((child for child in tree.get("children", []) if child.get("name") == "d"), None):
+        tree, depth = child, depth + 1
+    assert depth == 199
+
+
 def test_directory_tree_and_desktop_path(desktop):
     path = desktop.controller.get_vm_desktop_path()
     assert path == "/home/user/Desktop"
