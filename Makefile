@@ -6,6 +6,7 @@
 # make test-pure  the tests that need no veRL, no Ray, no Torch and no desktop, on PYTHON in an environment of their own
 # make test-verl  the contracts with veRL and the pure tests on every newer veRL; VERL='0.9.1 PATH' takes these
 # make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.choice*' takes some of them
+# make fuzz   a million inputs to all that reads a model's text, guided by coverage; FUZZ_ARGS='--target keys' takes less
 # make docs   the documents and the public docstrings as a site, in site/
 # make setup  what both need: Debian packages and a virtual environment; a second run repeats nothing
 # make osworld-packages  the programs that OSWorld's own tasks work with; `make test` installs them, `make demo` does not
@@ -25,11 +26,12 @@ RUN_DIR ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 RECIPE_ARGS ?=
 PYTEST_ARGS ?=
 MUTANTS ?=
+FUZZ_ARGS ?=
 VERL ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup packages osworld-packages demo vllm test test-slow test-vllm test-docker docker-packages test-pure test-verl mutants lint docs dist clean
+.PHONY: help setup packages osworld-packages demo vllm test test-slow test-vllm test-docker docker-packages test-pure test-verl mutants fuzz lint docs dist clean
 
 help:
 	@sed -n 's/^# //p; /^$$/q' Makefile
@@ -102,6 +104,9 @@ test-verl: setup
 mutants: setup
 	$(BIN)/mutmut run $(MUTANTS)
 	$(BIN)/mutmut results
+
+fuzz: setup
+	$(BIN)/python benchmarks/fuzz.py --json $(FUZZ_ARGS)
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

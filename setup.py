@@ -78,6 +78,9 @@ EXTRAS = {
         "pytest",
         "pytest-xdist",
         "hypothesis",
+        # `make fuzz`. Its wheels are for these alone; elsewhere it would be built, with Clang.
+        "atheris==3.0.0; sys_platform == 'linux' and platform_machine == 'x86_64' and python_version >= '3.11' "
+        "and python_version < '3.14'",
         "mutmut",
         "playwright",
         "swanlab",

@@ -8,15 +8,19 @@ download goes into a part of its host's name, so that the next attempt overwrite
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
 import shutil
+import stat
 import tempfile
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 from uuid import uuid4
 
 logger = logging.getLogger(__name__)
@@ -24,8 +28,12 @@ logger = logging.getLogger(__name__)
 PART_PREFIX = ".part-"
 """Of what an interrupted write leaves behind."""
 
+MOST_BYTES = 1 << 30
+"""Largest file that is read whole: a sparse one claims any size."""
+
 _CHUNK_BYTES = 1 << 20
 _LOCK = ".in-use"
+_TRIES, _BEING_MADE_S = 20, 60.0
 
 
 # --- Files -----------------------------------------------------------------------------------------------------------
@@ -57,6 +65,32 @@ def write_whole(path: Path, content: bytes, *, sync: bool = True) -> None:
         with contextlib.suppress(OSError):
             os.unlink(part)
         raise
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that others may have put there: no link, which could lead anywhere, no pipe, which would hang whoever
+    reads it, and nothing larger than `MOST_BYTES`.
+
+    Raises:
+        OSError: it is not there, or no such file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+            raise OSError(errno.EINVAL, f"must be a regular file of at most {MOST_BYTES >> 20} MiB", str(path))
+        yield file
+
+
+def read_regular(path: Path) -> bytes:
+    """Read such a file.
+
+    Raises:
+        OSError: as `open_regular`.
+    """
+    with open_regular(path) as file:
+        return file.read()
 
 
 def link_whole(source: Path, path: Path) -> bool:
@@ -135,17 +169,35 @@ class ScratchFolder:
     def __init__(self, parent: Path, kind: str, name: str = ""):
         parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(parent, kind)
-        hidden = Path(tempfile.mkdtemp(prefix=f".{kind}{name}", dir=parent))
-        # The kernel lets go of the lock however the process ends.
-        lock = os.open(hidden / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Under its name only once it is locked: else another process could take it for abandoned.
-        self.path = hidden.rename(parent / hidden.name.removeprefix("."))
+        self.path, lock = _make_locked(parent, f"{kind}{name}")
         self._finalizer = weakref.finalize(self, _remove_own, self.path, lock, os.getpid())
 
     def remove(self) -> None:
         """Remove it; safe to call twice."""
         self._finalizer()
+
+
+def _make_locked(parent: Path, prefix: str) -> tuple[Path, int]:
+    """A new folder and its lock, which the kernel lets go of however the process ends."""
+    tries_left = _TRIES
+    while True:
+        tries_left -= 1
+        hidden = Path(tempfile.mkdtemp(prefix=f".{prefix}", dir=parent))
+        try:
+            lock = os.open(hidden / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Under its name only once it is locked: else another process could take it for abandoned.
+                return hidden.rename(parent / hidden.name.removeprefix(".")), lock
+            except OSError:
+                os.close(lock)
+                raise
+        except (FileNotFoundError, BlockingIOError):  # by a clock that jumped, another took it for abandoned
+            if not tries_left:
+                raise
+        except OSError:
+            shutil.rmtree(hidden, ignore_errors=True)
+            raise
 
 
 def _remove_own(folder: Path, lock: int, owner: int) -> None:
@@ -166,11 +218,16 @@ def _remove_locked(folder: Path, lock: int) -> None:
 
 
 def _remove_abandoned(parent: Path, kind: str) -> None:
-    for folder in parent.glob(f"{kind}*"):
+    for folder in (*parent.glob(f"{kind}*"), *filter(_is_left_unmade, parent.glob(f".{kind}*"))):
+        if folder.is_symlink():
+            continue
         try:
-            lock = os.open(folder / _LOCK, os.O_RDWR)
-        except OSError:
-            continue  # being removed right now, or not ours
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:  # being removed right now, not ours, or left before it had a lock
+            if folder.name.startswith("."):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -178,3 +235,11 @@ def _remove_abandoned(parent: Path, kind: str) -> None:
             continue
         logger.info("removing %s, which a process that is gone left behind", folder)
         _remove_locked(folder, lock)
+
+
+def _is_left_unmade(hidden: Path) -> bool:
+    """Whether a folder that is not under its name yet was made so long ago that its maker must have been killed."""
+    try:
+        return time.time() - hidden.lstat().st_mtime > _BEING_MADE_S
+    except OSError:
+        return False

@@ -58,6 +58,58 @@ def test_a_scratch_folder_whose_process_was_killed_goes_when_the_next_one_comes(
     assert list(tmp_path.iterdir()) == [new.path] and not left.exists()
 
 
+def killed_in(call, tmp_path, monkeypatch):
+    """Make a scratch folder in a process that is killed in the middle of it."""
+    if (child := os.fork()) == 0:
+        owner, name = call
+        monkeypatch.setattr(owner, name, lambda *_, **__: os.kill(os.getpid(), 9))
+        files.ScratchFolder(tmp_path, "kind-")
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("call", [(os, "open"), (files.fcntl, "flock"), (files.Path, "rename")])
+def test_what_a_process_left_that_was_killed_while_it_made_its_folder_goes_later(tmp_path, monkeypatch, call):
+    killed_in(call, tmp_path, monkeypatch)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".kind-")
+    first = files.ScratchFolder(tmp_path, "kind-")
+    assert left.exists()  # its maker could be about to lock it
+    os.utime(left, (0, 0))
+    second = files.ScratchFolder(tmp_path, "kind-")
+    assert sorted(tmp_path.iterdir()) == sorted([first.path, second.path])
+
+
+def test_a_folder_that_another_took_for_abandoned_while_it_was_made_is_made_again(tmp_path, monkeypatch):
+    made, mkdtemp = [], files.tempfile.mkdtemp
+
+    def swept(**arguments):
+        made.append(mkdtemp(**arguments))
+        if len(made) == 1:
+            os.rmdir(made[0])
+        return made[-1]
+
+    monkeypatch.setattr(files.tempfile, "mkdtemp", swept)
+    scratch = files.ScratchFolder(tmp_path, "kind-")
+    assert len(made) == 2 and list(tmp_path.iterdir()) == [scratch.path]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "huge"])
+def test_what_is_no_regular_file_is_not_read(tmp_path, kind):
+    path = tmp_path / "file"
+    if kind == "link":
+        (tmp_path / "other").write_bytes(b"other")
+        path.symlink_to("other")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        with path.open("wb") as file:
+            file.truncate(files.MOST_BYTES + 1)
+    with pytest.raises(OSError):
+        files.read_regular(path)
+
+
 def test_a_folder_is_replaced_when_its_block_ends_well_and_else_kept(tmp_path):
     target = tmp_path / "target"
     for name in ("first", "second"):

@@ -7,14 +7,17 @@ from collections.abc import Collection, Iterator, Mapping
 
 from arpo_verl.errors import ActionParseError
 
+MAX_ARGUMENTS = 16
+"""Most arguments of a call: four times what any action has."""
+
 # What stands before the last dot is left aside: `pyautogui.click(...)`.
 _NAME = re.compile(r"(?:[A-Za-z_]\w{0,39}\.){0,3}([A-Za-z_]\w{0,39})", re.ASCII)
 _KEY = re.compile(r"([A-Za-z_]\w{0,39})[ \t\n]*=", re.ASCII)
 _NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,9})?", re.ASCII)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "'": "'", '"': '"', "\\": "\\"}
 
-# Where a quote may close a string: models forget to escape quotes within `content`.
-_SIGN = re.compile(r"[ \t\n]*[,)]")
+# Where a string may end: models forget to escape quotes within `content`, so only a quote before one of these signs.
+_STOPS = {quote: re.compile(rf"[\\\n]|{quote}(?=[ \t\n]*[,)])") for quote in "'\""}
 _CALL_ENDS = re.compile(r"[ \t\n]*(?:,[ \t\n]*)?\)[ \t]*(?:\n|\Z)")
 _COMMENT = re.compile(r"[ \t]*(?:,[ \t]*)?\)[ \t]*#")
 _ANY_KEY = re.compile(r"[ \t\n]*,[ \t\n]*[A-Za-z_]\w{0,39}[ \t]*=", re.ASCII)
@@ -76,6 +79,8 @@ class CallScanner:
             match = _KEY.match(text, position)
             key, position = (match[1], match.end()) if match else (str(len(arguments)), position)
             value, position = self._read_value(text, _skip_space(text, position), key)
+            if len(arguments) == MAX_ARGUMENTS:
+                raise ActionParseError(f"an action must have at most {MAX_ARGUMENTS} arguments, got more")
             arguments[key] = value  # of two with one name the last counts, as in OSWorld's runner
             position = _skip_space(text, position)
             if text.startswith(",", position):
@@ -101,9 +106,8 @@ class CallScanner:
         quote = text[position]
         start = position = position + 1
         pieces: list[str] = []
-        stop = re.compile(rf"[\\\n{quote}]")
         ends_line: bool | None = None
-        while (match := stop.search(text, position)) is not None:
+        while (match := _STOPS[quote].search(text, position)) is not None:
             pieces.append(text[position : match.start()])
             position = match.end()
             if match.group() == "\n":
@@ -112,8 +116,6 @@ class CallScanner:
                 escaped = _ESCAPES.get(text[position : position + 1])
                 pieces.append("\\" if escaped is None else escaped)
                 position += escaped is not None
-            elif _SIGN.match(text, position) is None:
-                pieces.append(quote)
             elif self._closes(text, position, key):
                 break
             elif _COMMENT.match(text, position):
@@ -134,7 +136,8 @@ class CallScanner:
     def _closes(self, text: str, position: int, key: str) -> bool:
         """Whether the call goes on or ends behind a quote; within free text only by the grammar's own names."""
         next_key = self._known_key if key == self._free_text else _ANY_KEY
-        return any(pattern.match(text, position) for pattern in (_CALL_ENDS, next_key, self._call_follows))
+        closing = _CALL_ENDS.match(text, position) or next_key.match(text, position)
+        return (closing or self._call_follows.match(text, position)) is not None
 
 
 def _closes_line(text: str, position: int, quote: str) -> bool:
@@ -167,4 +170,5 @@ def _skip_space(text: str, position: int) -> int:
 
 def excerpt(text: str) -> str:
     """A short quotation of what came, for messages."""
-    return repr(text if len(text) <= 60 else text[:60] + "...") if text else "the end"
+    shown = repr(text if len(text) <= 60 else text[:60] + "...") if text else "the end"
+    return shown if len(shown) <= 120 else shown[:120] + "..."  # of signs that are written as `\\U0001d4b3`

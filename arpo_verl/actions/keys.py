@@ -85,6 +85,10 @@ _ALIASES = {
 }
 
 
+MAX_KEYS_CHARS = 1000
+"""Longest text that names keys: many more than are on a keyboard; reading costs more than a microsecond a character."""
+
+
 def parse_keys(text: str) -> tuple[str, ...]:
     """Split `ctrl c`, `ctrl+c`, `ctrl + c` or `Ctrl-C` into canonical key names.
 
@@ -92,8 +96,10 @@ def parse_keys(text: str) -> tuple[str, ...]:
     keys: `page down`, but `alt left`.
 
     Raises:
-        ActionParseError: no key, or one that does not exist.
+        ActionParseError: no key, one that does not exist, or text that is far too long.
     """
+    if len(text) > MAX_KEYS_CHARS:
+        raise ActionParseError(f"hotkey must name keys in at most {MAX_KEYS_CHARS} characters, got {len(text)}")
     keys: list[str] = []
     words = text.split()[::-1]
     while words:

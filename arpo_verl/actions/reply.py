@@ -6,12 +6,13 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from arpo_verl.actions.pyautogui import duration_s, to_code
+from arpo_verl.actions.pyautogui import CALL_S, CHARACTER_S, duration_s, to_code
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import Action, Fail, Finish, Point, Size, TypeText
 
-MAX_REPLY_CHARS = 100_000
-"""Longest reply that is parsed: far beyond any model's reply (8192 tokens); bounds the work on hostile text."""
+MAX_REPLY_CHARS = 40_000
+"""Longest reply that is parsed: 8,192 tokens of prose are some 36,000. It bounds the work on hostile text, of whatever
+kind, to 50 ms (`tests/test_scanners.py`)."""
 
 MAX_ACTIONS = 8
 """Most actions in one reply: more would hold a desktop for minutes within one counted step."""
@@ -76,14 +77,20 @@ def checked(action: Action) -> Action:
     if isinstance(action, (Finish, Fail)):
         return action
     if isinstance(action, TypeText):
+        # At least so long: what is far too much is refused before its code is written.
+        typed, pressed = len(action.text), action.text.count("\n") + action.text.count("<")
+        _check_duration(typed * CHARACTER_S + pressed * CALL_S)
         # Control characters have no key and no place in a text; JSON can spell half of a surrogate pair.
         for character in action.text:
             if unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\r\t":
                 raise ActionParseError(f"typed text must be characters that can be typed, got {ascii(character)}")
-    needed_s = duration_s(to_code(action))
+    _check_duration(duration_s(to_code(action)))
+    return action
+
+
+def _check_duration(needed_s: float) -> None:
     if needed_s > MAX_INPUT_S:
         raise ActionParseError(f"an action must take at most {MAX_INPUT_S:g} s, got one of {needed_s:.0f} s; type less")
-    return action
 
 
 def check_length(text: str) -> None:

@@ -137,8 +137,10 @@ def _split_thought(text: str) -> tuple[str, int]:
     if last < 0:
         raise ActionParseError(f"a reply must have 'Action:' before its action, got {excerpt(text)}")
     begin = max((match.start() for match in _THOUGHT_LINE.finditer(text, 0, last)), default=0)
-    labels = list(_ACTION_LINE.finditer(text, begin))
-    start, end = (labels[0].start(), labels[-1].end()) if labels else (last, last + len("Action:"))
+    first, end = _ACTION_LINE.search(text, begin), last + len("Action:")
+    start = last if first is None else first.start()
+    for label in _ACTION_LINE.finditer(text, begin):
+        end = label.end()
     return text[begin:start].strip().removeprefix("Thought:").strip(), end
 
 

@@ -71,7 +71,7 @@ def id_of_row(row: Mapping[str, Any]) -> EpisodeId:
 
 def folder_of(id: EpisodeId, task_id: str) -> Path:
     """An episode's folder, relative to the trajectory directory; from names that may hold anything."""
-    names = (re.sub(r"[^\w.-]", "_", name)[:80] for name in (task_id, id.uid))
+    names = (re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:80] for name in (task_id, id.uid))
     # A leading dot would say that the episode is still being played.
     return Path(step_folder(id.step)) / (re.sub(r"^\.", "_", "__".join(names)) + f"_{id.session}")
 

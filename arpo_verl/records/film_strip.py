@@ -15,6 +15,7 @@ _MARK, _MARK_EDGE = "#d1242f", "#ffffff"
 _MARK_RADIUS = 7
 _FONT_PX, _LINE_PX, _CAPTION_LINES = 12, 15, 4
 _GAP_PX = 8
+_TALLEST = 4
 # Of the bundled font, on average; a line that is longer is cut at the frame's edge.
 _CHARACTER_PX = 6
 
@@ -34,7 +35,10 @@ def thumbnail(frame: Frame, width: int) -> Image.Image:
     """The screenshot at this width with its marks; a grey area where it is missing or is no image."""
     try:
         with Image.open(io.BytesIO(frame.screenshot or b"")) as image:
-            small = image.convert("RGB").resize((width, max(1, round(width * image.height / image.width))))
+            height = max(1, round(width * image.height / image.width))
+            if height > _TALLEST * width:
+                raise ValueError(f"no screen is {image.width}x{image.height}")
+            small = image.convert("RGB").resize((width, height))
             scale = width / image.width
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError):
         return Image.new("RGB", (width, round(width * 3 / 4)), _MISSING)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from arpo_verl.files import open_regular, read_regular
+
 _LARGEST = 1e100
 """Of numbers that were written: nothing that a run measures comes near, and sums of them stay finite."""
 
@@ -29,10 +31,10 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is no regular file.
         ValueError: it holds something else.
     """
-    content = parse_json(path.read_bytes())
+    content = parse_json(read_regular(path))
     if not isinstance(content, dict):
         raise ValueError(f"must hold an object, got a {type(content).__name__}")
     return content
@@ -87,7 +89,7 @@ class GrowingFile:
         try:
             if self._is_read(self.path.stat()):
                 return []
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 return self._read(file, forget)
         except OSError:  # not written yet, or taken away: what was read stands
             return []

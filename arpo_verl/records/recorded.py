@@ -10,6 +10,7 @@ from typing import Any
 from PIL import Image
 
 from arpo_verl.errors import ReplayError
+from arpo_verl.files import read_regular
 from arpo_verl.records.json_files import parse_json
 from arpo_verl.records.layout import EPISODE_FILE, HIDDEN, TOKENS_FILE, read_episode
 from arpo_verl.rollout.sequence import Generated
@@ -85,7 +86,7 @@ def _read_folder(folder: Path) -> Iterator[RecordedEpisode]:
 
 def _read_recorded(folder: Path) -> RecordedEpisode:
     values, tokens = read_episode(folder), folder / TOKENS_FILE
-    replies = parse_json(tokens.read_bytes()) if tokens.exists() else []
+    replies = parse_json(read_regular(tokens)) if tokens.exists() else []
     has_size = values.get("image_size") is not None
     return RecordedEpisode(
         source=str(folder),
@@ -107,7 +108,7 @@ def _read_recorded(folder: Path) -> RecordedEpisode:
 
 def _screenshots(folder: Path, names: list[str]) -> tuple[bytes, ...]:
     paths = [folder / name for name in names]
-    return tuple(path.read_bytes() for path in paths) if all(path.exists() for path in paths) else ()
+    return tuple(read_regular(path) for path in paths) if all(path.exists() for path in paths) else ()
 
 
 def _tuple(values: list[float] | None) -> tuple[float, ...] | None:

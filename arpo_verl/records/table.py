@@ -37,7 +37,13 @@ def data_frame(columns: Mapping[str, Sequence[Any]], index: Sequence[int] | None
         import pandas
     except ImportError as error:
         raise MissingDependencyError("to_pandas() needs pandas; pip install pandas") from error
-    return pandas.DataFrame(dict(columns), index=None if index is None else list(index))
+    tellable = {name: [_tellable(value) for value in values] for name, values in columns.items()}
+    return pandas.DataFrame(tellable, index=None if index is None else list(index))
+
+
+def _tellable(value: Any) -> Any:
+    """The value; of text, half of a surrogate pair, which JSON can spell and no column holds, as its escape."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _records(value: Any) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,9 +99,13 @@ def _write_episodes(run: Run, snapshot: Snapshot, target: Path, screenshots: dic
         try:
             document = episode_document(run, snapshot, episode_id)
             sizes = [_copy(path, target / "shots" / episode_id / path.name) for path in paths]
+            _write_document(target, f"api/episode/{episode_id}", document)
         except (KeyError, FileNotFoundError):  # taken away since the snapshot: the page says that it is not here
             continue
-        _write_document(target, f"api/episode/{episode_id}", document)
+        except OSError as error:  # a folder of somebody else's making, whose name leaves no room for a suffix
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            continue
         yield sum(sizes)
 
 

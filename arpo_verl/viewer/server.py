@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
-import stat
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -14,6 +11,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from arpo_verl.files import read_regular
 from arpo_verl.records.json_files import dump_json
 from arpo_verl.records.layout import SCREENSHOT_NAME
 from arpo_verl.records.run import Run
@@ -98,28 +96,12 @@ def _add_screenshots(app: FastAPI, run: Run) -> None:
         try:
             if kind is None:
                 raise KeyError(file)
-            content = _read_no_link(run.folder(f"{step}/{name}") / file)
+            content = read_regular(run.folder(f"{step}/{name}") / file)
         except (KeyError, OSError) as error:
             raise HTTPException(404, f"this run has no screenshot {file} of {step}/{name}") from error
         # A finished episode's does not change; the page asks for a running one's under another address each time.
         headers = {"Cache-Control": "private, max-age=600"}
         return Response(content, media_type=_MEDIA_TYPES[kind[1]], headers=headers)
-
-
-def _read_no_link(path: Path) -> bytes:
-    """Read a regular file; a link could lead out of the run.
-
-    Raises:
-        OSError: it is not there, or no regular file.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise FileNotFoundError(f"{path} is no regular file")
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(descriptor)
 
 
 def _json(request: Request, document: dict[str, Any]) -> Response:

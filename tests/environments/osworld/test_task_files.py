@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ import pytest
 from arpo_verl.environments.osworld import downloads
 from arpo_verl.environments.osworld.downloads import DownloadStore, downloads_of
 from arpo_verl.environments.osworld.task_files import TaskFiles
-from arpo_verl.errors import DesktopSetupError
+from arpo_verl.errors import DesktopSetupError, TaskError
 from arpo_verl.types import Task
 
 BODY = b"".join(b"line %d\n" % number for number in range(16_000))
@@ -238,3 +239,14 @@ def test_osworlds_client_finds_what_was_fetched_and_fetches_nothing_itself(serve
     finally:
         environment.close()
     assert server.requests == {"/in": 1, "/gold": 1}
+
+
+@pytest.mark.parametrize("task_id", ["../x", "..", ".", "", "a/b", "/etc"])
+def test_a_task_whose_id_leads_out_of_the_desktops_folder_is_refused(tmp_path, monkeypatch, task_id):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    files = TaskFiles(tmp_path / "store", "desktop-0")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(TaskError, match="must be a name that a folder may have"):
+        files.begin(Task(task_id, "x", {}))
+    assert sorted(tmp_path.rglob("*")) == before
+    files.remove()

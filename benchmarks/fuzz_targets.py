@@ -1,0 +1,296 @@
+"""What is done with a model's text, each with the check that nothing came of it but data.
+
+A target takes any text, and raises `AssertionError` where a promise is broken. `benchmarks/fuzz.py` runs them under a
+coverage-guided fuzzer, `tests/test_hostile_text.py` under hypothesis.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import functools
+import importlib.util
+import io
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from arpo_verl.actions.grammars import GRAMMARS
+from arpo_verl.actions.keys import KEY_NAMES, format_keys, parse_keys
+from arpo_verl.actions.pyautogui import duration_s, to_code
+from arpo_verl.actions.reply import MAX_ACTIONS, MAX_INPUT_S, MAX_REPLY_CHARS
+from arpo_verl.errors import ActionParseError
+from arpo_verl.records.documents import EpisodeRecord
+from arpo_verl.records.json_files import dump_json, parse_json
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.episode import Episode, play
+from arpo_verl.rollout.prompts import prompt_of
+from arpo_verl.rollout.scoring import Score
+from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
+from arpo_verl.types import (
+    Action,
+    Click,
+    Drag,
+    Evaluation,
+    Fail,
+    Finish,
+    Hotkey,
+    Move,
+    Observation,
+    Scroll,
+    Size,
+    StopReason,
+    Task,
+    TypeText,
+    Wait,
+)
+
+IMAGE, SCREEN = Size(364, 252), Size(640, 480)
+MESSAGE_CHARS = 500
+"""Longest message of a refusal: it may end up in a record of every episode."""
+NAME_BYTES = 255
+"""Longest name of a file on Linux's file systems (NAME_MAX)."""
+
+Call = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+_CALLS = {
+    *(f"pyautogui.{name}" for name in ("click", "moveTo", "dragTo", "hotkey", "press", "write", "scroll", "hscroll")),
+    "time.sleep",
+    "__import__('pyperclip').copy",
+}
+
+
+# --- Code ------------------------------------------------------------------------------------------------------------
+
+
+def calls_in(code: str) -> list[Call]:
+    """The calls that code makes: its statements must be these alone, by name, with literals for arguments."""
+    calls = []
+    for statement in ast.parse(code).body:
+        assert isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call), ast.dump(statement)[:200]
+        name = ast.unparse(statement.value.func)
+        assert name in _CALLS, name
+        keywords = {keyword.arg or "**": ast.literal_eval(keyword.value) for keyword in statement.value.keywords}
+        calls.append((name, tuple(ast.literal_eval(argument) for argument in statement.value.args), keywords))
+    return calls
+
+
+@functools.cache
+def clients_source(file: str, name: str) -> ast.AST | None:
+    """A function or class of OSWorld's client, out of its source, since importing it takes seconds; None where it is
+    not installed."""
+    spec = importlib.util.find_spec("desktop_env")
+    if spec is None or spec.origin is None:
+        return None
+    tree = ast.parse(Path(spec.origin).parent.joinpath(file).read_text(encoding="utf-8"))
+    return next(node for node in tree.body if getattr(node, "name", "") == name)
+
+
+@functools.cache
+def clients_rewriting() -> Callable[[str], str]:
+    """What OSWorld's client does to every command before the guest runs it: its regular expressions, its imports in
+    front. Nothing where it is not installed."""
+    function = clients_source("desktop_env.py", "_fix_pyautogui_less_than_bug")
+    controller = clients_source("controllers/python.py", "PythonController")
+    if function is None or controller is None:
+        return lambda code: code
+    names: dict[str, Any] = {"re": re}
+    exec(compile(ast.Module([function], []), "desktop_env.py", "exec"), names)  # the client's own, as it would run
+    prefixes = [node.value for node in ast.walk(controller) if isinstance(node, ast.Constant)]
+    prefix: str = next(value for value in prefixes if isinstance(value, str) and value.endswith("{command}"))
+    return lambda code: prefix.format(command=names["_fix_pyautogui_less_than_bug"](code))
+
+
+def typed_by(calls: list[Call]) -> str:
+    """The text that a US keyboard has typed after these calls."""
+    text = clipboard = ""
+    for name, arguments, _ in calls:
+        if name.endswith(".write"):
+            text += arguments[0]
+        elif name.endswith(".copy"):
+            clipboard = arguments[0]
+        elif name.endswith(".press"):
+            assert arguments == ("enter",)
+            text += "\n"
+        elif name.endswith(".hotkey"):
+            text += {("shift", ","): "<", ("ctrl", "v"): clipboard}[arguments]
+    return text
+
+
+def check_code(action: Action) -> None:
+    """An action's code is what it is, and stays so when OSWorld's client has rewritten it."""
+    code = to_code(action)
+    assert code.isascii()
+    calls = calls_in(code)
+    sent = ast.parse(clients_rewriting()(code)).body
+    assert "\n".join(map(ast.unparse, sent)).endswith(ast.unparse(ast.parse(code)))
+    assert len(sent) - len(calls) in (0, 3)  # with the client's own: two imports and one setting
+    match action:
+        case TypeText(text=text):
+            assert typed_by(calls) == text.replace("\r\n", "\n").replace("\r", "\n")
+        case Hotkey(keys=keys):
+            pressed = tuple(key for name in keys for key in (("shift", ",") if name == "<" else (name,)))
+            assert calls == [("pyautogui.hotkey", pressed, {})]
+        case Click() | Move() | Drag() | Scroll() | Wait():
+            strings = [value for _, positional, named in calls for value in (*positional, *named.values())]
+            assert not [s for s in strings if isinstance(s, str) and s not in ("left", "right", "middle")]
+
+
+# --- Replies ---------------------------------------------------------------------------------------------------------
+
+
+def check_reply(grammar: str, text: str) -> None:
+    """A reply is refused with a short reason, or it is a few actions on the screen, which are written as they are."""
+    try:
+        reply = GRAMMARS[grammar].parse(text, IMAGE, SCREEN)
+    except ActionParseError as error:
+        assert len(str(error)) < MESSAGE_CHARS
+        return
+    assert len(text) <= MAX_REPLY_CHARS and 0 < len(reply.actions) <= MAX_ACTIONS
+    for action in reply.actions:
+        for name in ("point", "start", "end"):
+            point = getattr(action, name, None)
+            assert point is None or (0 <= point.x < SCREEN.width and 0 <= point.y < SCREEN.height)
+        if isinstance(action, Hotkey):
+            assert set(action.keys) <= KEY_NAMES
+        if not isinstance(action, (Finish, Fail)):
+            assert duration_s(to_code(action)) <= MAX_INPUT_S
+            check_code(action)
+    try:
+        written = GRAMMARS[grammar].format(reply, IMAGE, SCREEN)
+    except ActionParseError:
+        return  # read, but not written by us: a middle click, a thought with the grammar's own tags
+    again = GRAMMARS[grammar].parse(written, IMAGE, SCREEN)
+    # Points may lie between the pixels that the written form has; everything else is the same.
+    assert list(map(_without_points, again.actions)) == list(map(_without_points, reply.actions)), written
+
+
+def _without_points(action: Action) -> str:
+    return re.sub(r"Point\(x=\d+, y=\d+\)", "Point", repr(action))
+
+
+def check_keys(text: str) -> None:
+    """Names of keys are known ones, and read back as they were."""
+    try:
+        keys = parse_keys(text)
+    except ActionParseError as error:
+        assert len(str(error)) < MESSAGE_CHARS
+        return
+    assert keys and set(keys) <= KEY_NAMES
+    check_code(Hotkey(keys))
+    assert parse_keys(format_keys(keys)) == keys
+
+
+def check_typed(text: str) -> None:
+    """Any text is typed as it is, whether or not a grammar would let it through."""
+    check_code(TypeText(text))
+
+
+# --- Episodes --------------------------------------------------------------------------------------------------------
+
+
+class _Desktop:
+    """Shows a grey screen, whatever is done to it."""
+
+    def __init__(self) -> None:
+        stream = io.BytesIO()
+        Image.new("RGB", SCREEN, "grey").save(stream, "PNG")
+        self._observation = Observation(stream.getvalue())
+
+    async def reset(self, task: Task) -> Observation:
+        return self._observation
+
+    async def step(self, action: Action) -> Observation:
+        return self._observation
+
+    async def evaluate(self) -> Evaluation:
+        return Evaluation(0.0)
+
+
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
+
+
+@functools.cache
+def _screen() -> tuple[_Desktop, Image.Image]:
+    return _Desktop(), Image.new("RGB", SCREEN)
+
+
+def check_episode(text: str) -> None:
+    """Replies are played to an end and recorded, and what is recorded is JSON that says the same.
+
+    The text up to the first zero byte names grammar and task, each one after it is a reply.
+    """
+    name, *replies = text.split("\0")
+    grammar = list(GRAMMARS)[len(name) % len(GRAMMARS)]
+    desktop, image = _screen()
+
+    async def decode(observation: Observation) -> Image.Image:
+        return image
+
+    config = GuiAgentConfig(max_steps=3, max_screenshots=None, prompt=prompt_of(grammar), grammar=grammar)
+    conversation = ScriptedConversation(replies_of(replies or [""]), IMAGE)
+    task = Task(name, name, {})
+    episode = _loop().run_until_complete(play(task, desktop, conversation, config, decode=decode))
+    assert 1 <= len(episode.turns) <= 3
+    assert episode.format_error == (not episode.turns[-1].actions)
+    if episode.stop_reason is StopReason.FINISHED:
+        assert any(isinstance(action, Finish) for action in episode.turns[-1].actions)
+    check_record(episode, name)
+
+
+def check_record(episode: Episode, name: str) -> None:
+    """What is written of an episode reads back, from a folder whose name stays in its place."""
+    record = EpisodeRecord.of_row({"global_steps": 1, "uid": name, "session_id": 0}, episode, Score(0.0))
+    folder = record.folder
+    assert len(folder.parts) == 2 and folder.parts[0] == "step_000001" and not folder.name.startswith(".")
+    assert all(len(part.encode()) <= NAME_BYTES - 20 for part in folder.parts)  # a prefix and a suffix find room
+    content = json.loads(json.dumps(record.content))
+    assert parse_json(dump_json(record.content)) == content
+    said = [(turn["text"], turn["parse_error"]) for turn in content["turns"]]
+    assert said == [(turn.text, turn.parse_error) for turn in episode.turns]
+
+
+TARGETS: Mapping[str, Callable[[str], None]] = {
+    **{name: functools.partial(check_reply, name) for name in GRAMMARS},
+    "keys": check_keys,
+    "typed": check_typed,
+    "episode": check_episode,
+}
+
+# Whatever is not text of a model's own: what the fuzzer and hypothesis begin with and put together.
+SNIPPETS = (
+    "Thought: t\nAction: click(start_box='<|box_start|>(182,126)<|box_end|>')",
+    "Action: type(content='it\\'s \"x\" < y\\n')\n\nhotkey(key='ctrl shift t')",
+    "Action: drag(start_box='(1,2,3,4)', end_box='<point>5 6</point>')\nscroll(point='(1,2)', direction='down')",
+    "Action: finished(content='42')",
+    "pyautogui.press('<')",
+    "pyautogui.typewrite('a<b')",
+    'pyautogui.typewrite("\\u003c")',
+    "'); __import__('os').system('true') #",
+    "a\n\u00e9 < \u65e5\u672c pyautogui.typewrite('<')\r\n\u2028",
+    *(
+        f'<tool_call>\n{{"name": "computer_use", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+        for arguments in (
+            {"action": "left_click", "coordinate": [182, 126]},
+            {"action": "type", "text": "x < y '\"\\\n"},
+            {"action": "key", "keys": ["ctrl+shift", "<"]},
+            {"action": "scroll", "pixels": -3.5, "coordinate": [1, 1]},
+            {"action": "terminate", "status": "failure"},
+        )
+    ),
+    "ctrl+shift+t",
+    "page down ctrl--",
+)
+
+WORDS = (
+    *("Action:", "Thought:", "click(", "type(", "content='", "start_box='", "')", "\\'", "\\n", "<point>", "</point>"),
+    *("<|box_start|>", "(1,2)", "<tool_call>", "</tool_call>", "</think>", '{"name": "computer_use", "arguments": {'),
+    *('"action": "', '"text": "', '"keys": ["', '"coordinate": [1, 2]', "}}", "\u2697", "\\ud800", "\\u003c", "1e999"),
+    *("pyautogui.", "typewrite(", "press(", "hotkey(", "'<'", "ctrl", "+", "-", "<", "'", '"', "\\", "\n", "\0", "#"),
+)
