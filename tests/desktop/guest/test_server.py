@@ -46,7 +46,7 @@ def test_file_with_holes_is_served_without_being_read_into_memory(desktop):
         peak = int(desktop.sh("grep VmHWM /proc/$PPID/status").split()[1])  # of the guest server, which runs this line
         assert len(next(answer.iter_content(1 << 20))) == 1 << 20
     assert peak < 200 << 10
-    assert desktop.controller.get_file("~/.bashrc") == desktop.sh("cat ~/.bashrc").encode()
+    assert desktop.controller.get_file("~/.bashrc").decode().strip() == desktop.sh("cat ~/.bashrc")
 
 
 def _server(desktop):
