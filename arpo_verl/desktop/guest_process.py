@@ -27,7 +27,7 @@ START_TIMEOUT_S = 60.0
 EXIT_TIMEOUT_S = 5.0
 _MAX_PACKET = 65536
 
-_USER_NAMESPACES = (
+USER_NAMESPACES = (
     "this machine does not let us make the desktop's sandbox. Not as root, bubblewrap needs user namespaces: as root "
     "set `sysctl -w kernel.unprivileged_userns_clone=1` (Debian), "
     "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu 23.10 and newer) or "
@@ -170,7 +170,7 @@ class GuestProcess:
 
 def _failure(words: str) -> DesktopBootError:
     refused = ("namespace", "uid map", "Operation not permitted", "Permission denied", "setresuid")
-    hint = f"; {_USER_NAMESPACES}" if "bwrap:" in words and any(sign in words for sign in refused) else ""
+    hint = f"; {USER_NAMESPACES}" if "bwrap:" in words and any(sign in words for sign in refused) else ""
     return DesktopBootError(f"the desktop's sandbox ended{words}{hint}")
 
 

@@ -35,7 +35,7 @@ class Relay:
             send_to_guest: called with a guest port and a descriptor to hand over; raises OSError if it cannot.
         """
         self._send = send_to_guest
-        self._loop = _loop()
+        self._loop = event_loop()
         self._open: set[asyncio.Transport] = set()
         self._servers: list[asyncio.Server] = []
         self.connections = 0
@@ -180,7 +180,7 @@ _lock = threading.Lock()
 _running: tuple[int, asyncio.AbstractEventLoop] | None = None
 
 
-def _loop() -> asyncio.AbstractEventLoop:
+def event_loop() -> asyncio.AbstractEventLoop:
     """This process's loop, in a thread of its own; a fork starts anew."""
     global _running
     with _lock:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from arpo_verl.config import check_fields, number, require, text, whole
+from arpo_verl.config import check_fields, number, require, text, truth, whole
 from arpo_verl.environments.providers import INDEX, OS_TYPES, PROVIDERS, Provider
 from arpo_verl.types import Size
 
@@ -18,6 +19,8 @@ OSWORLD_PROVIDERS = tuple(PROVIDERS)
 OSWORLD_SCREEN = Size(1920, 1080)
 # What the Docker provider itself hands to `containers.run`.
 _DOCKER_OWN_OPTIONS = ("detach", "ports", "volumes")
+
+_HOST = re.compile(r"[\w-]+(\.[\w-]+)+", re.ASCII)
 
 _Seconds = Annotated[float, number(lambda x: x >= 0, "0 or more seconds")]
 _PositiveSeconds = Annotated[float, number(lambda x: x > 0, "more than 0 seconds")]
@@ -122,6 +125,16 @@ class EnvironmentConfig:
     step_timeout_s: _PositiveSeconds = 120.0
     """The client itself gives an action 90 s."""
     evaluate_timeout_s: _PositiveSeconds = 300.0
+    evaluator_memory_gib: Annotated[float, number(lambda x: x >= 0.25, "0.25 GiB or more")] = 4.0
+    """GiB that each process of an evaluation may take beside what OSWorld's client takes: a metric that reads a
+    document or an image takes some hundred MB, one that reads text in images 2 GB. What the policy made and a metric
+    cannot read within it scores 0."""
+    evaluator_hosts: Sequence[str] = ()
+    """Names of the internet that evaluators may ask, by HTTPS: `[ipapi.co]` for tasks whose dates depend on where the
+    machine is. None by default; tasks that need one are refused."""
+    evaluator_runs_policy_code: Annotated[bool, truth()] = False
+    """Whether a metric may import what the policy wrote (`check_python_file_by_test_suite`). It still reaches nothing
+    outside of its evaluation's sandbox, but it can give itself any score."""
     lease_idle_timeout_s: _PositiveSeconds = 3600.0
     """A desktop whose holder has not used it for so long is taken back: its rollout process died."""
     max_boot_failures: Annotated[int, whole(1)] = 8
@@ -150,6 +163,10 @@ class EnvironmentConfig:
             object.__setattr__(self, name, dict(getattr(self, name)))
         check_fields(self, "environment")
         self._check_provider()
+        hosts = self.evaluator_hosts
+        ok = isinstance(hosts, (list, tuple)) and all(isinstance(h, str) and _HOST.fullmatch(h) for h in hosts)
+        require(ok, "environment.evaluator_hosts", "a list of host names", hosts)
+        object.__setattr__(self, "evaluator_hosts", tuple(hosts))
         ok = self.host_resource is None or isinstance(self.host_resource, str)
         require(ok, "environment.host_resource", "the beginning of Ray resources' names", self.host_resource)
         for name, amount in self.worker_resources.items():

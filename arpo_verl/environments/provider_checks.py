@@ -51,6 +51,19 @@ def check_provider(config: EnvironmentConfig, index: int = 0) -> None:
         _check_engine()
 
 
+def require_bubblewrap() -> None:
+    """Check that verdicts can be given in a sandbox here.
+
+    Raises:
+        MissingDependencyError: bubblewrap is not installed.
+    """
+    if shutil.which("bwrap") is None:
+        raise MissingDependencyError(
+            "OSWorld's evaluators read what a policy made, so they run in a sandbox, which needs bubblewrap where "
+            "desktops are hosted; run: apt-get install -y --no-install-recommends bubblewrap"
+        )
+
+
 def client_options(config: EnvironmentConfig, index: int) -> dict[str, Any]:
     """`DesktopEnv`'s arguments that say which machine: provider_name, region, path_to_vm, snapshot_name."""
     region = config.region
@@ -105,7 +118,8 @@ def _load_dotenv() -> None:
 
 def _check_installed(name: str, provider: Provider) -> None:
     packages = {pip for module, pip in provider.packages.items() if not _importable(module)}
-    programs = [program for program in provider.programs if shutil.which(program) is None]
+    # Its evaluators run in bubblewrap, whatever the provider.
+    programs = [program for program in (*provider.programs, "bwrap") if shutil.which(program) is None]
     remedies = []
     if packages:
         remedies.append(f"the Python packages that `pip install {' '.join(sorted(packages))}` brings")

@@ -149,6 +149,8 @@ desktop_env.controllers.setup
 desktop_env.desktop_env
     DesktopEnv
     create_vm_manager_and_provider(provider_name, region, use_proxy)
+desktop_env.evaluators.metrics.basic_os
+desktop_env.evaluators.metrics.vscode
 desktop_env.providers.aws.manager
     IMAGE_ID_MAP: get items
 desktop_env.providers.azure.manager
@@ -163,6 +165,7 @@ _POSTPROCESS = "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ._agent_loop_
 _TRAINER = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
 _BUFFER = "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer"
 _PROVIDERS = "environments.osworld.provider_patches"
+_CLOSED = "environments.osworld.verdict.closed_ways"
 _REPLICA = "verl.workers.rollout.replica:RolloutReplica"
 
 # Beyond names: what upstream's code does. The module of ours that relies on it, the name, what its source says in this
@@ -397,6 +400,13 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         ("import signal", "signal.getsignal"),
     ),
     (_PROVIDERS, "desktop_env.providers.azure.manager", ("class AzureVMManager(",)),
+    # Names that we put into its modules
+    (_CLOSED, "desktop_env.evaluators.metrics.basic_os", ("apps = eval(apps_str)",)),
+    (
+        _CLOSED,
+        "desktop_env.evaluators.metrics.vscode",
+        ("import importlib.util", "importlib.util.spec_from_file_location("),
+    ),
     (
         _PROVIDERS,
         "desktop_env.providers.vmware.provider:VMwareProvider._execute_command",

@@ -18,10 +18,12 @@ from PIL import Image, UnidentifiedImageError
 from arpo_verl.actions.pyautogui import to_code
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
-from arpo_verl.environments.osworld.evaluation import evaluate
 from arpo_verl.environments.osworld.guest_http import clear_exchanges
 from arpo_verl.environments.osworld.provider_patches import remove_leftovers, why_gone
 from arpo_verl.environments.osworld.task_files import TaskFiles, default_store
+from arpo_verl.environments.osworld.verdict.box import desktop_cause
+from arpo_verl.environments.osworld.verdict.judge import Judge
+from arpo_verl.environments.osworld.verdict.judge_host import this_process_host
 from arpo_verl.environments.provider_checks import check_provider, client_options, desktop_index
 from arpo_verl.errors import (
     ConfigError,
@@ -65,6 +67,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         self._clean = False
         self._closed = threading.Event()
         self._may_have_leftovers = False
+        self._judge = Judge(config, name)
 
     def prepare(self) -> None:
         with _named(DesktopBootError, f"{self._name} did not boot"):
@@ -112,7 +115,7 @@ class OSWorldEnvironment(DesktopEnvironment):
             raise DesktopLostError(f"{self._name} was gone before its task was judged")
         time.sleep(self._config.evaluate_pause_s)
         with _named(EvaluatorError, f"{self._name}: the evaluator of task {self._task.task_id} failed"):
-            verdict = evaluate(client, self._name)
+            verdict = self._judge(client, self._task)
             self._check_machine(client)
             return verdict
 
@@ -121,6 +124,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         self._closed.set()
         client, provider = self._client, self._provider
         try:
+            self._judge.close()
             if client is not None:
                 client.close()
             elif provider is not None:
@@ -167,8 +171,10 @@ class OSWorldEnvironment(DesktopEnvironment):
             index = desktop_index(self._name)
             check_provider(config, index)  # before the client is imported: it looks at variables as it is
             options |= client_options(config, index)
+        judge_host = this_process_host()  # it imports the client too, meanwhile
         from arpo_verl.environments.osworld.client import Client
 
+        judge_host.await_ready()
         self._may_have_leftovers = True
         return Client(config, self._id, **options)
 
@@ -257,17 +263,7 @@ def _named(error_class: type[DesktopError], what: str) -> Iterator[None]:
     except Exception as error:
         if error_class is DesktopBootError and isinstance(error, (ConfigError, MissingDependencyError)):
             raise
-        inner = _desktop_cause(error)
+        inner = desktop_cause(error)
         if inner is not None:
             raise inner from error
         raise error_class(f"{what}: {type(error).__name__}: {error}") from error
-
-
-def _desktop_cause(error: BaseException) -> DesktopError | None:
-    """Our own error inside one of the client's: it wraps what a set-up step raises."""
-    cause = error.__cause__
-    while cause is not None:
-        if isinstance(cause, DesktopError):
-            return cause
-        cause = cause.__cause__
-    return None

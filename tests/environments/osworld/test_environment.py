@@ -15,6 +15,7 @@ pytest.importorskip("desktop_env")
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld.absent_results import judge_absent_results  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
+from arpo_verl.environments.osworld.evaluation import evaluate  # noqa: E402
 from arpo_verl.errors import (  # noqa: E402
     DesktopBootError,
     DesktopError,
@@ -42,6 +43,16 @@ def task(task_id="t", config=(), **evaluator):
 
 INFEASIBLE = task(func="infeasible")
 LAUNCH = {"type": "launch", "parameters": {"command": ["xterm"]}}
+
+
+class JudgedHere:
+    """Judges in this process, for a test that changes names in it."""
+
+    def __call__(self, client, task):
+        return evaluate(client, "desktop")
+
+    def close(self):
+        pass
 
 
 def png(size=SIZE, colour="white"):
@@ -321,6 +332,7 @@ def test_a_program_that_was_closed_scores_zero_and_one_that_hangs_gives_no_verdi
     environment = make()
     rules = {"type": "rule", "rules": {"type": "file_name", "file_name": "a.mp4"}}
     environment.reset(task(func="is_vlc_playing", result=VLC_PLAYING, expected=rules))
+    environment._judge = JudgedHere()
     port, send = environment._client.vlc_port, requests.request
 
     def no_vlc(method, url, **options):
@@ -339,6 +351,7 @@ def test_a_program_that_was_closed_scores_zero_and_one_that_hangs_gives_no_verdi
 def test_a_file_that_is_missing_on_this_host_is_a_fault_though_the_client_would_score_it(make, guest, monkeypatch):
     environment = make()
     environment.reset(task())
+    environment._judge = JudgedHere()
 
     def lost(env, config):
         raise FileNotFoundError("the host's own")

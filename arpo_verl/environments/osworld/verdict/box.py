@@ -1,0 +1,187 @@
+"""One evaluation: a fork of the zygote that shuts itself in, judges one desktop, says its verdict and is killed.
+
+What it is told comes from the worker, before it reads a byte of the desktop: the task, the files that the client has
+downloaded for it, how patient to be. From then on nothing in here is believed but what it says on its channel, and that
+only as far as `judge` checks it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.environments.osworld.verdict import isolation, messages
+from arpo_verl.environments.osworld.verdict.host_sandbox import SCRATCH
+from arpo_verl.errors import DesktopError
+
+GUEST_HOST = "127.0.0.1"
+SERVER_PORT, CHROMIUM_PORT, VNC_PORT, VLC_PORT = 5000, 9222, 8006, 8080
+GUEST_PORTS = (SERVER_PORT, CHROMIUM_PORT, VLC_PORT)
+"""Where a desktop is found in its box, whatever its address is: the ports of OSWorld's own machines."""
+PROXY_PORT = 3128
+"""Where the hosts are found that the recipe allows."""
+_PROXY_URL = f"http://{GUEST_HOST}:{PROXY_PORT}"
+CACHE, WORK = f"{SCRATCH}/cache", f"{SCRATCH}/work"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a box may take."""
+
+    memory_bytes: int
+    """Of each of its processes, beside what the client takes when it is imported."""
+    scratch_bytes: int
+    """To write to, beside the task's files."""
+    time_s: float
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a box is told."""
+
+    name: str
+    spec: Mapping[str, Any]
+    bounds: Mapping[str, Any]
+    client_options: Mapping[str, Any]
+    """`DesktopEnv`'s own."""
+    config: Mapping[str, Any]
+    """`EnvironmentConfig`'s that say how patient the client is."""
+    state: Mapping[str, Any]
+    """Attributes of the client that the episode has changed."""
+    files: tuple[tuple[str, int], ...] = ()
+    """Path below the client's folder and bytes of each file; their descriptors come after the request."""
+    reaches_hosts: bool = False
+    """Whether there is a proxy to the hosts that the recipe allows."""
+    runs_policy_code: bool = False
+    """Whether a metric may import what the policy wrote."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def warm_up() -> None:
+    """Import all that an evaluation needs, and close the ways from data to code."""
+    from arpo_verl.environments.osworld import client, evaluation  # noqa: F401
+    from arpo_verl.environments.osworld.verdict import closed_ways
+
+    closed_ways.close_all()
+
+
+def main(channel_fd: int, user_id: int | None) -> None:
+    """Judge as the channel says. Whatever happens ends in one last frame, or in this process's death."""
+    channel = socket.socket(fileno=channel_fd)
+    message = messages.receive(channel, messages.MAX_REQUEST_BYTES)
+    if message is None:
+        return
+    request = Request(**message)
+    bounds = Bounds(**request.bounds)
+    try:
+        _shut_in(channel, request, bounds, user_id)
+        answer = {"verdict": messages.encode_verdict(_judge(request, channel))}
+    except BaseException as error:
+        answer = {"fault": _fault(error)}
+    messages.send(channel, answer)
+
+
+def _shut_in(channel: socket.socket, request: Request, bounds: Bounds, user_id: int | None) -> None:
+    """Before the first byte of the desktop's: namespaces, ports; no privilege; then files and bounds."""
+    files = [(str(path), int(size)) for path, size in request.files]
+    isolation.enter_own_namespaces(bounds.scratch_bytes + sum(size for _, size in files), SCRATCH)
+    ports = [*GUEST_PORTS, *([PROXY_PORT] if request.reaches_hosts else [])]
+    listeners = [socket.create_server((GUEST_HOST, port)) for port in ports]
+    messages.send_descriptors(channel, [listener.fileno() for listener in listeners])
+    for listener in listeners:
+        listener.close()  # the worker has it: it alone accepts
+    isolation.drop_privileges(user_id)
+    os.umask(0o077)
+    for folder in (CACHE, WORK, os.environ["HOME"], os.environ["TMPDIR"]):
+        os.mkdir(folder)
+    for (path, _), source in zip(files, messages.receive_descriptors(channel, len(files)), strict=True):
+        _copy(source, f"{CACHE}/{path}")
+    os.chdir(WORK)
+    isolation.set_limits(bounds.memory_bytes, bounds.time_s, bounds.scratch_bytes)
+    if request.reaches_hosts:
+        os.environ.update(dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), _PROXY_URL))
+
+
+def _copy(source: int, target: str) -> None:
+    """A copy, since a metric may open its files for writing."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with open(source, "rb") as read, open(target, "wb") as written:
+        shutil.copyfileobj(read, written, 1 << 20)
+
+
+class _Guest:
+    """The client's provider of a machine that runs already."""
+
+    def start_emulator(self, path_to_vm: str, headless: bool, os_type: str) -> None: ...
+    def stop_emulator(self, path_to_vm: str, region: Any = None) -> None: ...
+
+    def get_ip_address(self, path_to_vm: str) -> str:
+        return f"{GUEST_HOST}:{SERVER_PORT}:{CHROMIUM_PORT}:{VNC_PORT}:{VLC_PORT}"
+
+
+def _judge(request: Request, channel: socket.socket) -> Any:
+    from arpo_verl.environments.osworld.client import Client
+    from arpo_verl.environments.osworld.evaluation import evaluate
+    from arpo_verl.environments.osworld.verdict import closed_ways
+
+    closed_ways.allow_imports(request.runs_policy_code)
+    config = EnvironmentConfig(**request.config)
+    options = {**request.client_options, "screen_size": tuple(request.client_options["screen_size"])}
+    client = Client(
+        config, "box", provider_name="docker", region=_Guest(), path_to_vm="local", cache_dir=CACHE, **options
+    )
+    for name, value in request.state.items():
+        setattr(client, name, value)
+    client._set_task_info(dict(request.spec))
+    client.setup_controller.reset_cache_dir(client.cache_dir)
+    _tell_stages(client, channel)
+    return evaluate(client, request.name)
+
+
+def _tell_stages(client: Any, channel: socket.socket) -> None:
+    """Say where the evaluation is: in what reads the desktop's result, or anywhere else. A box that dies cannot."""
+
+    def told(function: Callable[..., Any] | None, stage: str) -> Callable[..., Any] | None:
+        if function is None:
+            return None
+
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            messages.send(channel, {"stage": stage, "function": str(getattr(function, "__name__", ""))})
+            value = function(*args, **options)
+            messages.send(channel, {"stage": ""})
+            return value
+
+        return call
+
+    def told_all(functions: Any, stage: str) -> Any:
+        return [told(one, stage) for one in functions] if isinstance(functions, list) else told(functions, stage)
+
+    # Infeasible tasks have neither.
+    if callable(client.metric) or isinstance(client.metric, list):
+        client.metric = told_all(client.metric, "metric")
+        client.result_getter = told_all(client.result_getter, "getter")
+
+
+def _fault(error: BaseException) -> dict[str, str]:
+    """What went wrong, in words: the first `DesktopError` of the chain, else what was raised."""
+    known = desktop_cause(error) or error
+    return {"class": type(known).__name__, "message": str(known)[: messages.MAX_TEXT]}
+
+
+def desktop_cause(error: BaseException) -> DesktopError | None:
+    """Our own error, raised or inside one of the client's: it wraps what a set-up step raises."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, DesktopError):
+            return cause
+        cause = cause.__cause__
+    return None

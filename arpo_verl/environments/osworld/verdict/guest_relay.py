@@ -1,0 +1,158 @@
+"""The ports of a box, served from this process: a connection to one of them goes to this desktop, or nowhere.
+
+The box hands over its listening sockets before it has read anything of the desktop's, and can open no other way out:
+its network is its own and has none. So which host and port is reached is decided here alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import logging
+import socket
+import struct
+import urllib.request
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from urllib.parse import unquote, urlsplit
+
+from arpo_verl.desktop import relay
+
+logger = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 128
+"""At once. Playwright and a session of HTTP need a few."""
+CONNECT_TIMEOUT_S = 30.0
+_CHUNK_BYTES = 1 << 16
+_MAX_HEAD_BYTES = 1 << 14
+_HTTPS = 443
+_LOOP_TIMEOUT_S = 30.0
+Address = tuple[str, int]
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_Opener = Callable[[Streams], Awaitable[Streams]]
+
+
+class GuestRelay:
+    """Joins what connects to a box's ports with the desktop, until it is closed.
+
+    Args:
+        listeners: the box's listening sockets; ours from now on.
+        addresses: where each of the first of them leads.
+        hosts: names on the internet that the last one, a proxy for HTTPS, leads to; empty: there is no such listener.
+    """
+
+    def __init__(self, listeners: list[socket.socket], addresses: Mapping[int, Address], hosts: Collection[str] = ()):
+        self._listeners = listeners
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._addresses = list(addresses.values())
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []
+        self._loop = relay.event_loop()
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_LOOP_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Close the ports and what goes through them."""
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(_LOOP_TIMEOUT_S)
+
+    async def _listen(self) -> None:
+        openers: list[_Opener] = [functools.partial(_open_guest, address) for address in self._addresses]
+        if self._hosts:
+            openers.append(self._open_host)
+        for listener, opener in zip(self._listeners, openers, strict=True):
+            listener.setblocking(False)
+            serve = self._server(opener)
+            self._servers.append(await asyncio.start_server(serve, sock=listener, limit=_CHUNK_BYTES))
+
+    async def _close(self) -> None:
+        for server in self._servers:
+            server.close()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _server(self, opener: _Opener) -> Callable[..., None]:
+        def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if len(self._tasks) >= MAX_CONNECTIONS:
+                _reset(writer)
+                return
+            task = self._loop.create_task(self._serve((reader, writer), opener))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        return serve
+
+    async def _serve(self, box: Streams, opener: _Opener) -> None:
+        try:
+            guest = await asyncio.wait_for(opener(box), CONNECT_TIMEOUT_S)
+        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            logger.debug("a box's connection led nowhere: %r", error)
+            _reset(box[1])
+            return
+        except BaseException:
+            _reset(box[1])
+            raise
+        try:
+            await asyncio.gather(_pump(box[0], guest[1]), _pump(guest[0], box[1]))
+        except OSError:
+            _reset(box[1])
+        finally:
+            for _, writer in (box, guest):
+                writer.transport.abort() if writer.transport.is_closing() else writer.close()
+
+    async def _open_host(self, box: Streams) -> Streams:
+        """Answer an HTTP CONNECT: the way to a host that the recipe allows, by the proxy that this process has to use.
+
+        Raises:
+            OSError: another host, or it is not reached.
+        """
+        head = await box[0].readuntil(b"\r\n\r\n")
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split()
+        host, _, port = words[1].rpartition(":") if len(words) == 3 and words[0] == "CONNECT" else ("", "", "")
+        if host.lower() not in self._hosts or port != str(_HTTPS):
+            box[1].write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            await box[1].drain()
+            raise PermissionError(f"an evaluator asked for {words[1:2]}, which environment.evaluator_hosts lacks")
+        streams = await _connect_https(host)
+        box[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        return streams
+
+
+async def _open_guest(address: Address, box: Streams) -> Streams:
+    return await _connect(*address)
+
+
+async def _connect(host: str, port: int) -> Streams:
+    return await asyncio.open_connection(host, port, limit=_CHUNK_BYTES)
+
+
+async def _connect_https(host: str) -> Streams:
+    proxy = urllib.request.getproxies().get("https")
+    if not proxy or urllib.request.proxy_bypass(host):
+        return await _connect(host, _HTTPS)
+    parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    reader, writer = await _connect(parts.hostname or "", parts.port or 3128)
+    login = ""
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        login = f"Proxy-Authorization: Basic {base64.b64encode(pair.encode()).decode()}\r\n"
+    writer.write(f"CONNECT {host}:{_HTTPS} HTTP/1.1\r\nHost: {host}:{_HTTPS}\r\n{login}\r\n".encode())
+    answer = await reader.readuntil(b"\r\n\r\n")
+    if answer.split()[1:2] != [b"200"]:
+        writer.close()
+        raise ConnectionRefusedError(f"the proxy {parts.hostname} does not lead to {host}")
+    return reader, writer
+
+
+async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while chunk := await source.read(_CHUNK_BYTES):
+        target.write(chunk)
+        await target.drain()
+    if target.can_write_eof():
+        target.write_eof()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Close as where nobody listens: a connection that is reset, not one that ends."""
+    connection = writer.get_extra_info("socket")
+    if connection is not None and connection.fileno() >= 0:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

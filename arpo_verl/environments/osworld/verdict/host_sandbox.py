@@ -1,0 +1,145 @@
+"""The judge host's sandbox, as a bubblewrap command line: what the processes that judge see of this machine.
+
+The system's programs and this Python's packages, read-only; no home, no folder of a run or of tasks, no environment, no
+network. The host keeps what it needs to give each box namespaces of its own; a box keeps nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+# What programs need to start and libraries to work; nothing of it is secret.
+STATE = (
+    "/etc/alternatives",
+    "/etc/fonts",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/magic",
+    "/etc/mime.types",
+    "/etc/ssl/certs",
+    "/etc/timezone",
+    "/var/cache/fontconfig",
+)
+SCRATCH = "/tmp"
+"""In a box: its own memory, and all that it can write to."""
+EASYOCR = "/opt/easyocr"
+PACKAGE = Path(__file__).parents[3]
+# Users that no box shares with anything else of this machine; those of desktops come after them.
+USER_IDS = range(58_000, 60_000)
+_START = "import sys; sys.path[:] = {path!r}; from {module} import main; main({control}, {users})"
+_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "HOME": f"{SCRATCH}/home",
+    "TMPDIR": f"{SCRATCH}/scratch",
+    "XDG_CACHE_HOME": f"{SCRATCH}/home/.cache",
+    "NUMBA_CACHE_DIR": f"{SCRATCH}/home/.cache",
+    "MPLCONFIGDIR": f"{SCRATCH}/home/.cache",
+    # One thread: the host forks, and boxes run side by side.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    # The guest is on loopback ports of the box's own, which no proxy reaches.
+    "NO_PROXY": "127.0.0.1,localhost",
+    "no_proxy": "127.0.0.1,localhost",
+    # cv2's own bound is 2^30 pixels; a list of files to play is no video.
+    "OPENCV_IO_MAX_IMAGE_PIXELS": str(1 << 27),
+    "EASYOCR_MODULE_PATH": EASYOCR,
+}
+
+
+def command(control_fd: int) -> list[str]:
+    """The command line that starts a judge host.
+
+    Args:
+        control_fd: descriptor of the worker's requests, as the host inherits it.
+    """
+    root = can_become_another_user()
+    users = [USER_IDS.start, USER_IDS.stop] if root else None
+    module = f"{__package__}.zygote"
+    start = _START.format(path=_python_path(), module=module, control=control_fd, users=users)
+    environment = {**_ENVIRONMENT, **{name: os.environ[name] for name in ("TZ",) if name in os.environ}}
+    return [
+        *("bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
+        *("--hostname", "judge", "--new-session", "--as-pid-1", "--clearenv"),
+        *_user_options(root),
+        *_mounts(),
+        *("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/"),
+        *(word for name, value in environment.items() for word in ("--setenv", name, value)),
+        *(sys.executable, "-I", "-B", "-X", "utf8", "-c", start),
+    ]
+
+
+def can_become_another_user() -> bool:
+    """Whether we are root over all those users; in a container's user namespace there may be only one."""
+    if os.geteuid() != 0:
+        return False
+    with open("/proc/self/uid_map") as table:
+        spans = [tuple(map(int, line.split())) for line in table]
+    return any(first <= USER_IDS.start and first + count >= USER_IDS.stop for first, _, count in spans)
+
+
+def _user_options(root: bool) -> list[str]:
+    kept = ["CAP_SYS_ADMIN", "CAP_NET_ADMIN", *(("CAP_SETUID", "CAP_SETGID") if root else ())]
+    capabilities = [word for name in kept for word in ("--cap-add", name)]
+    # Root of that namespace alone, and the caller outside of it: else its process namespace would not be its own.
+    user = [] if root else ["--unshare-user", "--uid", "0", "--gid", "0"]
+    return [*user, "--cap-drop", "ALL", *capabilities]
+
+
+def _mounts() -> list[str]:
+    """What is visible. Later mounts lie over earlier ones."""
+    words = [word for path in SYSTEM for word in _read_only(path)]
+    words += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", str(1 << 20), "--tmpfs", SCRATCH]
+    folders = [*STATE, *_python_folders()]
+    # bubblewrap makes missing parents for its own user alone; a box's user must pass too.
+    for parent in _parents([*folders, f"{EASYOCR}/model"]):
+        words += ["--perms", "0755", "--dir", parent]
+    words += [word for path in folders for word in _read_only(path)]
+    words += ["--tmpfs", str(PACKAGE / "tasks"), "--ro-bind-try", _easyocr_models(), EASYOCR]
+    return words
+
+
+def _parents(paths: list[str]) -> list[str]:
+    """Every folder above `paths` but the root and what is there already, the upper ones first."""
+    parents = {str(parent) for path in paths for parent in list(Path(path).parents)[:-1]}
+    return sorted((p for p in parents if not any(Path(p).is_relative_to(s) for s in (*SYSTEM, SCRATCH))), key=len)
+
+
+def _read_only(path: str) -> list[str]:
+    """Show `path` as it is on the host: a link such as `/bin` stays one."""
+    if os.path.islink(path):
+        return ["--symlink", os.readlink(path), path]
+    return ["--ro-bind-try", path, path]
+
+
+def _easyocr_models() -> str:
+    """Where easyocr keeps the models that it downloads, which a box cannot."""
+    return os.environ.get("EASYOCR_MODULE_PATH") or os.path.expanduser("~/.EasyOCR")
+
+
+def _python_path() -> list[str]:
+    """This process's `sys.path` without what is not a Python's own: a working folder, say."""
+    kept = [path for path in sys.path if _is_pythons(path)]
+    return list(dict.fromkeys([str(PACKAGE.parent), *kept]))
+
+
+def _is_pythons(path: str) -> bool:
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    return bool({"site-packages", "dist-packages"} & set(Path(path).parts)) or any(
+        Path(path).is_relative_to(prefix) for prefix in prefixes
+    )
+
+
+def _python_folders() -> list[str]:
+    """What must be visible for this Python and its packages; no more than once each."""
+    executable = Path(sys.executable)
+    wanted = [sys.base_prefix, sys.prefix, str(executable.parent), str(executable.resolve().parent), str(PACKAGE)]
+    wanted += [path for path in sys.path if _is_pythons(path)]
+    folders: list[str] = []
+    for folder in sorted(set(map(os.path.realpath, wanted)) | set(wanted), key=len):
+        if not any(Path(folder).is_relative_to(other) for other in (*SYSTEM, *folders)):
+            folders.append(folder)
+    return folders

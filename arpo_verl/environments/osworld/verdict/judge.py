@@ -1,0 +1,215 @@
+"""A verdict from a box, as the worker asks for it: what goes in, how long, and what of the answer is believed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arpo_verl import errors
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.environments.osworld.verdict import box, messages
+from arpo_verl.environments.osworld.verdict.closed_ways import HostileData
+from arpo_verl.environments.osworld.verdict.guest_relay import GuestRelay
+from arpo_verl.environments.osworld.verdict.judge_host import BoxProcess, this_process_host
+from arpo_verl.errors import DesktopError, EvaluatorError
+from arpo_verl.types import Evaluation, MetricCall, Task
+
+if TYPE_CHECKING:
+    from arpo_verl.environments.osworld.client import Client
+
+logger = logging.getLogger(__name__)
+
+TIME_SHARE = 0.9
+"""Of `evaluate_timeout_s`: who ends the box must come before who gives the desktop up."""
+SCRATCH_BYTES = 1 << 30
+MAX_FRAMES = 1000
+OWN_DOING_CPU_S = 20.0
+"""A box that has computed so long, and half of its time, over what the desktop sent was given too much on purpose."""
+
+
+class Judge:
+    """Judges one desktop, one evaluation at a time, each in a box of its own.
+
+    Args:
+        config: the recipe's section.
+        name: the desktop's, for messages.
+    """
+
+    def __init__(self, config: EnvironmentConfig, name: str):
+        self._config = config
+        self._name = name
+        self._process: BoxProcess | None = None
+        self._closed = False
+
+    def __call__(self, client: Client, task: Task) -> Evaluation:
+        """The verdict of `task`, which `client` has set up.
+
+        Raises:
+            DesktopError: as `evaluation.evaluate`, and `EvaluatorError` where the box breaks.
+        """
+        deadline = time.monotonic() + TIME_SHARE * self._config.evaluate_timeout_s
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                process = self._process = this_process_host().fork(theirs)
+            try:
+                if self._closed:
+                    raise EvaluatorError(f"{self._name} was closed before it was judged")
+                return self._converse(ours, process, client, task, deadline)
+            finally:
+                self._process = None
+                process.kill()
+
+    def close(self) -> None:
+        """End an evaluation that is under way; from any thread."""
+        self._closed = True
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def _converse(
+        self, channel: socket.socket, process: BoxProcess, client: Client, task: Task, deadline: float
+    ) -> Evaluation:
+        where = _Stage()
+        try:
+            relay = self._start(channel, client, task, deadline)
+            try:
+                return self._await_verdict(channel, where, deadline, task)
+            finally:
+                relay.close()
+        except TimeoutError as error:
+            cpu_s = process.cpu_s()
+            if where.reads_result and cpu_s >= max(OWN_DOING_CPU_S, (deadline - where.since) / 2):
+                return _own_doing(where, f"{cpu_s:.0f} s of computing, and no end")
+            raise EvaluatorError(
+                f"{self._name}: the evaluator of task {task.task_id} took more than "
+                f"{TIME_SHARE * self._config.evaluate_timeout_s:g} s{where}; see environment.evaluate_timeout_s"
+            ) from error
+        except (messages.BadMessage, OSError) as error:
+            raise EvaluatorError(
+                f"{self._name}: the box in which task {task.task_id} was judged broke{where}: {error}"
+            ) from error
+
+    def _start(self, channel: socket.socket, client: Client, task: Task, deadline: float) -> GuestRelay:
+        """Tell the box what to judge; the ways from it to the desktop and to the hosts that are allowed."""
+        folder = Path(client.cache_dir)
+        files = [path for path in sorted(folder.parent.rglob("*")) if path.is_file() and not path.is_symlink()]
+        files = [path for path in files if path.is_relative_to(folder)]
+        hosts = self._config.evaluator_hosts
+        descriptors = [os.open(path, os.O_RDONLY) for path in files]
+        try:
+            sizes = tuple(
+                (str(path.relative_to(folder.parent)), os.fstat(descriptor).st_size)
+                for path, descriptor in zip(files, descriptors, strict=True)
+            )
+            channel.settimeout(max(0.1, deadline - time.monotonic()))
+            messages.send(channel, replace(self._request(client, task, hosts), files=sizes).to_json())
+            addresses = {
+                box.SERVER_PORT: (client.vm_ip, client.server_port),
+                box.CHROMIUM_PORT: (client.vm_ip, client.chromium_port),
+                box.VLC_PORT: (client.vm_ip, client.vlc_port),
+            }
+            listeners = messages.receive_descriptors(channel, len(addresses) + bool(hosts))
+            relay = GuestRelay([socket.socket(fileno=fd) for fd in listeners], addresses, hosts)
+            try:
+                messages.send_descriptors(channel, descriptors)
+            except BaseException:
+                relay.close()
+                raise
+            return relay
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _request(self, client: Client, task: Task, hosts: Collection[str]) -> box.Request:
+        config = self._config
+        bounds = box.Bounds(int(config.evaluator_memory_gib * (1 << 30)), SCRATCH_BYTES, config.evaluate_timeout_s)
+        return box.Request(
+            name=self._name,
+            spec=task.spec,
+            bounds=vars(bounds),
+            client_options={
+                "os_type": client.os_type,
+                "headless": client.headless,
+                "enable_proxy": client.enable_proxy,
+                "client_password": client.client_password,
+                "screen_size": (client.screen_width, client.screen_height),
+                "require_a11y_tree": client.require_a11y_tree,
+            },
+            config={
+                "guest_attempts": config.guest_attempts,
+                "guest_retry_s": config.guest_retry_s,
+                "boot_timeout_s": config.boot_timeout_s,
+            },
+            state={
+                "action_history": client.action_history,
+                "current_use_proxy": client.current_use_proxy,
+                "is_environment_used": client.is_environment_used,
+                "_step_no": client._step_no,
+                "_traj_no": client._traj_no,
+            },
+            reaches_hosts=bool(hosts),
+            runs_policy_code=config.evaluator_runs_policy_code,
+        )
+
+    def _await_verdict(self, channel: socket.socket, where: _Stage, deadline: float, task: Task) -> Evaluation:
+        for _ in range(MAX_FRAMES):
+            message = messages.receive(channel, messages.MAX_FRAME_BYTES, deadline)
+            if message is None:
+                raise ConnectionResetError("it ended without a word")
+            if "verdict" in message:
+                return messages.decode_verdict(message["verdict"])
+            if "fault" in message:
+                return self._raise(message["fault"], where, task)
+            where.is_at(message)
+        raise messages.BadMessage("more words than an evaluation has")
+
+    def _raise(self, fault: Any, where: _Stage, task: Task) -> Evaluation:
+        if not isinstance(fault, dict) or not all(isinstance(fault.get(key), str) for key in ("class", "message")):
+            raise messages.BadMessage("a fault without a name")
+        name, message = fault["class"], fault["message"][: messages.MAX_TEXT]
+        if name == "MemoryError" and where.reads_result:
+            return _own_doing(where, f"more than {self._config.evaluator_memory_gib:g} GiB of memory")
+        if name == HostileData.__name__:
+            return _own_doing(where, message)
+        known = getattr(errors, name, None)
+        if isinstance(known, type) and issubclass(known, DesktopError):
+            raise known(message)
+        raise EvaluatorError(f"{self._name}: the evaluator of task {task.task_id} failed: {name}: {message}")
+
+
+@dataclass
+class _Stage:
+    """What the box said last of where it is."""
+
+    stage: str = ""
+    function: str = ""
+    since: float = 0.0
+
+    @property
+    def reads_result(self) -> bool:
+        """Whether it is in a getter of the result, or in a metric, which takes that result."""
+        return self.stage != ""
+
+    def is_at(self, message: dict[str, Any]) -> None:
+        stage, function = message.get("stage"), message.get("function", self.function)
+        if not isinstance(stage, str) or not isinstance(function, str):
+            raise messages.BadMessage("a stage without a name")
+        if self.stage == "" and stage:
+            self.since = time.monotonic()
+        self.stage, self.function = stage[:100], function[:100]
+
+    def __str__(self) -> str:
+        return f" in {self.function}" if self.stage else ""
+
+
+def _own_doing(where: _Stage, what: str) -> Evaluation:
+    """What the desktop sent is no honest state of it: the policy's own doing, which scores 0."""
+    logger.warning("what a desktop sent was refused in %s, and scores 0: %s", where.function, what)
+    return Evaluation(0.0, (MetricCall(where.function, f"refused: {what}", "", "0.0"),))

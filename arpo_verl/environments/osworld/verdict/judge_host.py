@@ -1,0 +1,210 @@
+"""This process's judge host, as this process sees it: started, asked for boxes, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import weakref
+from typing import IO, Any
+
+from arpo_verl.desktop.guest_process import USER_NAMESPACES
+from arpo_verl.environments.osworld.verdict import host_sandbox
+from arpo_verl.environments.provider_checks import require_bubblewrap
+from arpo_verl.errors import DesktopBootError, EvaluatorError
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 180.0
+"""From nothing to a client that is imported: 2 s on an idle machine, 8 s on a busy one."""
+FORK_TIMEOUT_S = 60.0
+"""A fork of a warm host takes 10 ms."""
+KILL_TIMEOUT_S = 30.0
+_EXIT_TIMEOUT_S = 5.0
+_MAX_PACKET = 4096
+
+
+class BoxProcess:
+    """A box's process, and with it all that it started."""
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+        self._finalizer = weakref.finalize(self, os.close, descriptor)
+
+    def pid(self) -> int:
+        """Its number here; 0 where it has ended."""
+        with open(f"/proc/self/fdinfo/{self._descriptor}") as lines:
+            return max(0, next(int(line.split()[1]) for line in lines if line.startswith("Pid:")))
+
+    def cpu_s(self) -> float:
+        """The processor time that it has used so far, its ended children's included; 0 where it has ended."""
+        try:
+            with open(f"/proc/{self.pid()}/stat", "rb") as stat:
+                fields = stat.read().rpartition(b") ")[2].split()
+        except OSError:
+            return 0.0
+        return float(sum(map(int, fields[11:15]))) / os.sysconf("SC_CLK_TCK")
+
+    def kill(self) -> None:
+        """Kill it and wait until the last of its processes is gone. Safe to call twice, and from any thread.
+
+        Raises:
+            EvaluatorError: the kernel cannot.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+        poller = select.poll()
+        poller.register(self._descriptor, select.POLLIN)
+        if not poller.poll(KILL_TIMEOUT_S * 1000):
+            raise EvaluatorError(f"the box of an evaluation did not end within {KILL_TIMEOUT_S:g} s of being killed")
+
+
+class JudgeHost:
+    """A running judge host. It ends when this object, or the process that holds it, does, however that happens."""
+
+    def __init__(self) -> None:
+        """Start it, without waiting for it.
+
+        Raises:
+            MissingDependencyError: bubblewrap is not installed.
+        """
+        require_bubblewrap()
+        self._log = tempfile.TemporaryFile()
+        self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with control:
+            self._process = subprocess.Popen(
+                host_sandbox.command(control.fileno()),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=[control.fileno()],
+                start_new_session=True,  # a Ctrl-C in the owner's terminal is the owner's to handle
+                cwd="/",
+            )
+        self._lock = threading.Lock()
+        self._ready = False
+        self._deadline = time.monotonic() + START_TIMEOUT_S
+        self._number = os.getpid()
+        _alive.add(self)
+        self._finalizer = weakref.finalize(self, _end, self._process, self._control, self._log)
+
+    @property
+    def pid(self) -> int:
+        """Of the sandbox's process."""
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        """Whether it runs, or is still starting."""
+        return self._process.poll() is None
+
+    def await_ready(self) -> None:
+        """Wait until boxes can be had.
+
+        Raises:
+            DesktopBootError: it does not start; with the reason, as far as it said one.
+        """
+        with self._lock:
+            self._await_ready()
+
+    def fork(self, channel: socket.socket) -> BoxProcess:
+        """A new box, which has the other end of `channel` from us.
+
+        Raises:
+            DesktopError: there is none.
+        """
+        with self._lock:
+            self._await_ready()
+            try:
+                socket.send_fds(self._control, [json.dumps({"number": self._number}).encode()], [channel.fileno()])
+                answer, descriptors = self._receive(time.monotonic() + FORK_TIMEOUT_S)
+            except OSError as error:
+                raise EvaluatorError(f"the judge host is gone ({error}){self._last_words()}") from error
+        if not descriptors:
+            raise EvaluatorError(f"the judge host could not start a box: {answer.get('error', answer)}")
+        return BoxProcess(descriptors[0])
+
+    def close(self) -> None:
+        """End it and all boxes. Safe to call twice."""
+        self._finalizer()
+
+    def _await_ready(self) -> None:
+        if self._ready:
+            return
+        try:
+            self._receive(self._deadline)
+        except EvaluatorError as error:
+            raise DesktopBootError(str(error)) from error
+        self._ready = True
+
+    def _receive(self, deadline: float) -> tuple[dict[str, Any], list[int]]:
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            self.close()
+            raise EvaluatorError("the judge host did not answer in time and was ended")
+        packet, descriptors, _, _ = socket.recv_fds(self._control, _MAX_PACKET, 1)
+        if not packet:
+            words = self._last_words()
+            hint = f"; {USER_NAMESPACES}" if "bwrap:" in words or "unshare" in words else ""
+            raise EvaluatorError(f"the judge host, in which verdicts are given, ended{words}{hint}")
+        answer: dict[str, Any] = json.loads(packet)
+        return answer, list(descriptors)
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.5)
+        self._log.seek(0)
+        words = self._log.read()[-2000:].decode(errors="replace").strip()
+        return f": {words}" if words else ""
+
+
+def _end(process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes]) -> None:
+    """The end of the control channel ends the host's process, and that every box."""
+    control.close()
+    log.close()
+    try:
+        process.wait(_EXIT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:  # it is still importing
+        process.kill()
+        process.wait(_EXIT_TIMEOUT_S)
+
+
+_alive: weakref.WeakSet[JudgeHost] = weakref.WeakSet()
+_lock = threading.Lock()
+_host: JudgeHost | None = None
+
+
+def this_process_host() -> JudgeHost:
+    """The judge host of this process, started on first use, and anew where it died.
+
+    Raises:
+        MissingDependencyError: bubblewrap is not installed.
+    """
+    global _host
+    with _lock:
+        if _host is None or not _host.is_alive():
+            if _host is not None:
+                logger.warning("the judge host (process %d) is gone; starting another", _host.pid)
+                _host.close()
+            _host = JudgeHost()
+        return _host
+
+
+def _forget_after_fork() -> None:
+    """A fork of the owner must not keep the host alive by holding the other end of its channel."""
+    global _lock, _host
+    _lock, _host = threading.Lock(), None
+    for host in list(_alive):
+        host._finalizer.detach()
+        host._control.close()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,170 @@
+"""What passes between a worker and a box: frames of JSON with their length before them, bounded, and descriptors.
+
+No pickle: what comes out of a box may have been written by whoever planted the data that it read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import socket
+import struct
+import time
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from arpo_verl.types import Evaluation
+
+MAX_FRAME_BYTES = 1 << 20
+MAX_REQUEST_BYTES = 1 << 26
+MAX_TEXT = 4000
+"""Of an error's message, in characters."""
+_LENGTH = struct.Struct(">I")
+_DESCRIPTORS = 64
+"""At once; the kernel takes up to 253."""
+_MAX_DEPTH = 16
+
+
+class BadMessage(ValueError):
+    """What came is not what was agreed on."""
+
+
+def send(channel: socket.socket, message: Mapping[str, Any]) -> None:
+    """Send one frame.
+
+    Raises:
+        OSError: the other end is gone.
+    """
+    content = json.dumps(message, allow_nan=False).encode()
+    channel.sendall(_LENGTH.pack(len(content)) + content)
+
+
+def receive(channel: socket.socket, limit: int, deadline: float = math.inf) -> dict[str, Any] | None:
+    """The next frame; None where the other end closed before it began.
+
+    Args:
+        limit: bytes of its content.
+        deadline: of the monotonic clock, for the whole frame.
+
+    Raises:
+        BadMessage: it is longer than `limit`, cut off, or no JSON object.
+        TimeoutError: the deadline has passed.
+        OSError: the other end is gone.
+    """
+    head = _receive_exactly(channel, _LENGTH.size, deadline)
+    if not head:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if length > limit:
+        raise BadMessage(f"a frame of {length} bytes, more than {limit}")
+    content = _receive_exactly(channel, length, deadline)
+    if len(content) != length:
+        raise BadMessage("a frame that was cut off")
+    try:
+        message = json.loads(content, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"no JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise BadMessage("no JSON object")
+    return message
+
+
+def send_descriptors(channel: socket.socket, descriptors: Sequence[int]) -> None:
+    """Send copies of open descriptors, in order, outside of any frame.
+
+    Raises:
+        OSError: the other end is gone.
+    """
+    for start in range(0, len(descriptors), _DESCRIPTORS):
+        socket.send_fds(channel, [b"."], descriptors[start : start + _DESCRIPTORS])
+
+
+def receive_descriptors(channel: socket.socket, count: int) -> list[int]:
+    """The next `count` descriptors.
+
+    Raises:
+        BadMessage: others came, or fewer.
+    """
+    received: list[int] = []
+    while len(received) < count:
+        packet, descriptors, _, _ = socket.recv_fds(channel, 1, _DESCRIPTORS)
+        received.extend(descriptors)
+        if not packet or not descriptors:
+            break
+    if len(received) != count:
+        for descriptor in received:
+            socket.close(descriptor)
+        raise BadMessage(f"{len(received)} descriptors instead of {count}")
+    return received
+
+
+def encode_verdict(evaluation: Evaluation) -> dict[str, Any]:
+    """A verdict as JSON's own values."""
+    return dataclasses.asdict(evaluation)
+
+
+def decode_verdict(value: Any) -> Evaluation:
+    """A verdict from JSON's values, each of its declared type and the score within its range.
+
+    Raises:
+        BadMessage: it is none.
+    """
+    verdict = _decode(Evaluation, value, _MAX_DEPTH)
+    assert isinstance(verdict, Evaluation)
+    if not math.isfinite(verdict.score) or not 0 <= verdict.score <= 1:
+        raise BadMessage(f"a score of {verdict.score}")
+    return verdict
+
+
+def _decode(kind: Any, value: Any, depth: int) -> Any:
+    """`value` as a `kind`: a dataclass, a tuple, a mapping of strings, an optional, or one of JSON's plain values."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if depth > 0 and dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        hints = typing.get_type_hints(kind)
+        if isinstance(value, dict) and value.keys() <= hints.keys():
+            try:
+                return kind(**{name: _decode(hints[name], item, depth - 1) for name, item in value.items()})
+            except TypeError as error:  # a field without a default is missing
+                raise BadMessage(str(error)) from error
+    elif origin in (typing.Union, types.UnionType):
+        for choice in arguments:
+            try:
+                return _decode(choice, value, depth)
+            except BadMessage:
+                continue
+    elif depth > 0 and origin is tuple and isinstance(value, list) and arguments[1:] == (...,):
+        return tuple(_decode(arguments[0], item, depth - 1) for item in value)
+    elif depth > 0 and origin in (dict, Mapping) and isinstance(value, dict):
+        return {str(name): _decode(arguments[1], item, depth - 1) for name, item in value.items()}
+    elif kind is float and type(value) in (int, float):
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise BadMessage("a number without end") from error
+    elif kind is type(None) and value is None:
+        return None
+    elif kind in (str, int, bool) and type(value) is kind:
+        return value
+    raise BadMessage(f"a {type(value).__name__} where {kind} was expected")
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
+
+
+def _receive_exactly(channel: socket.socket, length: int, deadline: float) -> bytes:
+    content = bytearray()
+    while len(content) < length:
+        if deadline != math.inf:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("the other end took too long")
+            channel.settimeout(left)
+        chunk = channel.recv(min(length - len(content), 1 << 16))
+        if not chunk:
+            break
+        content += chunk
+    return bytes(content)

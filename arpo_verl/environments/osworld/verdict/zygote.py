@@ -1,0 +1,97 @@
+"""The judge host's only process: it has OSWorld's client imported, and forks a box for each evaluation.
+
+It reads its worker's requests and nothing else, least of all what comes from a desktop. Each request is a packet with
+the descriptor of the box's channel; the answer is the box's process, as a descriptor. When the worker is gone it ends,
+and the kernel kills all boxes with it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+
+from arpo_verl.environments.osworld.verdict import box, isolation
+
+MAX_PACKET = 4096
+
+
+def main(control_fd: int, users: Sequence[int] | None) -> None:
+    """Serve until the worker is gone.
+
+    Args:
+        users: first and last but one of the users that boxes become; None where there is only ours.
+    """
+    control = socket.socket(fileno=control_fd)
+    control.set_inheritable(False)
+    box.warm_up()
+    # What is here stays: a box that collects garbage must not copy it.
+    gc.collect()
+    gc.freeze()
+    wakeup, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    namespaces = isolation.ProcessNamespaces()
+    served = 0
+    try:
+        control.send(json.dumps({"ready": os.getpid()}).encode())
+        while True:
+            readable, _, _ = select.select([control.fileno(), wakeup], [], [])
+            if wakeup in readable:
+                os.read(wakeup, 4096)
+                _collect_dead()
+            if control.fileno() in readable:
+                packet, descriptors, _, _ = socket.recv_fds(control, MAX_PACKET, 1)
+                if not packet:
+                    break
+                user = (
+                    None
+                    if users is None
+                    else users[0] + (json.loads(packet)["number"] + served) % (users[1] - users[0])
+                )
+                served += 1
+                _fork_box(control, namespaces, descriptors[0], user)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the worker is gone
+    os._exit(0)
+
+
+def _fork_box(control: socket.socket, namespaces: isolation.ProcessNamespaces, channel: int, user: int | None) -> None:
+    try:
+        pid = namespaces.fork()
+    except OSError as error:
+        os.close(channel)
+        control.send(json.dumps({"error": str(error)}).encode())
+        return
+    if pid == 0:
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            isolation.close_descriptors({channel})
+            control.detach()
+            box.main(channel, user)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.close(channel)
+    process = os.pidfd_open(pid)
+    try:
+        socket.send_fds(control, [json.dumps({"started": pid}).encode()], [process])
+    finally:
+        os.close(process)
+
+
+def _collect_dead() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0] != 0:
+            pass
+    except ChildProcessError:
+        pass
+    sys.stderr.flush()
