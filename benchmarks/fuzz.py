@@ -84,7 +84,7 @@ def main() -> int:
     arguments.add_size("--inputs", 1_000_000, 6_000, "inputs of all targets together")
     arguments.add_argument("--target", metavar="NAME", help="this one alone")
     arguments.add_argument("--seed", type=int, default=1, metavar="N", help="of libFuzzer's mutations; 1 by default")
-    arguments.add_argument("--found", type=Path, default=Path(".cache/fuzz"), metavar="DIR", help="keep what breaks there")
+    arguments.add_argument("--found", type=Path, default=Path(".cache/fuzz"), metavar="DIR", help="keep finds there")
     chosen = arguments.parse()
     from fuzz_targets import TARGETS
 
