@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 from arpo_verl.errors import ArpoError
 from arpo_verl.plugin.preflight import check_recipe, joins_cluster
 from arpo_verl.plugin.recipe_footprint import reckon_recipe
+from arpo_verl.plugin.run_lock import hold_run
 from arpo_verl.records.layout import METRICS_FILE
 from arpo_verl.records.metrics import keep_earlier_metrics
 from arpo_verl.records.run_summary import format_summary, summarize_run
@@ -42,6 +43,10 @@ class RunCallback(Callback):
         tell_footprint(config)
         settle_ray_token(joins=joins_cluster(config))
         run_dir = Path(config.run_dir).absolute()
+        try:
+            hold_run(run_dir)
+        except ArpoError as error:
+            raise SystemExit(f"arpo_verl: {error}") from error
         # veRL's own mark of a checkpoint to go on from.
         checkpoint = Path(config.trainer.default_local_dir, "latest_checkpointed_iteration.txt")
         keep_earlier_metrics(run_dir, resumes=config.trainer.resume_mode != "disable" and checkpoint.is_file())

@@ -112,8 +112,11 @@ def _download_reasons(task: Task, environment: EnvironmentConfig) -> Iterator[st
 @cache
 def _is_reachable(origin: str) -> bool:
     """Whether a web server answers, whatever it says; through the proxies that the environment names."""
+    if not origin.startswith(("http://", "https://")):
+        return False
     try:
-        urllib.request.urlopen(urllib.request.Request(origin, method="HEAD"), timeout=REACH_TIMEOUT_S).close()
+        request = urllib.request.Request(origin, method="HEAD")  # noqa: S310  of the web alone
+        urllib.request.urlopen(request, timeout=REACH_TIMEOUT_S).close()  # noqa: S310
     except urllib.error.HTTPError:
         return True
     except (OSError, ValueError):

@@ -1,5 +1,6 @@
 """What the run's callback hands to the stock trainer."""
 
+import errno
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 from support import ROOT
 
-from arpo_verl.plugin import run_callback
+from arpo_verl.plugin import run_callback, run_lock
 from arpo_verl.plugin.run_callback import RAY_AUTH, RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers, settle_ray_token
 from arpo_verl.records.starts import read_starts
 
@@ -62,6 +63,52 @@ def test_a_check_that_breaks_keeps_no_run_from_its_records(tmp_path, monkeypatch
     RunCallback().on_job_start(OmegaConf.create({"run_dir": str(tmp_path), "trainer": {**trainer, "nnodes": None}}))
     assert "this recipe could not be checked" in caplog.text
     assert len(read_starts(tmp_path)) == 1
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from arpo_verl.plugin.run_lock import hold_run
+
+hold_run(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def start_holder(run_dir):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, run_dir], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    return holder
+
+
+def test_a_second_trainer_in_a_runs_folder_is_refused_until_the_first_is_dead(tmp_path, monkeypatch):
+    for name in ("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(run_callback, "check_recipe", lambda config: None)
+    trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto", "total_epochs": 3}
+    config = OmegaConf.create({"run_dir": str(tmp_path / "run"), "trainer": trainer})
+    with start_holder(tmp_path / "run") as first:
+        with pytest.raises(SystemExit, match=rf"run_dir must be one trainer's, got .*: process {first.pid} on "):
+            RunCallback().on_job_start(config)
+        assert read_starts(tmp_path / "run") == []
+        first.kill()
+        first.wait()
+        with start_holder(tmp_path / "run") as second:
+            second.kill()
+    RunCallback().on_job_start(config)
+    RunCallback().on_job_start(config)  # the same process may
+
+
+def test_where_there_are_no_locks_the_run_is_warned_and_goes_on(tmp_path, monkeypatch, caplog):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(run_lock.fcntl, "lockf", no_locks)
+    run_lock.hold_run(tmp_path / "run")
+    assert "has no file locks" in caplog.text
 
 
 def test_figures_that_cannot_be_reckoned_are_no_reason_not_to_train(capsys, caplog):
