@@ -21,9 +21,9 @@ _EXPORTS = {
     "environments.base": "DesktopEnvironment",
     "environments.config": "EnvironmentConfig",
     "errors": (
-        "ActionParseError ArpoError ConfigError DesktopBootError DesktopError DesktopLostError DesktopSetupError "
-        "EvaluatorError GenerationError HostLostError MissingDependencyError ReplayError TaskError "
-        "TaskQuarantinedError"
+        "ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError DesktopLostError "
+        "DesktopSetupError DesktopUnclearError EvaluatorError GenerationError HostLostError ImageError "
+        "MissingDependencyError ReplayError TaskError TaskQuarantinedError"
     ),
     "policy.prepare": "PolicyConfig",
     "records.run": "Run open_run",

@@ -7,12 +7,15 @@ from arpo_verl.errors import ActionParseError as ActionParseError
 from arpo_verl.errors import ArpoError as ArpoError
 from arpo_verl.errors import ConfigError as ConfigError
 from arpo_verl.errors import DesktopBootError as DesktopBootError
+from arpo_verl.errors import DesktopEndedError as DesktopEndedError
 from arpo_verl.errors import DesktopError as DesktopError
 from arpo_verl.errors import DesktopLostError as DesktopLostError
 from arpo_verl.errors import DesktopSetupError as DesktopSetupError
+from arpo_verl.errors import DesktopUnclearError as DesktopUnclearError
 from arpo_verl.errors import EvaluatorError as EvaluatorError
 from arpo_verl.errors import GenerationError as GenerationError
 from arpo_verl.errors import HostLostError as HostLostError
+from arpo_verl.errors import ImageError as ImageError
 from arpo_verl.errors import MissingDependencyError as MissingDependencyError
 from arpo_verl.errors import ReplayError as ReplayError
 from arpo_verl.errors import TaskError as TaskError

@@ -4,15 +4,18 @@ ArpoError
 ├── ConfigError (ValueError)            a recipe's or a call's value is wrong
 ├── TaskError (ValueError)              a task file is missing, malformed or cannot run here
 ├── ActionParseError (ValueError)       a model reply is not in the grammar: becomes a stop reason
+├── ImageError (ValueError)             a picture is broken, or larger than any screen's
 ├── ReplayError (ValueError)            a stored trajectory does not fit
 ├── GenerationError (RuntimeError)      the rollout engine gave no usable reply: the session is dropped, never scored
 ├── MissingDependencyError (ImportError) a package or a program is not installed
+├── DesktopEndedError (RuntimeError)    the policy ended its desktop: the episode is over, its score is 0
 ├── TaskQuarantinedError (RuntimeError) a task breaks desktops: its sessions are dropped for a while, never scored
 └── DesktopError (RuntimeError)         an infrastructure fault: retried on a fresh desktop, never scored
     ├── DesktopBootError                it did not start
     ├── DesktopSetupError               the task's set-up did not complete
     ├── DesktopLostError                it died or hung in use
-    │   └── HostLostError               its worker process, or the node under it, died
+    │   ├── HostLostError               its worker process, or the node under it, died
+    │   └── DesktopUnclearError         its machine lives, the guest on it fails, and nothing says whose doing that is
     └── EvaluatorError                  the evaluator broke: no verdict
 """
 
@@ -33,6 +36,10 @@ class ActionParseError(ArpoError, ValueError):
     """A model reply is not in the action grammar."""
 
 
+class ImageError(ArpoError, ValueError):
+    """Bytes are no picture that a desktop may send: broken, of another format, or larger than any screen's."""
+
+
 class ReplayError(ArpoError, ValueError):
     """A stored trajectory does not fit the run that asks for it."""
 
@@ -47,6 +54,10 @@ class MissingDependencyError(ArpoError, ImportError):
 
 class TaskQuarantinedError(ArpoError, RuntimeError):
     """A task has broken desktops repeatedly: its sessions are dropped for a while, counted, never scored."""
+
+
+class DesktopEndedError(ArpoError, RuntimeError):
+    """The policy ended its own desktop, as the desktop can prove: no fault; the episode is over, its score is 0."""
 
 
 class DesktopError(ArpoError, RuntimeError):
@@ -67,6 +78,10 @@ class DesktopLostError(DesktopError):
 
 class HostLostError(DesktopLostError):
     """The process that hosts the desktop died, or the node under it: no doing of the task's."""
+
+
+class DesktopUnclearError(DesktopLostError):
+    """The machine runs, but its guest does not answer as it should, and nothing proves that the policy did that."""
 
 
 class EvaluatorError(DesktopError):

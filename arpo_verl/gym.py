@@ -30,7 +30,7 @@ from arpo_verl.config import require, whole
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED
 from arpo_verl.environments.threaded import ThreadedDesktop
-from arpo_verl.errors import TaskError
+from arpo_verl.errors import DesktopEndedError, TaskError
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.tasks.loader import TaskPath, load_tasks
 from arpo_verl.types import (
@@ -130,6 +130,8 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
     def step(self, action: Action | Mapping[str, Any]) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Do one action. `info` of the last step has the evaluator's `metrics`.
 
+        Where the action ended the desktop, `info` has `desktop_ended` instead, and the newest screenshot stays.
+
         Raises:
             DesktopError: the desktop or the evaluator failed.
         """
@@ -137,17 +139,22 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
             raise gymnasium.error.ResetNeeded("call reset() before step(), and after an episode ended")
         typed = to_action(action) if isinstance(action, Mapping) else action
         require(isinstance(typed, KINDS), "action", "one of the domain's actions or of the action space", action)
-        self._screen = screenshot = _see(self._desktop.step(typed))
-        self._num_steps += 1
-        terminated = isinstance(typed, (Finish, Fail))
-        truncated = not terminated and self._num_steps >= self._max_steps
         reward = 0.0
         info: dict[str, Any] = {"task_id": self._task.task_id}
-        if terminated or truncated:
-            evaluation = self._desktop.evaluate()
-            reward, info["metrics"] = evaluation.score, evaluation.metrics
+        try:
+            self._screen = _see(self._desktop.step(typed))
+            self._num_steps += 1
+            terminated = isinstance(typed, (Finish, Fail))
+            truncated = not terminated and self._num_steps >= self._max_steps
+            if terminated or truncated:
+                evaluation = self._desktop.evaluate()
+                reward, info["metrics"] = evaluation.score, evaluation.metrics
+                self._task = None
+        except DesktopEndedError as error:
+            terminated, truncated, info["desktop_ended"] = True, False, str(error)
             self._task = None
-        return screenshot, reward, terminated, truncated, info
+        assert self._screen is not None, "reset() has seen it"
+        return self._screen, reward, terminated, truncated, info
 
     def render(self) -> np.ndarray | None:
         """The newest screenshot, with `render_mode="rgb_array"`."""

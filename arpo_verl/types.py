@@ -158,3 +158,5 @@ class StopReason(str, Enum):
     PARSE_ERROR = "parse_error"
     STEP_LIMIT = "step_limit"
     TOKEN_LIMIT = "token_limit"
+    DESKTOP_ENDED = "desktop_ended"
+    """The policy itself ended the desktop, as that can prove: powered off, or its screen or server killed."""

@@ -10,10 +10,11 @@ import pytest
 import arpo_verl
 
 EXPORTED = """
-Action ActionParseError ArpoError Click ConfigError DesktopBootError DesktopEnvironment DesktopError DesktopLostError
-DesktopSetupError Drag EnvironmentConfig Episode EpisodeId Evaluation EvaluatorError Fail Finish GenerationError
-GuiAgentConfig HostLostError Hotkey MetricCall MissingDependencyError Move Observation Point PolicyConfig ReplayConfig
-ReplayError Run Scroll Size StopReason Task TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait
+Action ActionParseError ArpoError Click ConfigError DesktopBootError DesktopEndedError DesktopEnvironment DesktopError
+DesktopLostError DesktopSetupError DesktopUnclearError Drag EnvironmentConfig Episode EpisodeId Evaluation
+EvaluatorError Fail Finish GenerationError GuiAgentConfig HostLostError Hotkey ImageError MetricCall
+MissingDependencyError Move Observation Point PolicyConfig ReplayConfig ReplayError Run Scroll Size StopReason Task
+TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait
 load_tasks make_desktop open_run play
 """
 

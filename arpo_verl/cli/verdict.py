@@ -28,6 +28,8 @@ def _without_metric(episode: Episode) -> str:
     said_so = any(isinstance(action, Fail) for turn in episode.turns for action in turn.actions)
     if episode.task.spec["evaluator"].get("func") == INFEASIBLE:
         return "the task is infeasible, and the agent " + ("said so" if said_so else "did not say so")
+    if episode.stop_reason is StopReason.DESKTOP_ENDED:
+        return "the agent ended its own desktop"
     if episode.stop_reason is StopReason.FAILED:
         return "the agent gave up on a task that can be done"
     return "the evaluator found nothing to judge"

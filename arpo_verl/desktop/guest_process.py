@@ -26,6 +26,9 @@ START_TIMEOUT_S = 60.0
 """From nothing to a Python that answers: 0.3 s on an idle machine."""
 EXIT_TIMEOUT_S = 5.0
 _MAX_PACKET = 65536
+_ANSWER_TIMEOUT_S = 5.0
+_ON_REQUEST = ("stopped", "exit 0", *(f"signal {number}" for number in (1, 2, 3, 9, 15, 19, 20)))
+"""Ends that somebody asked for: by SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM, and a clean exit. A crash is none."""
 
 USER_NAMESPACES = (
     "this machine does not let us make the desktop's sandbox. Not as root, bubblewrap needs user namespaces: as root "
@@ -56,6 +59,7 @@ class GuestProcess:
         self._user = users.claim_user()
         self._cgroup = cgroups.Cgroup(limits)
         self._log = tempfile.TemporaryFile()
+        self._out_of_memory_kills = _out_of_memory_kills()
         self._control, control = _pair()
         self._connections, connections = _pair()
         self._connections.setblocking(False)
@@ -82,6 +86,7 @@ class GuestProcess:
             DesktopBootError: it did not come up; this sandbox is of no further use.
         """
         command = {"width": size.width, "height": size.height, "command_timeout_s": command_timeout_s}
+        self._out_of_memory_kills = _out_of_memory_kills()
         try:
             self._control.send(json.dumps({"boot": command}).encode())
         except OSError as error:
@@ -101,6 +106,23 @@ class GuestProcess:
     def is_alive(self) -> bool:
         """Whether the sandbox still runs. Its programs may be dead all the same."""
         return self._process.poll() is None
+
+    def why_down(self) -> str:
+        """What its own programs, and so the policy, did to the X server or the guest server; empty without proof.
+
+        Nobody else ends these but the kernel where this host is out of memory, which it counts beside those ended for
+        the desktop's own bound, and who ends all processes of a job, process 1 included, which then proves nothing.
+        """
+        try:
+            self._control.send(json.dumps({"why_down": True}).encode())
+            down: dict[str, str] = self._receive(_ANSWER_TIMEOUT_S)["why_down"]
+        except (OSError, DesktopBootError) as error:
+            logger.debug("the desktop's process 1 does not answer: %s", error)
+            return ""
+        before, now = self._out_of_memory_kills, _out_of_memory_kills()
+        if before is None or now is None or now - before > self.limit_events().oom_kills:
+            return ""
+        return "; ".join(f"{name}: {how}" for name, how in down.items() if how in _ON_REQUEST)
 
     def close(self) -> None:
         """End it and wait until it is gone. Safe to call twice."""
@@ -166,6 +188,15 @@ class GuestProcess:
         self._log.seek(0)
         words = self._log.read()[-2000:].decode(errors="replace").strip()
         return f": {words}" if words else ""
+
+
+def _out_of_memory_kills() -> int | None:
+    """How many processes this host's kernel has killed for want of memory; None where it does not say."""
+    try:
+        with open("/proc/vmstat") as counters:
+            return next((int(line.split()[1]) for line in counters if line.startswith("oom_kill ")), None)
+    except OSError:
+        return None
 
 
 def _failure(words: str) -> DesktopBootError:

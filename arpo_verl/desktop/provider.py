@@ -128,6 +128,11 @@ class EmbeddedProvider:
         """Whether the desktop's sandbox runs; the X server in it may have been killed by the policy all the same."""
         return self._guest is not None and self._guest.is_alive()
 
+    def why_down(self) -> str:
+        """What the policy did to the desktop's X server or guest server, as the sandbox proves; else empty."""
+        with self._lock:
+            return "" if self._guest is None or not self._guest.is_alive() else self._guest.why_down()
+
     def _is_clean(self) -> bool:
         return self._relay is not None and self.is_alive() and self._relay.connections == self._connections_at_boot
 

@@ -15,8 +15,9 @@ class DesktopEnvironment(ABC):
     """A desktop that can be reset to a task, acted on and judged. Blocking; one user at a time.
 
     Every method may raise a `DesktopError`: then this desktop is to be thrown away, and the episode started anew on a
-    fresh one. Nothing else escapes but `ConfigError` and `MissingDependencyError` from a first boot, which no fresh
-    desktop would mend. A context manager, which closes it.
+    fresh one; `step` and `evaluate` also a `DesktopEndedError`, where the policy itself ended the desktop: then the
+    episode is over and scores 0. Nothing else escapes but `ConfigError` and `MissingDependencyError` from a first boot,
+    which no fresh desktop would mend. A context manager, which closes it.
     """
 
     def __enter__(self: Self) -> Self:
@@ -55,6 +56,7 @@ class DesktopEnvironment(ABC):
 
         Raises:
             DesktopLostError: the desktop died or stopped answering.
+            DesktopEndedError: the policy ended it.
         """
 
     @abstractmethod
@@ -62,7 +64,8 @@ class DesktopEnvironment(ABC):
         """Ask the task's own evaluator for its verdict.
 
         Raises:
-            EvaluatorError: it raised instead of giving one.
+            EvaluatorError: it raised instead of giving one, or something that it swallowed stands behind it.
+            DesktopEndedError: the policy ended the desktop.
         """
 
     @abstractmethod

@@ -15,7 +15,14 @@ from PIL import Image, ImageDraw
 from arpo_verl.config import build_config, require
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.errors import DesktopBootError, DesktopError, DesktopLostError, DesktopSetupError, EvaluatorError
+from arpo_verl.errors import (
+    DesktopBootError,
+    DesktopEndedError,
+    DesktopError,
+    DesktopLostError,
+    DesktopSetupError,
+    EvaluatorError,
+)
 from arpo_verl.types import Action, Click, Evaluation, Fail, Observation, Point, Size, Task
 
 _ERRORS: dict[str, type[DesktopError]] = {
@@ -34,11 +41,13 @@ class FakeScript:
     """What fake desktops do. Calls are counted from 1 over one desktop's life, by kind: boot, reset, step, evaluate,
     and check, a look whether it is still alive.
 
-    A value of `fail`, `hang` or `die` is a list of call numbers, or `[-1]` for every call.
+    A value of `fail`, `end`, `hang` or `die` is a list of call numbers, or `[-1]` for every call.
     """
 
     fail: Mapping[str, list[int]] = field(default_factory=dict)
     """Calls that raise the boundary's `DesktopError`."""
+    end: Mapping[str, list[int]] = field(default_factory=dict)
+    """Calls that find that the policy ended the desktop."""
     hang: Mapping[str, list[int]] = field(default_factory=dict)
     """Calls that do not come back until the desktop is closed."""
     die: Mapping[str, list[int]] = field(default_factory=dict)
@@ -53,7 +62,7 @@ class FakeScript:
     until the next reset, and counts its calls from its own."""
 
     def __post_init__(self) -> None:
-        for name in ("fail", "hang", "die", "seconds"):
+        for name in ("fail", "end", "hang", "die", "seconds"):
             for kind in getattr(self, name):
                 require(kind in _ERRORS, f"environment.provider_options.{name}", f"keyed by {', '.join(_ERRORS)}", kind)
 
@@ -169,6 +178,8 @@ class FakeEnvironment(DesktopEnvironment):
             os._exit(1)
         if listed(script.hang):
             self._hang()
+        if listed(script.end):
+            raise DesktopEndedError(f"scripted end at {kind} call {call} on {self.name}")
         if listed(script.fail):
             raise _ERRORS[kind](f"scripted failure of {kind} call {call} on {self.name}")
 

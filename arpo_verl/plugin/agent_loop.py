@@ -17,7 +17,7 @@ from PIL import Image
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.workers.rollout.replica import TokenOutput
 
-from arpo_verl.errors import DesktopError, GenerationError
+from arpo_verl.errors import DesktopError, DesktopUnclearError, GenerationError
 from arpo_verl.plugin.dataset import read_task
 from arpo_verl.plugin.rollout_output import GuiAgentOutput
 from arpo_verl.plugin.settings import connect_pool, load_settings
@@ -38,7 +38,8 @@ class GuiAgentLoop(AgentLoopBase):
     """Plays one episode of the row's task and gives it to veRL as one trajectory with its reward.
 
     A desktop that fails costs the attempt, never the reward: the episode starts anew on a fresh one, at most
-    `environment.max_attempts` times; then `run` raises, and veRL trains on the sessions that are left.
+    `environment.max_attempts` times; then `run` raises, and veRL trains on the sessions that are left. A desktop that
+    the policy itself ended, as it can prove, is no fault: that episode scores 0 and has no second try.
     """
 
     def __init__(self, *args: Any, pool: Any = None, **kwargs: Any):
@@ -67,10 +68,13 @@ class GuiAgentLoop(AgentLoopBase):
         task = read_task(kwargs)
         attempts, rest_s = self._settings.environment.max_attempts, self._settings.environment.retry_backoff_s
         session = self._pool.session(task.task_id)
+        unclear_losses = 0
         while True:
             try:
-                return await self._attempt(task, kwargs, _Engine(self, sampling_params, kwargs), session)
+                engine = _Engine(self, sampling_params, kwargs)
+                return await self._attempt(task, kwargs, engine, session, unclear_losses)
             except DesktopError as error:
+                unclear_losses += isinstance(error, DesktopUnclearError)
                 faults = await session.count_faults()
                 logger.warning(
                     "task %s, fault %d of %d: %s: %s", *(task.task_id, faults, attempts, _name(error), error)
@@ -83,7 +87,9 @@ class GuiAgentLoop(AgentLoopBase):
                 raise
             await asyncio.sleep(rest_s * 2 ** max(0, faults - 1))
 
-    async def _attempt(self, task: Task, row: Mapping[str, Any], engine: _Engine, session: Session) -> AgentLoopOutput:
+    async def _attempt(
+        self, task: Task, row: Mapping[str, Any], engine: _Engine, session: Session, unclear_losses: int
+    ) -> AgentLoopOutput:
         """One episode on one desktop, which is given back before the episode is scored."""
         async with self._recorder.episode(row, task) as writer:
             async with session.lease() as desktop:
@@ -92,7 +98,7 @@ class GuiAgentLoop(AgentLoopBase):
                     task, desktop, engine.generate, self._chat, self._settings.agent, self._limits, writer
                 )
             solution = self._chat.text(episode.sequence.response_ids)
-            score = await score_episode(self._settings.reward_function, episode, solution, row)
+            score = await score_episode(self._settings.reward_function, episode, solution, row, unclear_losses)
             await writer.finish(episode, score)
         return self._output(episode, engine, score)
 

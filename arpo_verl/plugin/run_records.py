@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from arpo_verl.errors import ImageError
 from arpo_verl.plugin.group_log import GROUP_LOG, LoggedRow
 from arpo_verl.records.documents import folder_of
 from arpo_verl.records.episode_folder import add_missing_screenshots, remove_unfinished
@@ -81,5 +82,5 @@ class RunRecords:
 def _unless_disk_fails(work: Callable[..., Any], *args: Any) -> None:
     try:
         work(*args)
-    except OSError as error:
+    except (OSError, ImageError) as error:
         logger.error("the run's records could not be looked after: %s", error)

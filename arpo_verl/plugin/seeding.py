@@ -31,6 +31,7 @@ from arpo_verl.replay.trajectory import StoredTrajectory
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import TokenConversation, TokenLimits
+from arpo_verl.rollout.scoring import EXTRA
 from arpo_verl.rollout.sequence import EpisodeSequence, Generated
 from arpo_verl.types import Size, Task
 
@@ -194,7 +195,7 @@ def seed_trajectory(episode: RecordedEpisode, policy: SeedPolicy) -> StoredTraje
             "format_error": float(episode.format_error),
             "stop_reason": episode.stop_reason,
             "num_steps": len(episode.replies),
-            "reward_extra_info": dict(episode.reward_extra_info),
+            "reward_extra_info": {**dict.fromkeys(EXTRA, 0.0), **episode.reward_extra_info},
         },
         mm_processor_kwargs=dict(policy.mm_processor_kwargs),
     )

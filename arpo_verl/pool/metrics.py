@@ -14,16 +14,19 @@ FAULT_KINDS = {
     "lost": "DesktopLostError",
     "evaluator": "EvaluatorError",
     "host": "HostLostError",
+    "unclear": "DesktopUnclearError",
 }
+ENDED = "DesktopEndedError"
+"""No fault: the policy ended the desktop, which is thrown away like one that failed."""
 _KIND_OF = {name: kind for kind, name in FAULT_KINDS.items()}
 # What an episode may have brought about; a boot that failed and a node that died it has not.
-TASK_FAULTS = tuple(FAULT_KINDS[kind] for kind in ("setup", "lost", "evaluator"))
+TASK_FAULTS = tuple(FAULT_KINDS[kind] for kind in ("setup", "lost", "evaluator", "unclear"))
 # What says something about the host that it came from.
 BLAMED_FAULTS = (*TASK_FAULTS, FAULT_KINDS["boot"])
 # No episode had it: a desktop that a health check found dead.
 IDLE_FAULT = "idle"
 WAITING = "rollouts_waiting"
-COUNTS = ("dropped_sessions", "quarantined_sessions", "leases_reclaimed", "loop_restarts")
+COUNTS = ("dropped_sessions", "quarantined_sessions", "leases_reclaimed", "loop_restarts", "ended_desktops")
 CALLS = ("boot", "reset", "step", "evaluate")
 
 
@@ -88,6 +91,9 @@ class PoolMetrics:
 
     def fault(self, error_name: str) -> None:
         """Count a fault by its error class's name, or as `IDLE_FAULT`; an unknown one as `lost`."""
+        if error_name == ENDED:
+            self._counts["ended_desktops"] += 1
+            return
         kind = error_name if error_name == IDLE_FAULT else _KIND_OF.get(error_name, "lost")
         self._counts[f"faults/{kind}"] += 1
 

@@ -15,7 +15,7 @@ import ray
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.factory import EnvironmentFactory, environment_factory
-from arpo_verl.errors import ArpoError, ConfigError, DesktopError
+from arpo_verl.errors import ArpoError, ConfigError, DesktopEndedError, DesktopError
 from arpo_verl.pool.slot import Slot
 from arpo_verl.types import Action, Task
 
@@ -31,7 +31,7 @@ class Reply:
 
     value: Any = None
     error: str | None = None
-    """The `DesktopError` class's name, or `ConfigError`."""
+    """The `DesktopError` class's name, `DesktopEndedError` or `ConfigError`."""
     message: str = ""
     seconds: float = 0.0
     """What the call took on the worker, without Ray and queues."""
@@ -109,7 +109,7 @@ class DesktopWorker:
         started = time.monotonic()
         try:
             value = await asyncio.wrap_future(self._slots[index].call(generation, function))
-        except (DesktopError, ConfigError) as error:
+        except (DesktopError, DesktopEndedError, ConfigError) as error:
             return Reply(error=type(error).__name__, message=str(error), seconds=time.monotonic() - started)
         except ArpoError as error:  # MissingDependencyError, TaskError: no other desktop will do better
             return Reply(error="ConfigError", message=str(error), seconds=time.monotonic() - started)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
+from PIL import Image, ImageDraw, ImageFont
+
+from arpo_verl.errors import ImageError
+from arpo_verl.images import read_image
 
 _BACKGROUND, _MISSING, _TEXT, _FAINT = "#ffffff", "#d0d4da", "#1b1f24", "#57606a"
 _MARK, _MARK_EDGE = "#d1242f", "#ffffff"
@@ -34,14 +36,14 @@ class Frame:
 def thumbnail(frame: Frame, width: int) -> Image.Image:
     """The screenshot at this width with its marks; a grey area where it is missing or is no image."""
     try:
-        with Image.open(io.BytesIO(frame.screenshot or b"")) as image:
-            height = max(1, round(width * image.height / image.width))
-            if height > _TALLEST * width:
-                raise ValueError(f"no screen is {image.width}x{image.height}")
-            small = image.convert("RGB").resize((width, height))
-            scale = width / image.width
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError):
+        image = read_image(frame.screenshot or b"")
+        height = max(1, round(width * image.height / image.width))
+        if height > _TALLEST * width:
+            raise ImageError(f"no screen is {image.width}x{image.height}")
+    except ImageError:
         return Image.new("RGB", (width, round(width * 3 / 4)), _MISSING)
+    small = image.resize((width, height))
+    scale = width / image.width
     _draw_marks(small, [(x * scale, y * scale) for x, y in frame.points])
     return small
 

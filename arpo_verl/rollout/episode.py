@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +13,15 @@ from typing import Protocol, TypeVar
 from PIL import Image
 
 from arpo_verl.actions.grammars import GRAMMARS
-from arpo_verl.errors import ActionParseError
+from arpo_verl.errors import ActionParseError, DesktopEndedError
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation, Generate, TokenConversation, TokenLimits
 from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Action, Evaluation, Fail, Finish, MetricCall, Observation, Size, StopReason, Task
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -126,16 +129,22 @@ async def play(
     """Play `task` to its end, whoever replies, and have it judged.
 
     The evaluator judges however the episode ended, after a malformed reply or at a limit too: the state of the desktop
-    is what counts, as in the paper's r = r_t + r_f and its code.
+    is what counts, as in the paper's r = r_t + r_f and its code. Where the policy ended the desktop nothing is left to
+    be judged: 0, and no second try.
 
     Raises:
         DesktopError: the desktop failed; nothing of the episode may be used.
     """
     started_at, began = time.time(), time.perf_counter()
     player = _Player(desktop, conversation, config, watcher, decode)
-    stop_reason = await player.play(task)
-    before_verdict_s = player.desktop_s
-    evaluation = await player.timed(desktop.evaluate())
+    before_verdict_s: float | None = None
+    try:
+        stop_reason = await player.play(task)
+        before_verdict_s = player.desktop_s
+        evaluation = await player.timed(desktop.evaluate())
+    except DesktopEndedError as error:
+        logger.info("task %s scores 0: %s", task.task_id, error)
+        stop_reason, evaluation = StopReason.DESKTOP_ENDED, Evaluation(0.0)
     return Episode(
         task=task,
         sequence=conversation.sequence,
@@ -151,7 +160,7 @@ async def play(
         started_at=started_at,
         wall_s=time.perf_counter() - began,
         reset_s=player.reset_s,
-        evaluate_s=player.desktop_s - before_verdict_s,
+        evaluate_s=0.0 if before_verdict_s is None else player.desktop_s - before_verdict_s,
     )
 
 
@@ -233,9 +242,10 @@ class _Player:
     async def _act(self, actions: Sequence[Action]) -> tuple[StopReason | None, Observation]:
         """Do the reply's actions, and note how long they took."""
         before_s = self.desktop_s
-        outcome = await self._do(actions)
-        self.turns[-1] = dataclasses.replace(self.turns[-1], desktop_s=self.desktop_s - before_s)
-        return outcome
+        try:
+            return await self._do(actions)
+        finally:
+            self.turns[-1] = dataclasses.replace(self.turns[-1], desktop_s=self.desktop_s - before_s)
 
     async def _do(self, actions: Sequence[Action]) -> tuple[StopReason | None, Observation]:
         """Do the actions in order; those after the one that ends the episode are not done."""

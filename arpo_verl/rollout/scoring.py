@@ -11,6 +11,10 @@ from typing import Any
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.rollout.episode import Episode
+from arpo_verl.types import StopReason
+
+# Beside what the reward function gives, in every row: veRL takes the names of the first for all.
+EXTRA = ("success", "format_error", "desktop_ended", "unclear_losses")
 
 
 @dataclass(frozen=True)
@@ -22,13 +26,16 @@ class Score:
     seconds: float = 0.0
 
 
-async def score_episode(function: Callable[..., Any], episode: Episode, solution: str, row: Mapping[str, Any]) -> Score:
+async def score_episode(
+    function: Callable[..., Any], episode: Episode, solution: str, row: Mapping[str, Any], unclear_losses: int = 0
+) -> Score:
     """Call the reward function as veRL's reward manager would, but here, where no screenshot is processed again.
 
     Args:
         function: `compute_score` or alike: (data_source, solution_str, ground_truth, extra_info) -> number or dict.
         solution: the text of the whole response.
         row: the dataset row; its `extra_info` goes to the function, with what the episode came to.
+        unclear_losses: attempts at it before this one that were lost, perhaps by the policy's doing.
 
     Raises:
         ConfigError: the function returns neither a number nor a dict with `score`.
@@ -52,8 +59,10 @@ async def score_episode(function: Callable[..., Any], episode: Episode, solution
         raise ConfigError(
             f"reward.custom_reward_function must return a number or a dict with a number as `score`, got {result!r}"
         )
-    # Always the two, so that veRL's validation metrics are there with any reward function.
-    extra_info = {"success": episode.success, "format_error": float(episode.format_error)}
+    # Always these, so that veRL's validation metrics are there with any reward function.
+    ended = episode.stop_reason is StopReason.DESKTOP_ENDED
+    values = (episode.success, float(episode.format_error), float(ended), float(unclear_losses))
+    extra_info = dict(zip(EXTRA, values, strict=True))
     extra_info |= {name: value for name, value in result.items() if name != "score"}
     return Score(float(result["score"]), extra_info, seconds)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from arpo_verl.config import require
-from arpo_verl.errors import ConfigError, DesktopLostError
+from arpo_verl.errors import ConfigError, DesktopLostError, ImageError
+from arpo_verl.images import read_image
 from arpo_verl.types import Size
 
 
@@ -88,11 +88,9 @@ def decode_screenshot(screenshot: bytes) -> Image.Image:
     """A screenshot as the processors of rollout, training and replay get it: RGB, at the screen's own size.
 
     Raises:
-        DesktopLostError: the bytes are no image.
+        DesktopLostError: the bytes are no picture, or a larger one than any screen's.
     """
     try:
-        return Image.open(io.BytesIO(screenshot)).convert("RGB")
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-        raise DesktopLostError(
-            f"the desktop must send a PNG or JPEG screenshot, got {len(screenshot)} bytes: {error}"
-        ) from error
+        return read_image(screenshot)
+    except ImageError as error:
+        raise DesktopLostError(f"the desktop must send a PNG or JPEG screenshot: {error}") from error

@@ -84,7 +84,8 @@ def test_a_hit_square_is_rewarded_and_the_fields_of_the_contract_are_there(polic
     output = play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), pool)
     assert output.reward_score == 1.0
     fields = output.extra_fields
-    assert fields["reward_extra_info"] == {"success": 1.0, "format_error": 0.0}
+    nothing = {"format_error": 0.0, "desktop_ended": 0.0, "unclear_losses": 0.0}
+    assert fields["reward_extra_info"] == {"success": 1.0, **nothing}
     assert {name: fields[name] for name in ("task_id", "success", "format_error", "stop_reason", "num_steps")} == {
         "task_id": "click-it",
         "success": 1.0,

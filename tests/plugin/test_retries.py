@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from support.loop_harness import DONE, HIT, FakePool, ScriptedEngine, play, recipe
 
 from arpo_verl.environments.fake import FakeScript
-from arpo_verl.errors import DesktopBootError, DesktopSetupError, TaskQuarantinedError
+from arpo_verl.errors import DesktopBootError, DesktopSetupError, DesktopUnclearError, TaskQuarantinedError
 
 
 @pytest.fixture
@@ -66,3 +66,27 @@ def test_the_record_names_the_desktop_and_its_node(policy, tokenizer, tmp_path):
     play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), config=recipe({"trajectory_dir": str(tmp_path)}))
     (path,) = tmp_path.glob("*/*/episode.json")
     assert json.loads(path.read_text())["desktop"] == "fake on here"
+
+
+@pytest.mark.parametrize("call", ["step", "evaluate"])
+def test_a_policy_that_ended_its_own_desktop_scores_0_once_and_gets_no_second_try(policy, tokenizer, rests, call):
+    pool = FakePool(FakeScript(end={call: [1]}))
+    output = play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), pool, with_backoff(0.5))
+    fields = output.extra_fields
+    assert (output.reward_score, fields["stop_reason"], fields["success"]) == (0.0, "desktop_ended", 0.0)
+    assert fields["reward_extra_info"]["desktop_ended"] == 1.0
+    assert (len(pool.desktops), pool.dropped, rests) == (1, [], [])
+    assert len(output.response_ids) == len(output.response_mask) == len(output.response_logprobs)
+
+
+def test_losses_that_may_be_the_policys_doing_are_retried_and_counted_with_the_episode(policy, tokenizer):
+    class Unclear(FakePool):
+        @asynccontextmanager
+        async def lease(self, task_id):
+            async with super().lease(task_id) as desktop:
+                if len(self.desktops) < 3:
+                    raise DesktopUnclearError("the guest does not answer")
+                yield desktop
+
+    output = play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), Unclear())
+    assert output.extra_fields["reward_extra_info"]["unclear_losses"] == 2.0 and output.reward_score == 1.0

@@ -80,5 +80,6 @@ def test_saved_demonstrations_are_recorded_episodes(tmp_path, tasks, expert) -> 
     assert [episode.screenshots for episode in read] == [episode.screenshots for episode in by_task]
     assert [episode.replies for episode in read] == [tuple(turn.text for turn in e.turns) for e in by_task]
     assert {(e.success, e.reward, e.stop_reason, e.image_size) for e in read} == {(1, 1, "finished", (364, 252))}
-    assert read[0].reward_extra_info == {"success": 1, "format_error": 0}
+    nothing = {"format_error": 0, "desktop_ended": 0, "unclear_losses": 0}
+    assert read[0].reward_extra_info == {"success": 1, **nothing}
     assert [path.name for path in tmp_path.iterdir()] == ["demonstrations"]

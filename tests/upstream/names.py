@@ -139,7 +139,7 @@ vllm._custom_ops
 vllm.distributed.device_communicators.shm_broadcast
 
 desktop_env.controllers.python
-    PythonController: retry_times
+    PythonController: __init__ retry_times
     PythonController.execute_python_command(command)
 desktop_env.controllers.setup
     SetupController: http_server vm_ip server_port
@@ -392,6 +392,17 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
             ("qwen3vl_agent", ("description_prompt_lines", "action_description_prompt", "tools_def", "system_prompt")),
         )
         for name in names
+    ),
+    # What its getters and controllers do by names that are replaced
+    (
+        "environments.osworld.pages",
+        "desktop_env.evaluators.getters.chrome",
+        ("import sync_playwright", "with sync_playwright() as p", "chromium.connect_over_cdp(", "page.goto("),
+    ),
+    (
+        "environments.osworld.pages",
+        "desktop_env.controllers.setup",
+        ("import sync_playwright", "with sync_playwright() as p", "chromium.connect_over_cdp(", "page.goto("),
     ),
     # The client's providers, some of which cannot be imported without a cloud's own package
     (

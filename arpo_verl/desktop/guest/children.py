@@ -1,4 +1,4 @@
-"""Starting processes from process 1, which collects them itself."""
+"""Starting processes from process 1, which collects them itself, and what became of those that a desktop needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,68 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from . import layout
+
+NEEDED = ("Xvfb", "server")
+"""Without these there is no desktop."""
+
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+outside: list[int] = []
+"""Signals of `ENDING` that came from outside of the sandbox."""
+
+running: dict[int, str] = {}
+"""Those of `NEEDED` that this boot started and that have not ended, by process id."""
+ended: dict[str, int] = {}
+"""Those that have: how, as `os.waitpid` tells it."""
+
+
+def forget() -> None:
+    """Before a boot: what ends from now on of an earlier one is of no interest."""
+    running.clear()
+    ended.clear()
+
+
+def collect() -> None:
+    """Collect the dead."""
+    try:
+        while (pair := os.waitpid(-1, os.WNOHANG))[0] != 0:
+            if pair[0] in running:
+                ended[running.pop(pair[0])] = pair[1]
+    except ChildProcessError:
+        pass
+
+
+def watch_outside() -> None:
+    """Keep the signals that end a job, for `why_down`. For process 1, which they do not end anyway."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+
+
+def why_down() -> dict[str, str]:
+    """What ended or stopped those of `NEEDED` that do not run: `signal 9`, `exit 1`, `stopped`.
+
+    Nothing is told where somebody outside of the sandbox sends such signals, as when a cluster takes a node back.
+    """
+    while (sent := signal.sigtimedwait(ENDING, 0)) is not None:
+        if sent.si_pid == 0:  # the kernel's word for a sender that has no number in here
+            outside.append(sent.si_signo)
+    if outside:
+        return {}
+    collect()
+    down = {name: _how(status) for name, status in ended.items()}
+    return down | {name: "stopped" for pid, name in running.items() if _state(pid) in ("T", "t")}
+
+
+def _how(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"signal {-code}" if code < 0 else f"exit {code}"
+
+
+def _state(pid: int) -> str:
+    """The kernel's letter for what a process is at."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
 
 
 def spawn(arguments: Sequence[str], pass_fd: int | None = None, **environment: str) -> int:
@@ -24,7 +86,7 @@ def spawn(arguments: Sequence[str], pass_fd: int | None = None, **environment: s
     ]
     if pass_fd is not None:
         actions.append((os.POSIX_SPAWN_DUP2, pass_fd, pass_fd))  # clears close-on-exec
-    return os.posix_spawnp(
+    pid = os.posix_spawnp(
         arguments[0],
         list(arguments),
         {**os.environ, **environment},
@@ -33,6 +95,9 @@ def spawn(arguments: Sequence[str], pass_fd: int | None = None, **environment: s
         setsigmask=[],
         setsigdef=[signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT],
     )
+    if os.path.basename(arguments[0]) in NEEDED:
+        running[pid] = os.path.basename(arguments[0])
+    return pid
 
 
 def fork(main: Callable[[], None], name: str, keep_fds: Sequence[int]) -> int:
@@ -42,10 +107,13 @@ def fork(main: Callable[[], None], name: str, keep_fds: Sequence[int]) -> int:
     """
     pid = os.fork()
     if pid:
+        if name in NEEDED:
+            running[pid] = name
         return pid
     status = 1
     try:
         os.setsid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)

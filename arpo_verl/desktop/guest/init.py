@@ -28,6 +28,7 @@ from PIL import Image, PngImagePlugin  # noqa: F401
 from . import children, clean, interpreter, layout, privileges, server, session
 
 MAX_PACKET = 65536
+DYING_S = 0.2  # whoever asks why has just seen a connection end, which a dying process closes before it is dead
 
 
 class Init:
@@ -73,6 +74,9 @@ class Init:
         if not packet:
             return False
         command = json.loads(packet)
+        if "why_down" in command:
+            self._tell({"why_down": self._why_down()})
+            return True
         try:
             self._tell({"booted": self.boot(**command["boot"])})
         except Exception as error:
@@ -85,6 +89,7 @@ class Init:
         start = time.monotonic()
         self._forget_server()
         os.chdir("/")
+        children.forget()
         clean.kill_all()
         clean.wipe(layout.WRITABLE, self._keep)
         session.make_home()
@@ -128,12 +133,20 @@ class Init:
 
     def _collect_dead(self) -> None:
         os.read(self._wakeup, 4096)
-        try:
-            while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
-                if pid == self._server_pid:
-                    self._forget_server()
-        except ChildProcessError:
-            pass
+        children.collect()
+        self._forget_dead_server()
+
+    def _forget_dead_server(self) -> None:
+        if "server" in children.ended:
+            self._forget_server()
+
+    def _why_down(self) -> dict[str, str]:
+        """What the desktop needs and does not run, and how it ended."""
+        deadline = time.monotonic() + DYING_S
+        while not (down := children.why_down()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self._forget_dead_server()
+        return down
 
     def _refuse_connection(self) -> None:
         """Close what the host sent: its peer sees the end at once instead of waiting for a server that is dead."""
@@ -158,6 +171,7 @@ def main(
         pids: processes and threads that it may have.
         data_bytes: memory that each of its programs may have; None where the sandbox bounds that of all.
     """
+    children.watch_outside()
     privileges.drop(user_id, pids, data_bytes)
     layout.adopt()
     interpreter.warm_up()

@@ -8,11 +8,12 @@ file or program is not there.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from arpo_verl.environments.osworld.guest_http import Exchange, exchanges
+from arpo_verl.environments.osworld.guest_http import exchanges, in_trouble, latest, told_by_guest
+from arpo_verl.environments.osworld.pages import page_calls
 from arpo_verl.errors import EvaluatorError
 
 Getter = Callable[..., Any]
@@ -29,20 +30,36 @@ def judge_absent_results(client: Any) -> None:
         client.result_getter, client.metric = _pair(client, getter, metric)
 
 
-def says_absent(exchanged: Sequence[Exchange], address: str) -> bool:
-    """Whether the guest at `address` answered, in good health, that something that it was asked for is not there.
+class Absence:
+    """From its making on, what the guest says is not there.
 
-    Either it has no such file (404), or no program listens at a port beside its server's: VLC's, while VLC is closed.
-    A reply that never came, or that tells of trouble inside, says nothing.
+    Args:
+        address: `host:port` of the guest's server.
     """
-    host = address.rpartition(":")[0]
-    server = [e for e in exchanged if e.address == address]
-    programs = [e for e in exchanged if e.address != address and e.address.rpartition(":")[0] == host]
-    if any(e.status is None or e.status >= HTTPStatus.INTERNAL_SERVER_ERROR for e in server):
-        return False
-    # `requests` calls a refused and a reset connection a ConnectionError; a time-out has a name of its own.
-    closed = any(e.status is None and e.error.startswith("ConnectionError:") for e in programs)
-    return closed or any(e.status == HTTPStatus.NOT_FOUND for e in server)
+
+    def __init__(self, address: str):
+        self._address = address
+        self._exchanges, self._page_calls = len(exchanges()), len(page_calls())
+
+    def is_told(self) -> bool:
+        """Whether the guest answered, in good health, that something that it was asked for is not there.
+
+        Either it has no such file (404, or 500 with the system's words for it) or none that anybody could use (one
+        larger than may be fetched), or a program beside its server does not listen or refuses: VLC or the browser,
+        closed or set otherwise. A reply that never came, or that tells of trouble inside, says nothing.
+        """
+        host = self._address.rpartition(":")[0]
+        exchanged = latest(exchanges()[self._exchanges :])
+        server = [e for e in exchanged if e.address == self._address]
+        programs = [e for e in exchanged if e.address != self._address and e.address.rpartition(":")[0] == host]
+        if any(in_trouble(e) and not told_by_guest(e) for e in server):
+            return False
+        # `requests` calls a refused and a reset connection a ConnectionError; a time-out has a name of its own.
+        closed = any(e.error.startswith("ConnectionError:") for e in programs)
+        refused = any(e.status not in (None, HTTPStatus.OK) for e in programs)
+        no_browser = any(call.browser_is_closed for call in page_calls()[self._page_calls :][-1:])
+        missing = (HTTPStatus.NOT_FOUND, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        return closed or refused or no_browser or any(e.status in missing or told_by_guest(e) for e in server)
 
 
 def _pair(client: Any, getter: Getter | None, metric: Metric) -> tuple[Getter | None, Metric]:
@@ -53,17 +70,17 @@ def _pair(client: Any, getter: Getter | None, metric: Metric) -> tuple[Getter | 
     @functools.wraps(getter)
     def get(env: Any, config: Any) -> Any:
         nonlocal absent
-        absent, before = False, len(exchanges())
+        absent, absence = False, Absence(client.address)
         try:
             state = getter(env, config)
         except Exception as error:
-            if not says_absent(exchanges()[before:], client.address):
+            if not absence.is_told():
                 if isinstance(error, FileNotFoundError):  # on this host; the client would score it 0
                     raise EvaluatorError(f"the getter {getter.__name__} found no file on this host: {error}") from error
                 raise
             state = None
         found = state if isinstance(state, list) else [state]
-        absent = None in found and says_absent(exchanges()[before:], client.address)
+        absent = None in found and absence.is_told()
         return state
 
     @functools.wraps(metric)

@@ -15,9 +15,11 @@ from typing import Any
 import requests
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.osworld.absent_results import judge_absent_results
-from arpo_verl.environments.osworld.guest_http import GuestHttp, exchanges, unanswered
+from arpo_verl.environments.osworld.absent_results import Absence, judge_absent_results
+from arpo_verl.environments.osworld.evaluation import NothingToJudgeError
+from arpo_verl.environments.osworld.guest_http import GuestHttp, exchanges, told_by_guest, unanswered
 from arpo_verl.environments.osworld.lean_imports import deferred_imports
+from arpo_verl.environments.osworld.pages import NotedPlaywright, failed_calls, forget_page_calls, note_pages
 from arpo_verl.environments.osworld.provider_patches import adapt_module, adapt_provider
 from arpo_verl.errors import DesktopBootError, DesktopSetupError, MissingDependencyError
 
@@ -53,6 +55,11 @@ class Controller(PythonController):
     retry_times: int
     last_result: dict[str, Any] | None = None
 
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.failed_commands: list[tuple[str, Any]] = []
+        """Python of the evaluator's that ended with an error, which no getter looks at."""
+
     def execute_python_command(self, command: str) -> Any:
         # Sent again after a lost reply, a click would be two.
         attempts, self.retry_times = self.retry_times, 1
@@ -60,6 +67,8 @@ class Controller(PythonController):
             self.last_result = super().execute_python_command(command)
         finally:
             self.retry_times = attempts
+        if isinstance(self.last_result, dict) and self.last_result.get("returncode") != 0:
+            self.failed_commands.append((command, self.last_result.get("error")))
         return self.last_result
 
 
@@ -71,13 +80,27 @@ class TaskSetup(SetupController):
     """
 
     boot_timeout_s = 300.0
+    judging = False
+    """Whether the steps are a task's postconfig: the policy has been at work, and may have removed what they use."""
 
     def setup(self, config: list[dict[str, Any]], use_proxy: bool = False) -> bool:
         self._await_guest()
-        done: bool = super().setup(config, use_proxy)
-        lost = unanswered(self._address)
+        absence = Absence(self._address)
+        if not self.judging:
+            forget_page_calls()
+        try:
+            done: bool = super().setup(config, use_proxy)
+        except Exception as error:
+            if self.judging and absence.is_told():
+                raise NothingToJudgeError(str(error)) from error
+            raise
+        lost = [e for e in unanswered(self._address) if not (self.judging and told_by_guest(e))]
         if lost or not done:
             raise DesktopSetupError(f"the guest {self._address} did not answer: {lost or 'set-up gave up'}")
+        # A page that takes too long may still show; one that the network refused is an error page.
+        refused = [call for call in failed_calls() if call.host and "net::ERR_" in call.error]
+        if refused and not self.judging:
+            raise DesktopSetupError(f"a page of the task could not be loaded: {refused[0].error}")
         return done
 
     def _launch_setup(self, command: str | list[str], shell: bool = False) -> None:
@@ -94,6 +117,8 @@ class TaskSetup(SetupController):
 
     def _require_ok(self, path: str, command: str | list[str]) -> None:
         last = next((e for e in reversed(exchanges()) if (e.address, e.path) == (self._address, path)), None)
+        if last is not None and self.judging and told_by_guest(last):
+            return
         if last is None or last.status != 200:
             came = "nothing sent" if last is None else last.error or f"HTTP {last.status} {last.body}"
             raise DesktopSetupError(f"the guest did not run {command!r}: {came}")
@@ -183,11 +208,14 @@ def _install() -> None:
 
     desktop_env_module.create_vm_manager_and_provider = make_or_take
     http = GuestHttp()
+    note_pages()
     for name, module in list(sys.modules.items()):
         if not name.startswith("desktop_env.") or name.startswith("desktop_env.providers."):
             continue
         if getattr(module, "requests", None) is requests:
             vars(module)["requests"] = http
+        if hasattr(module, "sync_playwright"):
+            vars(module)["sync_playwright"] = NotedPlaywright
         # Its getters print every reply of the guest.
         if getattr(module, "print", builtins.print) is builtins.print:
             vars(module)["print"] = _debug

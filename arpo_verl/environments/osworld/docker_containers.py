@@ -115,6 +115,26 @@ def why_not_running(container: Container | None) -> str:
     return f"its container {container.short_id} is {state['Status']} ({killed})"
 
 
+def why_powered_off(container: Container | None) -> str:
+    """That the machine in a container was powered off from inside: it exited with 0, and nobody signalled it.
+
+    Empty without that proof: killed, out of memory, stopped by a host, or its engine does not answer.
+    """
+    if container is None:
+        return ""
+    try:
+        container.reload()
+        state = container.attrs["State"]
+        if state["Running"] or state.get("OOMKilled") or state.get("ExitCode") != 0:
+            return ""
+        filters = {"container": container.id, "event": "kill"}
+        signalled = list(container.client.api.events(since=0, until=time.time(), filters=filters, decode=True))
+    except (DockerException, requests.RequestException) as error:
+        logger.debug("the engine does not say how a container ended: %s", error)
+        return ""
+    return "" if signalled else f"its machine powered off, and the container {container.short_id} exited with 0"
+
+
 def await_guest(provider: Any, timeout_s: float) -> None:
     """Wait until the guest that `provider` has just started shows its screen.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import io
 import logging
 import threading
 import time
@@ -13,13 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image, UnidentifiedImageError
-
 from arpo_verl.actions.pyautogui import to_code
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
-from arpo_verl.environments.osworld.guest_http import clear_exchanges
-from arpo_verl.environments.osworld.provider_patches import remove_leftovers, why_gone
+from arpo_verl.environments.osworld.guest_http import clear_exchanges, exchanges, told_by_guest
+from arpo_verl.environments.osworld.provider_patches import remove_leftovers, why_ended, why_gone
 from arpo_verl.environments.osworld.task_files import TaskFiles, default_store
 from arpo_verl.environments.osworld.verdict.box import desktop_cause
 from arpo_verl.environments.osworld.verdict.judge import Judge
@@ -28,18 +25,25 @@ from arpo_verl.environments.provider_checks import check_provider, client_option
 from arpo_verl.errors import (
     ConfigError,
     DesktopBootError,
+    DesktopEndedError,
     DesktopError,
     DesktopLostError,
     DesktopSetupError,
+    DesktopUnclearError,
     EvaluatorError,
+    ImageError,
     MissingDependencyError,
 )
+from arpo_verl.images import SENT, image_size
 from arpo_verl.types import Action, Evaluation, Fail, Finish, Observation, Size, Task, Wait
 
 if TYPE_CHECKING:
     from arpo_verl.environments.osworld.client import Client
 
 logger = logging.getLogger(__name__)
+
+PROBE = "pyautogui.position()"
+"""Asks the X server something, through the same interpreter as an action, and changes nothing."""
 
 
 class OSWorldEnvironment(DesktopEnvironment):
@@ -94,8 +98,8 @@ class OSWorldEnvironment(DesktopEnvironment):
 
     def step(self, action: Action) -> Observation:
         client = self._running()
-        self._check_machine(client)
-        with _named(DesktopLostError, f"{self._name} failed at {type(action).__name__}"):
+        with self._blamed(), _named(DesktopLostError, f"{self._name} failed at {type(action).__name__}"):
+            self._check_machine(client)
             if isinstance(action, Wait):
                 # The client rests twice, before and after an action that it has not.
                 observation = client.step("WAIT", pause=self._config.wait_s / 2)[0]
@@ -103,18 +107,20 @@ class OSWorldEnvironment(DesktopEnvironment):
                 return self._seen(client.step("FAIL" if isinstance(action, Fail) else "DONE", pause=0)[0]["screenshot"])
             else:
                 client.controller.last_result = None
+                clear_exchanges()
                 observation = client.step(to_code(action), pause=self._config.action_pause_s)[0]
                 self._check_result(action, client.controller.last_result)
-        return self._settle(observation["screenshot"])
+            return self._settle(observation["screenshot"])
 
     def evaluate(self) -> Evaluation:
         client = self._running()
         if self._task is None:
             raise EvaluatorError("a task must be set up before it is judged; call reset(task) first")
-        if not self._alive():  # else the client would wait for it as for one that boots
-            raise DesktopLostError(f"{self._name} was gone before its task was judged")
-        time.sleep(self._config.evaluate_pause_s)
-        with _named(EvaluatorError, f"{self._name}: the evaluator of task {self._task.task_id} failed"):
+        failed = f"{self._name}: the evaluator of task {self._task.task_id} failed"
+        with self._blamed(), _named(EvaluatorError, failed):
+            if not self._alive():  # else the client would wait for it as for one that boots
+                raise DesktopLostError(f"{self._name} was gone before its task was judged")
+            time.sleep(self._config.evaluate_pause_s)
             verdict = self._judge(client, self._task)
             self._check_machine(client)
             return verdict
@@ -193,9 +199,9 @@ class OSWorldEnvironment(DesktopEnvironment):
         if screenshot is None:
             raise DesktopBootError(f"{self._name} booted but shows no screen")
         try:
-            size = Size(*Image.open(io.BytesIO(screenshot)).size)
-        except UnidentifiedImageError as error:
-            raise DesktopBootError(f"{self._name} sent a screenshot that is no image") from error
+            size = image_size(screenshot, SENT)
+        except ImageError as error:
+            raise DesktopBootError(f"{self._name} sent a screenshot that is no image: {error}") from error
         if size != self._config.screen_size:
             raise DesktopBootError(
                 f"environment.screen_size must be what the desktop shows, {list(size)}, got "
@@ -221,12 +227,46 @@ class OSWorldEnvironment(DesktopEnvironment):
         if reason:
             raise DesktopLostError(f"{self._name} is gone: {reason}")
 
-    def _check_result(self, action: Action, result: dict[str, Any] | None) -> None:
+    @contextlib.contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """Tell what the policy did to its desktop, as far as that is proved, from faults, and those from unclear ones.
+
+        Not in a set-up: nothing of the policy's has run there yet.
+        """
+        try:
+            yield
+        except DesktopError as error:
+            client = self._client
+            if client is None or self._closed.is_set():
+                raise
+            proof = why_ended(client.provider, self._config)
+            if proof:
+                raise DesktopEndedError(f"{self._name} was ended by its own programs: {proof}") from error
+            if type(error) is DesktopLostError and not why_gone(client.provider, self._config):
+                raise DesktopUnclearError(str(error)) from error
+            raise
+
+    def _check_result(self, action: Action, result: Any) -> None:
+        """Tell an action that cannot be done, which the official runners pass over, from a guest in trouble."""
+        kind = type(action).__name__
         if result is None:
-            raise DesktopLostError(f"{self._name} did not answer {type(action).__name__}")
-        if result.get("returncode") != 0:
-            error = str(result.get("error") or result.get("output") or result)[-500:]
-            raise DesktopLostError(f"{self._name} could not do {type(action).__name__}: {error}")
+            if any(told_by_guest(one) for one in exchanges()):
+                logger.info("%s cannot do %s: %s", self._name, kind, exchanges()[0].body)
+                return
+            raise DesktopLostError(f"{self._name} did not answer {kind}")
+        status = result.get("returncode") if isinstance(result, dict) else None
+        if status == 0:
+            return
+        error = str((isinstance(result, dict) and (result.get("error") or result.get("output"))) or result)[-500:]
+        # An exception ends a Python that lives with 1. Whoever was killed has perhaps done half of it.
+        if status == 1 and self._answers_for_its_screen():
+            logger.info("%s could not do %s, and lives: %s", self._name, kind, error)
+            return
+        raise DesktopLostError(f"{self._name} could not do {kind}: {error}")
+
+    def _answers_for_its_screen(self) -> bool:
+        probed = self._running().controller.execute_python_command(PROBE)
+        return isinstance(probed, dict) and probed.get("returncode") == 0
 
     # --- Looking -----------------------------------------------------------------------------------------------
 
@@ -236,7 +276,22 @@ class OSWorldEnvironment(DesktopEnvironment):
     def _seen(self, screenshot: bytes | None) -> Observation:
         if screenshot is None:
             raise DesktopLostError(f"{self._name} gave no screenshot")
+        try:
+            size = image_size(screenshot, SENT)
+        except ImageError as error:
+            raise DesktopLostError(f"{self._name} sent a screenshot that is no image: {error}") from error
+        if size != self._config.screen_size:
+            self._check_resized(size)
         return Observation(screenshot)
+
+    def _check_resized(self, size: Size) -> None:
+        """A policy may set another resolution; a screenshot of a size that the screen does not have is a fault."""
+        told = self._running().controller.get_vm_screen_size()
+        if not isinstance(told, dict) or (told.get("width"), told.get("height")) != tuple(size):
+            raise DesktopLostError(f"{self._name} sent a screenshot of {list(size)}, but says its screen has {told}")
+        if size.width * size.height > self._config.screen_size.width * self._config.screen_size.height:
+            # Memory was reckoned for the recipe's screen.
+            raise DesktopEndedError(f"{self._name} was set to {list(size)}, larger than environment.screen_size")
 
     def _settle(self, screenshot: bytes | None) -> Observation:
         """Look until two looks in a row are alike, or `settle_timeout_s` is over."""
@@ -258,7 +313,7 @@ def _named(error_class: type[DesktopError], what: str) -> Iterator[None]:
     """
     try:
         yield
-    except DesktopError:
+    except (DesktopError, DesktopEndedError):
         raise
     except Exception as error:
         if error_class is DesktopBootError and isinstance(error, (ConfigError, MissingDependencyError)):

@@ -1,19 +1,46 @@
-"""One evaluation by OSWorld's unmodified client: its verdict, or the fault that stands behind a score of 0."""
+"""One evaluation by OSWorld's unmodified client: its verdict, or the fault that stands behind a score of 0.
+
+Its getters, metrics and controllers catch what fails, and score. A verdict counts only where nothing that they caught
+was a fault: `guest_http`, `pages` and `swallowed` note it. docs/faults.md has the table.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import re
+import resource
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from arpo_verl.environments.osworld.guest_http import clear_exchanges, unanswered
-from arpo_verl.environments.osworld.lean_imports import forget_missing, missing_packages
+from arpo_verl.environments.osworld import pages
+from arpo_verl.environments.osworld.guest_http import (
+    clear_exchanges,
+    exchanges,
+    in_trouble,
+    latest,
+    told_by_guest,
+    unanswered,
+)
+from arpo_verl.environments.osworld.lean_imports import DEFERRED, forget_missing, missing_packages
 from arpo_verl.environments.osworld.noted_metrics import noted_metrics
-from arpo_verl.errors import DesktopLostError, EvaluatorError
+from arpo_verl.environments.osworld.swallowed import Swallowed, forget_swallowed, swallowed
+from arpo_verl.errors import DesktopError, DesktopLostError, EvaluatorError
 from arpo_verl.types import Evaluation
 
 if TYPE_CHECKING:
     from arpo_verl.environments.osworld.client import Client
+
+LARGE_SHARE = 0.5
+"""Of a file system that is full: who has as much of it has filled it."""
+
+
+class NothingToJudgeError(Exception):
+    """A postconfig step met what the policy removed: the guest, alive, says that it is not there."""
 
 
 def evaluate(client: Client, name: str) -> Evaluation:
@@ -26,19 +53,106 @@ def evaluate(client: Client, name: str) -> Evaluation:
         DesktopLostError: the guest did not answer, whatever the score.
         EvaluatorError: there is no verdict. Whatever else a getter or a metric raises leaves as it is.
     """
-    clear_exchanges()
-    forget_missing()
-    with noted_metrics(client) as metrics:
-        score = client.evaluate()
-    # A getter's None, and so a score of 0, may only mean that the guest is gone.
-    lost = unanswered(client.address)
-    if lost:
-        raise DesktopLostError(f"{name} did not answer {lost[0].path}: {lost[0].error}")
-    if client.controller.get_screenshot() is None:
-        raise DesktopLostError(f"{name} was gone when its task was judged")
-    if missing_packages():
-        raise EvaluatorError(f"the metric needs {', '.join(missing_packages())}; pip install what it needs")
+    for forget in (clear_exchanges, forget_missing, forget_swallowed, pages.forget_page_calls):
+        forget()
+    client.controller.failed_commands.clear()
+    client.setup_controller.judging = True
+    try:
+        with noted_metrics(client) as metrics:
+            score = client.evaluate()
+    except NothingToJudgeError:
+        score = 0.0
+    finally:
+        client.setup_controller.judging = False
+    for fault in faults(client, name):
+        raise fault
     return Evaluation(_valid_score(score), tuple(metrics))
+
+
+def faults(client: Client, name: str) -> Iterator[DesktopError]:
+    """What stands against the verdict, the guest's trouble first."""
+    yield from _of_guest(client, name)
+    yield from _of_pages(client)
+    yield from _of_host(client)
+
+
+def _of_guest(client: Client, name: str) -> Iterator[DesktopError]:
+    for lost in unanswered(client.address):
+        if not told_by_guest(lost):
+            yield DesktopLostError(f"{name} did not answer {lost.path}: {lost.error or f'{lost.status} {lost.body}'}")
+    for command, result in client.controller.failed_commands:
+        yield DesktopLostError(f"{name} could not run the evaluator's own {command[:100]!r}: {str(result)[-300:]}")
+    if client.controller.get_screenshot() is None:
+        yield DesktopLostError(f"{name} was gone when its task was judged")
+
+
+def _of_pages(client: Client) -> Iterator[DesktopError]:
+    task = json.dumps([client.config, client.evaluator], default=str)
+    excused = {config["url"] for config in _getters_of(client.evaluator) if config.get("backups") is not None}
+    for call in pages.failed_calls():
+        if call.kind == pages.DRIVER:
+            yield EvaluatorError(f"Playwright's driver does not start on this host: {call.error}")
+        elif call.kind == pages.CONNECT and not call.browser_is_closed:
+            yield DesktopLostError(f"the guest's browser listens, and could not be connected to: {call.error}")
+        # A host that the task does not name is the policy's choice.
+        elif call.host and call.host.removeprefix("www.") in task and call.target not in excused:
+            yield EvaluatorError(f"{call.target} could not be loaded: {call.error}")
+    guest = client.address.rpartition(":")[0]
+    for exchange in latest(exchanges()):
+        of_guest = exchange.address.rpartition(":")[0] == guest
+        if not of_guest and (in_trouble(exchange) or (exchange.status or 0) >= 400):
+            came = exchange.error or f"{exchange.status} {exchange.body}"
+            yield EvaluatorError(f"{exchange.address} did not answer {exchange.path}: {came}")
+
+
+def _getters_of(evaluator: dict[str, Any]) -> list[dict[str, Any]]:
+    parts = [evaluator.get(key) or [] for key in ("result", "expected")]
+    flat = [one for part in parts for one in (part if isinstance(part, list) else [part])]
+    return [one for one in flat if isinstance(one, dict) and "url" in one]
+
+
+def _of_host(client: Client) -> Iterator[DesktopError]:
+    folder = str(client.cache_dir)
+    for found in swallowed():
+        if found.kind == "package" and not _is_needed_package(found, folder):
+            continue
+        if found.kind == "memory" and _memory_is_bounded():
+            continue  # what an evaluation may have was not enough for what the guest sent
+        if found.kind == "disk" and _fills_its_disk(folder):
+            continue
+        what = f"{found.kind} {found.name}".strip()
+        yield EvaluatorError(f"this host has trouble, which the evaluator passed over ({what}): {found.error}")
+    if missing_packages():
+        yield EvaluatorError(f"the metric needs {', '.join(missing_packages())}; pip install what it needs")
+
+
+def _is_needed_package(found: Swallowed, folder: str) -> bool:
+    """Whether an import that failed was the host's to fulfil: not one of a module that the policy wrote, or forgot."""
+    if not os.path.abspath(found.file).startswith(os.path.abspath(folder) + os.sep):
+        return True
+    return found.name.lower() in _packages_of_client()
+
+
+def _packages_of_client() -> set[str]:
+    """What OSWorld's environment has installed, as far as package and module are called alike."""
+    try:
+        required = requires("desktop-env") or []
+    except PackageNotFoundError:
+        required = []
+    names = {found[0].lower() for requirement in required if (found := re.match(r"[\w.-]+", requirement))}
+    return names | set(DEFERRED) | sys.stdlib_module_names
+
+
+def _memory_is_bounded() -> bool:
+    limits = (resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    return any(limit != resource.RLIM_INFINITY for limit in limits)
+
+
+def _fills_its_disk(folder: str) -> bool:
+    """Whether the evaluation's own files, which the guest sent, are most of what lies on its disk."""
+    written = sum(os.lstat(os.path.join(path, name)).st_size for path, _, names in os.walk(folder) for name in names)
+    disk = os.statvfs(folder)
+    return written >= LARGE_SHARE * disk.f_blocks * disk.f_frsize
 
 
 def _valid_score(score: Any) -> float:

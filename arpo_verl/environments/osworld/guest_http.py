@@ -1,16 +1,23 @@
 """What the OSWorld client said to the guest and what came of it, seen where its own code only logs failures.
 
 Its getters return None, and its set-up steps return as if done, when the guest refuses a connection. So the name
-`requests` in its modules is replaced by a `GuestHttp`, which sends as before and keeps a log for each thread.
+`requests` in its modules is replaced by a `GuestHttp`, which sends as before and keeps a log for each thread. Answers
+are read up to a bound: the guest is whatever the policy made of it, and a sparse file of 1.5 GiB costs it nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import logging
+import re
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import requests
 
@@ -19,23 +26,56 @@ logger = logging.getLogger(__name__)
 # For calls that the client makes without a time-out. The guest itself ends a command after 120 s.
 DEFAULT_TIMEOUT_S = 180.0
 
+_MIB = 1 << 20
+MAX_ANSWER = {"/file": 256 * _MIB, "/screenshot": 64 * _MIB, "/wallpaper": 64 * _MIB, "/accessibility": 32 * _MIB}
+"""Bytes of an answer, by path. The largest files that OSWorld's evaluators look at are films of some ten MB; its
+screenshots have 1 to 8 MB, an accessibility tree 0.1 to 2 MB."""
+MAX_OTHER_ANSWER = 16 * _MIB
+"""A command's output above all."""
+MAX_ANSWERS = 1024 * _MIB
+"""All answers together since `clear_exchanges`: an evaluation's, or an action's."""
+_CHUNK = 1 << 16
+
+# What JSON must hold for the client, by path; it takes an answer without for none, and says nothing.
+_JSON_FIELD = {
+    "/accessibility": "AT",
+    "/desktop_path": "desktop_path",
+    "/execute": "output",
+    "/list_directory": "directory_tree",
+    "/run_bash_script": "output",
+    "/run_python": "output",
+    "/setup/execute": "output",
+    "/setup/execute_with_verification": "output",
+    "/screen_size": "width",
+    "/terminal": "output",
+    "/window_size": "width",
+}
+
+# In the words of a guest that lives: not permitted, no such file or program, argument list too long, no program's
+# format, permission denied, not a directory, a directory, name too long, too many links.
+_OF_ITS_OWN = {1, 2, 7, 8, 13, 20, 21, 36, 40}
+
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request: the HTTP status of its reply, or the error where there was none."""
+    """One request: the HTTP status of its reply, or the error where there was none that can be used."""
 
     address: str
     """`host:port`"""
     path: str
     status: int | None
+    """413, which no guest sends, where the answer was larger than it may be."""
     error: str = ""
     body: str = ""
     """The start of a reply that is not 200."""
+    request: str = ""
+    """The same for the same request alone: method, path, query and body."""
 
 
 class _Log(threading.local):
     def __init__(self) -> None:  # in each thread that looks
         self.exchanges: list[Exchange] = []
+        self.received = 0
 
 
 _log = _Log()
@@ -49,12 +89,31 @@ def exchanges() -> list[Exchange]:
 def clear_exchanges() -> None:
     """Start this thread's log anew."""
     exchanges().clear()
+    _log.received = 0
+
+
+def latest(exchanged: Iterable[Exchange]) -> list[Exchange]:
+    """The last of each request: what one that was sent again came to in the end."""
+    return list({(e.address, e.request or e.path): e for e in exchanged}.values())
 
 
 def unanswered(address: str) -> list[Exchange]:
-    """Requests to `address` that got no reply, and that no later one to the same path made good."""
-    last = {e.path: e for e in exchanges() if e.address == address}
-    return [e for e in last.values() if e.status is None]
+    """Requests to `address` that no answer, or a server error, was all that came of, however often they were sent."""
+    return [e for e in latest(exchanges()) if e.address == address and in_trouble(e)]
+
+
+def in_trouble(exchange: Exchange) -> bool:
+    """Whether no usable answer came, or a server error."""
+    return exchange.status is None or exchange.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def told_by_guest(exchange: Exchange) -> bool:
+    """Whether a server error only tells, in the words of a guest that lives, what is amiss with the file or program.
+
+    OSWorld's server answers 500 for any exception: "[Errno 2] No such file or directory: 'backup.sh'".
+    """
+    found = re.search(r"\[Errno (\d+)\]", exchange.body)
+    return in_trouble(exchange) and found is not None and int(found[1]) in _OF_ITS_OWN
 
 
 class GuestHttp:
@@ -72,11 +131,64 @@ class GuestHttp:
     def _send(self, method: str, url: str, kwargs: dict[str, Any]) -> requests.Response:
         kwargs.setdefault("timeout", DEFAULT_TIMEOUT_S)
         parts = urlsplit(url)
+        # Who asks for a stream, as for a download from the internet, reads it piece by piece.
+        as_stream = kwargs.pop("stream", False)
+        request = _digest(method, parts, kwargs)
         try:
-            response = requests.request(method, url, **kwargs)
+            response = requests.request(method, url, stream=True, **kwargs)
+            if not as_stream:
+                response = _read(response, MAX_ANSWER.get(parts.path, MAX_OTHER_ANSWER))
         except requests.RequestException as error:
-            exchanges().append(Exchange(parts.netloc, parts.path, None, f"{type(error).__name__}: {error}"))
+            words = f"{type(error).__name__}: {error}"
+            exchanges().append(Exchange(parts.netloc, parts.path, None, words, request=request))
             raise
-        body = "" if response.status_code == 200 else response.text[:300]
-        exchanges().append(Exchange(parts.netloc, parts.path, response.status_code, body=body))
+        status: int | None = response.status_code
+        problem = "" if as_stream or status != HTTPStatus.OK else _problem_of(parts.path, response.content)
+        body = "" if as_stream or status == HTTPStatus.OK else response.text[:300]
+        exchanges().append(Exchange(parts.netloc, parts.path, None if problem else status, problem, body, request))
         return response
+
+
+def _digest(method: str, parts: SplitResult, kwargs: dict[str, Any]) -> str:
+    data = kwargs.get("data")
+    # An upload's form is read only once, when it is sent; it tells its fields, the file's path among them.
+    body = repr((getattr(data, "fields", data), kwargs.get("json"), kwargs.get("params")))
+    return f"{method} {parts.path} {hashlib.sha256(f'{parts.query} {body}'.encode(errors='replace')).hexdigest()[:16]}"
+
+
+def _read(response: requests.Response, limit: int) -> requests.Response:
+    """The response with its content, or one of 413 without.
+
+    Raises:
+        requests.RequestException: the answer ends before its Content-Length, or cannot be decoded.
+    """
+    content = io.BytesIO()
+    for chunk in response.iter_content(_CHUNK):
+        content.write(chunk)
+        _log.received += len(chunk)
+        if content.tell() > limit or _log.received > MAX_ANSWERS:
+            response.close()
+            return _too_large(response, limit)
+    response._content = content.getvalue()
+    return response
+
+
+def _too_large(response: requests.Response, limit: int) -> requests.Response:
+    message = f"the guest's answer has more than {limit} bytes, or all since the last have more than {MAX_ANSWERS}"
+    refusal = requests.Response()
+    refusal.status_code, refusal.url = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, response.url
+    refusal._content = json.dumps({"status": "error", "message": message, "error": message}).encode()
+    return refusal
+
+
+def _problem_of(path: str, content: bytes) -> str:
+    """What is wrong with an answer that the client expects JSON in."""
+    if path not in _JSON_FIELD:
+        return ""
+    try:
+        value = json.loads(content)
+    except ValueError as error:
+        return f"no JSON: {error}"
+    if not isinstance(value, dict) or _JSON_FIELD[path] not in value:
+        return f"no {_JSON_FIELD[path]} in the answer {str(value)[:100]}"
+    return ""

@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from arpo_verl.environments.osworld.swallowed import NotingFinder
 from arpo_verl.errors import MissingDependencyError
 
 # Module -> what to pip install for it. Each is used by a few metrics or set-up steps alone.
@@ -49,13 +50,17 @@ def forget_missing() -> None:
 
 @contextlib.contextmanager
 def deferred_imports() -> Iterator[None]:
-    """Within the block and this thread, importing a deferred package that is not loaded yet gives its stand-in."""
-    finder = _Finder(threading.get_ident())
-    sys.meta_path.insert(0, finder)
+    """Within the block and this thread, importing a deferred package that is not loaded yet gives its stand-in.
+
+    What is imported of the client tells what it catches: `swallowed`.
+    """
+    finders = [_Finder(threading.get_ident()), NotingFinder()]
+    sys.meta_path[:0] = finders
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        for finder in finders:
+            sys.meta_path.remove(finder)
         # Whoever imports one of them from now on gets the real package; the client keeps the stand-ins it has.
         for name, module in list(sys.modules.items()):
             if isinstance(module, _DeferredModule):

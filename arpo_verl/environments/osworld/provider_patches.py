@@ -65,6 +65,17 @@ def why_gone(provider: Any, config: EnvironmentConfig) -> str:
     return why_not_running(provider.container)
 
 
+def why_ended(provider: Any, config: EnvironmentConfig) -> str:
+    """What programs of the guest did to end it, where the machine that this provider object started proves it."""
+    if config.provider == "docker":
+        from arpo_verl.environments.osworld.docker_containers import why_powered_off
+
+        return why_powered_off(provider.container)
+    # The embedded provider's, which is no module that a Docker host must have.
+    why_down = getattr(provider, "why_down", None)
+    return why_down() if why_down is not None else ""
+
+
 def remove_leftovers(config: EnvironmentConfig, desktop_id: str) -> None:
     """After a desktop was closed: what its provider forgot, or is still starting in a call that hangs."""
     if config.provider == "docker":

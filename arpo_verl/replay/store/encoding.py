@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from PIL import Image, UnidentifiedImageError
+from arpo_verl.errors import ImageError
+from arpo_verl.images import read_image
 
 _SUFFIXES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"RIFF": "webp"}
 
@@ -29,24 +30,28 @@ def smallest_lossless(screenshot: bytes) -> bytes:
     result is decoded again and compared: what the processor will see is the same, or the bytes stay as they were.
     """
     try:
-        image = Image.open(io.BytesIO(screenshot)).convert("RGB")
-    except (UnidentifiedImageError, OSError):
+        image = read_image(screenshot)
+    except ImageError:
         return screenshot  # not ours to judge: whoever uses it says what is wrong with it
     buffer = io.BytesIO()
     image.save(buffer, format="WEBP", lossless=True, method=4, quality=75)
     encoded = buffer.getvalue()
     if len(encoded) >= len(screenshot):
         return screenshot
-    again = Image.open(io.BytesIO(encoded)).convert("RGB")
+    again = read_image(encoded)
     return encoded if again.size == image.size and again.tobytes() == image.tobytes() else screenshot
 
 
 def as_png(screenshot: bytes) -> bytes:
-    """The screenshot as it is where it is a PNG, else as one."""
+    """The screenshot as it is where it is a PNG, else as one.
+
+    Raises:
+        ImageError: it is no picture.
+    """
     if image_suffix(screenshot) == "png":
         return screenshot
     buffer = io.BytesIO()
-    Image.open(io.BytesIO(screenshot)).save(buffer, format="PNG")
+    read_image(screenshot).save(buffer, format="PNG")
     return buffer.getvalue()
 
 

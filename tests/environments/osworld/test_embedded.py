@@ -1,19 +1,27 @@
 """OSWorld's client on the embedded desktop, alone and through the pool: real programs in a real window."""
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from support import ROOT
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment
-from arpo_verl.errors import DesktopBootError, DesktopLostError, DesktopSetupError
-from arpo_verl.types import Hotkey, Task, TypeText, Wait
+from arpo_verl.errors import (
+    DesktopBootError,
+    DesktopEndedError,
+    DesktopLostError,
+    DesktopSetupError,
+    DesktopUnclearError,
+)
+from arpo_verl.types import Click, Hotkey, Point, Task, TypeText, Wait
 
 pytestmark = pytest.mark.desktop
 
@@ -86,6 +94,72 @@ def test_a_desktop_whose_screen_the_task_killed_is_lost_and_comes_back(environme
     assert environment.evaluate().score == 1.0
 
 
+TERMINAL = NAME_DIALOG | {
+    "config": [
+        {"type": "launch", "parameters": {"command": ["xterm", "-title", "Shell"]}},
+        {
+            "type": "execute_with_verification",
+            "parameters": {
+                "command": ["true"],
+                "verification": {"window_exists": "Shell"},
+                "max_wait_time": 20,
+                "check_interval": 0.1,
+            },
+        },
+    ]
+}
+
+
+def until_it_ends(environment, command):
+    """Type `command` in a terminal, and look until the desktop is no more."""
+    environment.reset(Task("t", "i", TERMINAL))
+    environment.step(TypeText(f"{command}\n"))
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        environment.step(Wait())
+    pytest.fail("the desktop lives on")
+
+
+@pytest.mark.parametrize(
+    ("command", "proof"),
+    [
+        ("kill -9 -1", "signal 9"),
+        ("pkill Xvfb", "Xvfb: exit 0"),
+        pytest.param("pkill -STOP Xvfb", "Xvfb: stopped", marks=pytest.mark.slow),
+    ],
+)
+def test_what_the_policy_types_to_end_its_desktop_is_proved_to_be_its_own_doing(environment, command, proof):
+    with pytest.raises(DesktopEndedError, match=proof):
+        until_it_ends(environment, command)
+
+
+def test_a_desktop_that_somebody_else_ended_or_that_crashed_proves_nothing(environment):
+    """The kernel's out-of-memory killer, a crash of the X server, and the end of a whole job by its cluster."""
+    with pytest.raises(DesktopUnclearError):
+        until_it_ends(environment, "pkill -SEGV Xvfb")
+    environment.reset(TASK)
+    guest = environment._client.provider._guest
+    guest._out_of_memory_kills -= 1
+    with pytest.raises(DesktopUnclearError):
+        environment._client.setup_controller._launch_setup("pkill -9 Xvfb", shell=True)
+        environment.step(Wait())
+        environment.step(Hotkey(("enter",)))
+    environment.reset(TASK)
+    guest = environment._client.provider._guest
+    for process in psutil.Process(guest._process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    with pytest.raises(DesktopLostError):
+        environment.step(Hotkey(("enter",)))
+
+
+def test_an_action_that_cannot_be_done_is_passed_over_as_by_the_official_runners(environment):
+    environment.reset(TASK)
+    for action in (TypeText("\x07"), TypeText("\ud800"), Click(Point(99_999, -5)), *SOLUTION):
+        environment.step(action)
+    assert environment.evaluate().score == 1.0
+
+
 def test_a_screen_that_the_provider_cannot_give_is_a_config_error_before_anything_starts():
     with pytest.raises(ValueError, match="screen_size"):
         OSWorldEnvironment(EnvironmentConfig(screen_size=(7000, 4320))).prepare()
@@ -115,7 +189,7 @@ import asyncio, json, sys
 from support.ray_start import start_ray
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.pool.desktop_pool import DesktopPool
-from arpo_verl.types import Hotkey, Task, TypeText, Wait
+from arpo_verl.types import Click, Hotkey, Point, Task, TypeText, Wait
 
 start_ray()
 pool = DesktopPool.connect(EnvironmentConfig(screen_size={ODD_SIZE}, num_desktops=2))

@@ -18,12 +18,14 @@ from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noq
 from arpo_verl.environments.osworld.evaluation import evaluate  # noqa: E402
 from arpo_verl.errors import (  # noqa: E402
     DesktopBootError,
+    DesktopEndedError,
     DesktopError,
     DesktopLostError,
     DesktopSetupError,
+    DesktopUnclearError,
     EvaluatorError,
 )
-from arpo_verl.types import Click, Fail, Finish, Hotkey, Point, Size, Task, Wait  # noqa: E402
+from arpo_verl.types import Click, Fail, Finish, Hotkey, Point, Size, Task, TypeText, Wait  # noqa: E402
 
 SIZE = Size(320, 240)
 CLICK = Click(Point(10, 20))
@@ -260,9 +262,68 @@ def test_an_action_that_failed_silently_is_noticed(make, guest, path, reply, mes
         environment.step(CLICK)
 
 
+UNTYPEABLE = "Traceback (most recent call last):\nValueError: cannot type '\\x07': it is not a printable character"
+
+
+def test_an_action_that_raises_in_a_guest_that_lives_is_no_fault_and_the_episode_goes_on(make, guest):
+    environment = make()
+    environment.reset(task())
+    guest.replies["/execute"] = lambda: executed() if "position" in guest.code()[-1] else executed("", 1, UNTYPEABLE)
+    assert environment.step(TypeText("\x07")).screenshot == png()
+    guest.replies["/execute"] = lambda: (500, json.dumps({"message": "[Errno 7] Argument list too long: 'python'"}))
+    assert environment.step(TypeText("x")).screenshot == png()
+
+
+@pytest.mark.parametrize("reply", [executed("", -9), executed("", 1, "Xlib: connection lost"), (200, "[]"), (200, "")])
+def test_an_action_that_failed_in_a_guest_in_trouble_is_an_unclear_loss(make, guest, reply):
+    environment = make()
+    environment.reset(task())
+    guest.replies["/execute"] = lambda: reply
+    with pytest.raises(DesktopUnclearError):
+        environment.step(CLICK)
+
+
+def test_a_screenshot_of_a_size_that_the_screen_does_not_have_is_a_fault(make, guest):
+    environment = make()
+    environment.reset(task())
+    guest.replies["/screen_size"] = lambda: (200, json.dumps({"width": SIZE.width, "height": SIZE.height}))
+    guest.replies["/screenshot"] = lambda: (200, png(Size(160, 120)))
+    with pytest.raises(DesktopLostError, match=r"screenshot of \[160, 120\], but says its screen has"):
+        environment.step(CLICK)
+
+
+def test_a_policy_that_sets_a_smaller_resolution_goes_on_and_one_that_sets_a_larger_has_ended_its_desktop(make, guest):
+    environment = make()
+    environment.reset(task())
+    for size in (Size(160, 120), Size(640, 480)):
+        guest.replies["/screen_size"] = lambda size=size: (
+            200,
+            json.dumps({"width": size.width, "height": size.height}),
+        )
+        guest.replies["/screenshot"] = lambda size=size: (200, png(size))
+        if size < SIZE:
+            assert environment.step(CLICK).screenshot == png(size)
+        else:
+            with pytest.raises(DesktopEndedError, match="larger than environment.screen_size"):
+                environment.step(CLICK)
+
+
+@pytest.mark.parametrize("sent", [png()[:60], b"\x89PNG\r\n\x1a\n" + bytes(20), b"<html>502</html>"])
+def test_a_screenshot_that_is_none_is_a_fault(make, guest, sent):
+    environment = make()
+    environment.reset(task())
+    guest.replies["/screenshot"] = lambda: (200, sent)
+    if sent == png()[:60]:
+        environment.step(CLICK)  # its header is whole: whoever decodes it says so
+        return
+    with pytest.raises(DesktopLostError, match="no screenshot|no image"):
+        environment.step(CLICK)
+
+
 def test_an_action_is_never_sent_twice(make, guest):
     environment = make(guest_attempts=3)
     environment.reset(task())
+    guest.requests.clear()
     guest.replies["/execute"] = lambda: (500, "lost reply")
     with pytest.raises(DesktopLostError):
         environment.step(Hotkey(("ctrl", "v")))

@@ -1,0 +1,159 @@
+"""What OSWorld's getters, metrics and controllers catch and go on from, told where it is this host's trouble.
+
+They catch every exception and return None, a default or 0: a full disk and a package that is not installed look like a
+policy that failed. So their modules are loaded with one call more at the head of each `except`, which tells us what was
+caught; the files stay as they are, and so does all that the code does.
+"""
+
+from __future__ import annotations
+
+import ast
+import errno
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, ModuleType
+from typing import Any
+
+PACKAGES = ("desktop_env.evaluators.", "desktop_env.controllers.")
+_NAME = "_arpo_verl_note_swallowed"
+
+_HOST_ERRORS = {
+    errno.ENOSPC: "disk",
+    errno.EDQUOT: "disk",
+    errno.EIO: "disk",
+    errno.EROFS: "disk",
+    errno.EMFILE: "files",
+    errno.ENFILE: "files",
+    errno.ENOMEM: "memory",
+}
+# Raised for a program that is not installed: by audioread, pdf2image, pytesseract.
+_PROGRAM_ERRORS = ("NoBackendError", "PDFInfoNotInstalledError", "TesseractNotFoundError")
+_SERVICES = ("pydrive", "googleapiclient", "httplib2", "oauth2client")
+
+
+@dataclass(frozen=True)
+class Swallowed:
+    """Something caught that this host, or a service behind it, is to blame for."""
+
+    kind: str
+    """`disk`, `files`, `memory`, `package`, `program` or `service`."""
+    error: str
+    name: str = ""
+    """Of the package or the program."""
+    file: str = ""
+    """`package`: the file that wanted to import it."""
+
+
+class _Log(threading.local):
+    def __init__(self) -> None:
+        self.found: list[Swallowed] = []
+
+
+_log = _Log()
+
+
+def swallowed() -> list[Swallowed]:
+    """What was caught in this thread since `forget_swallowed`, in order."""
+    return _log.found
+
+
+def forget_swallowed() -> None:
+    """Start anew in this thread."""
+    _log.found.clear()
+
+
+def classify(error: BaseException) -> Swallowed | None:
+    """What an exception, or one that it came from, says of this host; None where it says nothing."""
+    for one in _chain(error):
+        kind, name, file = "", "", ""
+        if isinstance(one, MemoryError):
+            kind = "memory"
+        elif isinstance(one, ImportError):
+            kind, name, file = "package", (one.name or "").partition(".")[0], _importer_of(one)
+        elif isinstance(one, OSError) and one.errno in _HOST_ERRORS:
+            kind = _HOST_ERRORS[one.errno]
+        elif isinstance(one, (FileNotFoundError, PermissionError)) and _files_of(one)[-1:] == ["subprocess.py"]:
+            kind, name = "program", str(one.filename)
+        elif type(one).__name__ in _PROGRAM_ERRORS:
+            kind, name = "program", type(one).__name__
+        elif type(one).__module__.partition(".")[0] in _SERVICES:
+            kind, name = "service", type(one).__module__.partition(".")[0]
+        if kind:
+            return Swallowed(kind, f"{type(one).__name__}: {one}"[:300], name, file)
+    return None
+
+
+def _note() -> None:
+    """Called at the head of each `except` of the client's."""
+    error = sys.exc_info()[1]
+    found = None if error is None else classify(error)
+    if found is not None:
+        _log.found.append(found)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        yield following
+        following = following.__cause__ or following.__context__
+
+
+def _frames(error: BaseException) -> list[str]:
+    files, traceback = [], error.__traceback__
+    while traceback is not None:
+        files.append(traceback.tb_frame.f_code.co_filename)
+        traceback = traceback.tb_next
+    return files
+
+
+def _files_of(error: BaseException) -> list[str]:
+    return [os.path.basename(file) for file in _frames(error)]
+
+
+def _importer_of(error: BaseException) -> str:
+    """The innermost file that is none of the import system's."""
+    files = [file for file in _frames(error) if not file.startswith("<frozen importlib") and "importlib" not in file]
+    return files[-1] if files else ""
+
+
+class NotingFinder(MetaPathFinder):
+    """Loads the client's getters, metrics and controllers so that they tell what they catch."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(PACKAGES):
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _NotingLoader(fullname, spec.loader.path)
+        return spec
+
+
+class _NotingLoader(SourceFileLoader):
+    def path_stats(self, path: str) -> Any:
+        raise OSError("what is compiled here differs from the file: no cache is read or written")
+
+    def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:  # type: ignore[override]
+        tree = ast.fix_missing_locations(_Noting().visit(ast.parse(data, path)))
+        code: CodeType = compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)[_NAME] = _note
+        super().exec_module(module)
+
+
+class _Noting(ast.NodeTransformer):
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
+        self.generic_visit(node)
+        call = ast.Expr(ast.Call(ast.Name(_NAME, ast.Load()), [], []))
+        node.body.insert(0, ast.copy_location(call, node.body[0]))
+        return node

@@ -1,0 +1,85 @@
+"""Pictures of a desktop are decoded within bounds, in one place."""
+
+import io
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import arpo_verl
+from arpo_verl import images
+from arpo_verl.errors import DesktopLostError, ImageError
+from arpo_verl.images import image_size, read_image
+from arpo_verl.records.film_strip import Frame, thumbnail
+from arpo_verl.replay.store.encoding import smallest_lossless
+from arpo_verl.rollout.vision import decode_screenshot
+
+
+def picture(kind="PNG", size=(30, 20)):
+    buffer = io.BytesIO()
+    Image.new("RGB", size, "red").save(buffer, kind)
+    return buffer.getvalue()
+
+
+def bomb(width=11_000, height=11_000):
+    """A PNG of 484 MB in RGBA, from 0.5 MB."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    packer = zlib.compressobj(9)
+    row = bytes(1 + 4 * width)
+    data = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
+    header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+HOSTILE = {
+    "nothing": b"",
+    "a page": b"<html>502 Bad Gateway</html>",
+    "half of it": picture(size=(300, 200))[:400],
+    "a broken chunk": picture().replace(b"IDAT", b"IDA\xff"),
+    "PostScript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n",
+    "a GIF": picture("GIF"),
+    "a TIFF": picture("TIFF"),
+    "more bytes than any screen": picture() + bytes(images.MAX_BYTES),
+    "more pixels than any screen": bomb(),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_is_no_picture_of_a_screen_is_refused_everywhere(case, monkeypatch):
+    decoded = []
+    load = Image.Image.load
+    monkeypatch.setattr(Image.Image, "load", lambda image: decoded.append(image.size) or load(image))
+    with pytest.raises(ImageError):
+        read_image(HOSTILE[case])
+    with pytest.raises(DesktopLostError, match="must send a PNG or JPEG"):
+        decode_screenshot(HOSTILE[case])
+    assert thumbnail(Frame(HOSTILE[case], ""), 32).size == (32, 24)
+    assert smallest_lossless(HOSTILE[case]) is HOSTILE[case]
+    assert all(width * height <= images.MAX_PIXELS for width, height in decoded)
+
+
+@pytest.mark.parametrize("kind", images.KEPT)
+def test_what_a_desktop_sends_and_the_store_keeps_is_read(kind):
+    assert read_image(picture(kind)).mode == "RGB" and image_size(picture(kind)) == (30, 20)
+
+
+def test_a_size_is_told_without_a_pixel_being_decoded(monkeypatch):
+    sent = picture()
+    monkeypatch.setattr(Image.Image, "load", lambda image: pytest.fail("decoded"))
+    assert image_size(sent) == (30, 20)
+
+
+def test_no_other_module_of_the_host_opens_a_picture():
+    package = Path(arpo_verl.__file__).parent
+    opening = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if re.search(r"Image\.(open|frombytes|frombuffer)\(", path.read_text()) and "guest" not in path.parts
+    }
+    assert opening == {"images.py"}
