@@ -2,7 +2,8 @@
 
 OSWorld's Docker provider gives its containers neither name nor label, and forgets one that it could not stop. So it
 gets a Docker client that labels what it runs with its owner, this process. What an owner left is removed by its reaper,
-a small process that waits for its end, SIGKILL included, and by the next owner that starts on the same host.
+a small process that waits for its end, SIGKILL included, by the next owner that starts on the same host, and, where the
+reaper ended with it, as in a pod, by any other that uses the same engine (`docker_heartbeat`).
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container, ContainerCollection
 
+from arpo_verl.environments.osworld.docker_heartbeat import BEATS_LABEL, OWNER_LABEL, Heartbeat, remove_signs
 from arpo_verl.errors import DesktopBootError
 
 logger = logging.getLogger(__name__)
 
 IMAGE = "happysixd/osworld-docker"
 """What OSWorld's provider runs."""
-OWNER_LABEL = "arpo_verl.owner"
 DESKTOP_LABEL = "arpo_verl.desktop"
 REAPER_START_S = 60.0
 GUEST_POLL_S = 0.25
@@ -94,7 +95,12 @@ class _DesktopContainers(ContainerCollection):
         options = dict(desktop.run_options)
         image = options.pop("image", image)
         environment = {**kwargs.pop("environment", {}), **options.pop("environment", {})}
-        labels = {**options.pop("labels", {}), OWNER_LABEL: this_owner(), DESKTOP_LABEL: desktop.desktop_id}
+        labels = {
+            **options.pop("labels", {}),
+            OWNER_LABEL: this_owner(),
+            BEATS_LABEL: "1",
+            DESKTOP_LABEL: desktop.desktop_id,
+        }
         # The provider would publish a machine that runs whatever it is told on all addresses; it looks at this one.
         ports = {guest: (LOOPBACK, port) for guest, port in kwargs.pop("ports", {}).items()}
         return super().run(image, command, environment=environment, labels=labels, ports=ports, **{**kwargs, **options})
@@ -143,18 +149,36 @@ def await_guest(provider: Any, timeout_s: float) -> None:
     Raises:
         DesktopBootError: the container ended, with its last words, or the guest does not answer within `timeout_s`.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline, connected = time.monotonic() + timeout_s, False
     url = f"http://localhost:{provider.server_port}/screenshot"
     while True:
         shown = _answers(url)
+        connected = connected or shown or _listens(provider.server_port)
         reason = why_not_running(provider.container)
         if reason:
             raise DesktopBootError(f"{reason}; its last words: {_last_words(provider.container)}")
         if shown:
             return
         if time.monotonic() > deadline:
-            raise DesktopBootError(f"its virtual machine did not answer within {timeout_s:g} s")
+            raise DesktopBootError(
+                f"its virtual machine did not answer within {timeout_s:g} s" + ("" if connected else _NO_LISTENER)
+            )
         time.sleep(GUEST_POLL_S)
+
+
+_NO_LISTENER = (
+    f", and nothing ever listened on its port at {LOOPBACK}, where its container publishes it: the engine's loopback "
+    "may not be this process's, as in a pod or a container with the host's Docker socket; give the pod the host's "
+    "network (hostNetwork: true, docker run --network host), or run the engine as a sidecar of the same pod"
+)
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection((LOOPBACK, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def _answers(url: str) -> bool:
@@ -190,7 +214,8 @@ _guards: list[Any] = []
 
 
 def guard_this_process() -> None:
-    """Once: remove what dead owners on this host left, and start the reaper of this process's own containers.
+    """Once: remove what dead owners on this host left, and start the reaper of this process's own containers and its
+    sign of life.
 
     Raises:
         docker.errors.DockerException: no engine answers.
@@ -203,7 +228,9 @@ def guard_this_process() -> None:
         command = [sys.executable, "-m", "arpo_verl.environments.osworld.docker_reaper", this_owner()]
         reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         reaper.wait(REAPER_START_S)
-        _guards.append(reaper.stdin)
+        heartbeat = Heartbeat(this_owner(), is_elsewhere, remove_of_owner)
+        heartbeat.start()
+        _guards.extend((reaper.stdin, heartbeat))
 
 
 def remove_of_dead_owners() -> None:
@@ -214,19 +241,22 @@ def remove_of_dead_owners() -> None:
     """
     with contextlib.closing(docker.from_env()) as client:
         for container in _labelled(client, OWNER_LABEL):
-            if is_dead(container.labels[OWNER_LABEL]):
+            owner = container.labels[OWNER_LABEL]
+            if is_dead(owner) or (container.status != "running" and is_of_earlier_boot(owner)):
                 logger.warning("removing the container %s of a process that died", container.short_id)
                 _force_remove(container)
 
 
 def remove_of_owner(owner: str) -> int:
-    """Remove every container of `owner`; how many there were.
+    """Remove every container of `owner`, and its sign of life; how many containers there were.
 
     Raises:
         docker.errors.DockerException, requests.RequestException: no engine answers.
     """
     with contextlib.closing(docker.from_env()) as client:
-        return _remove(client, f"{OWNER_LABEL}={owner}")
+        removed = _remove(client, f"{OWNER_LABEL}={owner}")
+        remove_signs(client, owner)
+        return removed
 
 
 @functools.cache
@@ -239,14 +269,27 @@ def this_owner() -> str:
 
 def is_dead(owner: str) -> bool:
     """Whether the process that `owner` names is known to have ended; False where that cannot be seen from here."""
-    mine = this_owner().split("/")
-    try:
-        host, boot, namespace, pid, start = owner.split("/")
-    except ValueError:
-        return False
-    if host == mine[0] and boot != mine[1]:
-        return True  # the host was rebooted
-    return (boot, namespace) == (mine[1], mine[2]) and _start_time(int(pid)) != int(start)
+    _, boot, namespace, pid, start = _parts(owner)
+    _, my_boot, my_namespace, *_ = _parts(this_owner())
+    return (boot, namespace) == (my_boot, my_namespace) and _start_time(int(pid)) != int(start)
+
+
+def is_elsewhere(owner: str) -> bool:
+    """Whether the process that `owner` names cannot be seen from here: one of another pod, or of another host."""
+    return _parts(owner)[1:3] != _parts(this_owner())[1:3]
+
+
+def is_of_earlier_boot(owner: str) -> bool:
+    """Whether a host of this one's name was started again since; two hosts may have one name and one engine."""
+    host, boot, *_ = _parts(owner)
+    my_host, my_boot, *_ = _parts(this_owner())
+    return host == my_host and boot != my_boot
+
+
+def _parts(owner: str) -> list[str]:
+    """Host, boot, namespace, process and its start; all empty for a name that is none of ours."""
+    parts = owner.split("/")
+    return parts if len(parts) == len(this_owner().split("/")) else [""] * 5
 
 
 def _start_time(pid: int) -> int | None:

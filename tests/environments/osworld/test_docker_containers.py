@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,8 +17,9 @@ from support.docker_engine import end_guards  # noqa: E402
 from support.fake_docker import IMAGE, FakeDocker  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
-from arpo_verl.environments.osworld import docker_containers, docker_reaper  # noqa: E402
+from arpo_verl.environments.osworld import docker_containers, docker_heartbeat, docker_reaper  # noqa: E402
 from arpo_verl.environments.osworld.docker_containers import DESKTOP_LABEL, OWNER_LABEL, DesktopDocker  # noqa: E402
+from arpo_verl.environments.osworld.docker_heartbeat import LOOKS, Heartbeat  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
 from arpo_verl.errors import DesktopBootError, DesktopError, DesktopLostError  # noqa: E402
 from arpo_verl.tasks import load_tasks  # noqa: E402
@@ -193,6 +195,70 @@ def test_a_killed_owner_leaves_no_container_and_others_keep_theirs(client, engin
     assert docker_containers.is_dead(owner)
 
 
+IN_A_POD = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+@pytest.mark.skipif(
+    subprocess.run([*IN_A_POD, "true"], capture_output=True).returncode != 0, reason="no right to make namespaces"
+)
+def test_what_a_dead_pod_left_goes_and_a_live_ones_stays(client, engine):
+    """Its reaper ends with it, and its processes have no numbers here: it was never taken for dead."""
+    beating = "from arpo_verl.environments.osworld import docker_heartbeat\ndocker_heartbeat.BEAT_S = 0.1\n"
+    beating += "docker_heartbeat.Heartbeat.look = lambda self: None\n" + OWNER  # this process beats by hand alone
+    own = client.containers.run(IMAGE, detach=True)
+    watch = Heartbeat(docker_containers.this_owner(), docker_containers.is_elsewhere, docker_containers.remove_of_owner)
+    watch.beat()
+
+    def sign():
+        return {name for name, labels in engine.volumes.items() if labels[OWNER_LABEL] == owner}
+
+    with subprocess.Popen(
+        [*IN_A_POD, sys.executable, "-c", beating, "other"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            owner = process.stdout.readline().strip()
+            assert docker_containers.is_elsewhere(owner) and not docker_containers.is_dead(owner)
+            for _ in range(2 * LOOKS):
+                before = sign()
+                watch.look()
+                eventually(lambda before=before: sign() != before)
+            assert len(engine.containers) == 2, "it is alive"
+        finally:
+            process.kill()  # unshare's child is the namespace's first process: all of them end
+    for _ in range(LOOKS - 1):
+        watch.look()
+    assert len(engine.containers) == 2, "an engine, or its network, may have been down for a moment"
+    watch.look()
+    assert list(engine.containers) == [own.id]
+    assert {labels[OWNER_LABEL] for labels in engine.volumes.values()} == {docker_containers.this_owner()}
+
+
+def test_after_the_engine_was_down_signs_of_life_are_looked_for_anew(engine, monkeypatch):
+    removed = []
+    watch = Heartbeat("me", lambda owner: owner != "me", removed.append)
+    engine.volumes["a-sign"] = {OWNER_LABEL: "other"}
+    for _ in range(LOOKS - 1):
+        watch.look()
+    monkeypatch.setattr(docker_heartbeat, "BEAT_S", 0.01)
+    with monkeypatch.context() as nowhere:
+        nowhere.setenv("DOCKER_HOST", "unix:///nobody.sock")
+        running = threading.Thread(target=watch._run)
+        running.start()
+        eventually(lambda: not watch._seen)
+        watch.close()
+        running.join()
+    watch.look()
+    assert removed == []
+
+
+def test_a_port_that_nothing_listens_on_is_told_with_what_a_pod_needs(make, engine, monkeypatch):
+    """The engine publishes on its own loopback, which is not a pod's."""
+    engine.guests_boot = False
+    monkeypatch.setattr("support.fake_docker.PortForward", lambda address: SimpleNamespace(close=lambda: None))
+    with pytest.raises(DesktopBootError, match="nothing ever listened on its port .*hostNetwork: true"):
+        make(boot_timeout_s=1).prepare()
+
+
 def test_the_reaper_waits_for_an_engine_that_is_started_again_and_looks_twice(monkeypatch):
     """It gave up at the first reply that broke off, and missed a container that was still being made."""
     looks = iter([ConnectionError("broken off"), docker.errors.DockerException("no engine"), 2, 0, 1, 0, 0, "too many"])
@@ -226,9 +292,18 @@ def test_a_desktop_whose_container_has_died_is_not_ready_and_asks_nobody_else(ma
 def test_what_the_dead_left_goes_when_the_next_owner_starts(client, engine):
     host, boot, namespace, pid, start = docker_containers.this_owner().split("/")
     dead = ["/".join((host, boot, namespace, pid, "1")), "/".join((host, "an-earlier-boot", namespace, pid, start))]
-    alive = [docker_containers.this_owner(), "/".join(("elsewhere", boot, "pid:[1]", pid, "1")), "not ours to read"]
+    namesake = "/".join((host, "another-hosts-boot", namespace, pid, start))
+    alive = [
+        namesake,
+        docker_containers.this_owner(),
+        "/".join(("elsewhere", boot, "pid:[1]", pid, "1")),
+        "not ours to read",
+    ]
     for owner in (*dead, *alive):
         docker.from_env().containers.run(IMAGE, detach=True, labels={OWNER_LABEL: owner, DESKTOP_LABEL: "d"})
+    for container in engine.containers.values():
+        if "an-earlier-boot" in container.options["Labels"][OWNER_LABEL]:
+            container.stop()  # as the host's own stop has
     docker_containers.remove_of_dead_owners()
     assert owners(engine) == alive
 
