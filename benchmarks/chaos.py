@@ -1,0 +1,527 @@
+"""Faults under the real loop, the real pool and real desktops: is any reward false, is anything lost or left?
+
+    python benchmarks/chaos.py [--smoke] [--json PATH] [--seed N] [--episodes N] [--desktops N]
+
+`GuiAgentLoop` plays episodes of the shipped suite on the job's pool, on a Ray cluster of a head and two nodes with
+embedded desktops. The expert's replies stand for the policy; three of ten episodes say that they are done before they
+have done anything, so that a 0 is earned. 20% of the episodes meet a fault (`chaos_desktop.KINDS`), at a random moment
+of their first attempt; besides, nodes die, and come back. Root is needed: the truth is read through /proc.
+
+    false_rewards       scored episodes whose reward is not what the desktop's files say, read past guest and metrics
+                        right before and right after the verdict. Also false: scored without a verdict, or when the
+                        truth could not be read. Where it changed between the two looks, either counts (`unsettled`).
+    missed_successes    episodes that the expert played to its end and that were rightly scored 0, by the kind of
+                        fault: it took away the success, and nobody could tell
+    faults              by kind: `injected`, `retried` (the episode was played again), `lost` (given up)
+    lost_sessions_share given up of all
+    leaks               what was left after all was closed: processes, listening ports, mounts, cgroups, /dev/shm,
+                        scratch folders
+    throughput          episodes scored a second, over the faulty part and over the same number without faults, half
+                        of them before it and half after it; `ratio` is the first over the second
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import ctypes
+import json
+import os
+import queue
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from figures import Arguments, machine, show, write
+
+T = TypeVar("T")
+HERE = Path(__file__).parent
+FAULTY_SHARE, LAZY_SHARE = 0.2, 0.3
+MOMENTS = ("reset", "step", "evaluate")
+TMP_BYTES = 256 << 20
+NODE_BACK_S = 5.0
+CLOSED_WITHIN_S = 60.0
+END = "<|im_end|>"
+LAZY = "Thought: Nothing to do.\nAction: finished()"
+_CLONE_NEWNS, _PR_SET_CHILD_SUBREAPER = 0x20000, 36
+_MS_REC, _MS_PRIVATE = 0x4000, 1 << 18
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One episode, drawn before anything starts."""
+
+    id: str
+    task_id: str
+    is_lazy: bool
+    fault: str | None = None
+    at: str = ""
+
+
+@dataclass
+class Played:
+    plan: Plan
+    attempts: int = 0
+    reward: float | None = None
+    success: float | None = None
+    stop_reason: str = ""
+    error: str = ""
+    seconds: float = 0.0
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    was_injected: bool = False
+
+    @property
+    def truth(self) -> set[bool | None]:
+        """What the reward may be. Infeasible tasks are done by saying so, which only the policy does."""
+        if self.plan.task_id.startswith("infeasible"):
+            return {not self.plan.is_lazy}
+        judged = [note for note in self.notes if "score" in note]
+        return {judged[-1]["before"], judged[-1]["after"]} if judged else {None}
+
+    @property
+    def is_false(self) -> bool:
+        if self.reward is None:
+            return False
+        return None in self.truth or self.reward != self.success or self.reward not in map(float, self.truth)
+
+
+def draw(seed: int, number: int, share: float, name: str) -> list[Plan]:
+    """Episodes; every kind of fault comes as often as every other."""
+    from chaos_desktop import KINDS, TRUTHS
+
+    numbers = random.Random(f"{seed}-{name}")
+    tasks = [*TRUTHS, "infeasible-bluetooth", "infeasible-fax-note"]
+    hit = set(numbers.sample(range(number), round(number * share)))
+    kinds = [KINDS[index % len(KINDS)] for index in range(len(hit))]
+    numbers.shuffle(kinds)
+    plans = []
+    for index in range(number):
+        task_id, is_lazy = numbers.choice(tasks), numbers.random() < LAZY_SHARE
+        fault = kinds.pop() if index in hit else None
+        at = "evaluate" if fault == "evaluator_raises" else numbers.choice(MOMENTS)
+        plans.append(Plan(f"{name}-{index:04d}", task_id, is_lazy, fault, at if fault else ""))
+    return plans
+
+
+# --- The stage -------------------------------------------------------------------------------------------------------
+
+
+class Nodes:
+    """A Ray cluster of a head and two nodes with desktops, one of which dies now and then."""
+
+    def __init__(self, num_desktops: int):
+        from ray.cluster_utils import Cluster
+
+        self.deaths = 0
+        self._orders: queue.Queue[tuple[Callable[[], Any], concurrent.futures.Future[Any]]] = queue.Queue()
+        self._units = -(-num_desktops // 2)
+        self._cluster = Cluster()
+        _in_a_few_attempts(lambda: self._cluster.add_node(num_cpus=2, include_dashboard=False))
+        self._nodes = {name: self._add(name) for name in ("east", "west")}
+
+    @property
+    def address(self) -> str:
+        address: str = self._cluster.address
+        return address
+
+    def _add(self, name: str) -> Any:
+        resources = {f"desktop:{name}": self._units}
+        return _in_a_few_attempts(lambda: self._cluster.add_node(num_cpus=0, resources=resources))
+
+    async def die(self, name: str) -> None:
+        """SIGKILL a node with its workers, and start it again."""
+        self.deaths += 1
+        await self._in_main(lambda: self._cluster.remove_node(self._nodes[name], allow_graceful=False))
+        await asyncio.sleep(NODE_BACK_S)
+        self._nodes[name] = await self._in_main(lambda: self._add(name))
+
+    async def _in_main(self, function: Callable[[], Any]) -> Any:
+        """Ray starts nodes, which handle signals, in the main thread only."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._orders.put((function, future))
+        return await asyncio.wrap_future(future)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run it in a thread, while this one, the main one, does what it asks for."""
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            done = threads.submit(asyncio.run, coroutine)
+            while not done.done() or not self._orders.empty():
+                with contextlib.suppress(queue.Empty):
+                    function, future = self._orders.get(timeout=0.1)
+                    future.set_result(function())
+            return done.result()
+
+    def close(self) -> None:
+        self._cluster.shutdown()
+
+
+def _in_a_few_attempts(start: Callable[[], Any], attempts: int = 5) -> Any:
+    """Ray gives a node 30 s to start and has no option to wait longer."""
+    for attempt in range(1, attempts + 1):
+        try:
+            return start()
+        except Exception:
+            if attempt == attempts:
+                raise
+
+
+class Engine:
+    """Stands for veRL's `LLMServerClient`: replies as planned, from the first screenshot on in each attempt."""
+
+    def __init__(self, tokenizer: Any, geometry: Any, played: Played):
+        from arpo_verl.actions.grammars import GRAMMARS
+        from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
+
+        size = geometry.image_size(EXPERT_SCREEN)
+        texts = [GRAMMARS["ui_tars"].format(r, size, EXPERT_SCREEN) for r in expert_replies(played.plan.task_id)]
+        if played.plan.is_lazy:
+            texts = [LAZY]
+        self._replies = [tokenizer.encode(text + END, add_special_tokens=False) for text in texts]
+        self._played = played
+
+    async def generate(self, *, image_data: Any, **_: Any) -> Any:
+        from verl.workers.rollout.replica import TokenOutput
+
+        turn = len(image_data) - 1
+        token_ids = self._replies[turn]
+        return TokenOutput(token_ids=token_ids, log_probs=[-0.1] * len(token_ids), stop_reason="completed")
+
+
+class Stage:
+    """Plays plans on the job's pool."""
+
+    def __init__(self, model: str, num_desktops: int, nodes: Nodes, notes: Path):
+        from verl.utils import hf_processor, hf_tokenizer
+
+        from arpo_verl.plugin.settings import connect_pool
+        from arpo_verl.tasks.loader import load_tasks
+
+        self._tokenizer, self._processor = hf_tokenizer(model), hf_processor(model)
+        self._tasks = {task.task_id: task for task in load_tasks("embedded")}
+        self._config = recipe(num_desktops)
+        self._num_desktops = num_desktops
+        self._nodes = nodes
+        self._notes = notes
+        self.pool = connect_pool(self._config)
+
+    async def play(self, plans: list[Plan], deaths: int) -> tuple[list[Played], float]:
+        """Play all of them, two at a time for each desktop; nodes die in turn, evenly spread. Returns seconds too."""
+        waiting, done, began = list(reversed(plans)), [], time.monotonic()
+        due = [round(len(plans) * (index + 1) / (deaths + 1)) for index in range(deaths)]
+        dying: list[asyncio.Task[None]] = []
+
+        async def work() -> None:
+            while waiting:
+                done.append(await self._episode(waiting.pop()))
+                if due and len(done) >= due[0]:
+                    due.pop(0)
+                    dying.append(asyncio.create_task(self._nodes.die(("east", "west")[len(dying) % 2])))
+                print(f"\r{len(done)} of {len(plans)}", end="", file=sys.stderr, flush=True)
+
+        await asyncio.gather(*(work() for _ in range(2 * self._num_desktops)))
+        seconds = time.monotonic() - began
+        print(file=sys.stderr)
+        await asyncio.gather(*dying)
+        return done, seconds
+
+    async def _episode(self, plan: Plan) -> Played:
+        from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+
+        from arpo_verl.errors import ArpoError
+        from arpo_verl.plugin.agent_loop import GuiAgentLoop
+        from arpo_verl.rollout.vision import ImageGeometry
+
+        played, task, began = Played(plan), self._tasks[plan.task_id], time.monotonic()
+        attempts = _Counting(self.pool, played)
+        loop = GuiAgentLoop(
+            trainer_config=DictConfigWrap(self._config),
+            server_manager=Engine(self._tokenizer, ImageGeometry.from_processor(self._processor), played),
+            tokenizer=self._tokenizer,
+            processor=self._processor,
+            hf_model_type=self._processor.config.model_type,
+            dataset_cls=None,
+            data_config=DictConfigWrap(self._config.data),
+            tools=None,
+            pool=attempts,
+        )
+        spec = {**task.spec, "chaos": {"episode": plan.id, "fault": plan.fault, "at": plan.at}}
+        row = {
+            **{"uid": plan.id, "session_id": 0, "global_steps": 1, "data_source": "embedded"},
+            "extra_info": {"task_id": task.task_id, "instruction": task.instruction, "spec": spec},
+        }
+        try:
+            output = await loop.run({"temperature": 1.0, "logprobs": True}, **row)
+        except ArpoError as error:
+            played.error = f"{type(error).__name__}: {error}"
+        else:
+            played.reward, played.success = output.reward_score, output.extra_fields["success"]
+            played.stop_reason = output.extra_fields["stop_reason"]
+        played.seconds = time.monotonic() - began
+        judged, injected = self._notes / f"judged-{plan.id}", self._notes / f"injected-{plan.id}"
+        if judged.exists():
+            played.notes = [json.loads(line) for line in judged.read_text().splitlines()]
+        played.was_injected = injected.exists()
+        return played
+
+
+class _Counting:
+    """The pool's handle, counting the attempts of one episode."""
+
+    def __init__(self, pool: Any, played: Played):
+        self._pool = pool
+        self._played = played
+
+    def session(self, task_id: str) -> Any:
+        session, played = self._pool.session(task_id), self._played
+        lease = session.lease
+
+        def counted() -> Any:
+            played.attempts += 1
+            return lease()
+
+        session.lease = counted
+        return session
+
+    async def report_drop(self, task_id: str) -> None:
+        await self._pool.report_drop(task_id)
+
+
+def recipe(num_desktops: int) -> Any:
+    """The sections that the agent loop reads. Time-outs are short enough that a hang is found in the run."""
+    from omegaconf import OmegaConf
+
+    agent = {"max_steps": 8, "max_screenshots": 8, "max_reply_tokens": 96, "prompt": "compact", "trajectory_dir": None}
+    rollout = {"prompt_length": 512, "response_length": 1536, "full_determinism": False}
+    environment = {
+        "provider": "chaos_desktop:make",
+        "screen_size": [640, 480],
+        "num_desktops": num_desktops,
+        "desktops_per_worker": 4,
+        "host_resource": "desktop:",
+        "retry_backoff_s": 0.5,
+        "step_timeout_s": 15.0,
+        "reset_timeout_s": 60.0,
+        "evaluate_timeout_s": 40.0,
+        "boot_timeout_s": 60.0,
+        "health_interval_s": 5.0,
+        # A task comes in a hundred episodes or so, which is no evidence against it here.
+        "quarantine_faults": 0,
+    }
+    sections = {"gui_agent": agent, "environment": environment, "data": {}}
+    return OmegaConf.create({**sections, "actor_rollout_ref": {"rollout": rollout}})
+
+
+# --- What is left ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def own_place() -> Iterator[Path]:
+    """A small disk of our own for temporary files, and orphans come to us: what is left at the end is ours alone."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(name: str, *args: Any) -> None:
+        if getattr(libc, name)(*args) != 0:
+            raise OSError(ctypes.get_errno(), name)
+
+    call("unshare", _CLONE_NEWNS)
+    call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+    call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    place = Path(tempfile.mkdtemp(prefix="chaos-"))
+    try:
+        for name in ("tmp", "notes"):
+            (place / name).mkdir()
+        call("mount", b"chaos", bytes(place / "tmp"), b"tmpfs", 0, f"size={TMP_BYTES}".encode())
+        os.environ["TMPDIR"] = tempfile.tempdir = str(place / "tmp")
+        # Ray's logs and Torch's cache stay by design, and are not what a full disk is to hit here.
+        os.environ["RAY_TMPDIR"], os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place), str(place / "torch")
+        yield place
+    finally:
+        libc.umount2(bytes(place / "tmp"), 2)
+        import shutil
+
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def belongings() -> dict[str, set[str]]:
+    """What can be left behind."""
+    from chaos_desktop import processes
+
+    own = {pid for pid in processes(os.getpid()) if pid != os.getpid()}
+    inodes = {os.readlink(link) for pid in {*own, os.getpid()} for link in _links(f"/proc/{pid}/fd")}
+    return {
+        "processes": {f"{pid} {_cmdline(pid)}" for pid in own if _cmdline(pid)},
+        "ports": {line.split()[1] for line in _listening() if f"socket:[{line.split()[9]}]" in inodes},
+        "mounts": {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()},
+        "cgroups": {str(path) for path in Path("/sys/fs/cgroup").rglob("*arpo*") if path.is_dir()},
+        "shm": set(os.listdir("/dev/shm")),
+        "scratch": {str(path) for path in Path(tempfile.gettempdir()).iterdir()},
+    }
+
+
+def _links(folder: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [link for name in os.listdir(folder) if os.path.lexists(link := f"{folder}/{name}")]
+    return []
+
+
+def _listening() -> list[str]:
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:] + Path("/proc/net/tcp6").read_text().splitlines()[1:]
+    return [line for line in lines if line.split()[3] == "0A"]
+
+
+def _cmdline(pid: int) -> str:
+    """A process's command; empty for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
+    except OSError:
+        return ""
+
+
+def leaks(before: dict[str, set[str]]) -> dict[str, list[str]]:
+    """What has come and stays, but for what a moment's patience ends. /dev/shm and cgroups are the machine's: what
+    others, who use it too, made meanwhile is theirs if a process of theirs still has it."""
+    deadline = time.monotonic() + CLOSED_WITHIN_S
+    while True:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        left = {name: sorted(now - before[name]) for name, now in belongings().items()}
+        left["cgroups"] = [path for path in left["cgroups"] if not _is_others(Path(path))]
+        left["shm"] = [name for name in left["shm"] if not _is_open(f"/dev/shm/{name}")]
+        if not any(left.values()) or time.monotonic() > deadline:
+            return left
+        time.sleep(0.5)
+
+
+def _is_others(cgroup: Path) -> bool:
+    """Whether processes are in it, none of them ours, or it is gone by now."""
+    try:
+        return any(path.read_text().strip() for path in [cgroup, *cgroup.parents][0].rglob("cgroup.procs"))
+    except OSError:
+        return True
+
+
+def _is_open(path: str) -> bool:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        for link in _links(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(link) == path:
+                    return True
+        with contextlib.suppress(OSError):
+            if path in Path(f"/proc/{pid}/maps").read_text():
+                return True
+    return False
+
+
+# --- Figures ---------------------------------------------------------------------------------------------------------
+
+
+def summarize(faulty: list[Played], faulty_s: float, calm: list[Played], calm_s: float) -> dict[str, Any]:
+    """What the two parts came to; see above."""
+    played = [*faulty, *calm]
+    kinds = sorted({each.plan.fault for each in faulty if each.plan.fault})
+    hit = {kind: [each for each in faulty if each.plan.fault == kind] for kind in kinds}
+    missed = Counter(
+        each.plan.fault or "none"
+        for each in played
+        if each.reward == 0 and not each.plan.is_lazy and each.truth == {False}
+    )
+    rates = {
+        "faulty": sum(each.reward is not None for each in faulty) / faulty_s,
+        "fault_free": sum(each.reward is not None for each in calm) / calm_s,
+    }
+    return {
+        "episodes": len(faulty),
+        "episodes_fault_free": len(calm),
+        "faults": {
+            kind: {
+                "planned": len(those),
+                "injected": sum(each.was_injected for each in those),
+                "retried": sum(each.attempts > 1 for each in those),
+                "lost": sum(bool(each.error) for each in those),
+            }
+            for kind, those in hit.items()
+        },
+        "false_rewards": sum(each.is_false for each in played),
+        "unsettled": sum(len(each.truth) > 1 for each in played if each.reward is not None),
+        "missed_successes": dict(missed),
+        "scored": {name: sum(each.reward == reward for each in played) for name, reward in (("0", 0), ("1", 1))},
+        "retried_without_a_fault_of_their_own": sum(each.attempts > 1 for each in faulty if not each.plan.fault),
+        "lost_sessions_share": sum(bool(each.error) for each in faulty) / len(faulty),
+        "throughput": {**rates, "ratio": rates["faulty"] / rates["fault_free"]},
+    }
+
+
+def main() -> None:
+    parser = Arguments(__doc__, "one episode of each kind of fault, none of them repeated")
+    parser.add_argument("--seed", type=int, default=0, help="of tasks, faults and their moments")
+    parser.add_size("--episodes", 500, 40, "with 20% faulty (half, with --smoke)")
+    parser.add_size("--desktops", 8, 4, "at once")
+    parser.add_size("--deaths", 3, 1, "of nodes")
+    args = parser.parse()
+    if os.geteuid() != 0:
+        parser.error("needs root: the truth is read through /proc")
+    share = 0.5 if args.smoke else FAULTY_SHARE
+    context = {**machine(), "seed": args.seed, "desktops": args.desktops, "command": " ".join(["python", *sys.argv])}
+    with own_place() as place:
+        figures, details = run(args, share, place)
+    show({**context, **figures})
+    for each in details:
+        print(each)
+    write({**context, **figures}, args.json)
+
+
+def run(args: Any, share: float, place: Path) -> tuple[dict[str, Any], list[str]]:
+    """Everything between the two looks at what belongs to us."""
+    from chaos_desktop import NOTES_VARIABLE
+
+    os.environ[NOTES_VARIABLE] = str(place / "notes")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+    before = belongings()
+    import ray
+
+    from arpo_verl.policy.architecture import PolicySize
+    from arpo_verl.policy.build import build_policy
+
+    model = str(build_policy(place / "policy", size=PolicySize(num_layers=1, vision_depth=1)))
+    nodes = Nodes(args.desktops)
+    try:
+        ray.init(address=nodes.address, log_to_driver=False)
+        stage = Stage(model, args.desktops, nodes, place / "notes")
+        half = max(1, args.episodes // 2)
+
+        async def script() -> tuple[Any, ...]:
+            await stage.play(draw(args.seed, args.desktops, 0, "warm-up"), 0)
+            first = await stage.play(draw(args.seed, half, 0, "before"), 0)
+            faulty = await stage.play(draw(args.seed, args.episodes, share, "faulty"), args.deaths)
+            last = await stage.play(draw(args.seed, half, 0, "after"), 0)
+            return first, faulty, last, await stage.pool.metrics_async()
+
+        first, faulty, last, metrics = nodes.run(script())
+        stage.pool.close()
+    finally:
+        ray.shutdown()
+        nodes.close()
+    left = leaks(before)
+    calm = [*first[0], *last[0]]
+    figures = summarize(*faulty, calm, first[1] + last[1])
+    figures["faults"]["node_killed"] = {"injected": nodes.deaths}
+    figures["leaks"] = sum(map(len, left.values()))
+    figures["left"] = {name: things for name, things in left.items() if things}
+    figures["pool"] = {name: metrics[f"environment/{name}"] for name in ("loop_restarts", "hosts_resting", "nodes")}
+    told = [f"false: {each}" for each in [*faulty[0], *calm] if each.is_false]
+    told += [f"lost: {each}" for each in [*faulty[0], *calm] if each.error]
+    return figures, told
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    main()
