@@ -133,6 +133,7 @@ def _judge(request: Request, channel: socket.socket) -> Any:
     from arpo_verl.environments.osworld.verdict import closed_ways
 
     closed_ways.allow_imports(request.runs_policy_code)
+    closed_ways.know_task_files([f"{CACHE}/{path}" for path, _ in request.files])
     config = EnvironmentConfig(**request.config)
     options = {**request.client_options, "screen_size": tuple(request.client_options["screen_size"])}
     client = Client(

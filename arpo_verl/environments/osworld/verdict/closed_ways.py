@@ -9,14 +9,45 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
+import shutil
+import sqlite3
 import sys
+import tarfile
+import zipfile
+from collections.abc import Collection
 from typing import Any
 
 from arpo_verl.errors import EvaluatorError
 
 _BASIC_OS = "desktop_env.evaluators.metrics.basic_os"
+_CHROME = "desktop_env.evaluators.metrics.chrome"
+_UTILS = "desktop_env.evaluators.metrics.utils"
+_VLC = "desktop_env.evaluators.metrics.vlc"
 _VSCODE = "desktop_env.evaluators.metrics.vscode"
+
 MAX_LITERAL_CHARACTERS = 1 << 16
+MAX_UNPACKED_BYTES = 1 << 30
+MAX_ENTRIES = 20_000
+"""Of an archive."""
+MAX_PIXELS = 1 << 27
+"""Of an image: eight times a screen of 5120x3200."""
+# What a desktop's programs make. The others start programs (EPS), or nobody here makes them.
+IMAGE_FORMATS = frozenset(
+    {"AVIF", "BMP", "DIB", "GIF", "ICNS", "ICO", "JPEG", "JPEG2000", "PCX", "PNG", "PPM", "PSD", "QOI", "SGI", "TGA"}
+    | {"TIFF", "WEBP", "XBM", "XPM"}
+)
+# Of ffmpeg, for cv2: containers of films. Not those that name other files, as lists to play do.
+_FILMS = "asf,avi,flv,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mpeg,mpegts,mpegvideo,ogg"
+# How files of sound and films begin: (offset, bytes).
+_MEDIA = (
+    *((0, begin) for begin in (b"RIFF", b"OggS", b"fLaC", b"ID3", b"FORM", b".snd", b"caff", b"FLV", b"MThd")),
+    *((0, begin) for begin in (b"\x1aE\xdf\xa3", b"0&\xb2u", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3", b"\x47")),
+    *((4, begin) for begin in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")),
+)
+_MPEG_SYNC = 0xFFE0
+
+_task_files: set[str] = set()
 
 
 class HostileData(BaseException):
@@ -29,8 +60,10 @@ class Unjudgeable(BaseException):
 
 def close_all() -> None:
     """Close them in this process, whose client is imported."""
-    vars(sys.modules[_BASIC_OS])["eval"] = literal
-    vars(sys.modules[_VSCODE])["importlib"] = _NoImports()
+    _close_in_metrics()
+    _close_images()
+    _close_documents()
+    os.environ["OPENCV_FFMPEG_CAPTURE_OPTIONS"] = f"format_whitelist;{_FILMS}|protocol_whitelist;file"
 
 
 def allow_imports(allowed: bool) -> None:
@@ -39,11 +72,31 @@ def allow_imports(allowed: bool) -> None:
         vars(sys.modules[_VSCODE])["importlib"] = importlib
 
 
+def know_task_files(paths: Collection[str]) -> None:
+    """The files that came with the task: what is amiss with one of them is nobody's doing on the desktop."""
+    _task_files.clear()
+    _task_files.update(map(os.path.realpath, paths))
+
+
+def refuse(path: Any, why: str) -> None:
+    """Raise: a file is not what it should be.
+
+    Raises:
+        Unjudgeable: it is the task's own.
+        HostileData: it is the policy's.
+    """
+    name = os.path.basename(str(path))
+    if os.path.realpath(str(path)) in _task_files:
+        raise Unjudgeable(f"the task's own file {name} {why}")
+    raise HostileData(f"the file {name} {why}")
+
+
 def literal(text: str) -> Any:
     """A Python literal's value, in the place of `eval`; what is none equals nothing that a task expects.
 
     Raises:
         EvaluatorError: there is no text: the guest's command printed nothing, which says nothing of its desktop.
+        HostileData: it is too long.
     """
     if not isinstance(text, str) or not text.strip():
         raise EvaluatorError("a command of the evaluator's printed nothing in the guest")
@@ -55,9 +108,165 @@ def literal(text: str) -> Any:
         return [object()]
 
 
+# --- Metrics -------------------------------------------------------------------------------------------------------
+
+
+class _Instead:
+    """A module with some of its names replaced."""
+
+    def __init__(self, module: Any, **names: Any):
+        self._module = module
+        vars(self).update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _close_in_metrics() -> None:
+    archives = _Instead(zipfile, ZipFile=_ZipFile)
+    databases = _Instead(sqlite3, connect=_connect)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("desktop_env.evaluators."):
+            if getattr(module, "zipfile", None) is zipfile:
+                vars(module)["zipfile"] = archives
+            if getattr(module, "sqlite3", None) is sqlite3:
+                vars(module)["sqlite3"] = databases
+    basic_os, chrome, utils = sys.modules[_BASIC_OS], sys.modules[_CHROME], sys.modules[_UTILS]
+    vlc, vscode = sys.modules[_VLC], sys.modules[_VSCODE]
+    vars(basic_os)["eval"] = literal
+    vars(vscode)["importlib"] = _NoImports()
+    vars(chrome)["shutil"] = _Instead(shutil, unpack_archive=_unpack_archive)
+    vars(vlc)["cv2"] = _Instead(vlc.cv2, VideoCapture=_Film(vlc.cv2))
+    vars(vlc)["librosa"] = _Instead(vlc.librosa, load=_Sound(vlc.librosa))
+    # It would ask the internet for the list of domains' endings; the one that it brings is as good.
+    extract = utils.tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
+    vars(utils)["tldextract"] = _Instead(utils.tldextract, extract=extract)
+
+
 class _NoImports:
     def __getattr__(self, name: str) -> Any:
         raise Unjudgeable(
             "check_python_file_by_test_suite imports what the policy wrote, which can then give itself any score; "
             "leave the task out, or set environment.evaluator_runs_policy_code=true"
         )
+
+
+class _ZipFile(zipfile.ZipFile):
+    """One whose entries lie below where they are unpacked, and that is no bomb.
+
+    A metric writes entries by their names, so `../expected.epub.dir/a.html` would be the expected file itself.
+    """
+
+    def __init__(self, file: Any, *args: Any, **options: Any):
+        super().__init__(file, *args, **options)
+        _check_entries(file, [(entry.filename, entry.file_size) for entry in self.infolist()])
+
+
+def _check_entries(path: Any, entries: list[tuple[str, int]]) -> None:
+    for name, _ in entries:
+        if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
+            refuse(path, f"has an entry {name[:200]!r}, which lies outside of it")
+    if len(entries) > MAX_ENTRIES or sum(size for _, size in entries) > MAX_UNPACKED_BYTES:
+        refuse(path, f"has {len(entries)} entries of {sum(size for _, size in entries)} bytes")
+
+
+def _unpack_archive(filename: str, extract_dir: str, *args: Any, **options: Any) -> None:
+    """`shutil.unpack_archive` without links: one in the policy's archive would be the file that it is compared with."""
+    try:
+        if tarfile.is_tarfile(filename):
+            with tarfile.open(filename) as archive:
+                entries = archive.getmembers()
+            special = [entry.name for entry in entries if not (entry.isfile() or entry.isdir())]
+            if special:
+                refuse(filename, f"has a link or device, {special[0][:200]!r}")
+            _check_entries(filename, [(entry.name, entry.size) for entry in entries])
+        elif zipfile.is_zipfile(filename):
+            _ZipFile(filename).close()
+        shutil.unpack_archive(filename, extract_dir, *args, **options)
+    except (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+        refuse(filename, f"is no archive: {error}")
+
+
+def _connect(path: str, *args: Any, **options: Any) -> sqlite3.Connection:
+    """`sqlite3.connect` that runs nothing of the database's own and opens no other file."""
+    connection: sqlite3.Connection = sqlite3.connect(path, *args, **options)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.set_authorizer(
+        lambda action, *_: sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK
+    )
+    return connection
+
+
+class _Film:
+    """`cv2.VideoCapture` of films alone. ffmpeg takes a list to play for one, and plays the expected file."""
+
+    def __init__(self, cv2: Any):
+        self._cv2 = cv2
+
+    def __call__(self, path: str, *args: Any, **options: Any) -> Any:
+        _check_media(path)
+        capture = self._cv2.VideoCapture(path, *args, **options)
+        # Of two that cannot be opened the metric says that they are alike.
+        if not capture.isOpened():
+            refuse(path, "is no film")
+        return capture
+
+
+class _Sound:
+    """`librosa.load` of sounds alone; the metric takes two that cannot be read for alike."""
+
+    def __init__(self, librosa: Any):
+        self._librosa = librosa
+
+    def __call__(self, path: str, *args: Any, **options: Any) -> Any:
+        _check_media(path)
+        try:
+            return self._librosa.load(path, *args, **options)
+        except Exception as error:
+            if os.path.realpath(path) in _task_files:
+                raise Unjudgeable(f"the task's own {os.path.basename(path)} cannot be read here: {error}") from error
+            raise
+
+
+def _check_media(path: str) -> None:
+    with open(path, "rb") as file:
+        head = file.read(16)
+    known = any(head[at : at + len(begin)] == begin for at, begin in _MEDIA)
+    if not known and int.from_bytes(head[:2], "big") & _MPEG_SYNC != _MPEG_SYNC:
+        refuse(path, "is neither sound nor film")
+
+
+# --- Libraries -----------------------------------------------------------------------------------------------------
+
+
+def _close_images() -> None:
+    from PIL import Image
+
+    Image.preinit()
+    Image.init()
+    for name in set(Image.OPEN) - IMAGE_FORMATS:
+        del Image.OPEN[name]
+    Image.ID[:] = [name for name in Image.ID if name in Image.OPEN]
+    vars(Image)["_decompression_bomb_check"] = _check_pixels
+
+
+def _check_pixels(size: tuple[int, int]) -> None:
+    if size[0] * size[1] > MAX_PIXELS:
+        raise HostileData(f"an image of {size[0]}x{size[1]} pixels")
+
+
+def _close_documents() -> None:
+    from pdfminer import cmapdb
+
+    etree: Any = importlib.import_module("lxml.etree")
+    # Its own resolves entities, of which one may be another file.
+    etree.set_default_parser(etree.XMLParser(resolve_entities=False, no_network=True))
+    load = cmapdb.CMapDB._load_data
+
+    def load_inside(name: str) -> Any:
+        # A document names a map of characters; old releases unpickle whatever file that leads to.
+        if "/" in name or "\\" in name or ".." in name:
+            raise cmapdb.CMapDB.CMapNotFound(name)
+        return load(name)
+
+    vars(cmapdb)["CMapDB"]._load_data = staticmethod(load_inside)

@@ -10,6 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+from arpo_verl.desktop import users
+
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What programs need to start and libraries to work; nothing of it is secret.
 STATE = (
@@ -27,9 +29,7 @@ SCRATCH = "/tmp"
 """In a box: its own memory, and all that it can write to."""
 EASYOCR = "/opt/easyocr"
 PACKAGE = Path(__file__).parents[3]
-# Users that no box shares with anything else of this machine; those of desktops come after them.
-USER_IDS = range(58_000, 60_000)
-_START = "import sys; sys.path[:] = {path!r}; from {module} import main; main({control}, {users})"
+_START = "import sys; sys.path[:] = {path!r}; from {module} import main; main({control})"
 _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -56,29 +56,18 @@ def command(control_fd: int) -> list[str]:
     Args:
         control_fd: descriptor of the worker's requests, as the host inherits it.
     """
-    root = can_become_another_user()
-    users = [USER_IDS.start, USER_IDS.stop] if root else None
     module = f"{__package__}.zygote"
-    start = _START.format(path=_python_path(), module=module, control=control_fd, users=users)
+    start = _START.format(path=_python_path(), module=module, control=control_fd)
     environment = {**_ENVIRONMENT, **{name: os.environ[name] for name in ("TZ",) if name in os.environ}}
     return [
         *("bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
         *("--hostname", "judge", "--new-session", "--as-pid-1", "--clearenv"),
-        *_user_options(root),
+        *_user_options(users.available_ids() is not None),
         *_mounts(),
         *("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/"),
         *(word for name, value in environment.items() for word in ("--setenv", name, value)),
         *(sys.executable, "-I", "-B", "-X", "utf8", "-c", start),
     ]
-
-
-def can_become_another_user() -> bool:
-    """Whether we are root over all those users; in a container's user namespace there may be only one."""
-    if os.geteuid() != 0:
-        return False
-    with open("/proc/self/uid_map") as table:
-        spans = [tuple(map(int, line.split())) for line in table]
-    return any(first <= USER_IDS.start and first + count >= USER_IDS.stop for first, _, count in spans)
 
 
 def _user_options(root: bool) -> list[str]:

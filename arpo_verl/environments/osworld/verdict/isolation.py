@@ -1,7 +1,4 @@
-"""What makes a forked process a box: namespaces, memory to write to, loopback, no privilege, bounds. Linux's own calls.
-
-Standard library only.
-"""
+"""What makes a forked process a box: namespaces, memory to write to, loopback, no privilege, bounds."""
 
 from __future__ import annotations
 
@@ -12,10 +9,13 @@ import resource
 import socket
 import struct
 
+from arpo_verl.desktop import seccomp
+
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 _CLONE_NEWPID, _CLONE_NEWNET = 0x20000000, 0x40000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
-_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
+_FILTER_MODE, _INSTRUCTION_BYTES = 2, 8
 _CAPABILITY_VERSION_3 = 0x20080522
 _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 
@@ -23,6 +23,11 @@ MAX_PROCESSES = 512
 """Processes and threads of a box; Playwright's driver and a metric's libraries need some dozens."""
 MAX_FILES = 1024
 MAX_INODES = 50_000
+
+
+class _SockFprog(ctypes.Structure):
+    _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -88,6 +93,10 @@ def drop_privileges(user_id: int | None) -> None:
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     # A program that it starts, such as Playwright's driver, runs as the same user.
     _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
+    if seccomp.is_supported():
+        code = ctypes.create_string_buffer(seccomp.filter_program())
+        program = _SockFprog(len(code) // _INSTRUCTION_BYTES, ctypes.cast(code, ctypes.c_void_p))
+        _check(_libc.prctl(_PR_SET_SECCOMP, _FILTER_MODE, ctypes.byref(program), 0, 0), "seccomp")
 
 
 def set_limits(memory_bytes: int, cpu_s: float, file_bytes: int) -> None:

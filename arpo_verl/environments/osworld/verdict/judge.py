@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arpo_verl import errors
+from arpo_verl.desktop import users
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld.verdict import box, messages
 from arpo_verl.environments.osworld.verdict.closed_ways import HostileData
@@ -55,16 +56,21 @@ class Judge:
         """
         deadline = time.monotonic() + TIME_SHARE * self._config.evaluate_timeout_s
         ours, theirs = socket.socketpair()
-        with ours:
-            with theirs:
-                process = self._process = this_process_host().fork(theirs)
-            try:
-                if self._closed:
-                    raise EvaluatorError(f"{self._name} was closed before it was judged")
-                return self._converse(ours, process, client, task, deadline)
-            finally:
-                self._process = None
-                process.kill()
+        user = users.claim_user()
+        try:
+            with ours:
+                with theirs:
+                    process = self._process = this_process_host().fork(theirs, None if user is None else user.user_id)
+                try:
+                    if self._closed:
+                        raise EvaluatorError(f"{self._name} was closed before it was judged")
+                    return self._converse(ours, process, client, task, deadline)
+                finally:
+                    self._process = None
+                    process.kill()
+        finally:
+            if user is not None:
+                user.close()
 
     def close(self) -> None:
         """End an evaluation that is under way; from any thread."""

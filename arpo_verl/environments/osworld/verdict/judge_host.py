@@ -92,7 +92,6 @@ class JudgeHost:
         self._lock = threading.Lock()
         self._ready = False
         self._deadline = time.monotonic() + START_TIMEOUT_S
-        self._number = os.getpid()
         _alive.add(self)
         self._finalizer = weakref.finalize(self, _end, self._process, self._control, self._log)
 
@@ -114,8 +113,11 @@ class JudgeHost:
         with self._lock:
             self._await_ready()
 
-    def fork(self, channel: socket.socket) -> BoxProcess:
+    def fork(self, channel: socket.socket, user_id: int | None) -> BoxProcess:
         """A new box, which has the other end of `channel` from us.
+
+        Args:
+            user_id: whom it becomes; None where there is nobody but us.
 
         Raises:
             DesktopError: there is none.
@@ -123,7 +125,7 @@ class JudgeHost:
         with self._lock:
             self._await_ready()
             try:
-                socket.send_fds(self._control, [json.dumps({"number": self._number}).encode()], [channel.fileno()])
+                socket.send_fds(self._control, [json.dumps({"user": user_id}).encode()], [channel.fileno()])
                 answer, descriptors = self._receive(time.monotonic() + FORK_TIMEOUT_S)
             except OSError as error:
                 raise EvaluatorError(f"the judge host is gone ({error}){self._last_words()}") from error

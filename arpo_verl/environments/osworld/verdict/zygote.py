@@ -15,19 +15,14 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
 
 from arpo_verl.environments.osworld.verdict import box, isolation
 
 MAX_PACKET = 4096
 
 
-def main(control_fd: int, users: Sequence[int] | None) -> None:
-    """Serve until the worker is gone.
-
-    Args:
-        users: first and last but one of the users that boxes become; None where there is only ours.
-    """
+def main(control_fd: int) -> None:
+    """Serve until the worker is gone."""
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
     box.warm_up()
@@ -38,7 +33,6 @@ def main(control_fd: int, users: Sequence[int] | None) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     namespaces = isolation.ProcessNamespaces()
-    served = 0
     try:
         control.send(json.dumps({"ready": os.getpid()}).encode())
         while True:
@@ -50,13 +44,7 @@ def main(control_fd: int, users: Sequence[int] | None) -> None:
                 packet, descriptors, _, _ = socket.recv_fds(control, MAX_PACKET, 1)
                 if not packet:
                     break
-                user = (
-                    None
-                    if users is None
-                    else users[0] + (json.loads(packet)["number"] + served) % (users[1] - users[0])
-                )
-                served += 1
-                _fork_box(control, namespaces, descriptors[0], user)
+                _fork_box(control, namespaces, descriptors[0], json.loads(packet)["user"])
     except (BrokenPipeError, ConnectionResetError):
         pass  # the worker is gone
     os._exit(0)
