@@ -150,6 +150,9 @@ desktop_env.desktop_env
     DesktopEnv
     create_vm_manager_and_provider(provider_name, region, use_proxy)
 desktop_env.evaluators.metrics.basic_os
+desktop_env.evaluators.metrics.chrome
+desktop_env.evaluators.metrics.utils
+desktop_env.evaluators.metrics.vlc
 desktop_env.evaluators.metrics.vscode
 desktop_env.providers.aws.manager
     IMAGE_ID_MAP: get items
@@ -412,6 +415,9 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     ),
     (_PROVIDERS, "desktop_env.providers.azure.manager", ("class AzureVMManager(",)),
     # Names that we put into its modules
+    (_CLOSED, "desktop_env.evaluators.metrics.chrome", ("shutil.unpack_archive(pred_path, pred_folder)",)),
+    (_CLOSED, "desktop_env.evaluators.metrics.utils", ("tldextract.extract(",)),
+    (_CLOSED, "desktop_env.evaluators.metrics.vlc", ("librosa.load(audio_path_1)", "cv2.VideoCapture(video_path1)")),
     (_CLOSED, "desktop_env.evaluators.metrics.basic_os", ("apps = eval(apps_str)",)),
     (
         _CLOSED,

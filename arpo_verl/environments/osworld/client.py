@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import builtins
 import logging
+import os
 import sys
+import threading
 import time
 from typing import Any
 
@@ -17,7 +19,7 @@ import requests
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld.absent_results import Absence, judge_absent_results
 from arpo_verl.environments.osworld.evaluation import NothingToJudgeError
-from arpo_verl.environments.osworld.guest_http import GuestHttp, exchanges, told_by_guest, unanswered
+from arpo_verl.environments.osworld.guest_http import GuestHttp, ask, exchanges, told_by_guest, unanswered
 from arpo_verl.environments.osworld.lean_imports import deferred_imports
 from arpo_verl.environments.osworld.pages import NotedPlaywright, failed_calls, forget_page_calls, note_pages
 from arpo_verl.environments.osworld.provider_patches import adapt_module, adapt_provider
@@ -47,6 +49,7 @@ finally:
     _proxy_logger.removeFilter(_nothing)
 
 GUEST_POLL_S = 0.1
+_environment_lock = threading.Lock()
 
 
 class Controller(PythonController):
@@ -128,7 +131,7 @@ class TaskSetup(SetupController):
         deadline = time.monotonic() + self.boot_timeout_s
         while True:
             try:
-                requests.get(f"{self.http_server}/terminal", timeout=30)
+                ask("GET", f"{self.http_server}/terminal", timeout=30).close()
                 return
             except requests.RequestException as error:
                 if time.monotonic() > deadline:
@@ -167,6 +170,7 @@ class Client(desktop_env_module.DesktopEnv):
             adapt_provider(self.provider, self._config, self._desktop_id)
             self._adapted = True
         super()._start_emulator()
+        _use_no_proxy(self.vm_ip)
         self.controller = Controller(vm_ip=self.vm_ip, server_port=self.server_port)
         self.controller.retry_times = self._config.guest_attempts
         self.controller.retry_interval = self._config.guest_retry_s
@@ -182,6 +186,15 @@ class Client(desktop_env_module.DesktopEnv):
             screen_height=made.screen_height,
         )
         self.setup_controller.boot_timeout_s = self._config.boot_timeout_s
+
+
+def _use_no_proxy(host: str) -> None:
+    """Playwright's driver takes the environment's proxies for whatever `NO_PROXY` does not name."""
+    with _environment_lock:
+        for name in ("NO_PROXY", "no_proxy"):
+            named = os.environ.get(name, "")
+            if host not in named.split(","):
+                os.environ[name] = f"{named},{host}".lstrip(",")
 
 
 class _NoManager:

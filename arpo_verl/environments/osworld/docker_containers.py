@@ -28,6 +28,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container, ContainerCollection
 
 from arpo_verl.environments.osworld.docker_heartbeat import BEATS_LABEL, OWNER_LABEL, Heartbeat, remove_signs
+from arpo_verl.environments.osworld.guest_http import ask
 from arpo_verl.errors import DesktopBootError
 
 logger = logging.getLogger(__name__)
@@ -183,7 +184,8 @@ def _listens(port: int) -> bool:
 
 def _answers(url: str) -> bool:
     try:
-        return requests.get(url, timeout=10).status_code == HTTPStatus.OK
+        with ask("GET", url, timeout=10) as response:
+            return response.status_code == HTTPStatus.OK
     except requests.RequestException:
         return False
 

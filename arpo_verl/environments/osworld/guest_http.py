@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import ipaddress
 import json
 import logging
 import re
@@ -135,7 +136,7 @@ class GuestHttp:
         as_stream = kwargs.pop("stream", False)
         request = _digest(method, parts, kwargs)
         try:
-            response = requests.request(method, url, stream=True, **kwargs)
+            response = ask(method, url, **kwargs)
             if not as_stream:
                 response = _read(response, MAX_ANSWER.get(parts.path, MAX_OTHER_ANSWER))
         except requests.RequestException as error:
@@ -147,6 +148,26 @@ class GuestHttp:
         body = "" if as_stream or status == HTTPStatus.OK else response.text[:300]
         exchanges().append(Exchange(parts.netloc, parts.path, None if problem else status, problem, body, request))
         return response
+
+
+def ask(method: str, url: str, **kwargs: Any) -> requests.Response:
+    """As `requests.request`, as a stream. A guest, which every provider gives the address of, is asked itself: by no
+    proxy of the environment's, without its owner's `.netrc`, and where it would have us go instead nobody is asked.
+    """
+    with requests.Session() as session:
+        if _is_guest(urlsplit(url).hostname or ""):
+            session.trust_env = False
+            kwargs = {**kwargs, "allow_redirects": False}
+        return session.request(method, url, stream=True, **kwargs)
+
+
+def _is_guest(host: str) -> bool:
+    """Whether a URL's host is an address, or this machine: none of the internet's that a task names."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return True
 
 
 def _digest(method: str, parts: SplitResult, kwargs: dict[str, Any]) -> str:

@@ -1,7 +1,9 @@
 """The OSWorld client against a scripted guest: each of its silent failures must become the right error."""
 
+import contextlib
 import io
 import json
+import os
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -83,7 +85,8 @@ class Guest:
             "/execute": executed,
             "/file": lambda: (404, "no such file"),
         }
-        self.requests, self.starts, self.server = [], 0, None
+        self.requests, self.headers, self.starts, self.server = [], [], 0, None
+        self.location = ""
 
     def start_emulator(self, path_to_vm, headless, os_type):
         self.starts += 1
@@ -108,6 +111,7 @@ class Guest:
             def do_GET(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 guest.requests.append((self.path, body))
+                guest.headers.append({name.lower() for name in self.headers})
                 reply = guest.replies[self.path]()
                 if reply == DROP:
                     self.close_connection = True
@@ -116,6 +120,8 @@ class Guest:
                 content = content.encode() if isinstance(content, str) else content
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
+                if guest.location:
+                    self.send_header("Location", guest.location)
                 self.end_headers()
                 self.wfile.write(content)
 
@@ -394,14 +400,14 @@ def test_a_program_that_was_closed_scores_zero_and_one_that_hangs_gives_no_verdi
     rules = {"type": "rule", "rules": {"type": "file_name", "file_name": "a.mp4"}}
     environment.reset(task(func="is_vlc_playing", result=VLC_PLAYING, expected=rules))
     environment._judge = JudgedHere()
-    port, send = environment._client.vlc_port, requests.request
+    port, send = environment._client.vlc_port, requests.Session.request
 
-    def no_vlc(method, url, **options):
+    def no_vlc(session, method, url, **options):
         if f":{port}/" in url:
             raise getattr(requests, error)("no VLC here")
-        return send(method, url, **options)
+        return send(session, method, url, **options)
 
-    monkeypatch.setattr(requests, "request", no_vlc)
+    monkeypatch.setattr(requests.Session, "request", no_vlc)
     if scored:
         assert environment.evaluate().score == 0.0
     else:
@@ -482,3 +488,58 @@ def test_closing_twice_and_using_a_closed_desktop(make, guest):
     assert guest.server is None and not environment._files.folder.exists()
     with pytest.raises(DesktopLostError, match="not running"):
         environment.step(CLICK)
+
+
+@pytest.fixture
+def elsewhere():
+    """A server that nobody has any business with: what it is asked for."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_error(403)
+
+        do_POST = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+def test_a_guest_is_asked_by_no_proxy_and_without_the_owners_passwords(make, guest, elsewhere, monkeypatch, tmp_path):
+    url, asked = elsewhere
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, url)
+    (tmp_path / "netrc").write_text("default login me password secret")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    guest.replies["/execute"] = lambda: executed("yes")
+    environment = make()
+    environment.reset(task(config=[LAUNCH]))
+    environment.step(CLICK)
+    assert environment.evaluate().score == 1.0
+    assert not asked
+    assert not any("authorization" in headers for headers in guest.headers)
+    # Playwright's driver, a program of its own.
+    assert "127.0.0.1" in os.environ["NO_PROXY"].split(",") and "127.0.0.1" in os.environ["no_proxy"].split(",")
+
+
+def test_a_guest_that_points_elsewhere_is_not_followed(make, guest, elsewhere):
+    url, asked = elsewhere
+    environment = make()
+    environment.reset(task(func="compare_text_file", result=VM_FILE, expected=VM_FILE))
+    guest.location = f"{url}/api/jobs/"
+    for path in ("/execute", "/file"):
+        guest.replies[path] = lambda: (307, "")
+    with pytest.raises(DesktopError):
+        environment.step(CLICK)
+    environment.reset(task(func="compare_text_file", result=VM_FILE, expected=VM_FILE))
+    with contextlib.suppress(DesktopError):
+        assert environment.evaluate().score == 0.0
+    assert not asked

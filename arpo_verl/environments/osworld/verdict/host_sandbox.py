@@ -25,7 +25,7 @@ STATE = (
     "/etc/timezone",
     "/var/cache/fontconfig",
 )
-SCRATCH = "/tmp"
+SCRATCH = "/tmp"  # noqa: S108  its own
 """In a box: its own memory, and all that it can write to."""
 EASYOCR = "/opt/easyocr"
 PACKAGE = Path(__file__).parents[3]

@@ -185,7 +185,7 @@ class Judge:
         if name == HostileData.__name__:
             return _own_doing(where, message)
         known = getattr(errors, name, None)
-        if isinstance(known, type) and issubclass(known, DesktopError):
+        if isinstance(known, type) and issubclass(known, (DesktopError, errors.DesktopEndedError)):
             raise known(message)
         raise EvaluatorError(f"{self._name}: the evaluator of task {task.task_id} failed: {name}: {message}")
 
