@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,9 +58,10 @@ class EnvironmentConfig:
     """OSWorld, vmware and virtualbox: whether the machine opens no window on its host."""
     proxy: bool = False
     """OSWorld: whether tasks that ask for a proxy get one, of the file that `PROXY_CONFIG_FILE` names."""
-    password: str = ""
-    """OSWorld: the guest user's password, for set-up steps that need sudo; empty takes the client's own default."""
-    provider_options: Mapping[str, Any] = field(default_factory=dict)
+    password: str = field(default="", repr=False)
+    """OSWorld: the guest user's password, for set-up steps that need sudo; empty takes the client's own default.
+    `env:NAME` is the value of that variable where the desktop's worker runs: veRL prints the recipe when it starts."""
+    provider_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Keyword arguments handed to the embedded provider, or to the fake's script. docker: to `containers.run` of the
     Docker SDK, beside the provider's own: `{environment: {RAM_SIZE: 8G, CPU_CORES: 8}, mem_limit: 10g}`."""
     cache_dir: str | None = None
@@ -219,6 +221,20 @@ class EnvironmentConfig:
         if self.host_resource is not None:
             return self.host_resource
         return "docker:" if self.provider == "docker" else ""
+
+
+def read_password(password: str) -> str:
+    """The guest's password, of `environment.password` as it stands in the recipe.
+
+    Raises:
+        ConfigError: it names a variable that is not set here.
+    """
+    name = password.removeprefix("env:")
+    if name == password:
+        return password
+    remedy = "set it where the desktops' workers start, as by `ray start`"
+    require(name in os.environ, f"the variable {name} of environment.password", "set", None, remedy)
+    return os.environ[name]
 
 
 def _size(value: Any) -> Size:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,9 @@ class DesktopCoordinator:
                 status_file = StatusFile(Path(self._config.status_file), partial(self._document, self._fleet))
                 self._supervisor.start("status file", status_file.run)
         if config != self._config:
-            return f"this job's desktop pool was made with another environment section: {self._config}, now {config}"
+            names = [f.name for f in fields(config) if getattr(config, f.name) != getattr(self._config, f.name)]
+            # Not their values: a password may be among them.
+            return f"this job's desktop pool was made with another environment section: {', '.join(names)} differ"
         return ""
 
     async def acquire(self, lease_id: str, task_id: str, avoid: Collection[str]) -> Grant:

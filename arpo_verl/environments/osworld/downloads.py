@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import socket
 import time
@@ -104,8 +105,8 @@ class DownloadStore:
                     _download(url, kept)
         except Timeout as error:
             raise DesktopSetupError(
-                f"another process has been downloading {url} for more than {LOCK_S:g} s; is it stopped? "
-                f"The file would lie in {kept}"
+                f"another process has been downloading {_without_secrets(url)} for more than {LOCK_S:g} s; is it "
+                f"stopped? The file would lie in {kept}"
             ) from error
         except NotImplementedError as error:
             raise DesktopSetupError(
@@ -123,13 +124,19 @@ def _download(url: str, kept: Path) -> None:
             os.replace(part, kept)
             return
         except requests.RequestException as error:
-            logger.warning("download of %s failed, attempt %d of %d: %s", url, attempt, ATTEMPTS, error)
+            why, shown = _without_secrets(str(error)), _without_secrets(url)
+            logger.warning("download of %s failed, attempt %d of %d: %s", shown, attempt, ATTEMPTS, why)
             part.unlink(missing_ok=True)
             if attempt == ATTEMPTS:
                 raise DesktopSetupError(
-                    f"{url} could not be downloaded: {error}; give this machine access to it, or put the file at {kept}"
-                ) from error
+                    f"{shown} could not be downloaded: {why}; give this machine access to it, or put the file at {kept}"
+                ) from None  # whose own words have the whole address
             time.sleep(RETRY_S)
+
+
+def _without_secrets(text: str) -> str:
+    """The text, its addresses without a user's name and password, and without what stands behind `?`: a signature."""
+    return re.sub(r"(https?://)(?:[^/\s@]+@)?([^\s?]+)(?:\?\S*)?", r"\1\2", text)
 
 
 def _write(url: str, part: Path) -> None:

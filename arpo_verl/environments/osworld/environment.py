@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from arpo_verl.actions.pyautogui import to_code
 from arpo_verl.environments.base import DesktopEnvironment
-from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
+from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig, read_password
 from arpo_verl.environments.osworld.guest_http import clear_exchanges, exchanges, told_by_guest
 from arpo_verl.environments.osworld.provider_patches import remove_leftovers, why_ended, why_gone
 from arpo_verl.environments.osworld.task_files import TaskFiles, default_store
@@ -164,7 +164,7 @@ class OSWorldEnvironment(DesktopEnvironment):
             "os_type": config.os_type,
             "headless": config.headless,
             "enable_proxy": config.proxy,
-            "client_password": config.password,
+            "client_password": read_password(config.password),
             "cache_dir": str(self._files.folder),
             "screen_size": tuple(config.screen_size),
             "require_a11y_tree": False,
