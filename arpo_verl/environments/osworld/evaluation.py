@@ -62,6 +62,10 @@ def evaluate(client: Client, name: str) -> Evaluation:
             score = client.evaluate()
     except NothingToJudgeError:
         score = 0.0
+    except Exception as error:
+        for fault in faults(client, name):
+            raise fault from error
+        raise
     finally:
         client.setup_controller.judging = False
     for fault in faults(client, name):
@@ -80,6 +84,12 @@ def _of_guest(client: Client, name: str) -> Iterator[DesktopError]:
     for lost in unanswered(client.address):
         if not told_by_guest(lost):
             yield DesktopLostError(f"{name} did not answer {lost.path}: {lost.error or f'{lost.status} {lost.body}'}")
+    host = client.address.rpartition(":")[0]
+    for e in latest(exchanges()):
+        # A refused or reset connection is a program that was closed.
+        is_program = e.address != client.address and e.address.rpartition(":")[0] == host
+        if is_program and e.status is None and not e.error.startswith("ConnectionError:"):
+            yield DesktopLostError(f"{name}'s program at {e.address} did not answer {e.path}: {e.error}")
     for command, result in client.controller.failed_commands:
         yield DesktopLostError(f"{name} could not run the evaluator's own {command[:100]!r}: {str(result)[-300:]}")
     if client.controller.get_screenshot() is None:

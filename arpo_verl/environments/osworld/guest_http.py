@@ -52,6 +52,13 @@ _JSON_FIELD = {
     "/window_size": "width",
 }
 
+# What every guest has: it serves no such path, or refuses what the client asks in its own words, only where the guest's
+# server is another than the client's.
+_ALWAYS = {"/accessibility", "/execute", "/run_bash_script", "/run_python", "/screen_size", "/screenshot"}
+_ALWAYS |= {"/setup/execute", "/terminal"}
+# Whose answer speaks of a file or a program that the policy may have removed.
+_OF_FILES = {"/execute", "/file", "/list_directory", "/run_bash_script", "/setup/execute", "/setup/launch"}
+_OF_FILES |= {"/setup/change_wallpaper", "/setup/open_file", "/setup/upload", "/wallpaper"}
 # In the words of a guest that lives: not permitted, no such file or program, argument list too long, no program's
 # format, permission denied, not a directory, a directory, name too long, too many links.
 _OF_ITS_OWN = {1, 2, 7, 8, 13, 20, 21, 36, 40}
@@ -104,17 +111,22 @@ def unanswered(address: str) -> list[Exchange]:
 
 
 def in_trouble(exchange: Exchange) -> bool:
-    """Whether no usable answer came, or a server error."""
-    return exchange.status is None or exchange.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    """Whether no usable answer came, an error of the server's, or its wish that we ask elsewhere."""
+    if exchange.status is None or exchange.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return True
+    if HTTPStatus.MULTIPLE_CHOICES <= exchange.status < HTTPStatus.BAD_REQUEST:
+        return True
+    refused = exchange.status >= HTTPStatus.BAD_REQUEST and exchange.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    return refused and exchange.path in _ALWAYS
 
 
 def told_by_guest(exchange: Exchange) -> bool:
-    """Whether a server error only tells, in the words of a guest that lives, what is amiss with the file or program.
+    """Whether an error only tells, in the words of a guest that lives, what is amiss with a file or program.
 
     OSWorld's server answers 500 for any exception: "[Errno 2] No such file or directory: 'backup.sh'".
     """
     found = re.search(r"\[Errno (\d+)\]", exchange.body)
-    return in_trouble(exchange) and found is not None and int(found[1]) in _OF_ITS_OWN
+    return exchange.path in _OF_FILES and found is not None and int(found[1]) in _OF_ITS_OWN
 
 
 class GuestHttp:

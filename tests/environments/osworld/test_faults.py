@@ -1,0 +1,431 @@
+"""docs/faults.md, cell by cell: what each fault comes to, for each family of OSWorld's getters."""
+
+import json
+import os
+import re
+import socket
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("desktop_env")
+
+from support import ROOT  # noqa: E402
+from support.scripted_guest import (  # noqa: E402
+    CLICK,
+    DROP,
+    HANG,
+    SIZE,
+    Cut,
+    Guest,
+    JudgedHere,
+    Large,
+    executed,
+    png,
+    task,
+)
+
+from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
+from arpo_verl.environments.osworld import environment as environment_module  # noqa: E402
+from arpo_verl.environments.osworld import guest_http, pages  # noqa: E402
+from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
+from arpo_verl.errors import DesktopEndedError, DesktopError, DesktopUnclearError  # noqa: E402
+
+PREFERENCES = json.dumps({"default_search_provider_data": {"template_url_data": {"short_name": "Bing"}}})
+ERRNO_2 = json.dumps({"status": "error", "message": "[Errno 2] No such file or directory: 'a'"})
+TREE = {"type": "accessibility_tree"}
+FILE = {"type": "vm_file", "path": "/a", "dest": "a"}
+SLOW_S = 0.5
+
+# --- The guest's server -------------------------------------------------------------------------------------------
+
+# Each family: a task that scores 1 where all answers are as they should be, the path that fails, and a good answer.
+SERVER = {
+    "command": (task(), "/execute", executed("yes")),
+    "file": (
+        task(func="compare_text_file", result=FILE, expected=FILE | {"path": "/b", "dest": "b"}),
+        "/file",
+        (200, "x"),
+    ),
+    "profile": (
+        task(result={"type": "default_search_engine"}, expected={"type": "rule", "rules": {"expected": "Bing"}}),
+        "/file",
+        (200, PREFERENCES),
+    ),
+    "tree": (
+        task(result=TREE, expected={"type": "rule", "rules": {"expected": "<tree/>"}}),
+        "/accessibility",
+        (200, json.dumps({"AT": "<tree/>"})),
+    ),
+    "postconfig": (
+        task(postconfig=[{"type": "execute", "parameters": {"command": ["save"]}}]),
+        "/setup/execute",
+        executed(),
+    ),
+}
+# Each fault: what is answered instead of the good answer, by how often the path was asked. None: the good one.
+ANSWERS = {
+    "the connection breaks off": lambda asked: DROP,
+    "no answer in time": lambda asked: HANG,
+    "a server error": lambda asked: (500, "<html>Internal Server Error</html>"),
+    "the guest's disk is full": lambda asked: (500, json.dumps({"message": "[Errno 28] No space left on device"})),
+    "the answer is cut off": lambda asked: Cut(),
+    "no JSON, or without its field": lambda asked: (200, "{}"),
+    "a server error in the system's words: no such file": lambda asked: (500, ERRNO_2),
+    "not found (404)": lambda asked: (404, "not here"),
+    "the answer is too large": lambda asked: Large(100_000),
+    "it fails once, and then answers": lambda asked: DROP if asked == 1 else None,
+    "another request of the kind goes well after it": lambda asked: DROP if asked == 1 else None,
+}
+UNCLEAR_ALL = dict.fromkeys(SERVER, "unclear")
+SERVER_CELLS = {
+    "the connection breaks off": UNCLEAR_ALL,
+    "no answer in time": UNCLEAR_ALL,
+    "a server error": UNCLEAR_ALL,
+    "the guest's disk is full": UNCLEAR_ALL,
+    "the answer is cut off": UNCLEAR_ALL,
+    "no JSON, or without its field": UNCLEAR_ALL | {"file": "verdict", "profile": "verdict"},
+    "a server error in the system's words: no such file": {
+        "command": "0",
+        "file": "0",
+        "profile": "0",
+        "tree": "unclear",
+        "postconfig": "verdict",
+    },
+    "not found (404)": UNCLEAR_ALL | {"file": "0", "profile": "0"},
+    "the answer is too large": dict.fromkeys(SERVER, "0"),
+    "it fails once, and then answers": {"file": "verdict", "profile": "verdict", "tree": "verdict"},
+    "another request of the kind goes well after it": {"file": "unclear"},
+}
+
+
+def commanded(guest):
+    """What a command of the evaluator's prints."""
+    return executed("Linux" if b"platform" in guest.requests[-1][1] else "yes")
+
+
+@pytest.fixture
+def guest():
+    return Guest()
+
+
+@pytest.fixture
+def judged(guest, tmp_path, monkeypatch):
+    """What a task comes to, judged in this process: `verdict`, `0`, `fault`, `unclear` or `ended`."""
+    made = []
+
+    def play(spec, before=lambda environment: None, call="evaluate", **options):
+        monkeypatch.setattr(guest_http, "DEFAULT_TIMEOUT_S", SLOW_S)
+        options = {"screen_size": SIZE, "action_pause_s": 0, "cache_dir": str(tmp_path / "store")} | options
+
+        class Scripted(OSWorldEnvironment):
+            def _make_provider(self):
+                return guest
+
+        environment = Scripted(EnvironmentConfig(**options))
+        made.append(environment)
+        environment._judge = JudgedHere()
+        environment.reset(spec)
+        before(environment)
+        try:
+            if call == "step":
+                return "goes on" if environment.step(CLICK).screenshot else ""
+            score = environment.evaluate().score
+        except DesktopUnclearError:
+            return "unclear"
+        except DesktopError:
+            return "fault"
+        except DesktopEndedError:
+            return "ended"
+        return "0" if score == 0.0 else "verdict"
+
+    yield play
+    for environment in made:
+        environment.close()
+
+
+@pytest.mark.parametrize("family", SERVER)
+def test_each_family_scores_where_nothing_fails(family, guest, judged):
+    spec, path, good = SERVER[family]
+
+    def answer(environment):
+        guest.replies["/execute"] = lambda: commanded(guest)
+        guest.replies[path] = lambda: good
+
+    assert judged(spec, answer) == "verdict"
+
+
+@pytest.mark.parametrize("family, fault", [(family, fault) for fault in ANSWERS for family in SERVER_CELLS[fault]])
+def test_an_answer_of_the_guests_server(family, fault, guest, judged, monkeypatch):
+    spec, path, good = SERVER[family]
+    monkeypatch.setitem(guest_http.MAX_ANSWER, path, 10_000)
+    is_file = fault == "no JSON, or without its field" and path == "/file"
+    answers = (lambda asked: None) if is_file else ANSWERS[fault]  # any bytes are a file
+    asked = 0
+
+    def reply():
+        nonlocal asked
+        asked += 1
+        answer = answers(asked)
+        return good if answer is None else answer
+
+    def break_it(environment):
+        guest.replies["/execute"] = lambda: commanded(guest)
+        guest.replies[path] = reply
+
+    once = fault == "it fails once, and then answers"
+    assert judged(spec, break_it, guest_attempts=2 if once else 1) == SERVER_CELLS[fault][family]
+
+
+# --- Programs of the guest, and pages ------------------------------------------------------------------------------
+
+TABS = {"type": "open_tabs_info"}
+SHOP = "https://shop.example/cart"
+PAGE = {"type": "page_info", "url": SHOP}
+PROGRAM_CELLS = {
+    "it is closed": {"VLC": "0", "browser": "0"},
+    "it hangs": {"VLC": "unclear", "browser": "unclear"},
+    "it answers with an error": {"VLC": "0", "browser": "unclear"},
+    "Playwright's driver does not start": {"browser": "fault"},
+    "a page that the task names does not load": {"browser": "fault"},
+    "a page that the policy chose does not load": {"browser": "0"},
+}
+CONNECT_ERRORS = {
+    "it is closed": "connect ECONNREFUSED 127.0.0.1:9222",
+    "it hangs": "Timeout 30000ms exceeded.",
+    "it answers with an error": "Unexpected status 500 when connecting to http://127.0.0.1/json/version/",
+}
+
+
+class Browser:
+    """Stands for Playwright: what its calls raise."""
+
+    def __init__(self, driver="", connect="", goto=""):
+        self.errors = {"driver": driver, "connect": connect, "goto": goto}
+        self.url = SHOP
+        self.contexts = [self]
+        self.pages = [self]
+        self.chromium = self
+        self.connect_over_cdp = lambda url: pages._noted(Browser._connect, pages.CONNECT)(self, url)
+        self.goto = lambda url, **_: pages._noted(Browser._goto, pages.GOTO)(self, url)
+
+    def _connect(self, url):
+        self._fail("connect")
+        return self
+
+    def _goto(self, url):
+        self._fail("goto")
+
+    def _fail(self, kind):
+        if self.errors[kind]:
+            raise RuntimeError(self.errors[kind])
+
+    def __enter__(self):
+        self._fail("driver")
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def new_page(self):
+        return self
+
+    def __getattr__(self, name):  # title(), close(), wait_for_load_state(): nothing to see
+        return lambda *_, **__: None
+
+
+@pytest.fixture
+def no_rests(monkeypatch):
+    """The getters rest 3 to 8 s between their attempts."""
+    from desktop_env.evaluators.getters import chrome
+
+    monkeypatch.setattr(chrome, "time", SimpleNamespace(sleep=lambda seconds: None))
+
+
+@pytest.mark.parametrize("fault", [fault for fault in PROGRAM_CELLS if "browser" in PROGRAM_CELLS[fault]])
+def test_the_browser_of_the_guest(fault, judged, monkeypatch, no_rests):
+    getter = PAGE if "page that the task" in fault else TABS
+    browser = Browser(connect=CONNECT_ERRORS.get(fault, ""))
+    if "driver" in fault:
+        browser = Browser(driver="Connection closed while reading from the driver")
+    if "page" in fault:
+        browser = Browser(goto=f"Page.goto: net::ERR_NAME_NOT_RESOLVED at {SHOP}")
+    monkeypatch.setattr("playwright.sync_api.sync_playwright", lambda: browser)
+    if "policy chose" in fault:
+        getter = {"type": "active_tab_info"}
+        monkeypatch.setattr("desktop_env.evaluators.getters.chrome.get_active_url_from_accessTree", lambda *_: SHOP)
+    assert judged(task(result=getter)) == PROGRAM_CELLS[fault]["browser"]
+
+
+@pytest.mark.parametrize("fault", ["it is closed", "it hangs", "it answers with an error"])
+def test_vlc_in_the_guest(fault, guest, judged):
+    spec = task(result={"type": "vlc_playing_info", "dest": "status.xml"})
+    with socket.create_server(("127.0.0.1", 0)) as vlc:
+        guest.ports = f"9222:8006:{vlc.getsockname()[1]}"
+        if fault == "it is closed":
+            vlc.close()
+        if fault == "it answers with an error":
+            threading.Thread(target=_refuse, args=(vlc,), daemon=True).start()
+        assert judged(spec) == PROGRAM_CELLS[fault]["VLC"]
+
+
+def _refuse(server):
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+
+
+def test_playwright_itself_tells_what_it_was_asked_and_that_nobody_listens():
+    """The real one: a refused connection is a closed browser, by its own words."""
+    from arpo_verl.environments.osworld import client  # noqa: F401  it has the names replaced
+
+    pages.forget_page_calls()
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pages.NotedPlaywright() as playwright, pytest.raises(Exception, match="ECONNREFUSED"):
+        playwright.chromium.connect_over_cdp(f"http://127.0.0.1:{port}")
+    driver, connect = pages.page_calls()
+    assert (driver.kind, driver.error) == (pages.DRIVER, "") and connect.browser_is_closed
+
+
+def test_a_page_that_loads_in_the_end_and_a_download_are_no_failures():
+    pages.forget_page_calls()
+    for error in ("TimeoutError: Timeout 60000ms exceeded", ""):
+        pages.page_calls().append(pages.PageCall(pages.GOTO, SHOP, error))
+    pages.page_calls().append(pages.PageCall(pages.GOTO, f"{SHOP}.pdf", "Error: Page.goto: net::ERR_ABORTED"))
+    assert pages.failed_calls() == []
+
+
+# --- This host -----------------------------------------------------------------------------------------------------
+
+HOST_CELLS = {
+    "its disk is full": {"getter": "fault"},
+    "the disk is full of what the guest sent": {"getter": "0"},
+    "its memory is used up": {"metric": "fault"},
+    "what the guest sent takes more memory than an evaluation may have": {"metric": "0"},
+    "a package of OSWorld's is missing": {"metric": "fault"},
+    "what the policy wrote imports what nobody has": {"metric": "0"},
+    "a program that a metric starts is missing": {"metric": "fault"},
+    "a service on the internet does not answer": {"getter": "fault"},
+}
+TEST_SUITE = task(
+    func="check_python_file_by_test_suite",
+    result=FILE,
+    expected={"type": "vm_file", "path": "/suite.py", "dest": "suite.py"},
+)
+
+
+def _full(environment):
+    os.symlink("/dev/full", f"{environment._client.cache_dir}/a")
+
+
+def _serve(guest, content):
+    guest.replies["/file"] = lambda: (200, content)
+
+
+def _raising(error):
+    def metric(*_, **__):
+        raise error
+
+    return metric
+
+
+@pytest.mark.parametrize("fault, where", [(fault, where) for fault in HOST_CELLS for where in HOST_CELLS[fault]])
+def test_trouble_of_this_host(fault, where, guest, judged, monkeypatch):
+    spec, before = SERVER["file"][0], lambda environment: _serve(guest, "content")
+    if "disk" in fault:
+
+        def before(environment):
+            _serve(guest, "content")
+            _full(environment)
+            if "sent" in fault:
+                lone = SimpleNamespace(f_blocks=1, f_frsize=4)
+                monkeypatch.setattr("arpo_verl.environments.osworld.evaluation.os.statvfs", lambda path: lone)
+
+    if "memory" in fault:
+        spec = task(func="compare_docx_files", result=FILE, expected=FILE | {"path": "/b", "dest": "b"})
+        bounded = "takes more" in fault
+        monkeypatch.setattr("arpo_verl.environments.osworld.evaluation._memory_is_bounded", lambda: bounded)
+        monkeypatch.setattr("desktop_env.evaluators.metrics.docs.Document", _raising(MemoryError()))
+        spec.spec["evaluator"]["result"] = FILE | {"dest": "a.docx"}
+        spec.spec["evaluator"]["expected"] = FILE | {"path": "/b", "dest": "b.docx"}
+    if "package" in fault or "imports" in fault:
+        spec, name = TEST_SUITE, "pygame" if "package" in fault else "a_module_of_nobodys"
+        monkeypatch.setitem(sys.modules, name, None)
+        before = lambda environment: _serve(guest, f"import {name}\ndef test():\n    return True\n")  # noqa: E731
+    if "program" in fault:
+        spec = task(func="compare_image_text", result=FILE | {"dest": "a.png"})
+        monkeypatch.setenv("PATH", "/nowhere")
+    if "service" in fault:
+        rules = {"relativeTime": {"from": "tomorrow"}, "expected": {"time": "{DayD}"}}
+        spec = task(expected={"type": "rule_relativeTime", "rules": rules})
+        send = guest_http.ask
+
+        def offline(method, url, **options):
+            if "127.0.0.1" not in url:
+                raise guest_http.requests.ConnectionError("no route to host")
+            return send(method, url, **options)
+
+        monkeypatch.setattr(guest_http, "ask", offline)
+    assert judged(spec, before) == HOST_CELLS[fault][where]
+
+
+# --- The end of a desktop ------------------------------------------------------------------------------------------
+
+END_CELLS = {
+    "the policy killed its screen or server, and the sandbox proves it": {"step": "ended", "evaluate": "ended"},
+    "its machine powered off by itself": {"step": "ended", "evaluate": "ended"},
+    "its machine was killed from outside": {"step": "fault", "evaluate": "fault"},
+    "its guest does not answer, and nothing proves why": {"step": "unclear", "evaluate": "unclear"},
+    "an action cannot be done, and the guest lives": {"step": "goes on"},
+    "an action's interpreter was killed": {"step": "unclear"},
+    "the screenshot is none, or not of the screen's size": {"step": "unclear", "evaluate": "verdict"},
+}
+
+
+@pytest.mark.parametrize("fault, call", [(fault, call) for fault in END_CELLS for call in END_CELLS[fault]])
+def test_how_a_desktop_ends(fault, call, guest, judged, monkeypatch):
+    def before(environment):
+        guest.replies["/execute"] = lambda: executed("yes")
+        if "proves it" in fault:
+            guest.why_down = lambda: "Xvfb: signal 9"
+        if "machine" in fault:
+            monkeypatch.setattr(environment_module, "why_gone", lambda *_: "its container is exited")
+        if "powered off" in fault:
+            monkeypatch.setattr(environment_module, "why_ended", lambda *_: "its container exited with 0")
+        if "cannot be done" in fault:
+            raised = executed("", 1, "Traceback ...\nValueError: cannot type '\\x07'")
+            guest.replies["/execute"] = lambda: executed() if "position" in guest.code()[-1] else raised
+        elif "interpreter" in fault:
+            guest.replies["/execute"] = lambda: executed("", -9)
+        elif "size" in fault:
+            guest.replies["/screen_size"] = lambda: (200, json.dumps(SIZE._asdict()))
+            guest.replies["/screenshot"] = lambda: (200, png((160, 120)))
+        else:
+            guest.replies["/execute"] = guest.replies["/screenshot"] = lambda: (500, "no display")
+
+    assert judged(task(), before, call) == END_CELLS[fault][call]
+
+
+# --- The document --------------------------------------------------------------------------------------------------
+
+TABLES = {
+    "the guest's server": SERVER_CELLS,
+    "a program of the guest": PROGRAM_CELLS,
+    "this host": HOST_CELLS,
+    "the desktop": END_CELLS,
+}
+
+
+def test_the_document_has_the_same_tables():
+    text = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    told = {}
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        head, _, *rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in block.splitlines()]
+        told[head[0]] = {
+            row[0]: {name: cell for name, cell in zip(head[1:], row[1:], strict=True) if cell != "—"} for row in rows
+        }
+    assert {name: told[name] for name in TABLES} == TABLES

@@ -1,0 +1,152 @@
+"""OSWorld's guest protocol, scripted: what each request is answered, or how it fails."""
+
+import contextlib
+import io
+import json
+import threading
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from PIL import Image
+
+from arpo_verl.environments.osworld.evaluation import evaluate
+from arpo_verl.types import Click, Point, Size, Task
+
+SIZE = Size(320, 240)
+CLICK = Click(Point(10, 20))
+RESULT = {"type": "vm_command_line", "command": ["cat", "a"]}
+
+
+def task(task_id="t", config=(), **evaluator):
+    evaluator = {
+        "func": "exact_match",
+        "result": RESULT,
+        "expected": {"type": "rule", "rules": {"expected": "yes"}},
+    } | evaluator
+    return Task(
+        task_id, "do it", {"id": task_id, "instruction": "do it", "config": list(config), "evaluator": evaluator}
+    )
+
+
+INFEASIBLE = task(func="infeasible")
+LAUNCH = {"type": "launch", "parameters": {"command": ["xterm"]}}
+
+
+class JudgedHere:
+    """Judges in this process, for a test that changes names in it."""
+
+    def __call__(self, client, task):
+        return evaluate(client, "desktop")
+
+    def close(self):
+        pass
+
+
+def png(size=SIZE, colour="white"):
+    buffer = io.BytesIO()
+    Image.new("RGB", size, colour).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def executed(output="", returncode=0, error=""):
+    return 200, json.dumps({"status": "success", "output": output, "error": error, "returncode": returncode})
+
+
+DROP = "drop"
+HANG = "hang"
+"""No answer until the guest is stopped."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The beginning of an answer that says it is longer."""
+
+    content: bytes = b"the beg"
+
+
+@dataclass(frozen=True)
+class Large:
+    """So many bytes, sent as long as somebody reads."""
+
+    size: int
+
+
+class Guest:
+    """OSWorld's guest protocol from a table, and a provider that starts and stops it, each time on another port."""
+
+    def __init__(self):
+        self.replies = {
+            "/screenshot": lambda: (200, png()),
+            "/terminal": lambda: (200, json.dumps({"output": "", "status": "success"})),
+            "/setup/launch": lambda: (200, "launched"),
+            "/setup/execute": executed,
+            "/setup/activate_window": lambda: (404, "no such window"),
+            "/execute": executed,
+            "/file": lambda: (404, "no such file"),
+        }
+        self.requests, self.headers, self.starts, self.server = [], [], 0, None
+        self.location = ""
+        self.stopped = threading.Event()
+        self.ports = "9222:8006:8080"
+
+    def start_emulator(self, path_to_vm, headless, os_type):
+        self.starts += 1
+        self.stopped.clear()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def get_ip_address(self, path_to_vm):
+        return f"127.0.0.1:{self.server.server_port}:{self.ports}"
+
+    def revert_to_snapshot(self, path_to_vm, snapshot_name):
+        self.stop_emulator(path_to_vm)
+
+    def stop_emulator(self, path_to_vm):
+        self.stopped.set()
+        if self.server is not None:
+            self.server.shutdown()
+            self.server.server_close()
+            self.server = None
+
+    def _handler(guest):  # noqa: N805
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                guest.requests.append((self.path, body))
+                guest.headers.append({name.lower() for name in self.headers})
+                reply = guest.replies[self.path]()
+                self.close_connection = True
+                if reply == HANG:
+                    guest.stopped.wait(60)
+                if reply in (DROP, HANG):
+                    return
+                if isinstance(reply, Cut):
+                    return self.answer(200, reply.content, 1000)
+                if isinstance(reply, Large):
+                    self.answer(200, b"", reply.size)
+                    with contextlib.suppress(OSError):
+                        for _ in range(reply.size // 1000):
+                            self.wfile.write(bytes(1000))
+                    return
+                status, content = reply
+                self.answer(status, content.encode() if isinstance(content, str) else content)
+
+            def answer(self, status, content, length=None):
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content) if length is None else length))
+                if guest.location:
+                    self.send_header("Location", guest.location)
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_POST = do_GET
+
+            def log_message(self, *_):
+                pass
+
+        return Handler
+
+    def code(self):
+        """The Python sources of all actions so far."""
+        return [json.loads(body)["command"][2] for path, body in self.requests if path == "/execute"]
