@@ -72,7 +72,12 @@ def test_a_start_notes_the_recipe_without_its_secrets(tmp_path, monkeypatch, cap
     from arpo_verl.plugin import run_callback
 
     caplog.set_level(logging.DEBUG)
-    for name in ("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR", "RAY_OVERRIDE_JOB_RUNTIME_ENV", run_callback.RAY_JOB_CONFIG):
+    for name in (
+        "VERL_FILE_LOGGER_PATH",
+        "TENSORBOARD_DIR",
+        "RAY_OVERRIDE_JOB_RUNTIME_ENV",
+        run_callback.RAY_JOB_CONFIG,
+    ):
         monkeypatch.setenv(name, "{}" if name == run_callback.RAY_JOB_CONFIG else "")
     trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto", "total_epochs": 3}
     config = {"run_dir": str(tmp_path / "run"), "trainer": trainer, "environment": ENVIRONMENT, "data": {}}

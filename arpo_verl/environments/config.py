@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -63,7 +64,8 @@ class EnvironmentConfig:
     `env:NAME` is the value of that variable where the desktop's worker runs: veRL prints the recipe when it starts."""
     provider_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Keyword arguments handed to the embedded provider, or to the fake's script. docker: to `containers.run` of the
-    Docker SDK, beside the provider's own: `{environment: {RAM_SIZE: 8G, CPU_CORES: 8}, mem_limit: 10g}`."""
+    Docker SDK, beside the provider's own: `{environment: {RAM_SIZE: 8G, CPU_CORES: 8}, mem_limit: 10g}`; and
+    `private_networks`, which desktops may reach beside the internet: none by default, see docs/osworld.md."""
     cache_dir: str | None = None
     """Where task files that were downloaded once are kept; None is `$XDG_CACHE_HOME/arpo_verl` (`~/.cache/...`)."""
 
@@ -212,6 +214,9 @@ class EnvironmentConfig:
             ok = options.isdisjoint(_DOCKER_OWN_OPTIONS)
             expected = f"without the provider's own {', '.join(_DOCKER_OWN_OPTIONS)}"
             require(ok, "environment.provider_options", expected, self.provider_options)
+            allowed = self.provider_options.get("private_networks", ())
+            name, expected = "environment.provider_options.private_networks", "a list such as [10.1.2.3, 10.8.0.0/16]"
+            require(_are_networks(allowed), name, expected, allowed)
         else:
             require(not options, "environment.provider_options", f"empty with {self.provider}", self.provider_options)
 
@@ -235,6 +240,13 @@ def read_password(password: str) -> str:
     remedy = "set it where the desktops' workers start, as by `ray start`"
     require(name in os.environ, f"the variable {name} of environment.password", "set", None, remedy)
     return os.environ[name]
+
+
+def _are_networks(value: Any) -> bool:
+    try:
+        return isinstance(value, (list, tuple)) and all(ipaddress.IPv4Network(network) for network in value)
+    except ValueError:
+        return False
 
 
 def _size(value: Any) -> Size:

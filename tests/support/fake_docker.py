@@ -101,6 +101,8 @@ class FakeDocker:
         self.images = set(images)
         self.volumes: dict[str, dict[str, str]] = {}
         """By name, the labels."""
+        self.networks: list[dict[str, Any]] = []
+        self.commands: list[dict[str, Any]] = []
         self.requests: list[str] = []
         self.unknown: list[str] = []
         self.stop_fails = False
@@ -142,6 +144,11 @@ class FakeDocker:
             ("POST", one + "/start"): lambda key, *_: (204, self._find(key).start()),
             ("POST", one + "/stop"): self._stop,
             ("DELETE", one): self._remove,
+            ("POST", one + "/exec"): self._exec,
+            ("POST", r"/exec/(\w+)/start"): lambda *_: (200, None),
+            ("GET", r"/exec/(\w+)/json"): lambda *_: (200, {"Running": False, "ExitCode": 0}),
+            ("GET", "/networks"): lambda *_: (200, self.networks),
+            ("POST", "/networks/create"): self._create_network,
         }
 
     def _image(self, name: str, *_: Any) -> tuple[int, Any]:
@@ -167,6 +174,14 @@ class FakeDocker:
         self.created.append(body)
         self.containers[container.id] = container
         return 201, {"Id": container.id, "Warnings": []}
+
+    def _exec(self, key: str, _: Any, body: dict[str, Any]) -> tuple[int, Any]:
+        self.commands.append(body)
+        return 201, {"Id": self._find(key).id}
+
+    def _create_network(self, _: Any, body: dict[str, Any]) -> tuple[int, Any]:
+        self.networks.append(body)
+        return 201, {"Id": "0" * 64, "Warning": ""}
 
     def _stop(self, key: str, query: dict[str, str], _: Any) -> tuple[int, Any]:
         self.stop_timeouts.append(query.get("t"))
@@ -235,6 +250,7 @@ def _handler(engine: FakeDocker) -> type[BaseHTTPRequestHandler]:
             except Refusal as refusal:
                 status, reply = refusal.status, {"message": str(refusal)}
             self._send(status, b"" if reply is None else json.dumps(reply).encode())
+            self.close_connection |= "/exec/" in parts.path  # a command's output lasts until then
 
         do_POST = do_DELETE = do_GET
 

@@ -27,6 +27,7 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container, ContainerCollection
 
+from arpo_verl.environments.osworld import docker_network
 from arpo_verl.environments.osworld.docker_heartbeat import BEATS_LABEL, OWNER_LABEL, Heartbeat, remove_signs
 from arpo_verl.environments.osworld.guest_http import ask
 from arpo_verl.errors import DesktopBootError
@@ -104,7 +105,13 @@ class _DesktopContainers(ContainerCollection):
         }
         # The provider would publish a machine that runs whatever it is told on all addresses; it looks at this one.
         ports = {guest: (LOOPBACK, port) for guest, port in kwargs.pop("ports", {}).items()}
-        return super().run(image, command, environment=environment, labels=labels, ports=ports, **{**kwargs, **options})
+        allowed = options.pop(docker_network.ALLOWED, ())
+        networked = docker_network.options_for(options, desktop)
+        more = {**kwargs, **networked}
+        container: Container = super().run(image, command, environment=environment, labels=labels, ports=ports, **more)
+        if networked is not options:
+            docker_network.seal(container, allowed)
+        return container
 
 
 def why_not_running(container: Container | None) -> str:

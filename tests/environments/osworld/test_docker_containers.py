@@ -17,7 +17,12 @@ from support.docker_engine import end_guards  # noqa: E402
 from support.fake_docker import IMAGE, FakeDocker  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
-from arpo_verl.environments.osworld import docker_containers, docker_heartbeat, docker_reaper  # noqa: E402
+from arpo_verl.environments.osworld import (  # noqa: E402
+    docker_containers,
+    docker_heartbeat,
+    docker_network,
+    docker_reaper,
+)
 from arpo_verl.environments.osworld.docker_containers import DESKTOP_LABEL, OWNER_LABEL, DesktopDocker  # noqa: E402
 from arpo_verl.environments.osworld.docker_heartbeat import LOOKS, Heartbeat  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
@@ -93,6 +98,29 @@ def test_an_episode_runs_from_containers_run_to_evaluate(make, engine, tmp_path)
     assert len(engine.created) == 2
     assert engine.stop_timeouts == ["0", "0"], "nothing waits for a machine to shut down"
     _check_container(engine.created[0], tmp_path)
+    assert [network["Name"] for network in engine.networks] == [docker_network.NETWORK], "made once, and kept"
+    assert {created["HostConfig"]["NetworkMode"] for created in engine.created} == {docker_network.NETWORK}
+    assert len(engine.commands) == 2 and all("iptables" in command["Cmd"][2] for command in engine.commands)
+
+
+def test_another_network_is_the_users_own_choice(make, engine):
+    environment = make(provider_options={"network": "mine"})
+    environment.prepare()
+    environment.close()
+    assert engine.networks == engine.commands == []
+
+
+def test_private_networks_that_desktops_may_reach_are_told_to_the_filter(make, engine):
+    environment = make(provider_options={"private_networks": ["10.1.2.3", "10.8.0.0/16"]})
+    environment.prepare()
+    environment.close()
+    (command,) = engine.commands
+    rules = command["Cmd"][2].splitlines()
+    allowed = [rules.index(f"iptables -A ARPO -j RETURN -d {network}") for network in ("10.1.2.3", "10.8.0.0/16")]
+    assert max(allowed) < rules.index("iptables -A ARPO -j REJECT -d 10.0.0.0/8")
+    for wrong in ("10.0.0.0/8", ["10.0.0.0/33"], ["all"], [None], 3):
+        with pytest.raises(ValueError, match="private_networks must be a list such as"):
+            EnvironmentConfig(provider="docker", screen_size=(1920, 1080), provider_options={"private_networks": wrong})
 
 
 def _check_container(created, tmp_path):

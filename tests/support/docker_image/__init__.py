@@ -22,9 +22,9 @@ from arpo_verl.environments.osworld.docker_containers import IMAGE
 GUEST_MAIN = Path(__file__).with_name("guest_main.py")
 GUEST_PACKAGES = (
     *(*packages.BASE, "xterm", "x11-utils", "x11-apps", "l3afpad"),
-    *("bash", "coreutils", "dash", "grep", "gzip", "sed"),
+    *("bash", "coreutils", "dash", "grep", "gzip", "sed", "iptables"),
 )
-"""What the desktop and the tests' task work with, and a shell's tools."""
+"""What the desktop and the tests' task work with, a shell's tools, and the filter that OSWorld's image has."""
 PATHS = f"{sandbox.GUEST_ROOT}:{sandbox.GUEST_ROOT}/modules"
 MODULES = ("PIL", "pillow.libs", "Xlib", "six.py", "pyautogui", "pyscreeze", "pytweening")
 # What packages' installation made, and no package lists.
@@ -36,6 +36,7 @@ MADE = (
     "/usr/lib/x86_64-linux-gnu/gtk-3.0",
     "/usr/share/applications/mimeinfo.cache",
     "/usr/share/glib-2.0/schemas/gschemas.compiled",
+    "/usr/sbin/iptables",
     "/usr/share/mime",
     "/var/cache/fontconfig",
     "/var/lib/xkb",
