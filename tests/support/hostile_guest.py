@@ -16,7 +16,7 @@ from PIL import Image
 
 from arpo_verl.types import Size, Task
 
-SIZE = Size(160, 120)
+SIZE = Size(200, 150)
 Reply = tuple[int, dict[str, str], bytes]
 
 
