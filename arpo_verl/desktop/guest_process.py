@@ -14,9 +14,11 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import IO, Any
 
 from arpo_verl.desktop import cgroups, packages, relay, sandbox, users
+from arpo_verl.desktop.guest import children
 from arpo_verl.errors import DesktopBootError, MissingDependencyError
 from arpo_verl.types import Size
 
@@ -38,6 +40,16 @@ USER_NAMESPACES = (
     "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined`, "
     "or `--privileged`"
 )
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The X server or the guest server ended as somebody asked, while the sandbox lives: no crash."""
+
+    how: str
+    is_proof: bool
+    """Whether only programs of the desktop can have asked: they ended everything that they may at once, which spares
+    process 1 from nobody else, or took more memory than the desktop has. One process alone a host's owner ends too."""
 
 
 class GuestProcess:
@@ -91,7 +103,9 @@ class GuestProcess:
             self._control.send(json.dumps({"boot": command}).encode())
         except OSError as error:
             raise DesktopBootError(f"the desktop's sandbox is gone ({error}){self._last_words()}") from error
-        booted_s = float(self._receive(timeout_s)["booted"])
+        while "booted" not in (answer := self._receive(timeout_s)):
+            logger.debug("a late answer of process 1's: %s", answer)
+        booted_s = float(answer["booted"])
         self._events_at_boot = self._cgroup.events()
         return booted_s
 
@@ -107,22 +121,24 @@ class GuestProcess:
         """Whether the sandbox still runs. Its programs may be dead all the same."""
         return self._process.poll() is None
 
-    def why_down(self) -> str:
-        """What its own programs, and so the policy, did to the X server or the guest server; empty without proof.
-
-        Nobody else ends these but the kernel where this host is out of memory, which it counts beside those ended for
-        the desktop's own bound, and who ends all processes of a job, process 1 included, which then proves nothing.
+    def why_down(self) -> Ended | None:
+        """What ended or stopped the X server or the guest server in the living sandbox; None where no word of it can be
+        trusted: they run, crashed, this host is out of memory, or signals came to process 1 from outside, as when a
+        cluster takes a node back.
         """
         try:
             self._control.send(json.dumps({"why_down": True}).encode())
             down: dict[str, str] = self._receive(_ANSWER_TIMEOUT_S)["why_down"]
         except (OSError, DesktopBootError) as error:
             logger.debug("the desktop's process 1 does not answer: %s", error)
-            return ""
+            return None
+        own_kills = self.limit_events().oom_kills
         before, now = self._out_of_memory_kills, _out_of_memory_kills()
-        if before is None or now is None or now - before > self.limit_events().oom_kills:
-            return ""
-        return "; ".join(f"{name}: {how}" for name, how in down.items() if how in _ON_REQUEST)
+        found = {name: how for name, how in down.items() if name in children.NEEDED and how in _ON_REQUEST}
+        if before is None or now is None or now - before > own_kills or not found:
+            return None
+        all_at_once = len(down) == len(children.WATCHED) and len(set(down.values())) == 1
+        return Ended("; ".join(f"{name}: {how}" for name, how in found.items()), all_at_once or own_kills > 0)
 
     def close(self) -> None:
         """End it and wait until it is gone. Safe to call twice."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from arpo_verl.config import require
 from arpo_verl.desktop.cgroups import Limits
-from arpo_verl.desktop.guest_process import GuestProcess
+from arpo_verl.desktop.guest_process import Ended, GuestProcess
 from arpo_verl.desktop.relay import HOST, Relay
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.types import Size
@@ -128,10 +128,10 @@ class EmbeddedProvider:
         """Whether the desktop's sandbox runs; the X server in it may have been killed by the policy all the same."""
         return self._guest is not None and self._guest.is_alive()
 
-    def why_down(self) -> str:
-        """What the policy did to the desktop's X server or guest server, as the sandbox proves; else empty."""
+    def why_down(self) -> Ended | None:
+        """See `GuestProcess.why_down`; None where the sandbox itself does not run."""
         with self._lock:
-            return "" if self._guest is None or not self._guest.is_alive() else self._guest.why_down()
+            return None if self._guest is None or not self._guest.is_alive() else self._guest.why_down()
 
     def _is_clean(self) -> bool:
         return self._relay is not None and self.is_alive() and self._relay.connections == self._connections_at_boot

@@ -12,13 +12,15 @@ from . import layout
 
 NEEDED = ("Xvfb", "server")
 """Without these there is no desktop."""
+WATCHED = (*NEEDED, "dbus-daemon", "openbox")
+"""What only one that ends everything in the sandbox ends at once."""
 
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 outside: list[int] = []
 """Signals of `ENDING` that came from outside of the sandbox."""
 
 running: dict[int, str] = {}
-"""Those of `NEEDED` that this boot started and that have not ended, by process id."""
+"""Those of `WATCHED` that this boot started and that have not ended, by process id."""
 ended: dict[str, int] = {}
 """Those that have: how, as `os.waitpid` tells it."""
 
@@ -45,7 +47,7 @@ def watch_outside() -> None:
 
 
 def why_down() -> dict[str, str]:
-    """What ended or stopped those of `NEEDED` that do not run: `signal 9`, `exit 1`, `stopped`.
+    """What ended or stopped those of `WATCHED` that do not run: `signal 9`, `exit 1`, `stopped`.
 
     Nothing is told where somebody outside of the sandbox sends such signals, as when a cluster takes a node back.
     """
@@ -95,7 +97,7 @@ def spawn(arguments: Sequence[str], pass_fd: int | None = None, **environment: s
         setsigmask=[],
         setsigdef=[signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT],
     )
-    if os.path.basename(arguments[0]) in NEEDED:
+    if os.path.basename(arguments[0]) in WATCHED:
         running[pid] = os.path.basename(arguments[0])
     return pid
 
@@ -107,7 +109,7 @@ def fork(main: Callable[[], None], name: str, keep_fds: Sequence[int]) -> int:
     """
     pid = os.fork()
     if pid:
-        if name in NEEDED:
+        if name in WATCHED:
             running[pid] = name
         return pid
     status = 1

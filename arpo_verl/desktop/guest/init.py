@@ -143,7 +143,7 @@ class Init:
     def _why_down(self) -> dict[str, str]:
         """What the desktop needs and does not run, and how it ended."""
         deadline = time.monotonic() + DYING_S
-        while not (down := children.why_down()) and time.monotonic() < deadline:
+        while len(down := children.why_down()) < len(children.WATCHED) and time.monotonic() < deadline:
             time.sleep(0.01)
         self._forget_dead_server()
         return down

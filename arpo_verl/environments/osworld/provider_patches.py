@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import re
 import signal
 import subprocess
 import threading
@@ -65,15 +66,27 @@ def why_gone(provider: Any, config: EnvironmentConfig) -> str:
     return why_not_running(provider.container)
 
 
-def why_ended(provider: Any, config: EnvironmentConfig) -> str:
-    """What programs of the guest did to end it, where the machine that this provider object started proves it."""
+# How one writes that a program is to end, or the machine.
+_ENDING = re.compile(r"kill|signal|halt|poweroff|reboot|shutdown|systemctl|Xvfb", re.IGNORECASE)
+
+
+def why_ended(provider: Any, config: EnvironmentConfig, typed: str) -> str:
+    """What programs of the guest did to end it, where the machine that this provider object started proves it.
+
+    Args:
+        typed: all that the policy has typed in the episode. An X server that somebody ended was ended by the policy
+            where that wrote so; else it may have been this host's owner.
+    """
     if config.provider == "docker":
         from arpo_verl.environments.osworld.docker_containers import why_powered_off
 
         return why_powered_off(provider.container)
     # The embedded provider's, which is no module that a Docker host must have.
     why_down = getattr(provider, "why_down", None)
-    return why_down() if why_down is not None else ""
+    ended = why_down() if why_down is not None else None
+    if ended is None:
+        return ""
+    return str(ended.how) if ended.is_proof or _ENDING.search(typed) else ""
 
 
 def remove_leftovers(config: EnvironmentConfig, desktop_id: str) -> None:

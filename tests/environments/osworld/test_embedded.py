@@ -10,6 +10,7 @@ import time
 
 import psutil
 import pytest
+import requests
 from support import ROOT
 
 from arpo_verl.environments.config import EnvironmentConfig
@@ -133,6 +134,15 @@ def test_what_the_policy_types_to_end_its_desktop_is_proved_to_be_its_own_doing(
         until_it_ends(environment, command)
 
 
+def test_all_of_a_desktop_that_ends_at_once_was_ended_from_within_whatever_was_typed(environment):
+    environment.reset(TASK)
+    with contextlib.suppress(requests.RequestException):
+        environment._client.setup_controller._launch_setup("sleep 0.2; kill -9 -1", shell=True)
+    with pytest.raises(DesktopEndedError, match="Xvfb: signal 9"):
+        for _ in range(20):
+            environment.step(Wait())
+
+
 def test_a_desktop_that_somebody_else_ended_or_that_crashed_proves_nothing(environment):
     """The kernel's out-of-memory killer, a crash of the X server, and the end of a whole job by its cluster."""
     with pytest.raises(DesktopUnclearError):
@@ -141,6 +151,11 @@ def test_a_desktop_that_somebody_else_ended_or_that_crashed_proves_nothing(envir
     guest = environment._client.provider._guest
     guest._out_of_memory_kills -= 1
     with pytest.raises(DesktopUnclearError):
+        environment._client.setup_controller._launch_setup("pkill -9 Xvfb", shell=True)
+        environment.step(Wait())
+        environment.step(Hotkey(("enter",)))
+    environment.reset(TASK)
+    with pytest.raises(DesktopUnclearError):  # by this host's owner: nobody typed it
         environment._client.setup_controller._launch_setup("pkill -9 Xvfb", shell=True)
         environment.step(Wait())
         environment.step(Hotkey(("enter",)))

@@ -27,6 +27,7 @@ from support.scripted_guest import (  # noqa: E402
     task,
 )
 
+from arpo_verl.desktop.guest_process import Ended  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld import environment as environment_module  # noqa: E402
 from arpo_verl.environments.osworld import guest_http, pages  # noqa: E402
@@ -376,7 +377,9 @@ def test_trouble_of_this_host(fault, where, guest, judged, monkeypatch):
 # --- The end of a desktop ------------------------------------------------------------------------------------------
 
 END_CELLS = {
-    "the policy killed its screen or server, and the sandbox proves it": {"step": "ended", "evaluate": "ended"},
+    "all of it was killed, and its sandbox lives": {"step": "ended", "evaluate": "ended"},
+    "its screen or server was killed, and the policy typed such a command": {"step": "ended", "evaluate": "ended"},
+    "its screen or server was killed, and the policy did not": {"step": "unclear", "evaluate": "unclear"},
     "its machine powered off by itself": {"step": "ended", "evaluate": "ended"},
     "its machine was killed from outside": {"step": "fault", "evaluate": "fault"},
     "its guest does not answer, and nothing proves why": {"step": "unclear", "evaluate": "unclear"},
@@ -390,8 +393,10 @@ END_CELLS = {
 def test_how_a_desktop_ends(fault, call, guest, judged, monkeypatch):
     def before(environment):
         guest.replies["/execute"] = lambda: executed("yes")
-        if "proves it" in fault:
-            guest.why_down = lambda: "Xvfb: signal 9"
+        if "killed, and" in fault:
+            guest.why_down = lambda: Ended("Xvfb: signal 9", "all of it" in fault)
+        if "typed" in fault:
+            environment._typed = "pkill -9 Xvfb\n"
         if "machine" in fault:
             monkeypatch.setattr(environment_module, "why_gone", lambda *_: "its container is exited")
         if "powered off" in fault:
