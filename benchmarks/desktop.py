@@ -13,6 +13,7 @@ ratios of this one's time to the other's, each of the medians of its turns.
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -140,6 +141,9 @@ def measure_neighbour(repeats: int) -> dict[str, float]:
     return figures | {"slowed_by_busy_neighbour": ratio}
 
 
+WHAT = ("start", "reset", "step", "reset_cpu", "step_cpu")
+
+
 class Checkout:
     """A desktop of some checkout, in a process of its own that does as it is told."""
 
@@ -148,7 +152,7 @@ class Checkout:
         self._process = subprocess.Popen(words, stdin=-1, stdout=-1, text=True, env=environment)
 
     def seconds(self, what: str) -> float:
-        """How long it took to do it, `start`, `reset` or `step`."""
+        """How long one of `WHAT` took."""
         assert self._process.stdin is not None and self._process.stdout is not None
         print(what, file=self._process.stdin, flush=True)
         return float(self._process.stdout.readline())
@@ -162,20 +166,41 @@ class Checkout:
 def obey() -> None:
     """The other side of `Checkout`."""
     provider = EmbeddedProvider(SIZE)
-    tasks = {
-        "start": lambda: (provider.stop_emulator(), provider.start_emulator()),
-        "reset": lambda: (walk(provider, 1), provider.revert_to_snapshot()),
-        "step": lambda: walk(provider, 10),
+
+    def reset() -> None:
+        walk(provider, 1)
+        provider.revert_to_snapshot()
+
+    tasks: dict[str, Callable[[], float]] = {
+        "start": lambda: timed(lambda: (provider.stop_emulator(), provider.start_emulator())),
+        "reset": lambda: timed(reset),
+        "step": lambda: timed(lambda: walk(provider, 10)),
+        "reset_cpu": lambda: cpu_seconds(provider, reset),
+        "step_cpu": lambda: cpu_seconds(provider, lambda: walk(provider, 10)),
     }
     for line in sys.stdin:
-        print(timed(tasks[line.strip()]), flush=True)
+        print(tasks[line.strip()](), flush=True)
     provider.stop_emulator()
+
+
+def cpu_seconds(provider: EmbeddedProvider, action: Callable[[], Any], times: int = 10) -> float:
+    """Processors' time that a desktop takes for `action`, a share of its start and end included; load hardly counts."""
+    provider.stop_emulator()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    provider.start_emulator()
+    for _ in range(times):
+        action()
+    provider.revert_to_snapshot()  # its process 1 collects what it kills, so that it is counted
+    provider.stop_emulator()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    provider.start_emulator()
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / times
 
 
 def measure_against(other: Path, rounds: int) -> dict[str, float]:
     """This checkout's time over the other's, in turns."""
     checkouts = [Checkout(Path(__file__).resolve().parents[1]), Checkout(other)]
-    seconds: dict[str, list[list[float]]] = {what: [[], []] for what in ("start", "reset", "step")}
+    seconds: dict[str, list[list[float]]] = {what: [[], []] for what in WHAT}
     try:
         for turn in range(rounds + 1):
             for what, both in seconds.items():

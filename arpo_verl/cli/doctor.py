@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from arpo_verl.cli.checks.desktops import check_sandbox
 from arpo_verl.cli.checks.finding import Finding
 from arpo_verl.cli.checks.machine import check_embedded_desktop, check_machine
 from arpo_verl.cli.checks.packages import check_osworld, check_registrations, check_versions
@@ -63,7 +64,8 @@ def _check_recipe(args: argparse.Namespace) -> int:
 
 
 def _check_machine() -> int:
-    findings = [*check_versions(), *check_registrations(), check_osworld(), *check_embedded_desktop(), *check_machine()]
+    findings = [*check_versions(), *check_registrations(), check_osworld()]
+    findings += [*check_embedded_desktop(), *check_sandbox(), *check_machine()]
     _print(findings)
     failed = [finding for finding in findings if finding.required and not finding.ok]
     print(f"{len(failed)} of {len(findings)} checks failed" if failed else "everything required is here")

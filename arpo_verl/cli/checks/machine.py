@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 from arpo_verl.cli.checks import kvm
+from arpo_verl.cli.checks.desktops import check_ray_beside_docker
 from arpo_verl.cli.checks.finding import Finding
 
 GIB = 1024**3
@@ -30,8 +31,9 @@ def check_embedded_desktop() -> list[Finding]:
 
 
 def check_machine() -> list[Finding]:
-    """GPU, Docker, KVM, disk and shared memory."""
-    return [_check_gpu(), _check_docker(), _check_kvm(), *_check_space()]
+    """GPU, Docker and what listens beside it, KVM, disk and shared memory."""
+    engine = _check_docker()
+    return [_check_gpu(), engine, *(check_ray_beside_docker() if engine.ok else ()), _check_kvm(), *_check_space()]
 
 
 def _check_gpu() -> Finding:
