@@ -1,6 +1,6 @@
 """Faults under the real loop, the real pool and real desktops: is any reward false, is anything lost or left?
 
-    python benchmarks/chaos.py [--smoke] [--json PATH] [--seed N] [--episodes N] [--desktops N]
+    python benchmarks/chaos.py [--smoke] [--json PATH] [--seed N] [--episodes N] [--desktops N] [--outage SECONDS]
 
 `GuiAgentLoop` plays episodes of the shipped suite on the job's pool, on a Ray cluster of a head and two nodes with
 embedded desktops. The expert's replies stand for the policy; three of ten episodes say that they are done before they
@@ -14,6 +14,8 @@ of their first attempt; besides, nodes die, and come back. Root is needed: the t
                         fault: it took away the success, and nobody could tell
     faults              by kind: `injected`, `retried` (the episode was played again), `lost` (given up)
     lost_sessions_share given up of all
+    outage              after that, three episodes a desktop, and for so many seconds every desktop dies and none boots:
+                        `lost`, of all that were `played`
     leaks               what was left after all was closed: processes, listening ports, mounts, cgroups, /dev/shm,
                         scratch folders
     throughput          episodes scored a second, over the faulty part and over the same number without faults, half
@@ -231,6 +233,26 @@ class Stage:
         print(file=sys.stderr)
         await asyncio.gather(*dying)
         return done, seconds
+
+    async def play_in_outage(self, plans: list[Plan], seconds: float) -> dict[str, Any]:
+        """Play them while every desktop dies and none boots, from when the first is done and for as long."""
+        began = time.monotonic()
+        playing = [asyncio.create_task(self._episode(plan)) for plan in plans]
+        await asyncio.wait(playing, return_when=asyncio.FIRST_COMPLETED)
+        outage = self._notes / "outage"
+        outage.touch()
+        await asyncio.sleep(seconds)
+        done_in_it = sum(task.done() for task in playing)
+        outage.unlink()
+        played = await asyncio.gather(*playing)
+        return {
+            "seconds": seconds,
+            "played": len(played),
+            "over_at_its_end": done_in_it,
+            "lost": sum(bool(each.error) for each in played),
+            "false_rewards": sum(each.is_false for each in played),
+            "all_over_after_s": time.monotonic() - began,
+        }
 
     async def _episode(self, plan: Plan) -> Played:
         from verl.experimental.agent_loop.agent_loop import DictConfigWrap
@@ -466,6 +488,7 @@ def main() -> None:
     parser.add_size("--episodes", 500, 40, "with 20% faulty (half, with --smoke)")
     parser.add_size("--desktops", 8, 4, "at once")
     parser.add_size("--deaths", 3, 1, "of nodes")
+    parser.add_size("--outage", 300, 20, "seconds of an outage of all desktops")
     args = parser.parse()
     if os.geteuid() != 0:
         parser.error("needs root: the truth is read through /proc")
@@ -503,9 +526,10 @@ def run(args: Any, share: float, place: Path) -> tuple[dict[str, Any], list[str]
             first = await stage.play(draw(args.seed, half, 0, "before"), 0)
             faulty = await stage.play(draw(args.seed, args.episodes, share, "faulty"), args.deaths)
             last = await stage.play(draw(args.seed, half, 0, "after"), 0)
-            return first, faulty, last, await stage.pool.metrics_async()
+            hurt = draw(args.seed, 3 * args.desktops, 0, "outage")
+            return first, faulty, last, await stage.play_in_outage(hurt, args.outage), await stage.pool.metrics_async()
 
-        first, faulty, last, metrics = nodes.run(script())
+        first, faulty, last, outage, metrics = nodes.run(script())
         stage.pool.close()
     finally:
         ray.shutdown()
@@ -514,6 +538,7 @@ def run(args: Any, share: float, place: Path) -> tuple[dict[str, Any], list[str]
     calm = [*first[0], *last[0]]
     figures = summarize(*faulty, calm, first[1] + last[1])
     figures["faults"]["node_killed"] = {"injected": nodes.deaths}
+    figures["outage"] = outage
     figures["leaks"] = sum(map(len, left.values()))
     figures["left"] = {name: things for name, things in left.items() if things}
     figures["pool"] = {name: metrics[f"environment/{name}"] for name in ("loop_restarts", "hosts_resting", "nodes")}

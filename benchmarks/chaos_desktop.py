@@ -31,10 +31,13 @@ from arpo_verl.desktop.provider import EmbeddedProvider
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment
+from arpo_verl.errors import DesktopBootError
 from arpo_verl.types import Action, Evaluation, Observation, Task
 
 NOTES_VARIABLE = "CHAOS_NOTES"
 """The folder in which the truth is noted, an episode a file."""
+OUTAGE = "outage"
+"""While there is a file of this name in that folder, every desktop dies at its next call and none boots."""
 SETTLE_S = 1.0
 """At most so long the truth may take to come true after the last action: programs write their answers in their time."""
 HUGE_BYTES = 256 << 20
@@ -287,14 +290,15 @@ class ChaosDesktop(DesktopEnvironment):
 
     def prepare(self) -> None:
         self._be_well()
+        if self._in_outage():
+            raise DesktopBootError("the engine is down")
         self._inner.prepare()
 
     def is_ready(self) -> bool:
         return self._inner.is_ready()
 
     def reset(self, task: Task) -> Observation:
-        self._be_well()
-        self._inner.prepare()
+        self.prepare()
         self._task_id, self._chaos = task.task_id, dict(task.spec.get("chaos") or {})
         self._fail_at("reset")
         return self._inner.reset(task)
@@ -329,7 +333,13 @@ class ChaosDesktop(DesktopEnvironment):
         while self._undo:
             self._undo.pop()()
 
+    def _in_outage(self) -> bool:
+        return (self._notes / OUTAGE).exists()
+
     def _fail_at(self, moment: str) -> None:
+        if self._in_outage() and self._provider is not None:
+            for pid in self._provider.processes()[:1]:
+                _signal(pid, signal.SIGKILL)
         fault = self._chaos.get("fault")
         if fault is None or self._chaos["at"] != moment:
             return

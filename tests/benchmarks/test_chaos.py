@@ -94,4 +94,4 @@ def test_in_small_no_reward_is_false_and_nothing_is_left(tmp_path):
     figures = json.loads(figures.read_text())
     assert (figures["false_rewards"], figures["leaks"]) == (0, 0), figures
     assert sum(kind["injected"] for kind in figures["faults"].values()) > 15
-    assert figures["lost_sessions_share"] == 0
+    assert figures["lost_sessions_share"] == figures["outage"]["lost"] == 0
