@@ -18,8 +18,8 @@ of their first attempt; besides, nodes die, and come back. Root is needed: the t
                         `lost`, of all that were `played`
     leaks               what was left after all was closed: processes, listening ports, mounts, cgroups, /dev/shm,
                         scratch folders
-    throughput          episodes scored a second, over the faulty part and over the same number without faults, half
-                        of them before it and half after it; `ratio` is the first over the second
+    throughput          episodes scored a second, with faults and without; `ratio` is the first over the second. Both
+                        take turns in five rounds, since other work on the machine comes and goes
 """
 
 from __future__ import annotations
@@ -95,6 +95,10 @@ class Played:
         return None in self.truth or self.reward != self.success or self.reward not in map(float, self.truth)
 
 
+Part = tuple[list[Played], float]
+"""Episodes, and the seconds that they took together."""
+
+
 def draw(seed: int, number: int, share: float, name: str) -> list[Plan]:
     """Episodes; every kind of fault comes as often as every other."""
     from chaos_desktop import KINDS, TRUTHS
@@ -162,7 +166,9 @@ class Nodes:
             return done.result()
 
     def close(self) -> None:
-        self._cluster.shutdown()
+        """The head last: Ray has a node that is stopped ask it for leave."""
+        for node in [*self._nodes.values(), self._cluster.head_node]:
+            self._cluster.remove_node(node, allow_graceful=False)
 
 
 def _in_a_few_attempts(start: Callable[[], Any], attempts: int = 5) -> Any:
@@ -210,7 +216,7 @@ class Stage:
         self._tasks = {task.task_id: task for task in load_tasks("embedded")}
         self._config = recipe(num_desktops)
         self._num_desktops = num_desktops
-        self._nodes = nodes
+        self.nodes = nodes
         self._notes = notes
         self.pool = connect_pool(self._config)
 
@@ -225,7 +231,7 @@ class Stage:
                 done.append(await self._episode(waiting.pop()))
                 if due and len(done) >= due[0]:
                     due.pop(0)
-                    dying.append(asyncio.create_task(self._nodes.die(("east", "west")[len(dying) % 2])))
+                    dying.append(asyncio.create_task(self.nodes.die(("east", "west")[len(dying) % 2])))
                 print(f"\r{len(done)} of {len(plans)}", end="", file=sys.stderr, flush=True)
 
         await asyncio.gather(*(work() for _ in range(2 * self._num_desktops)))
@@ -446,8 +452,9 @@ def _is_open(path: str) -> bool:
 # --- Figures ---------------------------------------------------------------------------------------------------------
 
 
-def summarize(faulty: list[Played], faulty_s: float, calm: list[Played], calm_s: float) -> dict[str, Any]:
-    """What the two parts came to; see above."""
+def summarize(parts: list[Part], calm_parts: list[Part]) -> dict[str, Any]:
+    """What both kinds of parts came to; see above."""
+    (faulty, faulty_s), (calm, calm_s) = _join(parts), _join(calm_parts)
     played = [*faulty, *calm]
     kinds = sorted({each.plan.fault for each in faulty if each.plan.fault})
     hit = {kind: [each for each in faulty if each.plan.fault == kind] for kind in kinds}
@@ -482,12 +489,18 @@ def summarize(faulty: list[Played], faulty_s: float, calm: list[Played], calm_s:
     }
 
 
+def _join(parts: list[Part]) -> Part:
+    return [each for played, _ in parts for each in played], sum(seconds for _, seconds in parts)
+
+
 def main() -> None:
     parser = Arguments(__doc__, "one episode of each kind of fault, none of them repeated")
     parser.add_argument("--seed", type=int, default=0, help="of tasks, faults and their moments")
     parser.add_size("--episodes", 500, 40, "with 20% faulty (half, with --smoke)")
     parser.add_size("--desktops", 8, 4, "at once")
-    parser.add_size("--deaths", 3, 1, "of nodes")
+    parser.add_size("--calm", 150, 20, "episodes without faults")
+    parser.add_size("--rounds", 5, 1, "of both")
+    parser.add_size("--deaths", 5, 1, "of nodes")
     parser.add_size("--outage", 300, 20, "seconds of an outage of all desktops")
     args = parser.parse()
     if os.geteuid() != 0:
@@ -519,31 +532,36 @@ def run(args: Any, share: float, place: Path) -> tuple[dict[str, Any], list[str]
     try:
         ray.init(address=nodes.address, log_to_driver=False)
         stage = Stage(model, args.desktops, nodes, place / "notes")
-        half = max(1, args.episodes // 2)
-
-        async def script() -> tuple[Any, ...]:
-            await stage.play(draw(args.seed, args.desktops, 0, "warm-up"), 0)
-            first = await stage.play(draw(args.seed, half, 0, "before"), 0)
-            faulty = await stage.play(draw(args.seed, args.episodes, share, "faulty"), args.deaths)
-            last = await stage.play(draw(args.seed, half, 0, "after"), 0)
-            hurt = draw(args.seed, 3 * args.desktops, 0, "outage")
-            return first, faulty, last, await stage.play_in_outage(hurt, args.outage), await stage.pool.metrics_async()
-
-        first, faulty, last, outage, metrics = nodes.run(script())
+        figures, told = nodes.run(play_all(stage, args, share))
         stage.pool.close()
     finally:
         ray.shutdown()
         nodes.close()
     left = leaks(before)
-    calm = [*first[0], *last[0]]
-    figures = summarize(*faulty, calm, first[1] + last[1])
-    figures["faults"]["node_killed"] = {"injected": nodes.deaths}
-    figures["outage"] = outage
     figures["leaks"] = sum(map(len, left.values()))
     figures["left"] = {name: things for name, things in left.items() if things}
+    return figures, told
+
+
+async def play_all(stage: Stage, args: Any, share: float) -> tuple[dict[str, Any], list[str]]:
+    """Rounds with and without faults in turn, then the outage."""
+    await stage.play(draw(args.seed, args.desktops, 0, "warm-up"), 0)
+    faulty, calm = draw(args.seed, args.episodes, share, "faulty"), draw(args.seed, args.calm, 0, "calm")
+    parts: dict[bool, list[Part]] = {True: [], False: []}
+    for number in range(args.rounds):
+        deaths = len(range(number, args.deaths, args.rounds))
+        for is_faulty in (True, False) if number % 2 else (False, True):
+            plans = (faulty if is_faulty else calm)[number :: args.rounds]
+            parts[is_faulty].append(await stage.play(plans, deaths if is_faulty else 0))
+    hurt = draw(args.seed, 3 * args.desktops, 0, "outage")
+    outage = await stage.play_in_outage(hurt, args.outage)
+    metrics = await stage.pool.metrics_async()
+    figures = summarize(parts[True], parts[False])
+    figures["faults"]["node_killed"] = {"injected": stage.nodes.deaths}
+    figures["outage"] = outage
     figures["pool"] = {name: metrics[f"environment/{name}"] for name in ("loop_restarts", "hosts_resting", "nodes")}
-    told = [f"false: {each}" for each in [*faulty[0], *calm] if each.is_false]
-    told += [f"lost: {each}" for each in [*faulty[0], *calm] if each.error]
+    played = [each for part in (*parts[True], *parts[False]) for each in part[0]]
+    told = [f"{word}: {each}" for each in played for word, so in (("false", each.is_false), ("lost", each.error)) if so]
     return figures, told
 
 
