@@ -51,6 +51,8 @@ MOMENTS = ("reset", "step", "evaluate")
 TMP_BYTES = 256 << 20
 NODE_BACK_S = 5.0
 CLOSED_WITHIN_S = 60.0
+# Ray's, one of each a node: they outlive a raylet that is killed by a minute or two.
+RAYS_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 END = "<|im_end|>"
 LAZY = "Thought: Nothing to do.\nAction: finished()"
 _CLONE_NEWNS, _PR_SET_CHILD_SUBREAPER = 0x20000, 36
@@ -372,6 +374,9 @@ def own_place() -> Iterator[Path]:
         os.environ["RAY_TMPDIR"], os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place), str(place / "torch")
         yield place
     finally:
+        for pid in _children():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
         libc.umount2(bytes(place / "tmp"), 2)
         import shutil
 
@@ -380,9 +385,7 @@ def own_place() -> Iterator[Path]:
 
 def belongings() -> dict[str, set[str]]:
     """What can be left behind."""
-    from chaos_desktop import processes
-
-    own = {pid for pid in processes(os.getpid()) if pid != os.getpid()}
+    own = {pid for pid in _children() if not _cmdline(pid).startswith(RAYS_AGENTS)}
     inodes = {os.readlink(link) for pid in {*own, os.getpid()} for link in _links(f"/proc/{pid}/fd")}
     return {
         "processes": {f"{pid} {_cmdline(pid)}" for pid in own if _cmdline(pid)},
@@ -392,6 +395,12 @@ def belongings() -> dict[str, set[str]]:
         "shm": set(os.listdir("/dev/shm")),
         "scratch": {str(path) for path in Path(tempfile.gettempdir()).iterdir()},
     }
+
+
+def _children() -> list[int]:
+    from chaos_desktop import processes
+
+    return [pid for pid in processes(os.getpid()) if pid != os.getpid()]
 
 
 def _links(folder: str) -> list[str]:
@@ -498,7 +507,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of tasks, faults and their moments")
     parser.add_size("--episodes", 500, 40, "with 20% faulty (half, with --smoke)")
     parser.add_size("--desktops", 8, 4, "at once")
-    parser.add_size("--calm", 150, 20, "episodes without faults")
+    parser.add_size("--calm", 100, 20, "episodes without faults")
     parser.add_size("--rounds", 5, 1, "of both")
     parser.add_size("--deaths", 5, 1, "of nodes")
     parser.add_size("--outage", 300, 20, "seconds of an outage of all desktops")
