@@ -138,15 +138,19 @@ class Session:
 
     async def count_faults(self) -> int:
         """How many of the attempts so far, all ended by faults, count: not those on a host that rests because it failed
-        whoever came."""
+        whoever came; but of those whose task was set up, and that failed later, `max_attempts` at most go uncounted.
+
+        A set-up ends its host's rest. Where nothing but set-ups succeeds, sessions would try for ever.
+        """
         ended = [lease for lease in self._leases if lease.released is not None]
+        set_up = sum(lease.was_set_up for lease in ended)
         refused = len(self._leases) - len(ended)
         try:
             await asyncio.gather(*(_done(lease.released) for lease in ended))
             counted: int = await self._coordinator.count_faults.remote([lease.id for lease in ended])
         except ray.exceptions.RayError:
             return len(self._leases)
-        return refused + counted
+        return refused + max(counted, set_up - self._pool._config.max_attempts)
 
 
 class Lease:
@@ -171,6 +175,11 @@ class Lease:
         self._task_id = task_id
         self._avoid = avoid
         self._desktop: Desktop | None = None
+
+    @property
+    def was_set_up(self) -> bool:
+        """Whether its desktop was set up for the task."""
+        return self._desktop is not None and bool(self._desktop.seconds["reset"])
 
     async def __aenter__(self) -> Desktop:
         try:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from support.simulated_pool import Host, Simulation
 
-from arpo_verl.errors import ConfigError, DesktopBootError, DesktopSetupError
+from arpo_verl.errors import ConfigError, DesktopBootError, DesktopSetupError, EvaluatorError
 from arpo_verl.pool.metrics import DesktopState
 
 ALL_FAIL = {
@@ -85,6 +85,18 @@ def test_an_outage_for_ever_is_told(monkeypatch):
         assert isinstance(error, DesktopBootError) and "environment.outage_timeout_s=900" in str(error)
         assert "docker:a boots fail one after the other, the last: prepare on a" in str(error)
     assert simulation.now - 1000 < 65 + 900 + 60, "the retries of those who were told do not wait again"
+
+
+@pytest.mark.parametrize("num_hosts", [1, 2])
+@pytest.mark.parametrize("sessions", [group(), group(2, 4)], ids=["many", "few"])
+def test_hosts_that_set_tasks_up_and_judge_none_are_not_tried_for_ever(monkeypatch, num_hosts, sessions):
+    """Each set-up ended the rest of its host, which forgave the faults that followed: no session was ever dropped."""
+    hosts = [Host(name, 16, faults={"evaluate": "EvaluatorError"}) for name in "ab"[:num_hosts]]
+    simulation = Simulation(monkeypatch, hosts, quarantine_faults=0)
+    simulation.run(sessions)
+    assert [type(error) for error in simulation.lost] == [EvaluatorError] * len(sessions)
+    most = 2 * simulation.config.max_attempts
+    assert sum(call == "reset" for host in hosts for call, _ in host.calls) <= most * len(sessions)
 
 
 def test_after_an_outage_that_was_told_the_next_sessions_are_served(monkeypatch):
