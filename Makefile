@@ -7,6 +7,8 @@
 # make test-verl  the contracts with veRL and the pure tests on every newer veRL; VERL='0.9.1 PATH' takes these
 # make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.choice*' takes some of them
 # make fuzz   a million inputs to all that reads a model's text, guided by coverage; FUZZ_ARGS='--target keys' takes less
+# make constraints   writes anew which versions the environment of the tests has, in constraints.txt; UPGRADE=--upgrade takes newer ones
+# make audit   asks PyPI's advisories about every installed package; needs the network
 # make docs   the documents and the public docstrings as a site, in site/
 # make setup  what both need: Debian packages and a virtual environment; a second run repeats nothing
 # make osworld-packages  the programs that OSWorld's own tasks work with; `make test` installs them, `make demo` does not
@@ -18,6 +20,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+EXTRAS := .[trainer,osworld,desktop,view,dev]
 PURE = .cache/pure-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 PURE_TESTS := $(addprefix tests/,actions environments records replay rollout tasks viewer test_reward.py)
 POLICY := .cache/policy
@@ -27,11 +30,12 @@ RECIPE_ARGS ?=
 PYTEST_ARGS ?=
 MUTANTS ?=
 FUZZ_ARGS ?=
+UPGRADE ?=
 VERL ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup packages osworld-packages demo vllm test test-slow test-vllm test-docker docker-packages test-pure test-verl mutants fuzz lint docs dist clean
+.PHONY: help setup packages osworld-packages demo vllm test test-slow test-vllm test-docker docker-packages test-pure test-verl mutants fuzz constraints audit lint docs dist clean
 
 help:
 	@sed -n 's/^# //p; /^$$/q' Makefile
@@ -47,10 +51,10 @@ osworld-packages:
 docker-packages:
 	@$(PYTHON) arpo_verl/desktop/packages.py install docker
 
-$(READY): setup.py pyproject.toml
+$(READY): setup.py pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e ".[trainer,osworld,desktop,view,dev]"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt -e "$(EXTRAS)"
 	$(BIN)/arpo-verl install-osworld
 	touch $@
 
@@ -107,6 +111,17 @@ mutants: setup
 
 fuzz: setup
 	$(BIN)/python benchmarks/fuzz.py --json $(FUZZ_ARGS)
+
+# For every Python from 3.10 on; what is said here is kept where it still goes together, unless UPGRADE=--upgrade.
+constraints: setup
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate --no-emit-index-url $(UPGRADE) \
+		$(foreach extra,trainer osworld desktop view dev,--extra $(extra)) --output-file constraints.txt setup.py
+
+audit: setup
+	$(PYTHON) -m venv .cache/audit
+	.cache/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	.cache/audit/bin/pip-audit --progress-spinner off --path $$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") \
+		|| { echo "make audit: what is known to be vulnerable stands above; an error of the network there means that nothing is known"; exit 1; }
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -107,7 +107,7 @@ class SourceDistribution(sdist):
     def make_distribution(self) -> None:
         for folder in (".ci", "benchmarks", "docs", "tests"):
             self.filelist.graft(folder)
-        self.filelist.extend(["CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "SECURITY.md"])
+        self.filelist.extend(["CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "SECURITY.md", "constraints.txt"])
         self.filelist.global_exclude("*.py[co]")
         super().make_distribution()
 
