@@ -120,8 +120,8 @@ constraints: setup
 audit: setup
 	$(PYTHON) -m venv .cache/audit
 	.cache/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
-	.cache/audit/bin/pip-audit --progress-spinner off --path $$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") \
-		|| { echo "make audit: what is known to be vulnerable stands above; an error of the network there means that nothing is known"; exit 1; }
+	.cache/audit/bin/pip-audit --strict --skip-editable --progress-spinner off --path $$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") \
+		|| { echo "make audit: what is known to be vulnerable stands above, or why nothing could be asked: then nothing is known"; exit 1; }
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

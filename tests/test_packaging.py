@@ -81,4 +81,9 @@ def test_from_the_source_archive_the_tests_can_run(built):
     with tarfile.open(next(built[0].glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     folders = [files_of(folder) for folder in ("tests", "recipes", "benchmarks", "docs")]
-    assert set().union(*folders, {"setup.py", "pyproject.toml", "Makefile", "README.md", "CHANGELOG.md"}) <= names
+    assert (
+        set().union(
+            *folders, {"setup.py", "pyproject.toml", "constraints.txt", "Makefile", "README.md", "CHANGELOG.md"}
+        )
+        <= names
+    )
