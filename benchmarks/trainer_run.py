@@ -171,6 +171,11 @@ class TrainerRun:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
+    def terminate(self) -> None:
+        """SIGTERM to the trainer, as a manager of nodes sends it, and wait for its end."""
+        self._process.terminate()
+        self._process.wait()
+
     def stop(self) -> None:
         """`kill` it and wait until nothing that it started runs: its agents still play, and record, for a moment."""
         processes = self.processes()

@@ -20,6 +20,7 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from arpo_verl.errors import ReplayError
+from arpo_verl.plugin.save_request import SaveRequest
 from arpo_verl.replay.config import EMPTY, FALLBACK, REFUSE
 from arpo_verl.replay.store.persistence import MANIFEST, Fingerprint, load_store
 from arpo_verl.replay.store.success_store import SuccessStore
@@ -47,7 +48,11 @@ class ResumeConfig:
 
 
 class ReplayCheckpointCallback(CheckpointCallback):
-    """`trainer.checkpoint_callback_class`: the store goes into every checkpoint."""
+    """`trainer.checkpoint_callback_class`: the store goes into every checkpoint, and one is saved when asked for."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self._request = None if config is None else SaveRequest(config)
 
     def on_save(
         self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **kwargs: Any
@@ -59,6 +64,8 @@ class ReplayCheckpointCallback(CheckpointCallback):
             replayer.save(folder / STORE_FOLDER)
             logger.info("saved %d successes with the checkpoint of step %d", len(replayer.store), global_step)
         _remove_orphans(folder)
+        if self._request is not None:
+            self._request.saved()
 
 
 def resumed_checkpoint(config: ResumeConfig) -> Path | None:
