@@ -51,7 +51,7 @@ class ReplayCheckpointCallback(CheckpointCallback):
     """`trainer.checkpoint_callback_class`: the store goes into every checkpoint, and one is saved when asked for."""
 
     def __init__(self, config: Any = None) -> None:
-        super().__init__(config)
+        super().__init__(config)  # type: ignore[no-untyped-call]
         self._request = None if config is None else SaveRequest(config)
 
     def on_save(
