@@ -148,8 +148,8 @@ class Checkout:
     """A desktop of some checkout, in a process of its own that does as it is told."""
 
     def __init__(self, path: Path):
-        words, environment = [sys.executable, str(Path(__file__).resolve()), "--obey"], {**os.environ, "PYTHONPATH": str(path)}
-        self._process = subprocess.Popen(words, stdin=-1, stdout=-1, text=True, env=environment)
+        words, paths = [sys.executable, str(Path(__file__).resolve()), "--obey"], {"PYTHONPATH": str(path)}
+        self._process = subprocess.Popen(words, stdin=-1, stdout=-1, text=True, env=os.environ | paths)
 
     def seconds(self, what: str) -> float:
         """How long one of `WHAT` took."""
