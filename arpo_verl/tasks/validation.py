@@ -1,7 +1,7 @@
 """Whether tasks can run on the desktops of a recipe, asked before any of them starts.
 
 Rules read from the task's own JSON; none knows one task from another. OSWorld's machines have all programs and the
-internet, so all of this is about the embedded desktop.
+internet, so all of this is about the embedded desktop, but for what an evaluator's sandbox has not.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from urllib.parse import urlsplit
 
 from arpo_verl.desktop.packages import ACCESSIBILITY, install_command, missing_packages, package_of
 from arpo_verl.desktop.programs import can_open, has_program
-from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
+from arpo_verl.environments.config import EMBEDDED, OSWORLD_PROVIDERS, EnvironmentConfig
 from arpo_verl.environments.osworld.downloads import DownloadStore, downloads_of
 from arpo_verl.environments.osworld.task_files import default_store
 from arpo_verl.errors import TaskError
+from arpo_verl.tasks.boxed import box_reasons
 from arpo_verl.tasks.internet import apt_packages, internet_reasons
 from arpo_verl.tasks.programs import getters_of, opened_files, programs_of
 from arpo_verl.types import Task
@@ -34,17 +35,22 @@ _ACCESSIBILITY_GETTERS = {"accessibility_tree", "active_url_from_accessTree", _T
 _SYSTEM_PROGRAMS = {"hostnamectl", "localectl", "loginctl", "snap", "systemctl", "timedatectl"}
 
 
+_DESKTOPS = {EMBEDDED: "the embedded desktop of this machine"}
+
+
 def explain_task(task: Task, environment: EnvironmentConfig) -> list[str]:
     """Why this machine cannot run a task on the desktops of `environment`; empty where nothing stands against it."""
-    if environment.provider != EMBEDDED:
-        return []
-    reasons = [*_program_reasons(task), *internet_reasons(task.spec)]
-    reasons += [*_download_reasons(task, environment), *_evaluator_reasons(task)]
+    reasons: list[str] = []
+    if environment.provider in (EMBEDDED, *OSWORLD_PROVIDERS):
+        reasons += box_reasons(task.spec, environment)
+    if environment.provider == EMBEDDED:
+        reasons += [*_program_reasons(task), *internet_reasons(task.spec)]
+        reasons += [*_download_reasons(task, environment), *_evaluator_reasons(task)]
     return list(dict.fromkeys(reasons))
 
 
 def check_tasks_run_here(tasks: Iterable[Task], environment: EnvironmentConfig) -> None:
-    """Check that tasks can run, where the desktops are this machine's own.
+    """Check that tasks can be judged, and run where the desktops are this machine's own.
 
     Raises:
         TaskError: names every reason why some cannot, and these tasks.
@@ -59,8 +65,8 @@ def check_tasks_run_here(tasks: Iterable[Task], environment: EnvironmentConfig) 
         refused = len({task_id for ids in ids_by_reason.values() for task_id in ids})
         named = "\n".join(f"  {reason}: {_some(ids)}" for reason, ids in ids_by_reason.items())
         raise TaskError(
-            f"{refused} of {total} tasks cannot run on the embedded desktop of this machine; mend what the reasons say "
-            f"or choose other tasks by data.tasks.ids:\n{named}"
+            f"{refused} of {total} tasks cannot run on {_DESKTOPS.get(environment.provider, 'these desktops')}; mend "
+            f"what the reasons say or choose other tasks by data.tasks.ids:\n{named}"
         )
 
 

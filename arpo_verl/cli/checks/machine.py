@@ -31,9 +31,10 @@ def check_embedded_desktop() -> list[Finding]:
 
 
 def check_machine() -> list[Finding]:
-    """GPU, Docker and what listens beside it, KVM, disk and shared memory."""
+    """GPU, Docker and what listens beside it, KVM, the evaluators' sandbox, disk and shared memory."""
     engine = _check_docker()
-    return [_check_gpu(), engine, *(check_ray_beside_docker() if engine.ok else ()), _check_kvm(), *_check_space()]
+    beside = check_ray_beside_docker() if engine.ok else ()
+    return [_check_gpu(), engine, *beside, _check_kvm(), _check_sandbox(), *_check_space()]
 
 
 def _check_gpu() -> Finding:
@@ -44,6 +45,24 @@ def _check_gpu() -> Finding:
         gpus = []
     remedy = "set VERL_PLATFORM=cpu and train the embedded recipe, or use a machine with GPUs"
     return Finding("GPU", bool(gpus), f"{len(gpus)} found", remedy, required=False)
+
+
+def _check_sandbox() -> Finding:
+    """Whether OSWorld's evaluators can run in their sandbox here, tried."""
+    from arpo_verl.desktop.guest_process import USER_NAMESPACES
+
+    name, user = "sandbox of evaluators", [] if os.geteuid() == 0 else ["--unshare-user", "--uid", "0", "--gid", "0"]
+    command = ["bwrap", *user, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--cap-add", "CAP_SYS_ADMIN"]
+    command += ["--ro-bind", "/", "/", "--proc", "/proc", "unshare", "--net", "--mount", "--ipc", "true"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except OSError:
+        remedy = "apt-get install -y --no-install-recommends bubblewrap, wherever desktops are hosted"
+        return Finding(name, False, "bubblewrap is not installed", remedy, required=False)
+    except subprocess.TimeoutExpired:
+        return Finding(name, False, "bubblewrap does not answer", USER_NAMESPACES, required=False)
+    detail = done.stderr.strip()[-200:] or "works"
+    return Finding(name, done.returncode == 0, detail, USER_NAMESPACES, required=False)
 
 
 def _check_docker() -> Finding:

@@ -595,6 +595,9 @@ if os.fork() == 0:
     os._exit(0)
 report(started=4)
 """)
+    deadline = time.monotonic() + 60
+    while processes_named(marker) and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert processes_named(marker) == []
 
 

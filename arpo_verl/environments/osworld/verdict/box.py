@@ -54,6 +54,8 @@ class Request:
     """`EnvironmentConfig`'s that say how patient the client is."""
     state: Mapping[str, Any]
     """Attributes of the client that the episode has changed."""
+    user_id: int | None = None
+    """Whom it becomes; None where there is nobody but the caller."""
     files: tuple[tuple[str, int], ...] = ()
     """Path below the client's folder and bytes of each file; their descriptors come after the request."""
     reaches_hosts: bool = False
@@ -73,7 +75,7 @@ def warm_up() -> None:
     closed_ways.close_all()
 
 
-def main(channel_fd: int, user_id: int | None) -> None:
+def main(channel_fd: int) -> None:
     """Judge as the channel says. Whatever happens ends in one last frame, or in this process's death."""
     channel = socket.socket(fileno=channel_fd)
     message = messages.receive(channel, messages.MAX_REQUEST_BYTES)
@@ -82,14 +84,14 @@ def main(channel_fd: int, user_id: int | None) -> None:
     request = Request(**message)
     bounds = Bounds(**request.bounds)
     try:
-        _shut_in(channel, request, bounds, user_id)
+        _shut_in(channel, request, bounds)
         answer = {"verdict": messages.encode_verdict(_judge(request, channel))}
     except BaseException as error:
         answer = {"fault": _fault(error)}
     messages.send(channel, answer)
 
 
-def _shut_in(channel: socket.socket, request: Request, bounds: Bounds, user_id: int | None) -> None:
+def _shut_in(channel: socket.socket, request: Request, bounds: Bounds) -> None:
     """Before the first byte of the desktop's: namespaces, ports; no privilege; then files and bounds."""
     files = [(str(path), int(size)) for path, size in request.files]
     isolation.enter_own_namespaces(bounds.scratch_bytes + sum(size for _, size in files), SCRATCH)
@@ -98,7 +100,7 @@ def _shut_in(channel: socket.socket, request: Request, bounds: Bounds, user_id: 
     messages.send_descriptors(channel, [listener.fileno() for listener in listeners])
     for listener in listeners:
         listener.close()  # the worker has it: it alone accepts
-    isolation.drop_privileges(user_id)
+    isolation.drop_privileges(request.user_id)
     os.umask(0o077)
     for folder in (CACHE, WORK, os.environ["HOME"], os.environ["TMPDIR"]):
         os.mkdir(folder)

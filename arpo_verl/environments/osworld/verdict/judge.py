@@ -55,22 +55,18 @@ class Judge:
             DesktopError: as `evaluation.evaluate`, and `EvaluatorError` where the box breaks.
         """
         deadline = time.monotonic() + TIME_SHARE * self._config.evaluate_timeout_s
-        ours, theirs = socket.socketpair()
-        user = users.claim_user()
+        host = this_process_host()
+        process, channel = host.take_box()
+        user, self._process = None, process
         try:
-            with ours:
-                with theirs:
-                    process = self._process = this_process_host().fork(theirs, None if user is None else user.user_id)
-                try:
-                    if self._closed:
-                        raise EvaluatorError(f"{self._name} was closed before it was judged")
-                    return self._converse(ours, process, client, task, deadline)
-                finally:
-                    self._process = None
-                    process.kill()
+            user = users.claim_user()
+            if self._closed:
+                raise EvaluatorError(f"{self._name} was closed before it was judged")
+            with channel:
+                return self._converse(channel, process, client, task, deadline, user)
         finally:
-            if user is not None:
-                user.close()
+            self._process = None
+            host.bury(process, user)
 
     def close(self) -> None:
         """End an evaluation that is under way; from any thread."""
@@ -80,11 +76,17 @@ class Judge:
             process.kill()
 
     def _converse(
-        self, channel: socket.socket, process: BoxProcess, client: Client, task: Task, deadline: float
+        self,
+        channel: socket.socket,
+        process: BoxProcess,
+        client: Client,
+        task: Task,
+        deadline: float,
+        user: users.UserClaim | None,
     ) -> Evaluation:
         where = _Stage()
         try:
-            relay = self._start(channel, client, task, deadline)
+            relay = self._start(channel, client, task, deadline, None if user is None else user.user_id)
             try:
                 return self._await_verdict(channel, where, deadline, task)
             finally:
@@ -102,7 +104,9 @@ class Judge:
                 f"{self._name}: the box in which task {task.task_id} was judged broke{where}: {error}"
             ) from error
 
-    def _start(self, channel: socket.socket, client: Client, task: Task, deadline: float) -> GuestRelay:
+    def _start(
+        self, channel: socket.socket, client: Client, task: Task, deadline: float, user_id: int | None
+    ) -> GuestRelay:
         """Tell the box what to judge; the ways from it to the desktop and to the hosts that are allowed."""
         folder = Path(client.cache_dir)
         files = [path for path in sorted(folder.parent.rglob("*")) if path.is_file() and not path.is_symlink()]
@@ -115,7 +119,7 @@ class Judge:
                 for path, descriptor in zip(files, descriptors, strict=True)
             )
             channel.settimeout(max(0.1, deadline - time.monotonic()))
-            messages.send(channel, replace(self._request(client, task, hosts), files=sizes).to_json())
+            messages.send(channel, replace(self._request(client, task, hosts), files=sizes, user_id=user_id).to_json())
             addresses = {
                 box.SERVER_PORT: (client.vm_ip, client.server_port),
                 box.CHROMIUM_PORT: (client.vm_ip, client.chromium_port),

@@ -14,12 +14,14 @@ import tempfile
 import threading
 import time
 import weakref
-from typing import IO, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any, NamedTuple
 
+from arpo_verl.desktop import users
 from arpo_verl.desktop.guest_process import USER_NAMESPACES
 from arpo_verl.environments.osworld.verdict import host_sandbox
 from arpo_verl.environments.provider_checks import require_bubblewrap
-from arpo_verl.errors import DesktopBootError, EvaluatorError
+from arpo_verl.errors import DesktopBootError, DesktopError, EvaluatorError
 
 logger = logging.getLogger(__name__)
 
@@ -54,17 +56,23 @@ class BoxProcess:
         return float(sum(map(int, fields[11:15]))) / os.sysconf("SC_CLK_TCK")
 
     def kill(self) -> None:
-        """Kill it and wait until the last of its processes is gone. Safe to call twice, and from any thread.
-
-        Raises:
-            EvaluatorError: the kernel cannot.
-        """
+        """Kill it, and with it all that it started. Safe to call twice, and from any thread."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def await_end(self) -> None:
+        """Wait until the last of its processes is gone."""
         poller = select.poll()
         poller.register(self._descriptor, select.POLLIN)
         if not poller.poll(KILL_TIMEOUT_S * 1000):
-            raise EvaluatorError(f"the box of an evaluation did not end within {KILL_TIMEOUT_S:g} s of being killed")
+            logger.error("the box of an evaluation did not end within %g s of being killed", KILL_TIMEOUT_S)
+
+
+class Box(NamedTuple):
+    """A box that waits for its request."""
+
+    process: BoxProcess
+    channel: socket.socket
 
 
 class JudgeHost:
@@ -91,9 +99,12 @@ class JudgeHost:
             )
         self._lock = threading.Lock()
         self._ready = False
+        self._spare: Box | None = None
+        # Forks the next box and buries the last one while nobody waits.
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="judge-host")
         self._deadline = time.monotonic() + START_TIMEOUT_S
         _alive.add(self)
-        self._finalizer = weakref.finalize(self, _end, self._process, self._control, self._log)
+        self._finalizer = weakref.finalize(self, _end, self._process, self._control, self._log, self._background)
 
     @property
     def pid(self) -> int:
@@ -113,25 +124,52 @@ class JudgeHost:
         with self._lock:
             self._await_ready()
 
-    def fork(self, channel: socket.socket, user_id: int | None) -> BoxProcess:
-        """A new box, which has the other end of `channel` from us.
-
-        Args:
-            user_id: whom it becomes; None where there is nobody but us.
+    def take_box(self) -> Box:
+        """A new box. The next one is forked meanwhile.
 
         Raises:
             DesktopError: there is none.
         """
         with self._lock:
+            box, self._spare = self._spare, None
+        if box is None:
+            box = self._fork()
+        self._background.submit(self._have_spare)
+        return box
+
+    def bury(self, process: BoxProcess, user: users.UserClaim | None) -> None:
+        """Kill a box; when it is gone, its user is free for others."""
+        process.kill()
+
+        def await_end() -> None:
+            process.await_end()
+            if user is not None:
+                user.close()
+
+        self._background.submit(await_end)
+
+    def _have_spare(self) -> None:
+        if self._spare is None and self.is_alive():
+            try:
+                box = self._fork()
+            except DesktopError as error:  # whoever needs one will be told
+                logger.debug("no box could be forked in advance: %s", error)
+                return
+            with self._lock:
+                self._spare = box
+
+    def _fork(self) -> Box:
+        ours, theirs = socket.socketpair()
+        with theirs, self._lock:
             self._await_ready()
             try:
-                socket.send_fds(self._control, [json.dumps({"user": user_id}).encode()], [channel.fileno()])
+                socket.send_fds(self._control, [b"box"], [theirs.fileno()])
                 answer, descriptors = self._receive(time.monotonic() + FORK_TIMEOUT_S)
             except OSError as error:
                 raise EvaluatorError(f"the judge host is gone ({error}){self._last_words()}") from error
         if not descriptors:
             raise EvaluatorError(f"the judge host could not start a box: {answer.get('error', answer)}")
-        return BoxProcess(descriptors[0])
+        return Box(BoxProcess(descriptors[0]), ours)
 
     def close(self) -> None:
         """End it and all boxes. Safe to call twice."""
@@ -168,8 +206,11 @@ class JudgeHost:
         return f": {words}" if words else ""
 
 
-def _end(process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes]) -> None:
+def _end(
+    process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes], background: ThreadPoolExecutor
+) -> None:
     """The end of the control channel ends the host's process, and that every box."""
+    background.shutdown(wait=False)
     control.close()
     log.close()
     try:

@@ -44,13 +44,13 @@ def main(control_fd: int) -> None:
                 packet, descriptors, _, _ = socket.recv_fds(control, MAX_PACKET, 1)
                 if not packet:
                     break
-                _fork_box(control, namespaces, descriptors[0], json.loads(packet)["user"])
+                _fork_box(control, namespaces, descriptors[0])
     except (BrokenPipeError, ConnectionResetError):
         pass  # the worker is gone
     os._exit(0)
 
 
-def _fork_box(control: socket.socket, namespaces: isolation.ProcessNamespaces, channel: int, user: int | None) -> None:
+def _fork_box(control: socket.socket, namespaces: isolation.ProcessNamespaces, channel: int) -> None:
     try:
         pid = namespaces.fork()
     except OSError as error:
@@ -63,7 +63,7 @@ def _fork_box(control: socket.socket, namespaces: isolation.ProcessNamespaces, c
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             isolation.close_descriptors({channel})
             control.detach()
-            box.main(channel, user)
+            box.main(channel)
         except BaseException:
             traceback.print_exc()
         finally:
