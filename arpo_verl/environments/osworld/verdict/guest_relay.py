@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import functools
 import logging
 import socket
@@ -85,6 +86,8 @@ class GuestRelay:
             guest = await asyncio.wait_for(opener(box), CONNECT_TIMEOUT_S)
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             logger.debug("a box's connection led nowhere: %r", error)
+            if not isinstance(error, (ConnectionError, PermissionError)):
+                await _tell_unreachable(box)
             _reset(box[1])
             return
         except BaseException:
@@ -148,6 +151,16 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
         await target.drain()
     if target.can_write_eof():
         target.write_eof()
+
+
+async def _tell_unreachable(box: Streams) -> None:
+    """Answer the request by a server error: a guest that is not reached has not closed its program."""
+    with contextlib.suppress(OSError, asyncio.TimeoutError):
+        await asyncio.wait_for(box[0].read(_CHUNK_BYTES), CONNECT_TIMEOUT_S)
+        box[1].write(b"HTTP/1.1 504 Gateway Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await box[1].drain()
+        box[1].write_eof()
+        await asyncio.wait_for(box[0].read(), CONNECT_TIMEOUT_S)  # a reset now could overtake it
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
