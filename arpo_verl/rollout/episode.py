@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from PIL import Image
 
 from arpo_verl.actions.grammars import GRAMMARS
-from arpo_verl.errors import ActionParseError, DesktopEndedError
+from arpo_verl.errors import ActionParseError, DesktopEndedError, DesktopSetupError
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation, Generate, TokenConversation, TokenLimits
@@ -143,6 +143,8 @@ async def play(
         before_verdict_s = player.desktop_s
         evaluation = await player.timed(desktop.evaluate())
     except DesktopEndedError as error:
+        if not player.turns:  # nothing of the policy's has run there
+            raise DesktopSetupError(str(error)) from error
         logger.info("task %s scores 0: %s", task.task_id, error)
         stop_reason, evaluation = StopReason.DESKTOP_ENDED, Evaluation(0.0)
     return Episode(

@@ -45,6 +45,13 @@ def test_no_desktop_is_held_during_the_rest(policy, tokenizer, monkeypatch):
     assert leased == [0]
 
 
+def test_a_desktop_that_ends_in_its_set_up_was_not_ended_by_the_policy(policy, tokenizer, rests):
+    """It was an IndexError, which no retry takes: there was no screenshot yet."""
+    pool = FakePool(FakeScript(end={"reset": [1]}), FakeScript())
+    assert play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), pool, with_backoff(1)).reward_score == 1.0
+    assert len(pool.desktops) == 2
+
+
 @pytest.mark.parametrize(("error", "attempts", "drops"), [(TaskQuarantinedError, 1, 0), (DesktopBootError, 3, 1)])
 def test_a_quarantined_task_is_not_tried_again_and_the_pool_has_counted_it(policy, tokenizer, error, attempts, drops):
     asked = []
