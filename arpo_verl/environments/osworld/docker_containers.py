@@ -132,7 +132,8 @@ def why_not_running(container: Container | None) -> str:
 def why_powered_off(container: Container | None) -> str:
     """That the machine in a container was powered off from inside: it exited with 0, and nobody signalled it.
 
-    Empty without that proof: killed, out of memory, stopped by a host, or its engine does not answer.
+    Empty without that proof: killed, out of memory, stopped by a host, or its engine does not answer, or has forgotten
+    how it ended: it keeps the last few hundred events, and none over its own restart, which ends containers.
     """
     if container is None:
         return ""
@@ -141,12 +142,13 @@ def why_powered_off(container: Container | None) -> str:
         state = container.attrs["State"]
         if state["Running"] or state.get("OOMKilled") or state.get("ExitCode") != 0:
             return ""
-        filters = {"container": container.id, "event": "kill"}
-        signalled = list(container.client.api.events(since=0, until=time.time(), filters=filters, decode=True))
+        filters = {"container": container.id, "event": ["kill", "die"]}
+        events = container.client.api.events(since=0, until=time.time(), filters=filters, decode=True)
+        told = {event["Action"] for event in events}
     except (DockerException, requests.RequestException) as error:
         logger.debug("the engine does not say how a container ended: %s", error)
         return ""
-    return "" if signalled else f"its machine powered off, and the container {container.short_id} exited with 0"
+    return "" if told != {"die"} else f"its machine powered off, and the container {container.short_id} exited with 0"
 
 
 def await_guest(provider: Any, timeout_s: float) -> None:

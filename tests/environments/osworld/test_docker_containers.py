@@ -345,3 +345,23 @@ def test_desktops_of_another_size_need_a_machine_of_ones_own(tmp_path):
 def test_options_that_the_provider_sets_itself_are_refused():
     with pytest.raises(ValueError, match="provider_options must be without the provider's own"):
         EnvironmentConfig(provider="docker", screen_size=(1920, 1080), provider_options={"ports": {}})
+
+
+@pytest.mark.parametrize(
+    ("state", "actions", "proved"),
+    [
+        ({}, ["die"], True),
+        ({}, ["kill", "die"], False),
+        ({}, [], False),
+        ({"ExitCode": 137}, ["die"], False),
+        ({"OOMKilled": True}, ["die"], False),
+        ({"Running": True}, [], False),
+    ],
+    ids=["from inside", "stopped", "the engine was restarted", "killed", "out of memory", "runs"],
+)
+def test_a_machine_powered_off_by_itself_where_the_engine_saw_it_end_unsignalled(state, actions, proved):
+    api = SimpleNamespace(events=lambda **_: iter([{"Action": action} for action in actions]))
+    attrs = {"State": {"Running": False, "OOMKilled": False, "ExitCode": 0, **state}}
+    names = {"id": "c" * 64, "short_id": "c" * 12}
+    container = SimpleNamespace(attrs=attrs, reload=lambda: None, client=SimpleNamespace(api=api), **names)
+    assert bool(docker_containers.why_powered_off(container)) is proved
