@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 import requests
@@ -170,7 +171,7 @@ class Client(desktop_env_module.DesktopEnv):
             adapt_provider(self.provider, self._config, self._desktop_id)
             self._adapted = True
         super()._start_emulator()
-        _use_no_proxy(self.vm_ip)
+        _use_no_proxy(self)
         self.controller = Controller(vm_ip=self.vm_ip, server_port=self.server_port)
         self.controller.retry_times = self._config.guest_attempts
         self.controller.retry_interval = self._config.guest_retry_s
@@ -188,13 +189,24 @@ class Client(desktop_env_module.DesktopEnv):
         self.setup_controller.boot_timeout_s = self._config.boot_timeout_s
 
 
-def _use_no_proxy(host: str) -> None:
-    """Playwright's driver takes the environment's proxies for whatever `NO_PROXY` does not name."""
+_guests: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+
+def _use_no_proxy(client: Any) -> None:
+    """Playwright's driver takes the environment's proxies for whatever `NO_PROXY` does not name.
+
+    Former guests are taken out: a cloud gives each reset another address, and no variable may have 128 KiB.
+    """
     with _environment_lock:
+        former = set(_guests.values())
+        _guests[client] = client.vm_ip
+        now = set(_guests.values())
         for name in ("NO_PROXY", "no_proxy"):
-            named = os.environ.get(name, "")
-            if host not in named.split(","):
-                os.environ[name] = f"{named},{host}".lstrip(",")
+            before = os.environ.get(name, "")
+            kept = [host for host in before.split(",") if host and host not in former - now]
+            hosts = ",".join(dict.fromkeys([*kept, *sorted(now)]))
+            if hosts != before:
+                os.environ[name] = hosts
 
 
 class _NoManager:

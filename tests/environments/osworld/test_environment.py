@@ -29,6 +29,7 @@ from support.scripted_guest import (  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld.absent_results import judge_absent_results  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
+from arpo_verl.environments.osworld.verdict.judge import Judge  # noqa: E402
 from arpo_verl.errors import (  # noqa: E402
     DesktopBootError,
     DesktopEndedError,
@@ -432,6 +433,32 @@ def test_a_guest_is_asked_by_no_proxy_and_without_the_owners_passwords(make, gue
     assert not any("authorization" in headers for headers in guest.headers)
     # Playwright's driver, a program of its own.
     assert "127.0.0.1" in os.environ["NO_PROXY"].split(",") and "127.0.0.1" in os.environ["no_proxy"].split(",")
+
+
+def test_guests_that_are_gone_are_named_no_more(monkeypatch):
+    """A cloud's machine has another address after each reset: the variable grew until no program could be started."""
+    from arpo_verl.environments.osworld import client as module
+
+    class Machine:
+        vm_ip = ""
+
+    machine, other = Machine(), Machine()
+    monkeypatch.setenv("NO_PROXY", "own.example")
+    monkeypatch.delenv("no_proxy", raising=False)
+    other.vm_ip = "198.51.100.7"
+    module._use_no_proxy(other)
+    for number in range(3):
+        machine.vm_ip = f"192.0.2.{number}"
+        module._use_no_proxy(machine)
+    named = os.environ["NO_PROXY"].split(",")
+    assert {"own.example", "198.51.100.7", "192.0.2.2"} <= set(named) and "192.0.2.1" not in named
+    assert "192.0.2.2" in os.environ["no_proxy"].split(",")
+
+
+def test_a_verdict_is_given_up_before_the_pool_gives_the_desktop_up():
+    """The rest before an evaluation is part of its time."""
+    config = EnvironmentConfig(evaluate_timeout_s=100, evaluate_pause_s=20)
+    assert Judge(config, "desktop")._time_s == 70
 
 
 def test_a_guest_that_points_elsewhere_is_not_followed(make, guest, elsewhere):

@@ -54,7 +54,7 @@ class Judge:
         Raises:
             DesktopError: as `evaluation.evaluate`, and `EvaluatorError` where the box breaks.
         """
-        deadline = time.monotonic() + TIME_SHARE * self._config.evaluate_timeout_s
+        deadline = time.monotonic() + self._time_s
         host = this_process_host()
         process, channel = host.take_box()
         user, self._process = None, process
@@ -67,6 +67,11 @@ class Judge:
         finally:
             self._process = None
             host.bury(process, user)
+
+    @property
+    def _time_s(self) -> float:
+        """What is left of `evaluate_timeout_s` after the rest before an evaluation."""
+        return max(0.0, TIME_SHARE * self._config.evaluate_timeout_s - self._config.evaluate_pause_s)
 
     def close(self) -> None:
         """End an evaluation that is under way; from any thread."""
@@ -97,7 +102,7 @@ class Judge:
                 return _own_doing(where, f"{cpu_s:.0f} s of computing, and no end")
             raise EvaluatorError(
                 f"{self._name}: the evaluator of task {task.task_id} took more than "
-                f"{TIME_SHARE * self._config.evaluate_timeout_s:g} s{where}; see environment.evaluate_timeout_s"
+                f"{self._time_s:g} s{where}; see environment.evaluate_timeout_s"
             ) from error
         except (messages.BadMessage, OSError) as error:
             raise EvaluatorError(
