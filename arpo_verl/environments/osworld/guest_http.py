@@ -62,6 +62,9 @@ _OF_FILES |= {"/setup/change_wallpaper", "/setup/open_file", "/setup/upload", "/
 # In the words of a guest that lives: not permitted, no such file or program, argument list too long, no program's
 # format, permission denied, not a directory, a directory, name too long, too many links.
 _OF_ITS_OWN = {1, 2, 7, 8, 13, 20, 21, 36, 40}
+# On Windows: no such file, no such folder, access denied, open in another program, no program's format, name too long,
+# not a folder.
+_OF_ITS_OWN_ON_WINDOWS = {2, 3, 5, 32, 193, 206, 267}
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,10 @@ def told_by_guest(exchange: Exchange) -> bool:
 
     OSWorld's server answers 500 for any exception: "[Errno 2] No such file or directory: 'backup.sh'".
     """
-    found = re.search(r"\[Errno (\d+)\]", exchange.body)
-    return exchange.path in _OF_FILES and found is not None and int(found[1]) in _OF_ITS_OWN
+    found = re.search(r"\[(Errno|WinError) (\d+)\]", exchange.body)
+    if found is None or exchange.path not in _OF_FILES:
+        return False
+    return int(found[2]) in (_OF_ITS_OWN if found[1] == "Errno" else _OF_ITS_OWN_ON_WINDOWS)
 
 
 class GuestHttp:

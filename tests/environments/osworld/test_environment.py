@@ -29,6 +29,7 @@ from support.scripted_guest import (  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld.absent_results import judge_absent_results  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
+from arpo_verl.environments.osworld.guest_http import Exchange, told_by_guest  # noqa: E402
 from arpo_verl.environments.osworld.verdict.judge import Judge  # noqa: E402
 from arpo_verl.errors import (  # noqa: E402
     DesktopBootError,
@@ -453,6 +454,20 @@ def test_guests_that_are_gone_are_named_no_more(monkeypatch):
     named = os.environ["NO_PROXY"].split(",")
     assert {"own.example", "198.51.100.7", "192.0.2.2"} <= set(named) and "192.0.2.1" not in named
     assert "192.0.2.2" in os.environ["no_proxy"].split(",")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("[Errno 2] No such file or directory: 'backup.sh'", True),
+        ("[WinError 2] The system cannot find the file specified", True),
+        ("[WinError 5] Access is denied: 'notes.txt'", True),
+        ("[Errno 28] No space left on device", False),
+        ("[WinError 112] There is not enough space on the disk", False),
+    ],
+)
+def test_a_guest_tells_in_its_systems_words_what_a_policy_can_do_to_a_file(body, told):
+    assert told_by_guest(Exchange("guest:5000", "/execute", 500, body=body)) is told
 
 
 def test_a_verdict_is_given_up_before_the_pool_gives_the_desktop_up():
