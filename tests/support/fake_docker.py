@@ -38,6 +38,8 @@ class Container:
         self.id = uuid.uuid4().hex * 2
         self.options = options
         self.status = "created"
+        self.exit_code = 0
+        self.events: list[str] = []
         self.log = "the container's last words"
         self.bindings = options.get("HostConfig", {}).get("PortBindings") or {}
         self._boots = boots
@@ -58,10 +60,15 @@ class Container:
             threading.Thread(target=self._boot, daemon=True).start()
 
     def stop(self) -> None:
-        self.status = "exited"
+        self.status, self.exit_code, self.events = "exited", 137, ["kill", "die"]
         with self._changing:
             self._close_ports()
             self._provider.stop_emulator()
+
+    def power_off(self) -> None:
+        """Its machine ends by itself."""
+        self.stop()
+        self.exit_code, self.events = 0, ["die"]
 
     def inspect(self) -> dict[str, Any]:
         running = self.status == "running"
@@ -69,7 +76,7 @@ class Container:
             "Id": self.id,
             "Name": f"/{self.id[:12]}",
             "Image": f"sha256:{'0' * 64}",
-            "State": {"Status": self.status, "Running": running},
+            "State": {"Status": self.status, "Running": running, "ExitCode": self.exit_code},
             "Config": {key: value for key, value in self.options.items() if key != "HostConfig"},
             "HostConfig": self.options.get("HostConfig", {}),
             "NetworkSettings": {"Ports": self.bindings if running else {}},
@@ -135,6 +142,7 @@ class FakeDocker:
             ("GET", r"/images/(.+)/json"): self._image,
             ("POST", "/images/create"): self._pull,
             ("GET", "/containers/json"): self._list,
+            ("GET", "/events"): self._events,
             ("POST", "/containers/create"): self._create,
             ("GET", one + "/json"): lambda key, *_: (200, self._find(key).inspect()),
             ("GET", one + "/logs"): lambda key, *_: (200, self._find(key).log),
@@ -166,6 +174,10 @@ class FakeDocker:
         every = query.get("all") in ("1", "true", "True")
         shown = [c for c in list(self.containers.values()) if every or c.status == "running"]
         return 200, [{"Id": c.id, "Labels": c.options.get("Labels") or {}} for c in shown if _has(c, labels)]
+
+    def _events(self, query: dict[str, str], _: Any) -> tuple[int, Any]:
+        (key,) = json.loads(query["filters"])["container"]
+        return 200, b"".join(json.dumps({"Action": event}).encode() for event in self._find(key).events)
 
     def _create(self, _: Any, body: dict[str, Any]) -> tuple[int, Any]:
         if body["Image"] not in self.images:
@@ -249,7 +261,8 @@ def _handler(engine: FakeDocker) -> type[BaseHTTPRequestHandler]:
                 status, reply = engine.answer(self.command, parts.path, query, json.loads(body or "{}"))
             except Refusal as refusal:
                 status, reply = refusal.status, {"message": str(refusal)}
-            self._send(status, b"" if reply is None else json.dumps(reply).encode())
+            content = reply if isinstance(reply, bytes) else b"" if reply is None else json.dumps(reply).encode()
+            self._send(status, content)
             self.close_connection |= "/exec/" in parts.path  # a command's output lasts until then
 
         do_POST = do_DELETE = do_GET

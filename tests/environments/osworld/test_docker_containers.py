@@ -26,7 +26,7 @@ from arpo_verl.environments.osworld import (  # noqa: E402
 from arpo_verl.environments.osworld.docker_containers import DESKTOP_LABEL, OWNER_LABEL, DesktopDocker  # noqa: E402
 from arpo_verl.environments.osworld.docker_heartbeat import LOOKS, Heartbeat  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
-from arpo_verl.errors import DesktopBootError, DesktopError, DesktopLostError  # noqa: E402
+from arpo_verl.errors import DesktopBootError, DesktopEndedError, DesktopError, DesktopLostError  # noqa: E402
 from arpo_verl.tasks import load_tasks  # noqa: E402
 from arpo_verl.tasks.expert import expert_replies  # noqa: E402
 from arpo_verl.types import Finish, Size  # noqa: E402
@@ -315,6 +315,20 @@ def test_a_desktop_whose_container_has_died_is_not_ready_and_asks_nobody_else(ma
         environment.evaluate()
     environment._clean = True
     assert not environment.is_ready()
+
+
+@pytest.mark.parametrize(("end", "error"), [("power_off", DesktopEndedError), ("stop", DesktopLostError)])
+def test_a_machine_that_powers_itself_off_was_ended_by_the_policy_and_one_that_is_stopped_was_not(
+    make, engine, end, error
+):
+    environment = make()
+    environment.reset(TASK)
+    (container,) = engine.containers.values()
+    getattr(container, end)()
+    if end == "stop":
+        container.exit_code = 0  # a machine that shuts down as the engine asks it to
+    with pytest.raises(error):
+        environment.step(Finish())
 
 
 def test_what_the_dead_left_goes_when_the_next_owner_starts(client, engine):
