@@ -57,6 +57,16 @@ def test_an_episode_by_typed_actions(env):
     assert (reward, terminated, truncated, info) == (1.0, True, False, {"task_id": "two", "metrics": ()})
 
 
+def test_a_desktop_that_the_policy_ended_ends_the_episode_at_0():
+    with DesktopEnv(TASKS, FakeEnvironment(FakeScript(end={"step": [1]}))) as env:
+        first, _ = env.reset()
+        screenshot, reward, terminated, truncated, info = env.step(Click(Point(35, 38)))
+        assert (reward, terminated, truncated) == (0.0, True, False) and "scripted end" in info["desktop_ended"]
+        assert np.array_equal(screenshot, first)
+        with pytest.raises(gymnasium.error.ResetNeeded):
+            env.step(Finish())
+
+
 def test_a_truncated_episode_is_judged_too(env):
     env.reset()
     results = [env.step(action)[1:4] for action in (Click(Point(35, 38)), Wait(), Wait())]

@@ -1,6 +1,7 @@
 """The loop on the job's real desktop pool, over Ray, with the fake desktop behind it."""
 
 import asyncio
+import time
 
 import pytest
 import ray
@@ -19,7 +20,8 @@ def cluster(start_ray):
 
 def test_sessions_share_the_jobs_desktops_through_faults_and_drops(policy, tokenizer):
     # One desktop: two sessions take three steps each on it, the third session's first step is its seventh and kills it.
-    script = {"fail": {"step": [7]}}
+    # On the next, whoever comes second finds at its first step that the policy has ended it.
+    script = {"fail": {"step": [7]}, "desktops": {"desktop-0.2": {"end": {"step": [4]}}}}
     environment = {
         "provider": "fake",
         "num_desktops": 1,
@@ -35,12 +37,17 @@ def test_sessions_share_the_jobs_desktops_through_faults_and_drops(policy, token
         return await make_loop(policy, engine, None, config).run({}, **{**ROW, "session_id": number})
 
     async def sessions():
-        return await asyncio.gather(*(session(number) for number in range(3)), return_exceptions=True)
+        return await asyncio.gather(*(session(number) for number in range(4)), return_exceptions=True)
 
     outputs = asyncio.run(sessions())
     assert not [output for output in outputs if isinstance(output, BaseException)]
-    assert [output.reward_score for output in outputs] == [1.0] * 3
+    assert sorted(output.reward_score for output in outputs) == [0.0, 1.0, 1.0, 1.0]
     metrics = connect_pool(config).metrics()
     assert (metrics["environment/faults/lost"], metrics["environment/dropped_sessions"]) == (1, 0)
-    assert metrics["environment/leases"] == 4
+    assert metrics["environment/leases"] == 5
+    ended, deadline = metrics["environment/ended_desktops"], time.monotonic() + 60
+    while not ended and time.monotonic() < deadline:  # nobody awaits a release
+        time.sleep(0.1)
+        ended += connect_pool(config).metrics()["environment/ended_desktops"]
+    assert ended == 1
     connect_pool(config).close()
