@@ -137,20 +137,21 @@ class Session:
         return self._leases[-1]
 
     async def count_faults(self) -> int:
-        """How many of the attempts so far, all ended by faults, count: not those on a host that rests because it failed
-        whoever came; but of those whose task was set up, and that failed later, `max_attempts` at most go uncounted.
+        """How many of the attempts so far, all ended by faults, count: not those that a host did not even set up which
+        rests because it failed whoever came.
 
-        A set-up ends its host's rest. Where nothing but set-ups succeeds, sessions would try for ever.
+        After the set-up the policy was at work. Were its faults uncounted, whoever breaks several desktops at once would
+        have more tries, and where nothing but set-ups succeeds sessions would try for ever: a set-up ends the rest.
         """
         ended = [lease for lease in self._leases if lease.released is not None]
-        set_up = sum(lease.was_set_up for lease in ended)
+        not_set_up = [lease.id for lease in ended if not lease.was_set_up]
         refused = len(self._leases) - len(ended)
         try:
             await asyncio.gather(*(_done(lease.released) for lease in ended))
-            counted: int = await self._coordinator.count_faults.remote([lease.id for lease in ended])
+            counted: int = await self._coordinator.count_faults.remote(not_set_up)
         except ray.exceptions.RayError:
             return len(self._leases)
-        return refused + max(counted, set_up - self._pool._config.max_attempts)
+        return refused + len(ended) - len(not_set_up) + counted
 
 
 class Lease:
