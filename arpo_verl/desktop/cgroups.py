@@ -101,6 +101,15 @@ class Cgroup:
         """The files by which a process enters: it writes 0 to each."""
         return [folder / "cgroup.procs" for folder in self.folders]
 
+    def admit(self, pid: int) -> None:
+        """Move a process into them, and with it what it starts from now on.
+
+        Raises:
+            OSError: it is gone.
+        """
+        for door in self.doors:
+            _write(door, str(pid))
+
     def events(self) -> LimitEvents:
         """How often limits were met so far; 0 where nothing counts it."""
         found = dict.fromkeys(("oom_kill", "max"), 0)

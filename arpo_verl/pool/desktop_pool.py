@@ -140,8 +140,8 @@ class Session:
         """How many of the attempts so far, all ended by faults, count: not those that a host did not even set up which
         rests because it failed whoever came.
 
-        After the set-up the policy was at work. Were its faults uncounted, whoever breaks several desktops at once would
-        have more tries, and where nothing but set-ups succeeds sessions would try for ever: a set-up ends the rest.
+        After the set-up the policy was at work. Were its faults uncounted, whoever breaks several desktops at once had
+        more tries, and where nothing but set-ups succeeds sessions would try for ever: a set-up ends the rest.
         """
         ended = [lease for lease in self._leases if lease.released is not None]
         not_set_up = [lease.id for lease in ended if not lease.was_set_up]

@@ -12,6 +12,7 @@ import gzip
 import io
 import json
 import os
+import signal
 import socket
 import struct
 import tarfile
@@ -31,6 +32,7 @@ pytest.importorskip("desktop_env")
 
 from support.hostile_guest import OUTPUT, SIZE, HostileGuest, file_at, judged_by, printed, rule  # noqa: E402
 
+from arpo_verl.desktop import cgroups  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
 from arpo_verl.environments.osworld.verdict.judge_host import this_process_host  # noqa: E402
@@ -38,6 +40,7 @@ from arpo_verl.errors import DesktopError, DesktopLostError, EvaluatorError  # n
 from arpo_verl.types import Task  # noqa: E402
 
 HONEST = judged_by("exact_match", OUTPUT, rule(expected="yes"))
+OFFERED = {controller for parent in cgroups.parents() for controller in parent.controllers}
 BY_TEST_SUITE = judged_by("check_python_file_by_test_suite", file_at("/a.py"), file_at("/tests.py"))
 
 
@@ -729,6 +732,38 @@ report(memory=memory, sparse=sparse, inodes=refused(fill), raised=refused(
     )
     assert "MemoryError" in found["memory"] and found["sparse"] and found["raised"]
     assert "No space left" in found["inodes"] or "Too many" in found["inodes"]
+
+
+@pytest.mark.skipif("memory" not in OFFERED, reason="this machine offers no cgroup of memory")
+def test_memory_that_no_process_owns_is_bounded_too(make, host):
+    """Shared memory and many processes: one box took 5 GiB, and would have had all that the host has."""
+    desktop = make(evaluator_runs_policy_code=True, evaluator_memory_gib=0.25)
+    inside = Inside(make, host)
+    found = inside(
+        """
+import mmap
+pid = os.fork()
+if not pid:
+    shared, chunk = mmap.mmap(-1, 2 << 30), bytes([1]) * (64 << 20)
+    while True:
+        shared.write(chunk)
+report(ended=os.waitpid(pid, 0)[1])
+""",
+        desktop,
+    )
+    assert found["ended"] == signal.SIGKILL
+    assert inside.is_well()
+
+
+def test_nothing_that_all_boxes_share_can_be_written_or_used_up(inside):
+    """As an unprivileged user a box could leave files for the next in its judge host, and everywhere take terminals."""
+    found = inside("""
+mounts = [line.split() for line in open("/proc/self/mounts")]
+report(writable=[m[1] for m in mounts if m[2] == "tmpfs" and m[3].split(",")[0] == "rw"],
+       terminal=refused(os.openpty), dies_first=open("/proc/1/oom_score_adj").read())
+""")
+    assert set(found["writable"]) == {"/tmp", "/dev/shm"}
+    assert found["terminal"] and int(found["dies_first"]) >= 500
 
 
 def test_system_calls_that_no_metric_needs_are_refused(inside):

@@ -87,7 +87,9 @@ def _mounts() -> list[str]:
     for parent in _parents([*folders, f"{EASYOCR}/model"]):
         words += ["--perms", "0755", "--dir", parent]
     words += [word for path in folders for word in _read_only(path)]
-    words += ["--tmpfs", str(PACKAGE / "tasks"), "--ro-bind-try", _easyocr_models(), EASYOCR]
+    tasks = str(PACKAGE / "tasks")
+    # Empty, and to nobody's writing: where we are not root a box has its owner's user, and would leave files there.
+    words += ["--tmpfs", tasks, "--remount-ro", tasks, "--ro-bind-try", _easyocr_models(), EASYOCR]
     return words
 
 

@@ -13,7 +13,7 @@ from arpo_verl.desktop import seccomp
 
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 _CLONE_NEWPID, _CLONE_NEWNET = 0x20000000, 0x40000000
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8, 1 << 14, 1 << 18
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _FILTER_MODE, _INSTRUCTION_BYTES = 2, 8
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -23,6 +23,8 @@ MAX_PROCESSES = 512
 """Processes and threads of a box; Playwright's driver and a metric's libraries need some dozens."""
 MAX_FILES = 1024
 MAX_INODES = 50_000
+SHARED_MEMORY_BYTES = 64 << 20
+"""In `/dev/shm`."""
 
 
 class _SockFprog(ctypes.Structure):
@@ -71,11 +73,19 @@ def enter_own_namespaces(scratch_bytes: int, scratch: str) -> None:
     options = f"size={scratch_bytes},nr_inodes={MAX_INODES},mode=1777"
     _mount("tmpfs", scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
     data_only = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
-    _mount("tmpfs", "/dev/shm", "tmpfs", data_only, f"size={64 << 20},nr_inodes=1000,mode=1777")
+    _mount("tmpfs", "/dev/shm", "tmpfs", data_only, f"size={SHARED_MEMORY_BYTES},nr_inodes=1000,mode=1777")
+    # Terminals are kernel memory that all of a machine share, and no metric needs one.
+    _mount("tmpfs", "/dev/pts", "tmpfs", data_only | _MS_RDONLY, "size=4096,nr_inodes=1,mode=555")
     _mount("proc", "/proc", "proc", data_only)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sh22x", b"lo", _IFF_UP | _IFF_RUNNING)
         fcntl.ioctl(control, _SIOCSIFFLAGS, request)
+
+
+def die_first() -> None:
+    """When the machine's memory runs out, the kernel takes a box, not the trainer. What root says can't be unsaid."""
+    with open("/proc/self/oom_score_adj", "w") as score:
+        score.write("500")
 
 
 def drop_privileges(user_id: int | None) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arpo_verl import errors
-from arpo_verl.desktop import users
+from arpo_verl.desktop import cgroups, users
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.osworld.verdict import box, messages
+from arpo_verl.environments.osworld.verdict import box, isolation, messages
 from arpo_verl.environments.osworld.verdict.closed_ways import HostileData
 from arpo_verl.environments.osworld.verdict.guest_relay import GuestRelay
 from arpo_verl.environments.osworld.verdict.judge_host import BoxProcess, this_process_host
@@ -29,6 +29,10 @@ logger = logging.getLogger(__name__)
 TIME_SHARE = 0.9
 """Of `evaluate_timeout_s`: who ends the box must come before who gives the desktop up."""
 SCRATCH_BYTES = 1 << 30
+CLIENT_BYTES = 1 << 28
+"""What OSWorld's client, which a box shares with its host until it writes there, may become in a box."""
+CPUS = 2.0
+"""Of a box: metrics compute in one thread, Playwright's driver in another."""
 MAX_FRAMES = 1000
 OWN_DOING_CPU_S = 20.0
 """A box that has computed so long, and half of its time, over what the desktop sent was given too much on purpose."""
@@ -57,16 +61,21 @@ class Judge:
         deadline = time.monotonic() + self._time_s
         host = this_process_host()
         process, channel = host.take_box()
-        user, self._process = None, process
+        user, group, self._process = None, None, process
         try:
+            group = self._bounds(client)
             user = users.claim_user()
             if self._closed:
                 raise EvaluatorError(f"{self._name} was closed before it was judged")
             with channel:
+                try:
+                    process.move_to(group)
+                except OSError as error:  # of one that died, whoever listens to it is told
+                    logger.warning("the box of %s goes without limits on all that it starts: %s", self._name, error)
                 return self._converse(channel, process, client, task, deadline, user)
         finally:
             self._process = None
-            host.bury(process, user)
+            host.bury(process, user, group)
 
     @property
     def _time_s(self) -> float:
@@ -79,6 +88,13 @@ class Judge:
         process = self._process
         if process is not None:
             process.kill()
+
+    def _bounds(self, client: Client) -> cgroups.Cgroup:
+        """For all of a box together, shared memory too, before it is told anything."""
+        files = sum(path.stat().st_size for path in _task_files(client))
+        memory = int(self._config.evaluator_memory_gib * (1 << 30)) + SCRATCH_BYTES + files
+        memory += isolation.SHARED_MEMORY_BYTES + CLIENT_BYTES
+        return cgroups.Cgroup(cgroups.Limits(memory // cgroups.MIB, CPUS, isolation.MAX_PROCESSES))
 
     def _converse(
         self,
@@ -113,9 +129,7 @@ class Judge:
         self, channel: socket.socket, client: Client, task: Task, deadline: float, user_id: int | None
     ) -> GuestRelay:
         """Tell the box what to judge; the ways from it to the desktop and to the hosts that are allowed."""
-        folder = Path(client.cache_dir)
-        files = [path for path in sorted(folder.parent.rglob("*")) if path.is_file() and not path.is_symlink()]
-        files = [path for path in files if path.is_relative_to(folder)]
+        folder, files = Path(client.cache_dir), _task_files(client)
         hosts = self._config.evaluator_hosts
         descriptors = [os.open(path, os.O_RDONLY) for path in files]
         try:
@@ -197,6 +211,13 @@ class Judge:
         if isinstance(known, type) and issubclass(known, (DesktopError, errors.DesktopEndedError)):
             raise known(message)
         raise EvaluatorError(f"{self._name}: the evaluator of task {task.task_id} failed: {name}: {message}")
+
+
+def _task_files(client: Client) -> list[Path]:
+    """What the client has downloaded for its task."""
+    folder = Path(client.cache_dir)
+    files = [path for path in sorted(folder.parent.rglob("*")) if path.is_file() and not path.is_symlink()]
+    return [path for path in files if path.is_relative_to(folder)]
 
 
 @dataclass

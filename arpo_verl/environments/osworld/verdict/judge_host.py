@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, NamedTuple
 
 from arpo_verl.desktop import users
+from arpo_verl.desktop.cgroups import Cgroup
 from arpo_verl.desktop.guest_process import USER_NAMESPACES
 from arpo_verl.environments.osworld.verdict import host_sandbox
 from arpo_verl.environments.provider_checks import require_bubblewrap
@@ -45,6 +46,17 @@ class BoxProcess:
         """Its number here; 0 where it has ended."""
         with open(f"/proc/self/fdinfo/{self._descriptor}") as lines:
             return max(0, next(int(line.split()[1]) for line in lines if line.startswith("Pid:")))
+
+    def move_to(self, group: Cgroup) -> None:
+        """Have `group` bound it, and what it starts from now on.
+
+        Raises:
+            ProcessLookupError: it has ended.
+        """
+        pid = self.pid()
+        if not pid:  # 0 would be this process
+            raise ProcessLookupError("the box has ended")
+        group.admit(pid)
 
     def cpu_s(self) -> float:
         """The processor time that it has used so far, its ended children's included; 0 where it has ended."""
@@ -137,12 +149,14 @@ class JudgeHost:
         self._background.submit(self._have_spare)
         return box
 
-    def bury(self, process: BoxProcess, user: users.UserClaim | None) -> None:
-        """Kill a box; when it is gone, its user is free for others."""
+    def bury(self, process: BoxProcess, user: users.UserClaim | None, group: Cgroup | None) -> None:
+        """Kill a box; when it is gone, its group is removed, and its user is free for others."""
         process.kill()
 
         def await_end() -> None:
             process.await_end()
+            if group is not None:
+                group.close()
             if user is not None:
                 user.close()
 
