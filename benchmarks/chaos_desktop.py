@@ -254,6 +254,11 @@ class ProxiedProvider(EmbeddedProvider):
         """Of the sandbox, outermost first."""
         return [] if self._guest is None else processes(self._guest._process.pid)
 
+    def kill(self) -> None:
+        """All of it: the desktop outlives bubblewrap's outer process."""
+        for pid in reversed(self.processes()):
+            _signal(pid, signal.SIGKILL)
+
     def home(self) -> Path | None:
         """The user's home in the sandbox, as the kernel shows it; None when there is no sandbox."""
         for pid in self.processes():
@@ -337,8 +342,7 @@ class ChaosDesktop(DesktopEnvironment):
 
     def _fail_at(self, moment: str) -> None:
         if self._in_outage() and self._provider is not None:
-            for pid in self._provider.processes()[:1]:
-                _signal(pid, signal.SIGKILL)
+            self._provider.kill()
         fault = self._chaos.get("fault")
         if fault is None or self._chaos["at"] != moment:
             return
@@ -356,7 +360,7 @@ class ChaosDesktop(DesktopEnvironment):
             proxy.mode = fault
             self._undo.append(lambda: setattr(proxy, "mode", ""))
         elif fault == "killed":
-            os.kill(provider.processes()[0], signal.SIGKILL)
+            provider.kill()
         elif fault == "hung":
             for pid in provider.processes():
                 _signal(pid, signal.SIGSTOP)
