@@ -159,13 +159,18 @@ class Nodes:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run it in a thread, while this one, the main one, does what it asks for."""
+        loop = asyncio.new_event_loop()
         with concurrent.futures.ThreadPoolExecutor(1) as threads:
-            done = threads.submit(asyncio.run, coroutine)
-            while not done.done() or not self._orders.empty():
-                with contextlib.suppress(queue.Empty):
-                    function, future = self._orders.get(timeout=0.1)
-                    future.set_result(function())
-            return done.result()
+            task = loop.create_task(coroutine)
+            done = threads.submit(loop.run_until_complete, task)
+            try:
+                while not done.done() or not self._orders.empty():
+                    with contextlib.suppress(queue.Empty):
+                        function, future = self._orders.get(timeout=0.1)
+                        future.set_result(function())
+                return done.result()
+            finally:
+                loop.call_soon_threadsafe(task.cancel)
 
     def close(self) -> None:
         """The head last: Ray has a node that is stopped ask it for leave."""
