@@ -10,13 +10,17 @@ changes; garbage is collected before each.
     <kind>_added_s, <kind>_ratio        median over the pairs of the difference and of the ratio
     first_boxed_s                       the first evaluation of a process, its judge host being ready
     host_start_s                        from nothing to a judge host that is ready, nothing else being imported
-    host_pss_mib, host_uss_mib          memory of the judge host: with and without what it shares with other processes
-    box_uss_mib                         what a box adds while it judges: the largest of 20 looks
+    boxed_cpu_s, unboxed_cpu_s          mean processor time of an evaluation, of this process and of the boxes, whatever
+                                        else the machine does
+    host_pss_mib                        memory of the judge host, the box that waits included; what it shares with other
+                                        processes in proportion
+    box_uss_mib                         what a box has to itself while it judges: the largest of 20
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import threading
 import time
@@ -72,14 +76,21 @@ def main() -> None:
     config = EnvironmentConfig(screen_size=(320, 240))  # type: ignore[arg-type]  as YAML gives it
     with OSWorldEnvironment(config, "benchmark") as desktop:
         boxed, unboxed = Judge(config, "benchmark"), Unboxed()
+        zygote = descendants(host.pid)[1]
+        own_cpu_s, boxes_before_s = {boxed: 0.0, unboxed: 0.0}, 0.0
         for kind, evaluator in KINDS.items():
             desktop.reset(Task(kind, "", {"id": kind, "instruction": "", "config": [], "evaluator": evaluator}))
             if kind == "command":
                 figures["first_boxed_s"] = timed(desktop, boxed)
+                boxes_before_s = cpu_s(zygote)
             pairs = []
             for number in range(chosen.pairs):
                 order = [boxed, unboxed] if number % 2 else [unboxed, boxed]
-                took = {judge: timed(desktop, judge) for judge in order}
+                took = {}
+                for judge in order:
+                    cpu_before_s = time.process_time()
+                    took[judge] = timed(desktop, judge)
+                    own_cpu_s[judge] += time.process_time() - cpu_before_s
                 pairs.append((took[boxed], took[unboxed]))
             figures |= {
                 f"{kind}_boxed_s": statistics.median(a for a, _ in pairs),
@@ -87,9 +98,11 @@ def main() -> None:
                 f"{kind}_added_s": statistics.median(a - b for a, b in pairs),
                 f"{kind}_ratio": statistics.median(a / b for a, b in pairs),
             }
-        zygote = max(descendants(host.pid), key=lambda pid: memory_mib(pid)["Pss"])
-        host_memory = memory_mib(zygote)
-        figures |= {"host_pss_mib": host_memory["Pss"], "host_uss_mib": host_memory["Private"]}
+        time.sleep(1)  # the last boxes are being buried
+        evaluations = chosen.pairs * len(KINDS)
+        figures["boxed_cpu_s"] = (own_cpu_s[boxed] + cpu_s(zygote) - boxes_before_s) / evaluations
+        figures["unboxed_cpu_s"] = own_cpu_s[unboxed] / evaluations
+        figures["host_pss_mib"] = sum(memory_mib(pid)["Pss"] for pid in descendants(host.pid))
         figures["box_uss_mib"] = watched(zygote, lambda: timed(desktop, boxed))
     report(figures, chosen.json)
 
@@ -119,6 +132,12 @@ def watched(zygote: int, judge: Callable[[], float]) -> float:
     done.set()
     watcher.join()
     return largest
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process and of its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def descendants(pid: int) -> list[int]:

@@ -17,4 +17,4 @@ def test_it_runs_in_small(tmp_path):
     figures = json.loads((tmp_path / "x.json").read_text())
     for kind in ("command", "file", "both"):
         assert figures[f"{kind}_boxed_s"] > 0 and figures[f"{kind}_unboxed_s"] > 0 and figures[f"{kind}_ratio"] > 0
-    assert figures["host_uss_mib"] > 50
+    assert figures["host_pss_mib"] > 50 and figures["box_uss_mib"] > 1 and figures["boxed_cpu_s"] > 0
