@@ -17,7 +17,7 @@ from PIL import Image
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.workers.rollout.replica import TokenOutput
 
-from arpo_verl.errors import DesktopError, DesktopUnclearError, GenerationError
+from arpo_verl.errors import DesktopError, DesktopUnclearError, EvaluatorError, GenerationError
 from arpo_verl.plugin.dataset import read_task
 from arpo_verl.plugin.rollout_output import GuiAgentOutput
 from arpo_verl.plugin.settings import connect_pool, load_settings
@@ -74,7 +74,8 @@ class GuiAgentLoop(AgentLoopBase):
                 engine = _Engine(self, sampling_params, kwargs)
                 return await self._attempt(task, kwargs, engine, session, unclear_losses)
             except DesktopError as error:
-                unclear_losses += isinstance(error, DesktopUnclearError)
+                # A metric that breaks may have been given a file that was broken on purpose.
+                unclear_losses += isinstance(error, (DesktopUnclearError, EvaluatorError))
                 faults = await session.count_faults()
                 logger.warning(
                     "task %s, fault %d of %d: %s: %s", *(task.task_id, faults, attempts, _name(error), error)

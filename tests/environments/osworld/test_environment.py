@@ -249,6 +249,7 @@ VLC_CONFIG = {"type": "vlc_config", "dest": "vlcrc"}
 VLC_SETTING = {"type": "rule", "rules": {"expected_qt_bgcone": 0}}
 NOT_THERE = {
     "a metric that takes None": task(func="compare_text_file", result=VM_FILE, expected=VM_FILE),
+    "a metric that finds nothing like nothing": task(func="literal_match", result=VM_FILE, expected=VM_FILE),
     "a metric that raises": task(func="check_file_exists", result=VM_FILE, expected={}),
     "a getter that raises": task(func="check_qt_bgcone", result=VLC_CONFIG, expected=VLC_SETTING),
     "several metrics": task(
