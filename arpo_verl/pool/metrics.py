@@ -22,7 +22,8 @@ _KIND_OF = {name: kind for kind, name in FAULT_KINDS.items()}
 # What an episode may have brought about; a boot that failed and a node that died it has not.
 TASK_FAULTS = tuple(FAULT_KINDS[kind] for kind in ("setup", "lost", "evaluator", "unclear"))
 # What says something about the host that it came from.
-BLAMED_FAULTS = (*TASK_FAULTS, FAULT_KINDS["boot"])
+# Not unclear ones: a policy that hangs its desktop must not bring a whole host to rest.
+BLAMED_FAULTS = tuple(FAULT_KINDS[kind] for kind in ("boot", "setup", "lost", "evaluator"))
 # No episode had it: a desktop that a health check found dead.
 IDLE_FAULT = "idle"
 WAITING = "rollouts_waiting"
