@@ -191,10 +191,10 @@ ZIPS = judged_by("compare_zip_files", file_at("/mine.zip"), file_at("/gold.zip")
     ("task", "mine", "gold"),
     [
         (BOOK, packed({"../gold.epub.dir/a.html": b"<p>mine</p>"}), GOLD_BOOK),
-        (BOOK, packed({"/tmp/cache/t/gold.epub.dir/a.html": b"<p>mine</p>"}), GOLD_BOOK),
+        (BOOK, packed({"/scratch/cache/t/gold.epub.dir/a.html": b"<p>mine</p>"}), GOLD_BOOK),
         (BOOK, packed({"x/..\\..\\gold.epub.dir\\a.html": b"<p>mine</p>"}), GOLD_BOOK),
         (TAR, tarred(link("a.txt", "../gold_gold/a.txt")), GOLD_TAR),
-        (TAR, tarred(link("a.txt", "/tmp/cache/t/gold.tar_gold/a.txt")), GOLD_TAR),
+        (TAR, tarred(link("a.txt", "/scratch/cache/t/gold.tar_gold/a.txt")), GOLD_TAR),
         (TAR, tarred(link("a.txt", "../gold.tar_gold/a.txt", tarfile.LNKTYPE)), GOLD_TAR),
         (TAR, tarred(link("a.txt", "", tarfile.FIFOTYPE)), GOLD_TAR),
         (TAR, tarred((tarfile.TarInfo("../gold.tar_gold/a.txt"), b"mine")), GOLD_TAR),
@@ -300,7 +300,7 @@ LAUGHS = b'<!DOCTYPE x [<!ENTITY a "%s">%s]>' % (
 @pytest.mark.parametrize(
     "document",
     [
-        b'<!DOCTYPE x [<!ENTITY e SYSTEM "file:///tmp/cache/t/key.txt">]>' + LOCALE % b"&e;",
+        b'<!DOCTYPE x [<!ENTITY e SYSTEM "file:///scratch/cache/t/key.txt">]>' + LOCALE % b"&e;",
         b'<!DOCTYPE x [<!ENTITY e SYSTEM "http://127.0.0.1:{port}/">]>' + LOCALE % b"&e;",
         b'<!DOCTYPE x SYSTEM "http://127.0.0.1:{port}/x.dtd">' + LOCALE % b"none",
         LAUGHS + LOCALE % b"&g;",
@@ -332,7 +332,7 @@ def test_a_database_runs_nothing_of_its_own(make, host, tmp_path):
 
     desktop = make()
     task = judged_by("run_sqlite3", file_at("/x.db"), rule(type="sql", sql="SELECT n FROM t"))
-    extension = "CREATE VIEW t AS SELECT load_extension('/tmp/cache/t/x.so') AS n"
+    extension = "CREATE VIEW t AS SELECT load_extension('/scratch/cache/t/x.so') AS n"
     desktop.guest.files = {"/x.db": database(extension)}
     assert desktop.judge(task) <= 0.0
     desktop.guest.files = {"/x.db": database("CREATE TABLE t (n)", "INSERT INTO t VALUES (1)")}
@@ -472,7 +472,7 @@ def test_nothing_of_the_host_can_be_written(inside):
     found = inside("""
 report(**{path: refused(open, path + "/pwned", "w") for path in
           ("/", "/usr", "/etc", "/opt", "/dev", "/proc", "/var/tmp", HOST["folder"], os.path.dirname(os.__file__),
-           *[p for p in sys.path if os.path.isdir(p) and not p.startswith("/tmp/")])})
+           *[p for p in sys.path if os.path.isdir(p) and not p.startswith("/scratch/")])})
 """)
     assert all(found.values()), found
 
@@ -606,7 +606,7 @@ report(started=4)
 
 def test_the_next_evaluation_finds_nothing_of_the_last(inside):
     inside("""
-for folder in ("/tmp", "/tmp/work", "/tmp/cache/t", "/tmp/home", "/dev/shm"):
+for folder in ("/scratch", "/scratch/work", "/scratch/cache/t", "/scratch/home", "/dev/shm"):
     Path(folder, "left").write_text("left")
 import builtins, desktop_env.evaluators.metrics.general as general
 import desktop_env.evaluators.metrics as metrics
@@ -617,7 +617,8 @@ report(done=1)
 """)
     assert inside.is_well()
     found = inside("""
-report(left=[f for f in ("/tmp", "/tmp/work", "/tmp/cache/t", "/tmp/home", "/dev/shm") if os.path.exists(f + "/left")])
+folders = ("/scratch", "/scratch/work", "/scratch/cache/t", "/scratch/home", "/dev/shm")
+report(left=[folder for folder in folders if os.path.exists(folder + "/left")])
 """)
     assert found["left"] == []
 
@@ -666,7 +667,7 @@ def test_boxes_side_by_side_do_not_see_each_other(make, host):
         found["first"] = first("""
 a = socket.socket(socket.AF_UNIX); a.bind(chr(0) + "box"); a.listen()
 t = socket.create_server(("127.0.0.1", 6000))
-Path("/tmp/mine").write_text("mine"); Path("/dev/shm/mine").write_text("mine")
+Path("/scratch/mine").write_text("mine"); Path("/dev/shm/mine").write_text("mine")
 urllib.request.urlopen("http://127.0.0.1:5000/up", timeout=70).close()
 report(uid=os.getuid())
 """)
@@ -680,7 +681,7 @@ def connect(family, address):
     with socket.socket(family) as s:
         s.connect(address)
 report(uid=os.getuid(), abstract=refused(connect, socket.AF_UNIX, chr(0) + "box"),
-       tcp=refused(connect, socket.AF_INET, ("127.0.0.1", 6000)), files=os.path.exists("/tmp/mine"),
+       tcp=refused(connect, socket.AF_INET, ("127.0.0.1", 6000)), files=os.path.exists("/scratch/mine"),
        memory=os.path.exists("/dev/shm/mine"), pids=[n for n in os.listdir("/proc") if n.isdigit()])
 """)
     finally:
@@ -718,12 +719,12 @@ def test_memory_and_disk_are_bounded(make, host):
     found = inside(
         """
 memory = refused(bytearray, 400 << 20)
-with open("/tmp/large", "wb", 0) as file:
+with open("/scratch/large", "wb", 0) as file:
     file.seek(3 << 30)
     sparse = refused(file.write, b"x")
 def fill():
     for n in range(200_000):
-        open(f"/tmp/work/{n}", "x").close()
+        open(f"/scratch/work/{n}", "x").close()
 import resource
 report(memory=memory, sparse=sparse, inodes=refused(fill), raised=refused(
     lambda: resource.setrlimit(resource.RLIMIT_DATA, (1 << 40, 1 << 40))))
@@ -762,7 +763,7 @@ mounts = [line.split() for line in open("/proc/self/mounts")]
 report(writable=[m[1] for m in mounts if m[2] == "tmpfs" and m[3].split(",")[0] == "rw"],
        terminal=refused(os.openpty), dies_first=open("/proc/1/oom_score_adj").read())
 """)
-    assert set(found["writable"]) == {"/tmp", "/dev/shm"}
+    assert set(found["writable"]) == {"/scratch", "/dev/shm"}
     assert found["terminal"] and int(found["dies_first"]) >= 500
 
 

@@ -103,7 +103,7 @@ def _shut_in(channel: socket.socket, request: Request, bounds: Bounds) -> None:
         listener.close()  # the worker has it: it alone accepts
     isolation.drop_privileges(request.user_id)
     os.umask(0o077)
-    for folder in (CACHE, WORK, os.environ["HOME"], os.environ["TMPDIR"]):
+    for folder in (CACHE, WORK, os.environ["HOME"]):
         os.mkdir(folder)
     for (path, _), source in zip(files, messages.receive_descriptors(channel, len(files)), strict=True):
         _copy(source, f"{CACHE}/{path}")

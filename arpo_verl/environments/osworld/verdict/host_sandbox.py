@@ -25,8 +25,8 @@ STATE = (
     "/etc/timezone",
     "/var/cache/fontconfig",
 )
-SCRATCH = "/tmp"  # noqa: S108  its own
-"""In a box: its own memory, and all that it can write to."""
+SCRATCH = "/scratch"
+"""In a box: its own memory, and all that it can write to. Not `/tmp`: this Python may be installed below that."""
 EASYOCR = "/opt/easyocr"
 PACKAGE = Path(__file__).parents[3]
 _START = "import sys; sys.path[:] = {path!r}; from {module} import main; main({control})"
@@ -34,7 +34,7 @@ _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
     "HOME": f"{SCRATCH}/home",
-    "TMPDIR": f"{SCRATCH}/scratch",
+    "TMPDIR": SCRATCH,
     "XDG_CACHE_HOME": f"{SCRATCH}/home/.cache",
     "NUMBA_CACHE_DIR": f"{SCRATCH}/home/.cache",
     "MPLCONFIGDIR": f"{SCRATCH}/home/.cache",
@@ -83,6 +83,8 @@ def _mounts() -> list[str]:
     words = [word for path in SYSTEM for word in _read_only(path)]
     words += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", str(1 << 20), "--tmpfs", SCRATCH]
     folders = [*STATE, *_python_folders()]
+    if not any(Path(folder).is_relative_to("/tmp") for folder in folders):  # noqa: S108  in there
+        words += ["--symlink", SCRATCH, "/tmp"]  # noqa: S108
     # bubblewrap makes missing parents for its own user alone; a box's user must pass too.
     for parent in _parents([*folders, f"{EASYOCR}/model"]):
         words += ["--perms", "0755", "--dir", parent]
