@@ -59,8 +59,11 @@ def test_of_those_without_downloads_only_what_lacks_the_web_or_a_program_is_refu
     assert refused & without_code == {"3c8f201a", "f8369178"}
 
 
-def test_every_task_runs_on_osworlds_own_machines(tasks):
+def test_on_osworlds_own_machines_only_what_a_box_cannot_judge_is_refused(tasks):
+    why = {"asks ipapi.co": 5, "(googledrive_file)": 7, "imports what the policy wrote": 2}
     for provider in ("docker", "vmware"):
         options = {"path_to_vm": "machine.vmx"} if provider == "vmware" else {}
         config = EnvironmentConfig(provider=provider, screen_size=harness.SCREEN, num_desktops=1, **options)
-        assert not any(explain_task(task, config) for task in tasks)
+        found = [reason for task in tasks for reason in explain_task(task, config)]
+        assert {words: sum(words in reason for reason in found) for words in why} == why
+        assert len(found) == sum(why.values())

@@ -31,7 +31,9 @@ class Checkpoints:
     def __init__(self, folder):
         self.folder = folder
         self.callback = build_checkpoint_callback(
-            OmegaConf.create({"trainer": {"checkpoint_callback_class": CALLBACK}})
+            OmegaConf.create(
+                {"trainer": {"checkpoint_callback_class": CALLBACK, "default_local_dir": str(folder), "save_freq": 1}}
+            )
         )
 
     def save(self, step, store=None, enable=True):
