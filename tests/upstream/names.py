@@ -35,7 +35,7 @@ verl.protocol
     DataProto
     DataProto.from_dict(tensors, non_tensors)
 verl.trainer.ppo.checkpoint_callback
-    CheckpointCallback: on_save
+    CheckpointCallback: __init__ on_save
 verl.trainer.ppo.core_algos
     compute_grpo_outcome_advantage(token_level_rewards, response_mask, index, norm_adv_by_std_in_grpo)
     register_adv_est(name_or_enum)
