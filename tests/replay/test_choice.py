@@ -197,6 +197,7 @@ def test_rollout_metrics_tell_how_the_rollouts_ended():
         "rollout/stop/parse_error": 0.25,
         "rollout/stop/step_limit": 0.25,
         "rollout/stop/token_limit": 0.0,
+        "rollout/stop/desktop_ended": 0.0,
     }
 
 
