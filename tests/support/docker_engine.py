@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from arpo_verl.desktop import packages
+from arpo_verl.desktop import packages, relay
 
 CLONE_NEWNET = 0x40000000
 START_TIMEOUT_S = 90.0
@@ -174,9 +174,21 @@ def own_network() -> Iterator[None]:
 
 
 @contextmanager
+def own_relay() -> Iterator[None]:
+    """Desktops are relayed in a thread that stays in the network in which it was started: one for this network."""
+    before, relay._running = relay._running, None
+    try:
+        yield
+    finally:
+        if relay._running is not None:
+            relay._running[1].call_soon_threadsafe(relay._running[1].stop)
+        relay._running = before
+
+
+@contextmanager
 def docker_engine() -> Iterator[DockerEngine]:
     """An engine in this thread's own network, `DOCKER_HOST` naming it."""
-    with own_network():
+    with own_network(), own_relay():
         engine = DockerEngine(Path(tempfile.mkdtemp(prefix="arpo-docker-")))
         before = os.environ.get("DOCKER_HOST")
         os.environ["DOCKER_HOST"] = engine.host
