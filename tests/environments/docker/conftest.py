@@ -28,7 +28,7 @@ def engine(tree):
         load_image(client, tree)
         engine.client = client
         yield engine
-        left = client.containers.list(all=True)
+        left = client.containers.list(all=True, ignore_removed=True)
         client.close()
         eventually(lambda: not engine.processes())  # no shim, and no proxy that holds a port
     assert left == [], "containers that a test left"

@@ -111,4 +111,4 @@ def test_a_container_that_ends_while_it_boots_is_told_at_once_with_its_last_word
     environment = make(provider_options={"entrypoint": ["sh", "-c", "echo no disk; exit 3"]})
     with pytest.raises(DesktopBootError, match=r"is exited .exit code 3.; its last words: no disk"):
         environment.prepare()
-    assert engine.client.containers.list(all=True) == []
+    assert engine.client.containers.list(all=True, ignore_removed=True) == []

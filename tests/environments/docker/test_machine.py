@@ -57,7 +57,7 @@ def machine(tree, tmp_path_factory):
         desktop = OSWorldEnvironment(config)
         yield desktop
         desktop.close()
-        left = client.containers.list(all=True)
+        left = client.containers.list(all=True, ignore_removed=True)
         client.close()
     assert left == []
 

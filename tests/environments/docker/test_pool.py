@@ -102,7 +102,7 @@ def test_eight_desktops_at_once_beside_another_pool(make_pool, engine, capsys):
     booted_s = time.monotonic() - started
     other = make_pool(2)
     idle(other, 2)
-    containers = engine.client.containers.list()
+    containers = engine.client.containers.list(ignore_removed=True)
     ports = ports_of(containers)
     assert len(containers) == NUM_DESKTOPS + 2 and len(set(ports)) == len(ports) == 4 * len(containers)
     together = Barrier(NUM_DESKTOPS)
@@ -114,10 +114,13 @@ def test_eight_desktops_at_once_beside_another_pool(make_pool, engine, capsys):
     assert asyncio.run(all_of_them()) == [1.0] * NUM_DESKTOPS
     played_s = time.monotonic() - started
     other.close()
-    eventually(lambda: len({c.labels[OWNER_LABEL] for c in engine.client.containers.list()}) == 2, PATIENCE_S)
+    eventually(
+        lambda: len({c.labels[OWNER_LABEL] for c in engine.client.containers.list(ignore_removed=True)}) == 2,
+        PATIENCE_S,
+    )
     idle(pool, NUM_DESKTOPS)
     pool.close()
-    assert engine.client.containers.list(all=True) == []
+    assert engine.client.containers.list(all=True, ignore_removed=True) == []
     with capsys.disabled():
         print(f"\n{NUM_DESKTOPS} desktops booted in {booted_s:.1f} s, played and judged together in {played_s:.1f} s")
 
@@ -160,14 +163,14 @@ def play_disturbed(make_pool, policy, tokenizer, options, tmp_path):
 
 def test_a_container_killed_in_an_episode_costs_an_attempt_and_is_not_scored(play_disturbed, engine, tmp_path):
     def kill_all():
-        for container in engine.client.containers.list():
+        for container in engine.client.containers.list(ignore_removed=True):
             container.kill()
 
     reward, metrics = play_disturbed(kill_all)
     assert reward == 1.0
     assert len(list(tmp_path.glob("*/*/episode.json"))) == 1, "nothing of the lost attempt is recorded"
     assert metrics["environment/faults/lost"] >= 1 and metrics["environment/dropped_sessions"] == 0
-    assert engine.client.containers.list(all=True) == []
+    assert engine.client.containers.list(all=True, ignore_removed=True) == []
 
 
 def test_an_engine_that_is_killed_and_started_again_drops_no_session(play_disturbed, engine, capsys):
@@ -178,7 +181,7 @@ def test_an_engine_that_is_killed_and_started_again_drops_no_session(play_distur
     started = time.monotonic()
     reward, metrics = play_disturbed(restart)
     assert reward == 1.0 and metrics["environment/dropped_sessions"] == 0
-    assert engine.client.containers.list(all=True) == []
+    assert engine.client.containers.list(all=True, ignore_removed=True) == []
     with capsys.disabled():
         print(f"\nan engine killed and started again in an episode: whole in {time.monotonic() - started:.1f} s")
 
@@ -187,20 +190,20 @@ def test_a_killed_worker_leaves_no_container_and_the_others_keep_theirs(play_dis
     killed = {}
 
     def kill_a_worker():
-        before = engine.client.containers.list()
+        before = engine.client.containers.list(ignore_removed=True)
         owner = before[0].labels[OWNER_LABEL]
         os.kill(int(owner.split("/")[3]), signal.SIGKILL)
         started = time.monotonic()
         eventually(lambda: owner not in owners(engine), PATIENCE_S)
         killed["gone_s"] = time.monotonic() - started
         killed["kept"] = {c.id for c in before if c.labels[OWNER_LABEL] != owner} <= {
-            c.id for c in engine.client.containers.list()
+            c.id for c in engine.client.containers.list(ignore_removed=True)
         }
 
     reward, metrics = play_disturbed(kill_a_worker)
     assert reward == 1.0 and killed["kept"]
     assert metrics["environment/dropped_sessions"] == 0
-    assert engine.client.containers.list(all=True) == []
+    assert engine.client.containers.list(all=True, ignore_removed=True) == []
     with capsys.disabled():
         print(f"\na killed worker's containers were gone after {killed['gone_s']:.1f} s")
 
