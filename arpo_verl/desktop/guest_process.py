@@ -102,7 +102,9 @@ class GuestProcess:
         try:
             self._control.send(json.dumps({"boot": command}).encode())
         except OSError as error:
-            raise DesktopBootError(f"the desktop's sandbox is gone ({error}){self._last_words()}") from error
+            raise DesktopBootError(
+                f"the desktop's sandbox is gone ({error}){last_words(self._process, self._log)}"
+            ) from error
         while "booted" not in (answer := self._receive(timeout_s)):
             logger.debug("a late answer of process 1's: %s", answer)
         booted_s = float(answer["booted"])
@@ -189,21 +191,25 @@ class GuestProcess:
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         if not poller.poll(timeout_s * 1000):
-            raise DesktopBootError(f"the desktop did not come up within {timeout_s:g} s{self._last_words()}")
+            raise DesktopBootError(
+                f"the desktop did not come up within {timeout_s:g} s{last_words(self._process, self._log)}"
+            )
         packet = self._control.recv(_MAX_PACKET)
         if not packet:
-            raise _failure(self._last_words())
+            raise _failure(last_words(self._process, self._log))
         message: dict[str, Any] = json.loads(packet)
         if "error" in message:
             raise DesktopBootError(f"the desktop did not boot: {message['error']}")
         return message
 
-    def _last_words(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.5)
-        self._log.seek(0)
-        words = self._log.read()[-2000:].decode(errors="replace").strip()
-        return f": {words}" if words else ""
+
+def last_words(process: subprocess.Popen[bytes], log: IO[bytes]) -> str:
+    """What a sandbox that ends has said, for the end of a message; empty where it said nothing."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    log.seek(0)
+    words = log.read()[-2000:].decode(errors="replace").strip()
+    return f": {words}" if words else ""
 
 
 def _out_of_memory_kills() -> int | None:

@@ -111,7 +111,7 @@ def command(
         *("--hostname", "desktop", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
         *(("--seccomp", str(in_memory(seccomp.filter_program()))) if seccomp.is_supported() else ()),
         *_user_options(user_id),
-        *_mounts([*extra_read_only, *_python_folders(paths)], prepared),
+        *_mounts([*extra_read_only, *python_folders(paths)], prepared),
         *(word for name, content in own_files for word in _own_file(name, in_memory(content))),
         *("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/"),
         *(sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", start),
@@ -156,7 +156,7 @@ def _own_file(name: str, fd: int) -> list[str]:
 
 def _mounts(extra: Sequence[str], prepared: bool) -> list[str]:
     """What is visible. Later mounts lie over earlier ones."""
-    words = [word for path in SYSTEM for word in _read_only(path)]
+    words = [word for path in SYSTEM for word in read_only(path)]
     words += ["--proc", "/proc", "--dev", "/dev"]
     if prepared:
         words += ["--perms", "0755", "--dir", "/var"]
@@ -169,7 +169,7 @@ def _mounts(extra: Sequence[str], prepared: bool) -> list[str]:
     # bubblewrap makes missing parents for its own user alone; the desktop's user must pass too.
     for parent in _parents([*folders, f"{GUEST_ROOT}/bin/python"]):
         words += ["--perms", "0755", "--dir", parent]
-    words += [word for path in folders for word in _read_only(path)]
+    words += [word for path in folders for word in read_only(path)]
     if any(PACKAGE.is_relative_to(path) for path in (*SYSTEM, *folders)):
         words += ["--tmpfs", str(PACKAGE)]  # the tasks' evaluators and their expert
     words += ["--ro-bind", str(GUEST), f"{GUEST_ROOT}/arpo_guest"]
@@ -182,7 +182,7 @@ def _parents(paths: Sequence[str]) -> list[str]:
     return sorted(parents - {*SYSTEM, *WRITABLE}, key=len)
 
 
-def _read_only(path: str) -> list[str]:
+def read_only(path: str) -> list[str]:
     """Show `path` as it is on the host: a link such as `/bin` stays one."""
     if os.path.islink(path):
         return ["--symlink", os.readlink(path), path]
@@ -230,7 +230,7 @@ def _python_paths() -> list[str]:
     return list(paths)
 
 
-def _python_folders(paths: Sequence[str]) -> list[str]:
+def python_folders(paths: Sequence[str]) -> list[str]:
     """What must be visible for this Python to run: its installations, and `paths`; no more than once each."""
     executable = Path(sys.executable)
     wanted = [sys.base_prefix, sys.prefix, *paths, str(executable.parent), str(executable.resolve().parent)]

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from arpo_verl.desktop import users
+from arpo_verl.desktop.sandbox import PACKAGE, SYSTEM, python_folders, read_only
 
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What programs need to start and libraries to work; nothing of it is secret.
 STATE = (
     "/etc/alternatives",
@@ -28,7 +28,6 @@ STATE = (
 SCRATCH = "/scratch"
 """In a box: its own memory, and all that it can write to. Not `/tmp`: this Python may be installed below that."""
 EASYOCR = "/opt/easyocr"
-PACKAGE = Path(__file__).parents[3]
 _START = "import sys; sys.path[:] = {path!r}; from {module} import main; main({control})"
 _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -80,15 +79,15 @@ def _user_options(root: bool) -> list[str]:
 
 def _mounts() -> list[str]:
     """What is visible. Later mounts lie over earlier ones."""
-    words = [word for path in SYSTEM for word in _read_only(path)]
+    words = [word for path in SYSTEM for word in read_only(path)]
     words += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", str(1 << 20), "--tmpfs", SCRATCH]
-    folders = [*STATE, *_python_folders()]
+    folders = [*STATE, *python_folders([str(PACKAGE), *filter(_is_pythons, sys.path)])]
     if not any(Path(folder).is_relative_to("/tmp") for folder in folders):  # noqa: S108  in there
         words += ["--symlink", SCRATCH, "/tmp"]  # noqa: S108
     # bubblewrap makes missing parents for its own user alone; a box's user must pass too.
     for parent in _parents([*folders, f"{EASYOCR}/model"]):
         words += ["--perms", "0755", "--dir", parent]
-    words += [word for path in folders for word in _read_only(path)]
+    words += [word for path in folders for word in read_only(path)]
     tasks = str(PACKAGE / "tasks")
     # Empty, and to nobody's writing: where we are not root a box has its owner's user, and would leave files there.
     words += ["--tmpfs", tasks, "--remount-ro", tasks, "--ro-bind-try", _easyocr_models(), EASYOCR]
@@ -99,13 +98,6 @@ def _parents(paths: list[str]) -> list[str]:
     """Every folder above `paths` but the root and what is there already, the upper ones first."""
     parents = {str(parent) for path in paths for parent in list(Path(path).parents)[:-1]}
     return sorted((p for p in parents if not any(Path(p).is_relative_to(s) for s in (*SYSTEM, SCRATCH))), key=len)
-
-
-def _read_only(path: str) -> list[str]:
-    """Show `path` as it is on the host: a link such as `/bin` stays one."""
-    if os.path.islink(path):
-        return ["--symlink", os.readlink(path), path]
-    return ["--ro-bind-try", path, path]
 
 
 def _easyocr_models() -> str:
@@ -124,15 +116,3 @@ def _is_pythons(path: str) -> bool:
     return bool({"site-packages", "dist-packages"} & set(Path(path).parts)) or any(
         Path(path).is_relative_to(prefix) for prefix in prefixes
     )
-
-
-def _python_folders() -> list[str]:
-    """What must be visible for this Python and its packages; no more than once each."""
-    executable = Path(sys.executable)
-    wanted = [sys.base_prefix, sys.prefix, str(executable.parent), str(executable.resolve().parent), str(PACKAGE)]
-    wanted += [path for path in sys.path if _is_pythons(path)]
-    folders: list[str] = []
-    for folder in sorted(set(map(os.path.realpath, wanted)) | set(wanted), key=len):
-        if not any(Path(folder).is_relative_to(other) for other in (*SYSTEM, *folders)):
-            folders.append(folder)
-    return folders

@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 
 from arpo_verl.desktop import users
 from arpo_verl.desktop.cgroups import Cgroup
-from arpo_verl.desktop.guest_process import USER_NAMESPACES
+from arpo_verl.desktop.guest_process import USER_NAMESPACES, last_words
 from arpo_verl.environments.osworld.verdict import host_sandbox
 from arpo_verl.environments.provider_checks import require_bubblewrap
 from arpo_verl.errors import DesktopBootError, DesktopError, EvaluatorError
@@ -180,7 +180,9 @@ class JudgeHost:
                 socket.send_fds(self._control, [b"box"], [theirs.fileno()])
                 answer, descriptors = self._receive(time.monotonic() + FORK_TIMEOUT_S)
             except OSError as error:
-                raise EvaluatorError(f"the judge host is gone ({error}){self._last_words()}") from error
+                raise EvaluatorError(
+                    f"the judge host is gone ({error}){last_words(self._process, self._log)}"
+                ) from error
         if not descriptors:
             raise EvaluatorError(f"the judge host could not start a box: {answer.get('error', answer)}")
         return Box(BoxProcess(descriptors[0]), ours)
@@ -206,18 +208,11 @@ class JudgeHost:
             raise EvaluatorError("the judge host did not answer in time and was ended")
         packet, descriptors, _, _ = socket.recv_fds(self._control, _MAX_PACKET, 1)
         if not packet:
-            words = self._last_words()
+            words = last_words(self._process, self._log)
             hint = f"; {USER_NAMESPACES}" if "bwrap:" in words or "unshare" in words else ""
             raise EvaluatorError(f"the judge host, in which verdicts are given, ended{words}{hint}")
         answer: dict[str, Any] = json.loads(packet)
         return answer, list(descriptors)
-
-    def _last_words(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.5)
-        self._log.seek(0)
-        words = self._log.read()[-2000:].decode(errors="replace").strip()
-        return f": {words}" if words else ""
 
 
 def _end(
