@@ -28,7 +28,8 @@ def _lose(agent_loop) -> None:
 
     async def losing(self, task, row, engine, session):
         if _is_lost(row):
-            async with session.lease():
+            async with session.lease() as desktop:
+                await desktop.reset(task)  # what a host fails before the set-up may be the host's, and costs no try
                 raise DesktopLostError("injected: this session's desktop died")
         return await attempt(self, task, row, engine, session)
 

@@ -24,7 +24,7 @@ def dropping(request, workplace):
     # A fault of the session, not of its task: no task is quarantined for it.
     quarantine = ["+environment.quarantine_faults=1000", "+environment.retry_backoff_s=0.05"]
     trainer = workplace.start(name, STEPS, *MODES[mode].options, *quarantine, env=env)
-    trainer.wait(3600.0)
+    trainer.wait(1800.0)
     return mode, trainer.run_dir, sorted(path.name for path in lost.iterdir())
 
 
