@@ -26,12 +26,12 @@ def _is_lost(row) -> bool:
 def _lose(agent_loop) -> None:
     attempt = agent_loop.GuiAgentLoop._attempt
 
-    async def losing(self, task, row, engine, session):
+    async def losing(self, task, row, engine, session, *others):
         if _is_lost(row):
             async with session.lease() as desktop:
                 await desktop.reset(task)  # what a host fails before the set-up may be the host's, and costs no try
                 raise DesktopLostError("injected: this session's desktop died")
-        return await attempt(self, task, row, engine, session)
+        return await attempt(self, task, row, engine, session, *others)
 
     agent_loop.GuiAgentLoop._attempt = losing
 
