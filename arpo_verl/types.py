@@ -32,6 +32,8 @@ class Task:
     task_id: str
     instruction: str
     spec: Mapping[str, Any] = field(repr=False)
+    domain: str = field(default="", compare=False)
+    """The name of the file's folder, which in OSWorld's layout is the task's domain; "" where no file says."""
 
 
 # --- Actions -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from arpo_verl.types import StopReason
 
@@ -47,6 +49,20 @@ class Fault:
 
     task_id: str
     run: int
+    max_steps: int
+    """The trial's."""
     error: str
     """Name of the error's class."""
     message: str
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """All that a folder holds of an evaluation, also while it goes on."""
+
+    results: tuple[Result, ...]
+    """By task in the order of the tasks, then by budget, then by run."""
+    faults: tuple[Fault, ...]
+    """Those of trials that have no result."""
+    settings: Mapping[str, Any]
+    """What it was made with, as `evaluation.json` has it."""

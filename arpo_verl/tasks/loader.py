@@ -180,7 +180,8 @@ def _load_one(found: _Found) -> Task | TaskProblem:
     problems = problems_of(spec, installed_catalogue())
     if problems:
         return TaskProblem(found.where, "; ".join(dict.fromkeys(problems)))
-    return Task(task_id=spec["id"], instruction=spec["instruction"], spec=spec)
+    domain = "" if found.path is None else found.path.parent.name
+    return Task(task_id=spec["id"], instruction=spec["instruction"], spec=spec, domain=domain)
 
 
 def _read_json(path: Path) -> Any:
