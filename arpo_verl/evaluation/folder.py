@@ -110,7 +110,7 @@ class EvaluationFolder:
         ordered = sorted(found.values(), key=lambda result: (place[result.task_id], result.budget, result.run))
         faults = {(f.task_id, f.max_steps, f.run): f for f in map(_fault, read_objects(self.path / FAULTS_FILE)) if f}
         unsettled = tuple(fault for key, fault in faults.items() if key not in found and fault.task_id in place)
-        return Evaluated(tuple(ordered), unsettled, self.settings)
+        return Evaluated(tuple(ordered), unsettled, self.settings, dict(self._domains))
 
     def _episodes(self) -> Iterator[tuple[Trial, tuple[Result, ...]]]:
         """Every recorded episode's trial, and what it came to."""

@@ -66,3 +66,5 @@ class Evaluated:
     """Those of trials that have no result."""
     settings: Mapping[str, Any]
     """What it was made with, as `evaluation.json` has it."""
+    domains: Mapping[str, str]
+    """Every task that it may play, in their order, and its domain."""
