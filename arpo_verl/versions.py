@@ -35,9 +35,9 @@ FOR_GPUS = {
     "cupy-cuda13x": "weights between nodes in osworld_full_async",
 }
 INSTALL_FOR_GPUS = f"pip install 'verl[vllm,fsdp]=={SUPPORTED_VERL[-1]}', on Python 3.12"
-ANOTHER_VERL = (
-    "the installed package `verl` is another project of that name (EasyR1 is one): it has no verl/trainer/main_ppo.py. "
-    "Make an environment of its own for veRL; installing it here would overwrite that package"
+OWN_ENVIRONMENT = (
+    "make an environment of its own for veRL and arpo_verl (docs/migration.md); installing veRL here would overwrite "
+    "that package"
 )
 
 
@@ -55,12 +55,22 @@ def is_older(installed: str, oldest: str) -> bool:
     return first < second
 
 
-def is_stock_verl() -> bool:
-    """Whether what `import verl` finds is veRL; it is not imported for that."""
+def another_verl() -> str | None:
+    """Which other project's package `import verl` finds here, or None; it is not imported for that.
+
+    EasyR1 and what was forked from it install under veRL's name, with numbers of their own (0.2.0.dev, 0.3.3.dev0), and
+    so may a folder that is only on the path. They are told apart by their files: veRL starts by
+    `verl/trainer/main_ppo.py`, EasyR1 by `main.py` beside a `config.py`; the ARPO reference adds `replay_buffer.py`.
+    """
     spec = importlib.util.find_spec("verl")
     if spec is None or spec.origin is None:
-        return False
-    return Path(spec.origin).with_name("trainer").joinpath("main_ppo.py").is_file()
+        return None
+    trainer = Path(spec.origin).with_name("trainer")
+    if trainer.joinpath("main_ppo.py").is_file():
+        return None
+    if not all(trainer.joinpath(name).is_file() for name in ("main.py", "config.py")):
+        return "another project of that name: it has no verl/trainer/main_ppo.py"
+    return "the ARPO reference, a fork of EasyR1" if trainer.joinpath("replay_buffer.py").is_file() else "EasyR1"
 
 
 def is_supported_verl(installed: str) -> bool:
@@ -72,13 +82,13 @@ def require_verl() -> None:
     """Refuse a veRL whose plugin points were never tested: a silent mismatch costs a training run.
 
     Raises:
-        MissingDependencyError: veRL is absent or of an unsupported release.
+        MissingDependencyError: veRL is absent, of an unsupported release, or another project's package of its name.
     """
     installed, newest = installed_version("verl"), SUPPORTED_VERL[-1]
+    if (other := another_verl()) is not None:
+        raise MissingDependencyError(f"the package `verl` here is {other}; {OWN_ENVIRONMENT}")
     if installed is None:
         raise MissingDependencyError(f"verl=={newest} is not installed; pip install verl=={newest}")
-    if not is_stock_verl():
-        raise MissingDependencyError(ANOTHER_VERL)
     if not is_supported_verl(installed):
         raise MissingDependencyError(
             f"arpo_verl {__version__} supports veRL {', '.join(SUPPORTED_VERL)}, got {installed}, on which its plugin "

@@ -104,18 +104,36 @@ def test_what_gpus_need_is_named_with_its_use_and_how_to_get_it(monkeypatch):
     assert cupy.ok and "osworld_full_async" in cupy.detail
 
 
-def test_another_package_of_verls_name_is_not_to_be_overwritten(tmp_path, monkeypatch):
+OTHERS = {  # files below verl/trainer -> what they show it to be
+    ("main.py", "config.py", "ray_trainer.py"): "EasyR1",
+    ("main.py", "config.py", "replay_buffer.py"): "the ARPO reference, a fork of EasyR1",
+    ("engine.py",): "another project of that name",
+}
+
+
+@pytest.fixture(params=OTHERS, ids=" ".join)
+def other_verl(request, tmp_path, monkeypatch):
+    """A package of veRL's name on the path, found as `import verl` would; what it is."""
     (tmp_path / "verl" / "trainer").mkdir(parents=True)
-    (tmp_path / "verl" / "__init__.py").touch()
-    (tmp_path / "verl" / "trainer" / "main.py").touch()  # EasyR1's
+    for name in ("__init__.py", *(f"trainer/{name}" for name in request.param)):
+        (tmp_path / "verl" / name).touch()
     spec = importlib.machinery.PathFinder.find_spec("verl", [str(tmp_path)])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-    (verl,) = (finding for finding in packages.check_versions() if finding.subject == "verl")
-    assert not verl.ok and "another project" in verl.detail
-    assert "environment of its own" in verl.remedy and "pip install" not in verl.detail + verl.remedy
+    return OTHERS[request.param]
+
+
+@pytest.mark.parametrize("installed", ["0.3.3.dev0", None])  # None: a clone on the path, as their scripts run it
+def test_another_package_of_verls_name_is_named_and_not_to_be_overwritten(other_verl, installed, monkeypatch):
+    monkeypatch.setattr(packages, "installed_version", {"verl": installed}.get)
+    findings = [*packages.check_versions(), *packages.check_registrations()]
+    (verl,) = (finding for finding in findings if finding.subject == "verl")
+    assert not verl.ok and other_verl in verl.detail and (installed or "not installed") in verl.detail
+    assert "environment of its own" in verl.remedy
+    # Nor does what else is missing tell to install veRL, or the torch that it needs, over theirs.
+    assert not [finding for finding in findings if not finding.ok and "pip install" in finding.detail + finding.remedy]
     with pytest.raises(MissingDependencyError, match="would overwrite") as refusal:
         require_verl()
-    assert "pip install" not in str(refusal.value)
+    assert other_verl in str(refusal.value) and "pip install" not in str(refusal.value)
 
 
 def test_a_recipe_is_reckoned_and_what_does_not_fit_is_told(capsys, model_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -10,15 +11,15 @@ import sys
 
 from arpo_verl.cli.checks.finding import Finding
 from arpo_verl.versions import (
-    ANOTHER_VERL,
     FOR_GPUS,
     INSTALL_FOR_GPUS,
     OLDEST,
     OPTIONAL,
+    OWN_ENVIRONMENT,
     TESTED,
+    another_verl,
     installed_version,
     is_older,
-    is_stock_verl,
     is_supported_verl,
 )
 
@@ -40,7 +41,17 @@ _OSWORLD_PROBE = "import arpo_verl.environments.osworld.client"
 
 
 def check_versions() -> list[Finding]:
-    """Python and the packages the plugin leans on."""
+    """Python and the packages the plugin leans on; beside EasyR1, whose packages are other versions, nothing is to be
+    installed."""
+    findings = _find_versions()
+    if (other := another_verl()) is None:
+        return findings
+    theirs = Finding("verl", False, f"{installed_version('verl') or 'not installed, on the path'}: {other}")
+    findings = [theirs if finding.subject == "verl" else finding for finding in findings]
+    return [dataclasses.replace(finding, remedy=OWN_ENVIRONMENT) for finding in findings]
+
+
+def _find_versions() -> list[Finding]:
     python = f"{platform.python_version()}; veRL's packages for GPUs are built for 3.12"
     findings = [Finding("python", sys.version_info >= (3, 10), python, "use Python 3.10 or newer")]
     for package, tested in TESTED.items():
@@ -48,9 +59,6 @@ def check_versions() -> list[Finding]:
         remedy = "arpo-verl install-osworld" if package == "desktop-env" else f"pip install {package}=={tested}"
         if installed is None:
             findings.append(Finding(package, False, "not installed", remedy))
-        elif package == "verl" and not is_stock_verl():
-            what, _, remedy = ANOTHER_VERL.partition(". ")
-            findings.append(Finding(package, False, f"{installed}: {what}", remedy))
         elif package == "verl":
             findings.append(
                 Finding(package, is_supported_verl(installed), f"{installed} (tested with {tested})", remedy)
@@ -80,6 +88,8 @@ def _check_oldest(package: str, use: str, remedy: str, required: bool) -> Findin
 
 def check_registrations() -> list[Finding]:
     """Whether a fresh interpreter that imports veRL finds our names."""
+    if (other := another_verl()) is not None:
+        return [Finding("plugin", False, f"the package `verl` here is {other}, which loads no plugin", OWN_ENVIRONMENT)]
     env = {**os.environ, "VERL_PLATFORM": os.environ.get("VERL_PLATFORM", "cpu")}
     probe = subprocess.run(
         [sys.executable, "-c", _REGISTRATION_PROBE], capture_output=True, text=True, env=env, timeout=300

@@ -8,6 +8,8 @@ import pytest
 
 pytest.importorskip("desktop_env")
 
+from support.desktop_harness import eventually  # noqa: E402
+
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld.docker_containers import DESKTOP_LABEL, OWNER_LABEL, this_owner  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
@@ -15,7 +17,6 @@ from arpo_verl.errors import DesktopBootError, DesktopLostError  # noqa: E402
 from arpo_verl.tasks import load_tasks  # noqa: E402
 from arpo_verl.tasks.expert import expert_replies  # noqa: E402
 from arpo_verl.types import TypeText, Wait  # noqa: E402
-from support.desktop_harness import eventually  # noqa: E402
 
 pytestmark = pytest.mark.docker
 
