@@ -1,0 +1,39 @@
+"""Results as OSWorld's runners leave them, for its `show_result.py` and what others built on that layout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+
+from arpo_verl.evaluation.results import Result
+
+ACTION_SPACE, OBSERVATION_TYPE = "pyautogui", "screenshot"
+"""What an action becomes and what the policy sees, as OSWorld's runners call it."""
+
+
+def write_osworld_results(root: Path, results: Iterable[Result], model: str) -> None:
+    """Write `root/max_steps_<budget>/run_<run>/<action space>/<observation type>/<model>/<domain>/<task>/result.txt`.
+
+    OSWorld has one run at one budget: each `run_<run>` is what its runners call `result_dir`. A run that infrastructure
+    failed has no file, as one that was never played.
+
+    Raises:
+        OSError: the disk refuses.
+
+    Source: xlang-ai/OSWorld, `show_result.py`: it averages the numbers in `result.txt`, by folder of a domain.
+    """
+    for result in results:
+        run = root / f"max_steps_{result.budget}" / f"run_{result.run}"
+        place = run / ACTION_SPACE / OBSERVATION_TYPE / _name(model) / _name(result.domain or "other")
+        folder = place / _name(result.task_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "result.txt").write_text(f"{result.success}\n", encoding="ascii")
+
+
+def _name(text: str) -> str:
+    """A folder's name from any text; another one for each."""
+    plain = re.sub(r"^\.", "_", re.sub(r"[^\w.-]", "_", text, flags=re.ASCII)[:80])
+    digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return plain if plain == text else f"{plain}-{digest}"

@@ -1,0 +1,38 @@
+"""What an evaluation leaves for people and other programs, beside its episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.evaluation.folder import EvaluationFolder
+from arpo_verl.evaluation.osworld_layout import write_osworld_results
+from arpo_verl.evaluation.tables import to_csv, to_json, to_markdown
+from arpo_verl.files import replacing_directory, write_whole
+from arpo_verl.records.json_files import dump_json
+
+MARKDOWN_FILE, CSV_FILE, JSON_FILE = "results.md", "results.csv", "results.json"
+OSWORLD_FOLDER = "osworld_results"
+
+
+def write_report(folder: Path) -> None:
+    """Write the tables of an evaluation, finished or not, into its folder, each whole or not at all.
+
+    Raises:
+        ConfigError: it is no evaluation's folder.
+        OSError: the disk refuses.
+    """
+    evaluated = EvaluationFolder(folder).read()
+    write_whole(folder / MARKDOWN_FILE, to_markdown(evaluated).encode("utf-8", "backslashreplace"))
+    write_whole(folder / CSV_FILE, to_csv(evaluated).encode("utf-8", "backslashreplace"))
+    write_whole(folder / JSON_FILE, dump_json(to_json(evaluated)) + b"\n")
+    with replacing_directory(folder / OSWORLD_FOLDER) as scratch:
+        write_osworld_results(scratch, evaluated.results, _model(evaluated.settings))
+
+
+def _model(settings: Mapping[str, Any]) -> str:
+    """What the table is of, by its last name."""
+    policy = settings.get("policy")
+    model = policy.get("model") if isinstance(policy, Mapping) else None
+    return str(model or "policy").rstrip("/").rpartition("/")[2] or "policy"

@@ -1,0 +1,145 @@
+"""An evaluation as tables: by domain and overall, within each step budget. Pure."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arpo_verl.evaluation.results import Evaluated, Result
+from arpo_verl.evaluation.statistics import Summary, summarize
+
+OVERALL = "all"
+_NONE = "-"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    budget: int
+    domain: str | None
+    """None for all of them; "" for tasks that no index or folder groups."""
+    summary: Summary
+
+
+def table_of(evaluated: Evaluated) -> tuple[Row, ...]:
+    """For each step budget the domains, in the order of the tasks, and then all."""
+    asked = evaluated.settings.get("runs")
+    runs = asked if isinstance(asked, int) else None
+    budgets = sorted({int(budget) for budget in evaluated.settings["max_steps"]})
+    rows = []
+    for budget in budgets:
+        results = [result for result in evaluated.results if result.budget == budget]
+        # A fault is of a trial, whose budget the smaller ones are read off.
+        scored = {(result.task_id, result.run) for result in results}
+        faults = [one for one in evaluated.faults if one.max_steps >= budget and (one.task_id, one.run) not in scored]
+        faults = list({(one.task_id, one.run): one for one in faults}.values())
+        for domain in (*dict.fromkeys(evaluated.domains.values()), None):
+            task_ids = [task_id for task_id, its in evaluated.domains.items() if domain in (None, its)]
+            rows.append(Row(budget, domain, summarize(task_ids, results, faults, runs)))
+    return tuple(rows)
+
+
+def to_markdown(evaluated: Evaluated) -> str:
+    """The tables, with what was left out of them said below."""
+    rows = table_of(evaluated)
+    parts = []
+    for budget in sorted({row.budget for row in rows}):
+        own = [row for row in rows if row.budget == budget]
+        parts.append(f"At most {budget} steps:\n\n{_markdown_table(own)}{_notes(own[-1].summary)}")
+    return "\n".join(parts)
+
+
+def _markdown_table(rows: Sequence[Row]) -> str:
+    ks = sorted({one.k for row in rows for one in row.summary.pass_at_k})
+    head = ["domain", "tasks", "runs", "success", "95% interval", *(f"pass@{k}" for k in ks)]
+    head += ["steps", "format errors", "faults"]
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *(_cells(row, ks) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cells(row: Row, ks: Sequence[int]) -> list[str]:
+    summary = row.summary
+    low_high = _NONE if summary.interval is None else " to ".join(map(percent, summary.interval))
+    passed = {one.k: one for one in summary.pass_at_k}
+    name = OVERALL if row.domain is None else " ".join(row.domain.replace("|", "/").split()) or "other"
+    success = percent(summary.success)
+    return [
+        name if row.domain is not None else f"**{name}**",
+        str(summary.tasks),
+        str(summary.runs),
+        success if row.domain is not None else f"**{success}**",
+        low_high,
+        *(percent(passed[k].value) if k in passed else _NONE for k in ks),
+        _NONE if summary.steps is None else f"{summary.steps:.1f}",
+        str(summary.format_errors),
+        str(summary.faults),
+    ]
+
+
+def percent(share: float | None) -> str:
+    """A share in [0, 1], to a tenth of a percent."""
+    return _NONE if share is None else f"{100 * share:.1f}%"
+
+
+def _notes(summary: Summary) -> str:
+    notes = []
+    if summary.unscored:
+        notes.append(f"{summary.unscored} tasks have no result and are in no figure.")
+    if summary.missing:
+        failed = f", {summary.faults} of them failed by infrastructure" if summary.faults else ""
+        notes.append(f"{summary.missing} runs are missing{failed}: not scored; a task's figure is over its other runs.")
+    notes += [
+        f"pass@{one.k} is over the {one.tasks} tasks with {one.k} runs."
+        for one in summary.pass_at_k
+        if one.tasks < summary.tasks
+    ]
+    return "".join(f"\n{note}\n" for note in notes)
+
+
+def to_csv(evaluated: Evaluated) -> str:
+    """The tables as one, a line a budget and domain; shares in [0, 1], an empty field where there is no figure."""
+    rows = table_of(evaluated)
+    ks = sorted({one.k for row in rows for one in row.summary.pass_at_k})
+    plain = [field.name for field in dataclasses.fields(Summary) if field.name not in ("interval", "pass_at_k")]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["budget", "domain", *plain, "success_low", "success_high", *(f"pass_at_{k}" for k in ks)])
+    for row in rows:
+        low_high = row.summary.interval or (None, None)
+        passed = {one.k: one.value for one in row.summary.pass_at_k}
+        values = [getattr(row.summary, name) for name in plain]
+        name = OVERALL if row.domain is None else row.domain
+        writer.writerow([row.budget, _plain_cell(name), *values, *low_high, *(passed.get(k) for k in ks)])
+    return text.getvalue()
+
+
+def _plain_cell(text: str) -> str:
+    """Text that no spreadsheet takes for a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+
+
+def to_json(evaluated: Evaluated) -> dict[str, Any]:
+    """All of it: the settings, the tables, and each task's runs. A `domain` of null is all of them."""
+    return {
+        "settings": dict(evaluated.settings),
+        "table": [
+            {"budget": r.budget, "domain": r.domain, **dataclasses.asdict(r.summary)} for r in table_of(evaluated)
+        ],
+        "tasks": [_task(task_id, domain, evaluated) for task_id, domain in evaluated.domains.items()],
+        "faults": [dataclasses.asdict(fault) for fault in evaluated.faults],
+    }
+
+
+def _task(task_id: str, domain: str, evaluated: Evaluated) -> dict[str, Any]:
+    runs = [_run(result) for result in evaluated.results if result.task_id == task_id]
+    return {"task_id": task_id, "domain": domain, "runs": runs}
+
+
+def _run(result: Result) -> Mapping[str, Any]:
+    names = ("run", "budget", "success", "steps", "format_error", "episode_id")
+    return {**{name: getattr(result, name) for name in names}, "stop_reason": result.stop_reason.value}
