@@ -1,6 +1,7 @@
 """The reward r = r_t + w * r_f, from what the agent loop recorded.
 
-r_t is the verdict of the task's own OSWorld evaluator, in [0, 1]; r_f is -1 when the episode ended on a reply that is
+r_t is the verdict of the task's own OSWorld evaluator, in [0, 1], or where `environment.partial_credit` says so, and in
+training alone, the weighed share of its checks that were met; r_f is -1 when the episode ended on a reply that is
 not in the action grammar, else 0. An environment fault is neither: such an episode has no reward at all.
 
 Source: ARPO (arXiv 2505.16282), section on the reward: w = 1. Its published code takes w = 0.5, and also gives r_f = -1
@@ -29,7 +30,8 @@ def compute_score(
 
     Args:
         data_source, solution_str, ground_truth: veRL's; not used, since the desktop was judged, not the text.
-        extra_info: `success` in [0, 1] and `format_error` (0 or 1), as the agent loop `gui_agent` records them.
+        extra_info: `success` in [0, 1] and `format_error` (0 or 1), as the agent loop `gui_agent` records them; and
+            `credit`, what the task's part of the reward is where that is more than the verdict.
         format_weight: w, not negative.
 
     Returns:
@@ -47,4 +49,5 @@ def compute_score(
     if format_weight < 0:
         raise ConfigError(f"reward_kwargs.format_weight must not be negative, got {format_weight!r}")
     success, format_error = float(extra_info["success"]), float(extra_info["format_error"])
-    return {"score": success - format_weight * format_error, "success": success, "format_error": format_error}
+    credit = float(extra_info.get("credit", success))
+    return {"score": credit - format_weight * format_error, "success": success, "format_error": format_error}

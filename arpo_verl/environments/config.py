@@ -139,6 +139,10 @@ class EnvironmentConfig:
     evaluator_runs_policy_code: Annotated[bool, truth()] = False
     """Whether a metric may import what the policy wrote (`check_python_file_by_test_suite`). It still reaches nothing
     outside of its evaluation's sandbox, but it can give itself any score."""
+    partial_credit: Annotated[float, number(lambda x: 0 <= x <= 1, "in [0, 1]")] = 0.0
+    """Weight of the share of its evaluator's checks that a failed episode met, in its training reward: the paper's
+    reward is binary, 0. Evaluators with one check have no share. Success, replay, validation and evaluations stay
+    binary. docs/suites.md has the risk."""
     lease_idle_timeout_s: _PositiveSeconds = 3600.0
     """A desktop whose holder has not used it for so long is taken back: its rollout process died."""
     max_boot_failures: Annotated[int, whole(1)] = 8

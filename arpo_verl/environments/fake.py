@@ -55,7 +55,8 @@ class FakeScript:
     seconds: Mapping[str, float] = field(default_factory=dict)
     """How long a call of a kind takes."""
     success_clicks: int | None = 1
-    """Score 1 once this many clicks lay inside the square that the screenshot shows; None: never."""
+    """Score 1 once this many clicks lay inside the square that the screenshot shows, and a share before; None:
+    never."""
     desktops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Scripts of single desktops, by name, instead of the rest of this one. In a pool `desktop-0.1` is slot 0's first
     desktop and `desktop-0.2` the one that replaces it. A task may bring a script too, as `fake` in its spec: it holds
@@ -134,7 +135,8 @@ class FakeEnvironment(DesktopEnvironment):
         if self._task.spec.get("evaluator", {}).get("func") == "infeasible":
             return Evaluation(float(failed))
         wanted = self._script.success_clicks
-        return Evaluation(float(not failed and wanted is not None and self._hits >= wanted))
+        share = min(1.0, self._hits / wanted) if wanted and not failed else 0.0
+        return Evaluation(float(share == 1.0), share=share)
 
     def close(self) -> None:
         self.closed = True

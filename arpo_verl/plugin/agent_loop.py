@@ -99,9 +99,18 @@ class GuiAgentLoop(AgentLoopBase):
                     task, desktop, engine.generate, self._chat, self._settings.agent, self._limits, writer
                 )
             solution = self._chat.text(episode.sequence.response_ids)
-            score = await score_episode(self._settings.reward_function, episode, solution, row, unclear_losses)
+            score = await score_episode(
+                self._settings.reward_function, episode, solution, row, unclear_losses, await self._credit(episode, row)
+            )
             await writer.finish(episode, score)
         return self._output(episode, engine, score)
+
+    async def _credit(self, episode: Episode, row: Mapping[str, Any]) -> float:
+        """The weight of partial credit: none unless it is certain that veRL trains on the episode."""
+        weight = self._settings.environment.partial_credit
+        if weight == 0 or episode.share is None:
+            return 0.0
+        return weight if await runs_in_training(str(row.get("uid", ""))) else 0.0
 
     def _output(self, episode: Episode, engine: _Engine, score: Score) -> AgentLoopOutput:
         """The trajectory as veRL's row. Every field is set: those left out would be missing in some rows only."""
@@ -211,10 +220,19 @@ def _name(error: BaseException) -> str:
 
 async def runs_in_validation(uid: str) -> bool | None:
     """Whether veRL validates: it does not tell its loops, but queues validation prompts apart. None: not known."""
+    return await _is_queued(uid, "VALIDATION")
+
+
+async def runs_in_training(uid: str) -> bool:
+    """Whether veRL certainly trains on the episode."""
+    return await _is_queued(uid, "TRAINING") is True
+
+
+async def _is_queued(uid: str, partition: str) -> bool | None:
     from arpo_verl.plugin import queue  # not every trainer of veRL's has one
 
     try:
-        return await queue.is_queued(uid, queue.VALIDATION)
+        return await queue.is_queued(uid, getattr(queue, partition))
     except RuntimeError:
-        logger.debug("no TransferQueue to ask whether episode %s validates", uid, exc_info=True)
+        logger.debug("no TransferQueue to ask whether episode %s is of %s", uid, partition, exc_info=True)
         return None

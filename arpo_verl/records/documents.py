@@ -36,6 +36,7 @@ class EpisodeRecord:
             "started_at": episode.started_at,
             "stop_reason": episode.stop_reason.value,
             "success": episode.success,
+            "share": episode.share,
             "format_error": episode.format_error,
             "reward": score.reward,
             "reward_extra_info": dict(score.extra_info),

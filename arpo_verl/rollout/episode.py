@@ -69,7 +69,7 @@ class Episode:
     turns: tuple[Turn, ...]
     stop_reason: StopReason
     success: float
-    """The evaluator's score, in [0, 1]."""
+    """The evaluator's score, in [0, 1]: the verdict, whatever partial credit training gives."""
     generate_s: float
     desktop_s: float
     """All calls together: the task's set-up, the actions and the evaluation."""
@@ -83,6 +83,8 @@ class Episode:
     """From then to the verdict."""
     reset_s: float = 0.0
     evaluate_s: float = 0.0
+    share: float | None = None
+    """Of the evaluator's checks that were met, in [0, 1]; None where it was not asked for."""
 
     @property
     def format_error(self) -> bool:
@@ -155,6 +157,7 @@ async def play(
         turns=tuple(player.turns),
         stop_reason=stop_reason,
         success=evaluation.score,
+        share=evaluation.share,
         generate_s=player.generate_s,
         desktop_s=player.desktop_s,
         image_size=conversation.image_size(Size(*player.images[0].size)),

@@ -27,7 +27,12 @@ class Score:
 
 
 async def score_episode(
-    function: Callable[..., Any], episode: Episode, solution: str, row: Mapping[str, Any], unclear_losses: int = 0
+    function: Callable[..., Any],
+    episode: Episode,
+    solution: str,
+    row: Mapping[str, Any],
+    unclear_losses: int = 0,
+    partial_credit: float = 0.0,
 ) -> Score:
     """Call the reward function as veRL's reward manager would, but here, where no screenshot is processed again.
 
@@ -36,6 +41,7 @@ async def score_episode(
         solution: the text of the whole response.
         row: the dataset row; its `extra_info` goes to the function, with what the episode came to.
         unclear_losses: attempts at it before this one that were lost, perhaps by the policy's doing.
+        partial_credit: weight of the share of checks that were met; 0 wherever nothing is trained.
 
     Raises:
         ConfigError: the function returns neither a number nor a dict with `score`.
@@ -44,7 +50,7 @@ async def score_episode(
         "data_source": row.get("data_source"),
         "solution_str": solution,
         "ground_truth": (row.get("reward_model") or {}).get("ground_truth"),
-        "extra_info": {**(row.get("extra_info") or {}), **_outcome(episode)},
+        "extra_info": {**(row.get("extra_info") or {}), **_outcome(episode, partial_credit)},
     }
     began = time.perf_counter()
     if inspect.iscoroutinefunction(function):
@@ -67,9 +73,10 @@ async def score_episode(
     return Score(float(result["score"]), extra_info, seconds)
 
 
-def _outcome(episode: Episode) -> dict[str, Any]:
+def _outcome(episode: Episode, partial_credit: float) -> dict[str, Any]:
     return {
         "success": episode.success,
+        "credit": max(episode.success, partial_credit * (episode.share or 0.0)),
         "format_error": float(episode.format_error),
         "stop_reason": episode.stop_reason.value,
         "num_steps": len(episode.turns),

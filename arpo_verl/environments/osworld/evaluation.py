@@ -7,14 +7,12 @@ was a fault: `guest_http`, `pages` and `swallowed` note it. docs/faults.md has t
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import resource
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from arpo_verl.environments.osworld import pages
@@ -28,9 +26,10 @@ from arpo_verl.environments.osworld.guest_http import (
 )
 from arpo_verl.environments.osworld.lean_imports import DEFERRED, forget_missing, missing_packages
 from arpo_verl.environments.osworld.noted_metrics import noted_metrics
+from arpo_verl.environments.osworld.share import share_of_checks, valid_score
 from arpo_verl.environments.osworld.swallowed import Swallowed, forget_swallowed, swallowed
 from arpo_verl.errors import DesktopError, DesktopLostError, EvaluatorError
-from arpo_verl.types import Evaluation
+from arpo_verl.types import Evaluation, MetricCall
 
 if TYPE_CHECKING:
     from arpo_verl.environments.osworld.client import Client
@@ -43,11 +42,12 @@ class NothingToJudgeError(Exception):
     """A postconfig step met what the policy removed: the guest, alive, says that it is not there."""
 
 
-def evaluate(client: Client, name: str) -> Evaluation:
+def evaluate(client: Client, name: str, with_share: bool = False) -> Evaluation:
     """The verdict of the task that `client` was given, and what its metrics saw.
 
     Args:
         name: the desktop's, for messages.
+        with_share: also make the checks that the verdict did not wait for.
 
     Raises:
         DesktopLostError: the guest did not answer, whatever the score.
@@ -57,9 +57,14 @@ def evaluate(client: Client, name: str) -> Evaluation:
         forget()
     client.controller.failed_commands.clear()
     client.setup_controller.judging = True
+    share: float | None = None
+    metrics: tuple[MetricCall, ...] = ()
     try:
-        with noted_metrics(client) as metrics:
+        with noted_metrics(client) as noted:
             score = client.evaluate()
+            if with_share:
+                share = share_of_checks(client, valid_score(score), noted.returned)
+        metrics = tuple(noted.calls)
     except NothingToJudgeError:
         score = 0.0
     except Exception as error:
@@ -70,7 +75,7 @@ def evaluate(client: Client, name: str) -> Evaluation:
         client.setup_controller.judging = False
     for fault in faults(client, name):
         raise fault
-    return Evaluation(_valid_score(score), tuple(metrics))
+    return Evaluation(valid_score(score), metrics, share)
 
 
 def faults(client: Client, name: str) -> Iterator[DesktopError]:
@@ -163,9 +168,3 @@ def _fills_its_disk(folder: str) -> bool:
     written = sum(os.lstat(os.path.join(path, name)).st_size for path, _, names in os.walk(folder) for name in names)
     disk = os.statvfs(folder)
     return written >= LARGE_SHARE * disk.f_blocks * disk.f_frsize
-
-
-def _valid_score(score: Any) -> float:
-    if not isinstance(score, Real) or not math.isfinite(score) or not 0 <= float(score) <= 1:
-        raise EvaluatorError(f"a metric must return a number from 0 to 1, got {score!r}")
-    return float(score)

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import reprlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from arpo_verl.types import MetricCall
@@ -16,28 +17,38 @@ _shortener.maxstring = _shortener.maxother = 400
 _shortener.maxlevel, _shortener.maxlist, _shortener.maxdict = 4, 12, 12
 
 
+@dataclass(frozen=True)
+class NotedMetrics:
+    """What the metrics were given and returned, in the order of their calls."""
+
+    calls: list[MetricCall] = field(default_factory=list)
+    """For people to read."""
+    returned: list[Any] = field(default_factory=list)
+
+
 @contextlib.contextmanager
-def noted_metrics(client: Any) -> Iterator[list[MetricCall]]:
+def noted_metrics(client: Any) -> Iterator[NotedMetrics]:
     """Within the block, the metrics of `desktop_env.DesktopEnv` write down what they are given and return.
 
     Its `evaluate` returns one number and drops the rest.
     """
-    calls: list[MetricCall] = []
+    noted = NotedMetrics()
     metric = client.metric
-    client.metric = [_noted(one, calls) for one in metric] if isinstance(metric, list) else _noted(metric, calls)
+    client.metric = [_noted(one, noted) for one in metric] if isinstance(metric, list) else _noted(metric, noted)
     try:
-        yield calls
+        yield noted
     finally:
         client.metric = metric
 
 
-def _noted(metric: Callable[..., Any], calls: list[MetricCall]) -> Callable[..., Any]:
+def _noted(metric: Callable[..., Any], noted: NotedMetrics) -> Callable[..., Any]:
     @functools.wraps(metric)
     def call(result: Any, *expected: Any, **options: Any) -> Any:
         score = metric(result, *expected, **options)
         wanted = {"expected": expected[0]} if expected else {}
         # Only after the call: a metric may be handed what can be read once.
-        calls.append(
+        noted.returned.append(score)
+        noted.calls.append(
             MetricCall(
                 getattr(metric, "__name__", str(metric)), _short(result), _short({**wanted, **options}), _short(score)
             )

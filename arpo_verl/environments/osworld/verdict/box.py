@@ -147,7 +147,7 @@ def _judge(request: Request, channel: socket.socket) -> Any:
     client._set_task_info(dict(request.spec))
     client.setup_controller.reset_cache_dir(client.cache_dir)
     _tell_stages(client, channel)
-    return evaluate(client, request.name)
+    return evaluate(client, request.name, config.partial_credit > 0)
 
 
 def _tell_stages(client: Any, channel: socket.socket) -> None:

@@ -175,6 +175,7 @@ class Judge:
                 "guest_attempts": config.guest_attempts,
                 "guest_retry_s": config.guest_retry_s,
                 "boot_timeout_s": config.boot_timeout_s,
+                "partial_credit": config.partial_credit,
             },
             state={
                 "action_history": client.action_history,

@@ -107,15 +107,16 @@ def encode_verdict(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def decode_verdict(value: Any) -> Evaluation:
-    """A verdict from JSON's values, each of its declared type and the score within its range.
+    """A verdict from JSON's values, each of its declared type, and score and share within their range.
 
     Raises:
         BadMessage: it is none.
     """
     verdict = _decode(Evaluation, value, _MAX_DEPTH)
     assert isinstance(verdict, Evaluation)
-    if not math.isfinite(verdict.score) or not 0 <= verdict.score <= 1:
-        raise BadMessage(f"a score of {verdict.score}")
+    for number in (verdict.score, verdict.share or 0.0):
+        if not math.isfinite(number) or not 0 <= number <= 1:
+            raise BadMessage(f"a score of {number}")
     return verdict
 
 
