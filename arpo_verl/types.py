@@ -139,7 +139,7 @@ class Evaluation:
     score: float
     metrics: tuple[MetricCall, ...] = ()
     share: float | None = None
-    """Mean of all the evaluator's checks, in [0, 1], those included that its verdict did not wait for; None where nobody
+    """Mean of all the evaluator's checks, in [0, 1], also of those that its verdict did not wait for; None where nobody
     asked. Never a verdict: training alone may reward it, see `environment.partial_credit`."""
 
 

@@ -1,4 +1,4 @@
-"""Partial credit through the loop, a real TransferQueue and the sampler: rewarded in training alone, never a success."""
+"""Partial credit through the loop, a real TransferQueue and the sampler: rewarded in training alone, no success."""
 
 import json
 
@@ -20,9 +20,12 @@ def played(empty_queue, policy, tokenizer, tmp_path):
 
     def run(partial_credit, partition, hits=1, replies=None, reward=None):
         if partition is not None:
-            empty_queue.kv_batch_put(keys=[UID], partition_id=partition, tags=[{"is_prompt": True, "status": "running"}])
+            empty_queue.kv_batch_put(
+                keys=[UID], partition_id=partition, tags=[{"is_prompt": True, "status": "running"}]
+            )
         config = OmegaConf.merge(
-            recipe({"trajectory_dir": str(tmp_path)}, reward=reward), {"environment": {"partial_credit": partial_credit}}
+            recipe({"trajectory_dir": str(tmp_path)}, reward=reward),
+            {"environment": {"partial_credit": partial_credit}},
         )
         pool = FakePool(FakeScript(success_clicks=2))
         hit_again = HIT.replace("(20,20)", "(90,50)")  # the square moves
