@@ -60,7 +60,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("task", help="a task file in OSWorld's format, or the id of a shipped task")
+    parser.add_argument("task", help="a task file in OSWorld's format, the id of a shipped task, or NAME:ARGUMENT")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--replies", type=Path, metavar="FILE", help="replies to play; by default they are typed")
     source.add_argument("--expert", action="store_true", help="play the scripted solution of a shipped task")

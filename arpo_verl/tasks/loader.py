@@ -13,6 +13,7 @@ from typing import Any
 from arpo_verl.errors import TaskError
 from arpo_verl.tasks.catalogue import installed_catalogue
 from arpo_verl.tasks.schema import problems_of
+from arpo_verl.tasks.sources import source_tasks, split_source
 from arpo_verl.types import Task
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ class _Found:
     where: str
     path: Path | None = None
     spec: Any = None
+    domain: str = ""
+    """Where no folder says it."""
 
 
 def load_tasks(
@@ -59,6 +62,7 @@ def load_tasks(
             a folder: OSWorld's (`test_all.json` beside `examples/`), or any with task files in it or below it;
             an index such as OSWorld's `test_all.json` or `test_small.json`, `{domain: [ids]}`, beside
             `examples/<domain>/<id>.json`;
+            `NAME:ARGUMENT`, a source of tasks: a package's own, or `cua_gym:FOLDER`; see `tasks/sources.py`;
             a list of one's own there: a JSON list of ids, or a .txt file with one a line, `#` beginning a comment;
             several of these: a list, or a string with commas.
         skip_missing: leave out tasks that an index names and that have no file, instead of raising.
@@ -109,17 +113,21 @@ def _settle_problems(problems: list[TaskProblem], good: int, skip_missing: bool,
 
 def _find_all(path: TaskPath | Iterable[TaskPath]) -> Iterator[_Found | TaskProblem]:
     paths = list(_paths(path))
-    absent = [str(one) for one in paths if not one.exists()]
+    absent = [str(one) for one in paths if isinstance(one, Path) and not one.exists()]
     if absent:
         raise TaskError(
-            f"{', '.join(absent)} must be a task file, a folder of task files or {EMBEDDED!r}, got a path that does "
-            f"not exist (seen from {Path.cwd()})"
+            f"{', '.join(absent)} must be a task file, a folder of task files, NAME:ARGUMENT or {EMBEDDED!r}, got a "
+            f"path that does not exist (seen from {Path.cwd()})"
         )
     for one in paths:
-        yield from _find(one)
+        if isinstance(one, Path):
+            yield from _find(one)
+        else:
+            yield from (_Found(where, spec=spec, domain=domain) for where, spec, domain in source_tasks(*one))
 
 
-def _paths(path: TaskPath | Iterable[TaskPath]) -> Iterator[Path]:
+def _paths(path: TaskPath | Iterable[TaskPath]) -> Iterator[Path | tuple[str, str]]:
+    """Files and folders, and sources by name and argument."""
     if path == "" or not isinstance(path, (str, os.PathLike, Iterable)):
         raise TaskError(f"a task file, a folder of task files or {EMBEDDED!r} must be named, got {path!r}")
     if not isinstance(path, (str, os.PathLike)):
@@ -129,7 +137,7 @@ def _paths(path: TaskPath | Iterable[TaskPath]) -> Iterator[Path]:
         for one in path.split(","):
             yield from _paths(one.strip())
     else:
-        yield EMBEDDED_DIR if path == EMBEDDED else Path(path).expanduser()
+        yield split_source(path) or (EMBEDDED_DIR if path == EMBEDDED else Path(path).expanduser())
 
 
 def _find(path: Path) -> Iterator[_Found | TaskProblem]:
@@ -180,7 +188,7 @@ def _load_one(found: _Found) -> Task | TaskProblem:
     problems = problems_of(spec, installed_catalogue())
     if problems:
         return TaskProblem(found.where, "; ".join(dict.fromkeys(problems)))
-    domain = "" if found.path is None else found.path.parent.name
+    domain = found.domain if found.path is None else found.path.parent.name
     return Task(task_id=spec["id"], instruction=spec["instruction"], spec=spec, domain=domain)
 
 

@@ -1,35 +1,12 @@
 """Task files: what is read, and what is refused before anything starts."""
 
-import copy
-import json
-
 import pytest
+from support.task_files import GOOD, ids, spec, write
 
 from arpo_verl.errors import ConfigError, TaskError
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.types import Task
-
-GOOD = {
-    "id": "touch-file",
-    "instruction": "Make the file a.txt.",
-    "config": [{"type": "launch", "parameters": {"command": ["xterm"]}}],
-    "evaluator": {
-        "func": "exact_match",
-        "result": {"type": "vm_command_line", "command": "cat a.txt", "shell": True},
-        "expected": {"type": "rule", "rules": {"expected": "hello"}},
-    },
-}
-
-
-def spec(**changes):
-    return copy.deepcopy(GOOD) | changes
-
-
-def write(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return path
 
 
 @pytest.fixture
@@ -40,10 +17,6 @@ def osworld(tmp_path):
     write(tmp_path / "test_all.json", {"os": ["one"], "gimp": ["two"]})
     write(tmp_path / "more.json", {"os": ["one", "gone"], "gimp": ["two"]})
     return tmp_path
-
-
-def ids(tasks):
-    return [task.task_id for task in tasks]
 
 
 def test_a_file_gives_its_spec_unchanged(tmp_path):

@@ -1,0 +1,82 @@
+"""Sources of tasks beside files: `NAME:ARGUMENT`, where NAME is an entry point of the group `arpo_verl.tasks`.
+
+A package of one's own brings tasks by naming a function in its metadata:
+
+    [project.entry-points."arpo_verl.tasks"]
+    my_suite = "my_package.tasks:load"
+
+which is called as `load("ARGUMENT")`, the text behind the colon, and gives tasks in OSWorld's format: their JSON as
+mappings, or `Task`s. They are checked as those of files are. Nothing of a package is imported before it is named.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.errors import ArpoError, TaskError
+from arpo_verl.types import Task
+
+GROUP = "arpo_verl.tasks"
+BUILT_IN = {"cua_gym": "arpo_verl.tasks.cua_gym:load"}
+_NAMED = re.compile(r"([A-Za-z][A-Za-z0-9_.\-]*):(.*)", re.DOTALL)
+
+
+def split_source(path: str | os.PathLike[str]) -> tuple[str, str] | None:
+    """Name and argument of a source; None for a path. What exists as a file or folder is a path."""
+    found = _NAMED.fullmatch(path) if isinstance(path, str) else None
+    return None if found is None or Path(path).exists() else (found[1], found[2])
+
+
+def source_tasks(name: str, argument: str) -> Iterator[tuple[str, Any, str]]:
+    """What the source gives: where each came from, for messages, its JSON, not checked yet, and its domain.
+
+    Raises:
+        TaskError: there is no such source, it cannot be loaded, or it fails.
+    """
+    where = f"{name}:{argument}"
+    try:
+        given = _load(name)(argument)
+        if isinstance(given, (str, bytes, Mapping)) or not hasattr(given, "__iter__"):
+            raise TaskError(f"the source {where} must give an iterable of tasks, got {type(given).__name__}")
+        for number, one in enumerate(given):
+            if isinstance(one, Task):
+                yield f"{where}[{number}]", _spec_of(one), one.domain
+            else:
+                yield f"{where}[{number}]", one, name
+    except ArpoError:
+        raise
+    except Exception as error:  # code of somebody else's
+        raise TaskError(f"the source {where} failed: {type(error).__name__}: {error}") from error
+
+
+def _spec_of(task: Task) -> Any:
+    """A task's JSON with the task's own id and instruction, which the rest of the way reads there."""
+    return {**task.spec, "id": task.task_id, "instruction": task.instruction}
+
+
+def _load(name: str) -> Callable[[str], Any]:
+    installed = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if name in BUILT_IN:
+        entry = EntryPoint(name, BUILT_IN[name], GROUP)
+    elif name in installed:
+        entry = installed[name]
+    else:
+        known = ", ".join(sorted({*BUILT_IN, *installed}))
+        raise TaskError(
+            f"{name!r} must be a source of tasks, one of {known}, in `NAME:ARGUMENT`; install the package that brings "
+            f"it (an entry point of the group {GROUP!r}), or name a path that exists"
+        )
+    try:
+        function: Any = entry.load()
+    except Exception as error:  # code of somebody else's
+        raise TaskError(
+            f"the source {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    if not callable(function):
+        raise TaskError(f"the source {name!r} ({entry.value}) must be callable, got {type(function).__name__}")
+    return function  # type: ignore[no-any-return]
