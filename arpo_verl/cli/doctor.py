@@ -29,7 +29,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     sizes.add_argument("--node-gb", type=float, help="host memory of a node that trains; this machine's if it has GPUs")
     sizes.add_argument("--gpu-gb", type=float, help="memory of one GPU; this machine's, or 80")
     tasks = parser.add_argument_group("tasks instead of the machine")
-    tasks.add_argument("--task-dir", metavar="DIR", help="a folder of task files, or an index such as test_all.json")
+    tasks.add_argument("--task-dir", metavar="DIR", help="a folder of task files, an index, or NAME:ARGUMENT")
     form = tasks.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
     form.add_argument("--markdown", action="store_true", help="print tables")

@@ -22,7 +22,7 @@ from arpo_verl.errors import ArpoError, TaskError
 from arpo_verl.types import Task
 
 GROUP = "arpo_verl.tasks"
-BUILT_IN = {"cua_gym": "arpo_verl.tasks.cua_gym:load"}
+BUILT_IN: dict[str, str] = {}
 _NAMED = re.compile(r"([A-Za-z][A-Za-z0-9_.\-]*):(.*)", re.DOTALL)
 
 

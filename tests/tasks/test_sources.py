@@ -104,7 +104,7 @@ def test_a_path_that_exists_is_a_path_whatever_it_is_called(tmp_path, monkeypatc
     [
         (
             "nobody:x",
-            "'nobody' must be a source of tasks, one of absent, broken, cua_gym, .*two, .*install the package",
+            "'nobody' must be a source of tasks, one of absent, broken, .*two, .*install the package",
         ),
         ("absent:", r"'absent' \(my_suite.nowhere:load\) cannot be loaded: ModuleNotFoundError"),
         ("broken:", r"'broken' .*cannot be loaded: RuntimeError: this package is broken"),
