@@ -37,8 +37,9 @@ class Summary:
     """Tasks without one: no part of any figure here."""
     runs: int
     """With a result."""
-    missing: int
-    """Runs that were asked for and have no result, those that infrastructure failed among them."""
+    fewest_runs: int
+    """With a result, of a task that has one."""
+    most_runs: int
     faults: int
     """Runs that infrastructure failed: never scored."""
     success: float | None
@@ -52,14 +53,11 @@ class Summary:
     """Runs that a malformed reply ended."""
 
 
-def summarize(
-    task_ids: Iterable[str], results: Iterable[Result], faults: Iterable[Fault] = (), runs: int | None = None
-) -> Summary:
+def summarize(task_ids: Iterable[str], results: Iterable[Result], faults: Iterable[Fault] = ()) -> Summary:
     """Count the results of one step budget.
 
     Args:
         task_ids: the tasks asked about; results and faults of others are passed over.
-        runs: how many of each task were asked for; None where that is not fixed: nothing is missing then.
     """
     wanted = set(task_ids)
     counted = [result for result in results if result.task_id in wanted]
@@ -68,7 +66,8 @@ def summarize(
         tasks=len(scores),
         unscored=len(wanted) - len(scores),
         runs=len(counted),
-        missing=0 if runs is None else max(0, runs * len(wanted) - len(counted)),
+        fewest_runs=min(map(len, scores.values()), default=0),
+        most_runs=max(map(len, scores.values()), default=0),
         faults=sum(fault.task_id in wanted for fault in faults),
         success=fmean(map(fmean, scores.values())) if scores else None,
         interval=success_interval(list(scores.values())),

@@ -28,8 +28,6 @@ class Row:
 
 def table_of(evaluated: Evaluated) -> tuple[Row, ...]:
     """For each step budget the domains, in the order of the tasks, and then all."""
-    asked = evaluated.settings.get("runs")
-    runs = asked if isinstance(asked, int) else None
     budgets = sorted({int(budget) for budget in evaluated.settings["max_steps"]})
     rows = []
     for budget in budgets:
@@ -40,7 +38,7 @@ def table_of(evaluated: Evaluated) -> tuple[Row, ...]:
         faults = list({(one.task_id, one.run): one for one in faults}.values())
         for domain in (*dict.fromkeys(evaluated.domains.values()), None):
             task_ids = [task_id for task_id, its in evaluated.domains.items() if domain in (None, its)]
-            rows.append(Row(budget, domain, summarize(task_ids, results, faults, runs)))
+            rows.append(Row(budget, domain, summarize(task_ids, results, faults)))
     return tuple(rows)
 
 
@@ -90,9 +88,11 @@ def _notes(summary: Summary) -> str:
     notes = []
     if summary.unscored:
         notes.append(f"{summary.unscored} tasks have no result and are in no figure.")
-    if summary.missing:
-        failed = f", {summary.faults} of them failed by infrastructure" if summary.faults else ""
-        notes.append(f"{summary.missing} runs are missing{failed}: not scored; a task's figure is over its other runs.")
+    if summary.faults:
+        notes.append(f"Infrastructure failed {summary.faults} runs: they are not scored.")
+    if summary.fewest_runs < summary.most_runs:
+        runs = f"{summary.fewest_runs} to {summary.most_runs} runs"
+        notes.append(f"Tasks have {runs}: a task's figure is over its own, and each task counts the same.")
     notes += [
         f"pass@{one.k} is over the {one.tasks} tasks with {one.k} runs."
         for one in summary.pass_at_k

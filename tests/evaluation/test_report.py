@@ -12,7 +12,7 @@ from arpo_verl.evaluation.results import Evaluated, Fault, Result
 from arpo_verl.evaluation.tables import table_of, to_csv, to_json, to_markdown
 from arpo_verl.types import StopReason
 
-SETTINGS = {"max_steps": [5, 15], "runs": 2, "policy": {"model": "org/model"}}
+SETTINGS = {"max_steps": [5, 15], "policy": {"model": "org/model"}}
 
 
 def result(task_id, run, budget, success, domain="os", **values):
@@ -53,7 +53,8 @@ def test_markdown_says_what_is_left_out():
     assert "| os | 1 | 2 | 50.0% | - | 100.0% | 4.0 | 0 | 0 |" in text
     assert "| **all** | 2 | 3 | **50.0%** |" in text
     assert "1 tasks have no result and are in no figure." in text
-    assert "3 runs are missing, 1 of them failed by infrastructure" in text
+    assert "Infrastructure failed 1 runs: they are not scored." in text
+    assert "Tasks have 1 to 2 runs: a task's figure is over its own" in text
     assert "pass@2 is over the 1 tasks with 2 runs." in text
 
 

@@ -31,9 +31,9 @@ def test_success_is_the_mean_over_tasks_however_many_runs_each_has():
 def test_faults_and_missing_runs_are_told_and_never_scored():
     results = [result("a", 0, 1.0), result("a", 1, 1.0), result("b", 1, 0.0), result("z", 0, 0.0)]
     faults = [Fault("b", 0, 15, "DesktopLostError", "gone"), Fault("z", 1, 15, "DesktopLostError", "gone")]
-    summary = summarize(["a", "b", "c"], results, faults, runs=2)
+    summary = summarize(["a", "b", "c"], results, faults)
     assert (summary.success, summary.tasks, summary.unscored) == (0.5, 2, 1)
-    assert (summary.runs, summary.missing, summary.faults) == (3, 3, 1)
+    assert (summary.runs, summary.fewest_runs, summary.most_runs, summary.faults) == (3, 1, 2, 1)
 
 
 def test_steps_and_format_errors_are_of_runs():
@@ -43,9 +43,9 @@ def test_steps_and_format_errors_are_of_runs():
 
 
 def test_nothing_scored_is_no_figure():
-    summary = summarize(["a"], [], runs=4)
+    summary = summarize(["a"], [])
     assert (summary.success, summary.interval, summary.steps, summary.pass_at_k) == (None, None, None, ())
-    assert (summary.unscored, summary.missing) == (1, 4)
+    assert (summary.unscored, summary.runs, summary.most_runs) == (1, 0, 0)
 
 
 def test_one_task_has_no_interval():
