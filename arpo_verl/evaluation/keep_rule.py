@@ -1,0 +1,74 @@
+"""Which tasks a training list keeps, as one writes it: `1 <= successes <= 15`. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from arpo_verl.errors import ConfigError
+
+_NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
+_OPERATOR = "<=|>=|<|>|="
+_RULE = re.compile(
+    rf"\s*(?:({_NUMBER})\s*({_OPERATOR})\s*)?(successes|rate)\s*(?:({_OPERATOR})\s*({_NUMBER})\s*)?", re.ASCII
+)
+_MIRRORED = {"<=": ">=", ">=": "<=", "<": ">", ">": "<", "=": "="}
+_FORM = "a range of successes or of their rate, such as '1 <= successes <= 15', 'successes >= 1' or '0.1 <= rate < 0.9'"
+
+
+@dataclass(frozen=True)
+class KeepRule:
+    """Keeps a task of which from `low` to `high` of `runs` runs succeed."""
+
+    low: int
+    high: int
+    runs: int
+
+    @classmethod
+    def parse(cls, text: str, runs: int) -> KeepRule:
+        """Read `[NUMBER OPERATOR] successes|rate [OPERATOR NUMBER]`; the operators are <=, <, >=, > and =.
+
+        Args:
+            runs: of each task; a `rate` is successes / runs.
+
+        Raises:
+            ConfigError: it is of another form, or keeps either every task or none.
+        """
+        match = _RULE.fullmatch(text)
+        if match is None or not (match[2] or match[4]):
+            raise ConfigError(f"--keep must be {_FORM}, got {text!r}")
+        left, left_operator, name, right_operator, right = match.groups()
+        scale = runs if name == "rate" else 1
+        low, high = 0, runs
+        for operator, number in ((_MIRRORED.get(left_operator or ""), left), (right_operator, right)):
+            if operator is not None:
+                # As fractions: 0.1 of 10 runs is one.
+                least, most = _whole_bounds(operator, Fraction(number) * scale)
+                low, high = max(low, least), min(high, runs if most is None else most)
+        if low > high:
+            raise ConfigError(
+                f"--keep must keep a number of successes from 0 to --runs={runs}, got {text!r}: none does"
+            )
+        if (low, high) == (0, runs):
+            raise ConfigError(f"--keep must leave out a number of successes, got {text!r}: it keeps 0 to {runs}, all")
+        return cls(low, high, runs)
+
+    def verdict(self, solved: int, played: int) -> bool | None:
+        """Whether the task is kept, where `solved` of the `played` runs settle it whatever the others do; else None."""
+        left = self.runs - played
+        if self.low <= solved and solved + left <= self.high:
+            return True
+        if solved > self.high or solved + left < self.low:
+            return False
+        return None
+
+
+def _whole_bounds(operator: str, number: Fraction) -> tuple[int, int | None]:
+    """Least and most whole number (None: any) that stand before `operator` and `number`."""
+    if operator == "=":
+        return math.ceil(number), math.floor(number)
+    if operator in ("<=", "<"):
+        return 0, math.floor(number) if operator == "<=" else math.ceil(number) - 1
+    return (math.ceil(number) if operator == ">=" else math.floor(number) + 1), None

@@ -1,0 +1,91 @@
+"""What is known of tasks' success rates, from each one's runs and from how those of the others lie. Pure."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+from arpo_verl.evaluation.keep_rule import KeepRule
+
+_SIDES = tuple(0.03125 * 2.0**power for power in range(8))
+_GRID = tuple((a, b) for a in _SIDES for b in _SIDES)
+"""Of a beta distribution: from nearly all tasks never or always solved, 1/32, to all of them alike, 4."""
+
+Counts = tuple[int, int]
+"""Runs that solved the task, and runs."""
+
+
+class TaskRates:
+    """Tasks' rates are draws from one beta distribution, of which all that is known is what the runs say: any on a grid
+    is as likely before them. Told run by run; in any order it comes to the same.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counts] = {}
+        self._log_likelihood = [0.0] * len(_GRID)
+        self._weights: list[float] | None = None
+
+    def tell(self, task_id: str, solved: bool) -> None:
+        """One more run of a task."""
+        before = self.counts(task_id)
+        after = self._counts[task_id] = before[0] + solved, before[1] + 1
+        change = zip(_log_likelihood(*after), _log_likelihood(*before), strict=True)
+        self._log_likelihood = [x + new - old for x, (new, old) in zip(self._log_likelihood, change, strict=True)]
+        self._weights = None
+
+    def counts(self, task_id: str) -> Counts:
+        return self._counts.get(task_id, (0, 0))
+
+    def chance_kept(self, task_id: str, rule: KeepRule) -> float:
+        """The probability that all runs will have the task kept, given those up to now: 0 or 1 where that is settled.
+
+        Source: predictive probability, as in Lee and Liu, Clinical Trials 5 (2008).
+        """
+        solved, played = self.counts(task_id)
+        verdict = rule.verdict(solved, played)
+        return self._mean(_chances_kept(solved, played, rule)) if verdict is None else float(verdict)
+
+    def mean_power(self, task_id: str, power: int, *, failing: bool = False) -> float:
+        """The expected probability that `power` runs all solve the task, or that all fail."""
+        return self._mean(_mean_powers(*self.counts(task_id), power, failing))
+
+    def _mean(self, values: tuple[float, ...]) -> float:
+        if self._weights is None:
+            most = max(self._log_likelihood)
+            shares = [math.exp(x - most) for x in self._log_likelihood]
+            self._weights = [share / sum(shares) for share in shares]
+        return min(1.0, sum(map(float.__mul__, self._weights, values)))
+
+
+def _log_beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+@cache
+def _log_likelihood(solved: int, played: int) -> tuple[float, ...]:
+    """Of a task's runs, for each distribution of the grid; but for what is the same for all."""
+    return tuple(_log_beta(a + solved, b + played - solved) - _log_beta(a, b) for a, b in _GRID)
+
+
+@cache
+def _chances_kept(solved: int, played: int, rule: KeepRule) -> tuple[float, ...]:
+    """The beta-binomial's probability that the runs that are left bring the successes from `low` to `high`."""
+    left = rule.runs - played
+    wanted = range(max(0, rule.low - solved), min(left, rule.high - solved) + 1)
+    chances = []
+    for a, b in _GRID:
+        own = a + solved, b + played - solved
+        logs = (_log_beta(own[0] + k, own[1] + left - k) - _log_beta(*own) for k in wanted)
+        chances.append(sum(math.comb(left, k) * math.exp(log) for k, log in zip(wanted, logs, strict=True)))
+    return tuple(chances)
+
+
+@cache
+def _mean_powers(solved: int, played: int, power: int, failing: bool) -> tuple[float, ...]:
+    more = (0, power) if failing else (power, 0)
+    return tuple(
+        math.exp(
+            _log_beta(a + solved + more[0], b + played - solved + more[1]) - _log_beta(a + solved, b + played - solved)
+        )
+        for a, b in _GRID
+    )
