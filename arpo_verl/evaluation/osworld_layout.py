@@ -26,13 +26,13 @@ def write_osworld_results(root: Path, results: Iterable[Result], model: str) -> 
     """
     for result in results:
         run = root / f"max_steps_{result.budget}" / f"run_{result.run}"
-        place = run / ACTION_SPACE / OBSERVATION_TYPE / _name(model) / _name(result.domain or "other")
-        folder = place / _name(result.task_id)
+        place = run / ACTION_SPACE / OBSERVATION_TYPE / folder_name(model) / folder_name(result.domain or "other")
+        folder = place / folder_name(result.task_id)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "result.txt").write_text(f"{result.success}\n", encoding="ascii")
 
 
-def _name(text: str) -> str:
+def folder_name(text: str) -> str:
     """A folder's name from any text; another one for each."""
     plain = re.sub(r"^\.", "_", re.sub(r"[^\w.-]", "_", text, flags=re.ASCII)[:80])
     digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -11,8 +11,9 @@ from arpo_verl.evaluation.osworld_layout import write_osworld_results
 from arpo_verl.evaluation.tables import to_csv, to_json, to_markdown
 from arpo_verl.files import replacing_directory, write_whole
 from arpo_verl.records.json_files import dump_json
+from arpo_verl.records.layout import RESULTS_FILE
 
-MARKDOWN_FILE, CSV_FILE, JSON_FILE = "results.md", "results.csv", "results.json"
+MARKDOWN_FILE, CSV_FILE = "results.md", "results.csv"
 OSWORLD_FOLDER = "osworld_results"
 
 
@@ -26,7 +27,7 @@ def write_report(folder: Path) -> None:
     evaluated = EvaluationFolder(folder).read()
     write_whole(folder / MARKDOWN_FILE, to_markdown(evaluated).encode("utf-8", "backslashreplace"))
     write_whole(folder / CSV_FILE, to_csv(evaluated).encode("utf-8", "backslashreplace"))
-    write_whole(folder / JSON_FILE, dump_json(to_json(evaluated)) + b"\n")
+    write_whole(folder / RESULTS_FILE, dump_json(to_json(evaluated)) + b"\n")
     with replacing_directory(folder / OSWORLD_FOLDER) as scratch:
         write_osworld_results(scratch, evaluated.results, _model(evaluated.settings))
 

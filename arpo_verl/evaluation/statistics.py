@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
@@ -147,13 +146,13 @@ def pass_at_k(runs: int, solved: int, k: int) -> float:
 
 
 def passes(scores: Sequence[Sequence[float]]) -> tuple[PassAtK, ...]:
-    """pass@2, pass@4 and so on, up to the number of runs that most tasks have, and that one itself."""
+    """pass@2, pass@4, pass@8 and so on, as long as half of the tasks have that many runs."""
     counts = [(len(runs), sum(score >= SOLVED for score in runs)) for runs in scores]
-    most = max(Counter(runs for runs, _ in counts).items(), key=lambda one: (one[1], one[0]), default=(1, 0))[0]
+    most = max((runs for runs, _ in counts), default=0)
     found = []
-    for k in sorted({2**power for power in range(1, most.bit_length())} | {most}):
+    for k in (2**power for power in range(1, most.bit_length())):
         values = [pass_at_k(runs, solved, k) for runs, solved in counts if runs >= k]
-        if k > 1:
+        if 2 * len(values) >= len(counts):
             found.append(PassAtK(k, fmean(values), len(values)))
     return tuple(found)
 

@@ -48,7 +48,8 @@ def to_markdown(evaluated: Evaluated) -> str:
     parts = []
     for budget in sorted({row.budget for row in rows}):
         own = [row for row in rows if row.budget == budget]
-        parts.append(f"At most {budget} steps:\n\n{_markdown_table(own)}{_notes(own[-1].summary)}")
+        notes = [*_notes(own[-1].summary), *_unfair(evaluated, budget)]
+        parts.append("\n".join([f"At most {budget} steps:\n", _markdown_table(own), *(f"{note}\n" for note in notes)]))
     return "\n".join(parts)
 
 
@@ -84,7 +85,7 @@ def percent(share: float | None) -> str:
     return _NONE if share is None else f"{100 * share:.1f}%"
 
 
-def _notes(summary: Summary) -> str:
+def _notes(summary: Summary) -> list[str]:
     notes = []
     if summary.unscored:
         notes.append(f"{summary.unscored} tasks have no result and are in no figure.")
@@ -98,7 +99,16 @@ def _notes(summary: Summary) -> str:
         for one in summary.pass_at_k
         if one.tasks < summary.tasks
     ]
-    return "".join(f"\n{note}\n" for note in notes)
+    return notes
+
+
+def _unfair(evaluated: Evaluated, budget: int) -> list[str]:
+    """What to say of a budget that longer episodes do not tell and that is not played apart yet."""
+    scored = {(result.task_id, result.run) for result in evaluated.results if result.budget == budget}
+    longer = {(result.task_id, result.run) for result in evaluated.results if result.budget > budget} - scored
+    if not longer:
+        return []
+    return [f"{len(longer)} longer runs are not scored here yet: until they are, those that ended early count alone."]
 
 
 def to_csv(evaluated: Evaluated) -> str:

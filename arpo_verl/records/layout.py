@@ -19,6 +19,8 @@ EVALUATION_FILE = "evaluation.json"
 """What an evaluation was made with, in its folder; see `evaluation.folder`."""
 FAULTS_FILE = "faults.jsonl"
 """Trials of an evaluation that infrastructure failed."""
+RESULTS_FILE = "results.json"
+"""What an evaluation came to, with its tables."""
 
 EPISODE_FILE = "episode.json"
 TOKENS_FILE = "tokens.json"

@@ -18,6 +18,7 @@ from arpo_verl.records.live import REPLY_CHARACTERS, RunningEpisode
 from arpo_verl.records.run import Run, Snapshot
 from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.versions import __version__
+from arpo_verl.viewer.evaluation import has_evaluation
 
 COLUMNS = (
     "id",
@@ -52,6 +53,7 @@ def run_document(run: Run, snapshot: Snapshot, *, live: bool) -> dict[str, Any]:
         "broken": [{"id": id, "reason": snapshot.broken[id]} for id in sorted(snapshot.broken)[:BROKEN_SHOWN]],
         "steps": sorted({episode.step for episode in snapshot.episodes}),
         "tasks": [{"task_id": task_id, "instruction": tasks[task_id]} for task_id in sorted(tasks)],
+        "evaluation": has_evaluation(run),
         "stop_reasons": sorted({episode.stop_reason for episode in snapshot.episodes}),
         "version": __version__,
     }

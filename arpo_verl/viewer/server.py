@@ -23,6 +23,7 @@ from arpo_verl.viewer.documents import (
     metrics_document,
     run_document,
 )
+from arpo_verl.viewer.evaluation import evaluation_document
 from arpo_verl.viewer.page import ASSETS, index_page
 
 _GZIP_FROM_BYTES = 2000
@@ -83,6 +84,10 @@ def _add_documents(app: FastAPI, run: Run) -> None:
     @app.get("/api/metrics")
     def get_metrics(request: Request) -> Response:
         return _json(request, metrics_document(run))
+
+    @app.get("/api/evaluation")
+    def get_evaluation(request: Request) -> Response:
+        return _json(request, evaluation_document(run))
 
     @app.get("/api/live")
     def get_live(request: Request) -> Response:

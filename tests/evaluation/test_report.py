@@ -58,6 +58,13 @@ def test_markdown_says_what_is_left_out():
     assert "pass@2 is over the 1 tasks with 2 runs." in text
 
 
+def test_a_budget_that_is_not_played_apart_yet_is_no_fair_one():
+    early = Evaluated(RESULTS[1:], (), SETTINGS, {"a": "os", "b": "chrome"})
+    text = to_markdown(early)
+    assert text.count("1 longer runs are not scored here yet") == 1
+    assert "not scored here yet" not in to_markdown(EVALUATED)
+
+
 def test_csv_and_json_have_the_same_figures():
     lines = list(csv.DictReader(io.StringIO(to_csv(EVALUATED))))
     table = to_json(EVALUATED)["table"]

@@ -111,7 +111,8 @@ def test_pass_at_k_is_over_the_tasks_that_have_k_runs():
     found = passes([[1.0, 0.0, 0.0, 0.0], [0.0] * 4, [1.0, 0.0]])
     assert [(one.k, one.tasks) for one in found] == [(2, 3), (4, 2)]
     assert [one.value for one in found] == pytest.approx([(0.5 + 0 + 1) / 3, 0.5])
-    assert passes([[1.0], [0.0]]) == ()
+    assert passes([[1.0], [0.0]]) == passes([]) == ()
+    assert [one.k for one in passes([[1.0] * 16, [0.0] * 4, [0.0] * 7])] == [2, 4]  # 8 and 16 are one task's alone
 
 
 def test_a_part_of_the_score_solves_nothing():

@@ -1,6 +1,7 @@
 """The page in a real Chromium, from the real server and from an export opened from disk."""
 
 import io
+import json
 import re
 import shutil
 import socket
@@ -9,12 +10,14 @@ import threading
 import pytest
 from PIL import Image
 from support.browser_run import HOSTILE_TASK, MARKUP, NUM_STEPS, make_run, play
+from support.viewer_run import ViewerRun
 
 playwright = pytest.importorskip("playwright.sync_api", reason='pip install "arpo-verl[dev]" brings playwright')
 CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
     pytest.skip("the page is tested in Debian's chromium: make osworld-packages installs it", allow_module_level=True)
 
+from arpo_verl.evaluation.report import write_report  # noqa: E402
 from arpo_verl.records.run import open_run  # noqa: E402
 from arpo_verl.viewer.export import export_run  # noqa: E402
 from arpo_verl.viewer.server import build_server  # noqa: E402
@@ -477,3 +480,44 @@ def test_broken_record_is_shown_as_far_as_it_goes(server, made, page):
     see(page, ".stepper", "step 2 of")
     page.goto(f"{server}#/metrics")
     see(page, "h1", "Metrics")
+
+
+# --- An evaluation -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def evaluation(tmp_path_factory):
+    """The address of the export of an evaluation: three tasks, two budgets, a run that a fault left out."""
+    written = ViewerRun(tmp_path_factory.mktemp("evaluation") / "warm-start")
+    tasks = [{"task_id": name, "domain": domain} for name, domain in (("a", "os"), ("b", "os"), ("c", MARKUP))]
+    settings = {"max_steps": [1, 15], "policy": {"model": "m"}}
+    (written.path / "evaluation.json").write_text(json.dumps({"settings": settings, "tasks": tasks}))
+    for task in tasks:
+        for run in range(4):
+            success = float(run < {"a": 3, "b": 0}.get(task["task_id"], 1))
+            if (task["task_id"], run) != ("b", 3):
+                written.episode(0, task["task_id"], uid="0" * 12 + "-15", session=run, success=success, screenshots=1)
+    write_report(written.path)
+    run = open_run(written.path)
+    return export_run(run, run.snapshot(), tmp_path_factory.mktemp("exported"), progress=False).index.as_uri()
+
+
+def test_an_evaluation_has_its_table_and_each_run_opens_its_episode(evaluation, page):
+    page.goto(evaluation)
+    page.get_by_role("link", name="Evaluation").click()
+    see(page, ".evaluation .overall", "33.3%")
+    assert page.locator(".evaluation tbody tr").count() == 3
+    assert page.locator(".heat tbody tr").count() == 3
+    page.get_by_label("Order of tasks").select_option("hard")
+    see(page, ".heat tbody tr", "b")
+    page.get_by_label("Steps at most").select_option("1")
+    assert page.url.endswith("#/evaluation?order=hard&budget=1")
+    page.get_by_role("link", name="a, run 3: score 0.00, finished").click()
+    see(page, "h1", "a")
+    assert "#/episode/" in page.url
+
+
+def test_a_run_that_is_no_evaluation_has_no_such_page(server, page):
+    page.goto(server)
+    see(page, "nav", "Metrics")
+    assert page.get_by_role("link", name="Evaluation").count() == 0

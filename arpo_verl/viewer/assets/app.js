@@ -12,12 +12,14 @@
     heatmap: viewer.HeatmapPage,
     metrics: viewer.MetricsPage,
     live: viewer.LivePage,
+    evaluation: viewer.EvaluationPage,
   };
   const TABS = [
     ["episodes", "Episodes"],
     ["heatmap", "Tasks × steps"],
     ["metrics", "Metrics"],
     ["live", "Live"],
+    ["evaluation", "Evaluation"],
   ];
   const TITLES = { ...Object.fromEntries(TABS), episode: "Episode", compare: "Compare" };
 
@@ -174,7 +176,8 @@
   }
 
   function Header({ run, rows, page, help }) {
-    const tabs = TABS.filter(([name]) => name !== "live" || !viewer.source.exported);
+    const missing = { live: viewer.source.exported, evaluation: !run?.evaluation };
+    const tabs = TABS.filter(([name]) => !missing[name]);
     const current = page === "episode" || page === "compare" ? "episodes" : page;
     return html`<header>
       <p class="run"><bdi>${run?.name || "ARPO run"}</bdi>${run?.live && html` <span class="badge good">live</span>`}

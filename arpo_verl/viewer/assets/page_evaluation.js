@@ -1,0 +1,109 @@
+"use strict";
+/* An evaluation: its table within a step budget, and every task's runs, each of which opens its episode. */
+{
+  const { html, known, number, percent, plural, useDocument, Heading, Link, Message, Waiting, episodeRoute } = viewer.ui;
+  const { useMemo } = preactHooks;
+
+  const SHADES = 10;
+  const BY = {
+    given: () => 0,
+    hard: (a, b) => a.mean - b.mean,
+    easy: (a, b) => b.mean - a.mean,
+  };
+  const ORDERS = [
+    ["given", "as the task files"],
+    ["hard", "hardest first"],
+    ["easy", "easiest first"],
+  ];
+
+  const share = (value) => (known(value) ? `${(100 * value).toFixed(1)}%` : "–");
+  const distinct = (values) => [...new Set(values)].sort((a, b) => a - b);
+
+  function EvaluationPage({ query }) {
+    const { data, error } = useDocument("api/evaluation");
+    const budgets = distinct((data?.table || []).map((row) => row.budget));
+    const budget = budgets.includes(Number(query.budget)) ? Number(query.budget) : budgets.at(-1);
+    const order = BY[query.order] ? query.order : "given";
+    const set = (change) => viewer.route.go({ page: "evaluation", query: { ...query, ...change } }, { replace: true });
+    if (!data) return html`<${Waiting} error=${error} what="the evaluation" />`;
+    if (!data.table.length) return html`<${Message}>This run has no evaluation's results.<//>`;
+    return html`
+      <${Heading} focusKey="evaluation">Evaluation<//>
+      <form class="filters" onSubmit=${(event) => event.preventDefault()}>
+        <label>Steps at most<select value=${budget} onChange=${(event) => set({ budget: event.target.value })}>
+          ${budgets.map((one) => html`<option value=${one}>${one}</option>`)}
+        </select></label>
+        <label>Order of tasks<select value=${order} onChange=${(event) => set({ order: event.target.value })}>
+          ${ORDERS.map(([name, title]) => html`<option value=${name}>${title}</option>`)}
+        </select></label>
+      </form>
+      <${Domains} rows=${data.table.filter((row) => row.budget === budget)} />
+      <${Tasks} tasks=${data.tasks} budget=${budget} order=${order} />
+    `;
+  }
+
+  function Domains({ rows }) {
+    const ks = distinct(rows.flatMap((row) => row.pass_at_k.map((one) => one.k)));
+    const heads = ["tasks", "runs", "success", "95% interval", ...ks.map((k) => `pass@${k}`)];
+    return html`<div class="table-scroll"><table class="evaluation">
+      <caption class="hidden">Success by domain</caption>
+      <thead><tr>
+        <th scope="col">domain</th>
+        ${[...heads, "steps", "format errors", "faults"].map((head) => html`<th scope="col" class="numeric">${head}</th>`)}
+      </tr></thead>
+      <tbody>${rows.map((row) => {
+        const cells = [row.tasks, row.runs, share(row.success), row.interval ? row.interval.map(share).join(" to ") : "–"];
+        cells.push(...ks.map((k) => share(row.pass_at_k.find((one) => one.k === k)?.value)));
+        cells.push(number(row.steps, 1), row.format_errors, row.faults);
+        return html`<tr class=${row.domain === null ? "overall" : ""}>
+          <th scope="row"><bdi>${row.domain === null ? "all" : row.domain || "other"}</bdi></th>
+          ${cells.map((cell) => html`<td class="numeric">${cell}</td>`)}
+        </tr>`;
+      })}</tbody>
+    </table></div>`;
+  }
+
+  function Tasks({ tasks, budget, order }) {
+    const rows = useMemo(() => rowsOf(tasks, budget, order), [tasks, budget, order]);
+    const columns = distinct(rows.flatMap((row) => [...row.runs.keys()]));
+    return html`
+      <h2>Tasks</h2>
+      <p class="counts">${plural(rows.length, "task")}. A cell is a run, with its score in percent, and opens its episode.</p>
+      <div class="table-scroll heat-scroll"><table class="heat">
+        <caption class="hidden">Score by task and run</caption>
+        <thead><tr>
+          <th scope="col">Task</th>
+          ${columns.map((run) => html`<th scope="col">${run}</th>`)}
+          <th scope="col">Mean</th><th scope="col">Runs</th>
+        </tr></thead>
+        <tbody>${rows.map(
+          (row) => html`<tr key=${row.task_id}>
+            <th scope="row" title=${row.domain}><bdi>${row.task_id}</bdi></th>
+            ${columns.map((run) => cellOf(row, row.runs.get(run)))}
+            <td class="mean">${row.runs.size ? percent(row.mean) : "–"}</td><td class="mean">${row.runs.size}</td>
+          </tr>`,
+        )}</tbody>
+      </table></div>
+    `;
+  }
+
+  function cellOf(row, run) {
+    if (!run) return html`<td class="none"></td>`;
+    const label = `${row.task_id}, run ${run.run}: score ${number(run.success)}, ${run.stop_reason}`;
+    return html`<td class=${`shade${Math.round(SHADES * run.success)}`}>
+      <${Link} to=${episodeRoute(run.episode_id)} aria-label=${label} title=${label}>${Math.round(100 * run.success)}<//>
+    </td>`;
+  }
+
+  /** Tasks with their runs by number; those without one come last, whatever the order. */
+  function rowsOf(tasks, budget, order) {
+    const rows = tasks.map(({ task_id, domain, runs }) => {
+      const scored = runs.filter((run) => run.budget === budget && known(run.success) && known(run.run));
+      const mean = scored.reduce((sum, run) => sum + run.success, 0) / scored.length;
+      return { task_id, domain, mean, runs: new Map(scored.map((run) => [run.run, run])) };
+    });
+    return rows.sort((a, b) => !a.runs.size - !b.runs.size || (a.runs.size ? BY[order](a, b) : 0));
+  }
+
+  viewer.EvaluationPage = EvaluationPage;
+}
