@@ -138,7 +138,7 @@ def summarize(study: Study, base: Validation, curves: Sequence[Curve]) -> dict[s
     for reference in MAIN_METHODS:
         for other in (m for m in final if m not in MAIN_METHODS[: MAIN_METHODS.index(reference) + 1]):
             if reference in final:
-                summary[f"{other}_minus_{reference}_points"] = _difference(final[other], final[reference])
+                summary[f"{other}_minus_{reference}_points"] = difference(final[other], final[reference])
     settings = {name: value for name, value in asdict(study).items() if not isinstance(value, Path)}
     return {"settings": settings, "summary": summary, "methods": methods, "curves": [asdict(curve) for curve in curves]}
 
@@ -161,7 +161,7 @@ def _row(study: Study, curves: Sequence[Curve], final: Mapping[int, float]) -> d
     }
 
 
-def _difference(success: Mapping[int, float], reference: Mapping[int, float]) -> dict[str, Any]:
+def difference(success: Mapping[int, float], reference: Mapping[int, float]) -> dict[str, Any]:
     """In points, paired by seed: runs of one seed meet the tasks in one order."""
     by_seed = {seed: 100 * (success[seed] - reference[seed]) for seed in success if seed in reference}
     return {**interval(list(by_seed.values())), "by_seed": by_seed}

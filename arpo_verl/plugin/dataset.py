@@ -14,10 +14,12 @@ import torch
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
-from arpo_verl.config import build_config
+from arpo_verl.config import build_config, require
 from arpo_verl.errors import ConfigError, TaskError
+from arpo_verl.plugin.frontier import TRAINING_FRONTIER
 from arpo_verl.plugin.sections import plain_section
-from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
+from arpo_verl.tasks.frontier import Frontier, FrontierConfig
+from arpo_verl.tasks.selection import FRONTIER, TaskSelection, load_selected_tasks
 from arpo_verl.types import Task
 
 DATA_SOURCE = "arpo_verl"
@@ -54,8 +56,10 @@ class TaskDataset(RLHFDataset):
         self.serialize_dataset = False
         self._is_training = self._tell_training()
         self._load()
+        self._frontier: Frontier | None = None
         if self._is_training:
             self._check_batch()
+            self._open_frontier()
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -84,6 +88,22 @@ class TaskDataset(RLHFDataset):
             "dummy_tensor": torch.tensor([0], dtype=torch.uint8),
         }
 
+    def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
+        """The rows of a batch, as the data loader fetches them: `items` is veRL's order, and with frontier sampling
+        their number alone counts."""
+        if self._frontier is None:
+            return [self[item] for item in items]
+        return [self[self._position[self._frontier.draw()]] for _ in items]
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """What the data loader's state has of the dataset: the frontier's, and as in stock veRL nothing without one."""
+        return None if self._frontier is None else self._frontier.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint's state, at the resumed run's first draw."""
+        if self._frontier is not None:
+            self._frontier.load_state_dict(state)
+
     def resume_dataset_state(self) -> None:
         """Read the files again after a checkpoint was loaded: they, not the checkpoint, say what the tasks are."""
         self._load()
@@ -106,9 +126,20 @@ class TaskDataset(RLHFDataset):
     def _load(self) -> None:
         section = self.config.get("tasks")
         values = None if section is None else plain_section("data.tasks", section)
-        selection = build_config(TaskSelection, "data.tasks", values)
-        tasks = load_selected_tasks(self.data_files, selection)
-        self.tasks: list[Task] = self._sample(tasks * selection.repeat if self._is_training else tasks)
+        self._selection = build_config(TaskSelection, "data.tasks", values)
+        tasks = load_selected_tasks(self.data_files, self._selection)
+        self.tasks: list[Task] = self._sample(tasks * self._selection.repeat if self._is_training else tasks)
+
+    def _open_frontier(self) -> None:
+        """Draw by the frontier where `data.tasks.sampling` asks for it; the sampler tells it what came of the draws."""
+        if self._selection.sampling == FRONTIER:
+            workers, name = self.config.get("dataloader_num_workers", 0), "data.dataloader_num_workers"
+            remedy = "a worker process would draw ahead, and never learn what came of it"
+            require(workers == 0, name, "0 with data.tasks.sampling=frontier", workers, remedy)
+            options = build_config(FrontierConfig, "data.tasks.frontier", self._selection.frontier)
+            self._position = {task.task_id: position for position, task in enumerate(self.tasks)}
+            self._frontier = Frontier(list(self._position), options, self.config.get("seed"))
+        TRAINING_FRONTIER.frontier = self._frontier
 
     def _sample(self, tasks: list[Task]) -> list[Task]:
         """At most `max_samples` tasks: random ones when the data is shuffled, else the first."""

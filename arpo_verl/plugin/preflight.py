@@ -25,7 +25,7 @@ from arpo_verl.replay.store.record import read_record
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
 from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.vision import ImageGeometry, check_pixel_limits
-from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
+from arpo_verl.tasks.selection import FRONTIER, TaskSelection, load_selected_tasks
 from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.versions import require_verl
 
@@ -64,6 +64,7 @@ def check_recipe(config: DictConfig) -> None:
     selection = build_config(
         TaskSelection, "data.tasks", _section(config.data, "tasks") if "tasks" in config.data else {}
     )
+    _check_frontier(config, selection)
     _check_tasks(config, selection, environment)
 
 
@@ -112,6 +113,20 @@ def _check_tasks(config: DictConfig, selection: TaskSelection, environment: Envi
             problems[str(error)] = None
     if problems:
         raise TaskError("\n".join(problems))
+
+
+def _check_frontier(config: DictConfig, selection: TaskSelection) -> None:
+    """Draws follow what the sampler sees; of veRL's own the frontier would never hear, and draw all tasks alike."""
+    if selection.sampling != FRONTIER:
+        return
+    sampler, dataset = config.trainer.v1.sampler.custom_sampler.name, config.data.custom_cls.name
+    for name, used, ours in (
+        ("trainer.v1.sampler.custom_sampler.name", sampler, tuple(SAMPLERS)),
+        ("data.custom_cls.name", dataset, ("TaskDataset",)),
+        ("data.dataloader_num_workers", config.data.dataloader_num_workers, (0,)),
+    ):
+        words = " or ".join(map(str, ours))
+        require(used in ours, name, f"{words} with data.tasks.sampling=frontier", used, "or set it to uniform")
 
 
 def _check_replay(config: DictConfig, replay: ReplayConfig) -> None:

@@ -13,11 +13,13 @@ from arpo_verl.errors import ImageError
 from arpo_verl.plugin.group_log import GROUP_LOG, LoggedRow
 from arpo_verl.records.documents import folder_of
 from arpo_verl.records.episode_folder import add_missing_screenshots, remove_unfinished
-from arpo_verl.records.layout import GROUPS_FILE, step_folder
+from arpo_verl.records.frontier import append_estimates
+from arpo_verl.records.layout import FRONTIER_FILE, GROUPS_FILE, step_folder
 from arpo_verl.replay.choice import Group
 from arpo_verl.replay.store.encoding import as_png
 from arpo_verl.replay.trajectory import StoredTrajectory
 from arpo_verl.rollout.config import FAILURES_AND_REPLAYS, GuiAgentConfig
+from arpo_verl.tasks.frontier import TaskEstimate
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +66,11 @@ class RunRecords:
         if self._restores_replays:
             for trajectory in replays.values():
                 self._thread.submit(_unless_disk_fails, self._restore, self._directory, trajectory)
+
+    def frontier_moved(self, step: int, estimates: Sequence[TaskEstimate]) -> None:
+        """Write down what frontier sampling thinks of these tasks after a training step."""
+        if self._directory is not None:
+            self._thread.submit(_unless_disk_fails, append_estimates, self._directory / FRONTIER_FILE, step, estimates)
 
     def wait(self) -> None:
         """Wait until the work so far is done."""

@@ -24,6 +24,7 @@ from arpo_verl.errors import DesktopLostError
 from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers
+from arpo_verl.plugin.frontier import TRAINING_FRONTIER
 from arpo_verl.plugin.handover import LATE_METRICS
 from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
@@ -221,6 +222,9 @@ class Replayer:
         own = self._step_metrics.of_batch(self._draw, own)
         if self._step_metrics.is_last(self._draw):  # the pool counts from one reading to the next
             own |= self._desktops.read()
+            own |= TRAINING_FRONTIER.metrics()
+            if TRAINING_FRONTIER.frontier is not None:
+                self.records.frontier_moved(self._step, TRAINING_FRONTIER.frontier.changed())
         return batch, {**metrics, **own}
 
     def _replay(self, batch: Batch) -> dict[str, Any]:
@@ -242,6 +246,7 @@ class Replayer:
         self.records.batch_made(self._step, groups, drawn_in, replays)
         ahead = {"replay/prefetched": self._prefetch.hits, "timing_s/replay_ahead": self._prefetch.seconds}
         rollouts = (*groups, *self._evicted)
+        TRAINING_FRONTIER.record(self._step, rollouts, self.config.success_threshold)
         for done in (self._prefetch, self._seen, self._evicted, self._rescued):
             done.clear()
         return {

@@ -27,6 +27,8 @@ TOKENS_FILE = "tokens.json"
 """The policy's replies as token ids with their log-probs: a store of successes can be seeded from them."""
 LIVE_FILE = "live.json"
 GROUPS_FILE = "groups.jsonl"
+FRONTIER_FILE = "frontier.jsonl"
+"""Beside the step folders: what frontier sampling thinks of the tasks, a line a step; see `records.frontier`."""
 HIDDEN = "."
 """Begins the name of an episode's folder while it is played."""
 SCREENSHOT_NAME = re.compile(r"[0-9]{2,6}\.(png|jpg|jpeg|webp)")

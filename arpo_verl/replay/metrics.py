@@ -36,6 +36,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/reward_mean": statistics.fmean(outcome.reward for outcome in outcomes),
         "rollout/format_error_mean": statistics.fmean(outcome.format_error for outcome in outcomes),
         "rollout/steps_mean": statistics.fmean(outcome.num_steps for outcome in outcomes),
+        "rollout/informative_share": statistics.fmean(_is_informative(group, {}) for group in groups),
         **{f"rollout/stop/{reason}": count / len(outcomes) for reason, count in reasons.items()},
     }
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
-from arpo_verl.config import check_fields, require, truth, whole
+from arpo_verl.config import build_config, check_fields, one_of, require, truth, whole
 from arpo_verl.errors import TaskError
+from arpo_verl.tasks.frontier import FrontierConfig
 from arpo_verl.tasks.loader import TaskPath, load_tasks
 from arpo_verl.types import Task
+
+UNIFORM, FRONTIER = SAMPLINGS = ("uniform", "frontier")
 
 
 @dataclass(frozen=True)
@@ -24,9 +27,15 @@ class TaskSelection:
     """Leave out tasks that an index names and that have no file."""
     skip_unusable: Annotated[bool, truth()] = False
     """Leave out tasks that are malformed or that the installed OSWorld client does not know how to judge."""
+    sampling: Annotated[str, one_of(SAMPLINGS)] = UNIFORM
+    """Which task training draws next. `uniform`: veRL's own order, random or as in the files by `data.shuffle`.
+    `frontier`: by how likely a group of it is to teach anything; see `tasks/frontier.py`. Validation plays all."""
+    frontier: Mapping[str, Any] = field(default_factory=dict)
+    """With `sampling: frontier`; see `FrontierConfig`."""
 
     def __post_init__(self) -> None:
         check_fields(self, "data.tasks")
+        build_config(FrontierConfig, "data.tasks.frontier", self.frontier)
         if self.ids is not None:
             ok = not isinstance(self.ids, str) and all(isinstance(i, str) for i in self.ids) and len(self.ids) > 0
             require(ok, "data.tasks.ids", "a list of at least one task id, or null", self.ids)

@@ -10,11 +10,15 @@ from arpo_verl.errors import ConfigError, TaskError
 
 verl_dataset = pytest.importorskip("verl.utils.dataset.rl_dataset")
 
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
 from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
-from verl.trainer.ppo.utils import create_rl_dataset  # noqa: E402
+from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402
 
 from arpo_verl.plugin.dataset import read_task  # noqa: E402
+from arpo_verl.plugin.frontier import TRAINING_FRONTIER  # noqa: E402
+from arpo_verl.replay.choice import Group, Outcome  # noqa: E402
 
 CUSTOM = {"path": "pkg://arpo_verl.plugin.dataset", "name": "TaskDataset"}
 
@@ -112,3 +116,127 @@ def test_the_spec_of_a_row_may_be_a_mapping_or_json():
     for spec in ({"id": "a"}, '{"id": "a"}'):
         task = read_task({"extra_info": {**extra_info, "spec": spec}})
         assert (task.task_id, task.instruction, task.spec) == ("a", "b", {"id": "a"})
+
+
+# --- The order of tasks --------------------------------------------------------------------------------------------
+
+
+def loader(rows, batch_size=2):
+    """As the trainer makes it."""
+    options = {"batch_size": batch_size, "num_workers": 0, "drop_last": True, "collate_fn": verl_dataset.collate_fn}
+    return StatefulDataLoader(rows, sampler=create_rl_sampler(rows.config, rows), **options)
+
+
+class StockRows(torch.utils.data.Dataset):
+    """A dataset that knows nothing of sampling: what veRL's own order is."""
+
+    def __init__(self, rows):
+        self.rows, self.config = rows, rows.config
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, item):
+        return self.rows[item]
+
+
+def plain(value):
+    """Every bit of a batch or a state, in values that compare."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value
+
+
+@pytest.mark.parametrize("order", [{"shuffle": True, "seed": 7}, {"shuffle": False}], ids=["random", "sequential"])
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_uniform_sampling_is_the_stock_order_and_the_stock_state_bit_for_bit(task_dir, order, batch_size):
+    rows = dataset(task_dir, tasks={"sampling": "uniform", "repeat": 2}, **order)
+    ours, stock = loader(rows, batch_size), loader(StockRows(rows), batch_size)
+    for _ in range(3):
+        for batch, expected in zip(ours, stock, strict=True):
+            assert plain(batch) == plain(expected)
+            assert plain(ours.state_dict()) == plain(stock.state_dict())
+    resumed = loader(rows, batch_size)
+    next(iter(ours)), next(iter(stock))
+    resumed.load_state_dict(stock.state_dict())
+    rest, expected = list(resumed), list(stock._iterator)
+    assert list(map(plain, rest)) == list(map(plain, expected)) and len(rest) == len(rows) // batch_size - 1
+
+
+def frontier_rows(task_dir, **options):
+    frontier = {"group_size": 4, **options.pop("frontier", {})}
+    tasks = {"sampling": "frontier", "frontier": frontier, **options.pop("tasks", {})}
+    return dataset(task_dir, tasks=tasks, shuffle=True, seed=7, **options)
+
+
+def drawn_ids(batch):
+    return [extra_info["task_id"] for extra_info in batch["extra_info"]]
+
+
+def train(loaded, steps, first_step=1):
+    """Draw and play: task-1 and task-2 half the time, the others never solved. Returns what was drawn."""
+    drawn = []
+    for step in range(first_step, first_step + steps):
+        try:
+            batch = next(loaded.it)
+        except StopIteration:  # as the trainer does it, at an epoch's end
+            loaded.it = iter(loaded)
+            batch = next(loaded.it)
+        for task_id in drawn_ids(batch):
+            drawn.append(task_id)
+            solved = 2 if task_id in ("task-1", "task-2") else 0
+            outcomes = [Outcome(f"u_{i}_0", task_id, float(i < solved), 0.0, False, "finished", 3) for i in range(4)]
+            TRAINING_FRONTIER.record(step, [Group(task_id, tuple(outcomes))], 0.5)
+    return drawn
+
+
+def opened(task_dir, **options):
+    loaded = loader(frontier_rows(task_dir, **options))
+    loaded.it = iter(loaded)
+    return loaded
+
+
+def test_frontier_sampling_draws_tasks_that_teach_more_often(task_dir):
+    drawn = train(opened(task_dir), 40)
+    assert sorted(drawn[:5]) == [f"task-{number}" for number in range(5)]
+    counts = [drawn[20:].count(f"task-{number}") for number in range(5)]
+    assert min(counts[1:3]) > 2 * max(counts[0], *counts[3:]) and min(counts) > 0
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 7], ids=["at the beginning", "in an epoch", "at its end", "later"])
+def test_a_checkpoint_of_the_data_loader_holds_the_frontier(task_dir, tmp_path, steps):
+    undisturbed = opened(task_dir)
+    train(undisturbed, steps)
+    torch.save(undisturbed.state_dict(), tmp_path / "data.pt")
+    expected = train(undisturbed, 9, first_step=steps + 1)
+    resumed = loader(frontier_rows(task_dir))
+    resumed.load_state_dict(torch.load(tmp_path / "data.pt", weights_only=False))
+    resumed.it = iter(resumed)
+    assert train(resumed, 9, first_step=steps + 1) == expected
+
+
+def test_a_run_may_take_up_frontier_sampling_and_leave_it(task_dir):
+    uniform = loader(dataset(task_dir, shuffle=True, seed=7))
+    next(iter(uniform))
+    taken_up = loader(frontier_rows(task_dir))
+    taken_up.load_state_dict(uniform.state_dict())
+    taken_up.it = iter(taken_up)
+    train(taken_up, 2)
+    left = loader(dataset(task_dir, shuffle=True, seed=7))
+    left.load_state_dict(taken_up.state_dict())
+    assert next(iter(left)) and TRAINING_FRONTIER.frontier is None
+
+
+def test_frontier_sampling_draws_each_task_alike_however_often_it_is_repeated(task_dir):
+    rows = frontier_rows(task_dir, tasks={"ids": ["task-0", "task-3"], "repeat": 3})
+    assert len(rows) == 6
+    assert sorted(train(opened(task_dir, tasks={"ids": ["task-0", "task-3"], "repeat": 3}), 1)) == ["task-0", "task-3"]
+
+
+def test_frontier_sampling_refuses_what_would_draw_ahead_or_apart(task_dir):
+    with pytest.raises(ConfigError, match="data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier"):
+        frontier_rows(task_dir, dataloader_num_workers=2)
+    with pytest.raises(ConfigError, match="data.tasks.sampling must be one of uniform, frontier, got 'fronteer'"):
+        dataset(task_dir, tasks={"sampling": "fronteer"})
+    with pytest.raises(ConfigError, match="data.tasks.frontier.flor is not an option; did you mean"):
+        dataset(task_dir, tasks={"frontier": {"flor": 0.1}})
