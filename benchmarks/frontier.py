@@ -1,11 +1,13 @@
 """Does frontier sampling pay? Against veRL's own order of tasks, at equal environment steps, over seeds.
 
-    python benchmarks/frontier.py [--smoke] [--json PATH] [--work DIR] [--seeds N]
+    python benchmarks/frontier.py [--smoke] [--json PATH] [--work DIR] [--seeds N] [--format-weight W]
 
 Trains a small policy on the whole embedded suite with the stock trainer, once for each sampling and seed, until each
 run's agents took the same number of steps on desktops. The warm start has imitated every third task of the suite and
 seen no other, so that most tasks always fail: of OSWorld's 369 tasks the paper's policy solved 128 in 16 tries. After a
-run its last checkpoint plays all tasks. Runs are those of `learning.py` in all else. See docs/frontier.md.
+run its last checkpoint plays all tasks. The reward is the verdict alone: a third of this policy's replies to tasks that
+it has never seen are malformed, and with the format reward a malformed reply would make a group informative that has no
+success. Runs are those of `learning.py` in all else. See docs/frontier.md.
 
 The study goes on where it was stopped when it is given its `--work` again; a finished run is read, not repeated.
 """
@@ -35,6 +37,8 @@ KNOWN = TASKS[::3]
 """What the warm start has imitated: 34% of the tasks, chosen by nothing but the alphabet."""
 SMOKE_TASKS = ("dialog-confirm-no", "dialog-confirm-yes", "dialog-follow-right", "password-log-in")
 SMOKE_KNOWN = SMOKE_TASKS[:2]
+BASE_ROLLOUTS = 6
+"""Of each task, by the warm start."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,9 @@ class FrontierStudy(Study):
     groups: int
     """Of a training step."""
     validation_rollouts: int
-    """Of each task, by a run's last checkpoint and by the warm start."""
+    """Of each task, by a run's last checkpoint."""
     known: tuple[str, ...]
+    format_weight: float
 
     def overrides(self, method: str, seed: int) -> list[str]:
         return [
@@ -55,6 +60,7 @@ class FrontierStudy(Study):
             f"actor_rollout_ref.actor.ppo_mini_batch_size={max(1, self.groups // 4)}",
             f"actor_rollout_ref.rollout.val_kwargs.n={self.validation_rollouts}",
             f"data.tasks.sampling={method}",
+            f"+reward.custom_reward_function.reward_kwargs.format_weight={self.format_weight}",
             # The last checkpoint is what a run is judged by.
             "trainer.test_freq=-1",
         ]
@@ -63,7 +69,7 @@ class FrontierStudy(Study):
 def main() -> None:
     arguments = _arguments()
     work = (arguments.work or Path(tempfile.mkdtemp(prefix="frontier-"))).absolute()
-    study = prepare(work, arguments.smoke, arguments.environment_steps)
+    study = prepare(work, arguments.smoke, arguments.environment_steps, arguments.format_weight)
     base = validate(study, work / "base", None)
     curves, validations = [], []
     runs = [(method, seed) for seed in range(1, arguments.seeds + 1) for method in SAMPLINGS]
@@ -81,11 +87,13 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = trainer_arguments(__doc__, "four tasks, one seed, few steps")
     parser.add_size("--seeds", 3, 1, "runs of each sampling")
-    parser.add_size("--environment-steps", 1000, 40, "of each run")
+    parser.add_size("--environment-steps", 800, 40, "of each run")
+    words = "of the format reward; 0 by default"
+    parser.add_argument("--format-weight", type=float, default=0.0, metavar="W", help=words)
     return parser.parse()
 
 
-def prepare(work: Path, smoke: bool, environment_steps: int) -> FrontierStudy:
+def prepare(work: Path, smoke: bool, environment_steps: int, format_weight: float) -> FrontierStudy:
     """The tasks, and the policy that all runs start from, which knows some of them."""
     known = SMOKE_KNOWN if smoke else KNOWN
     tasks = copy_tasks(work / "tasks", SMOKE_TASKS if smoke else TASKS)
@@ -100,8 +108,9 @@ def prepare(work: Path, smoke: bool, environment_steps: int) -> FrontierStudy:
         learning_rate=2e-4,
         validate_every=1,
         groups=4 if smoke else 8,
-        validation_rollouts=1 if smoke else 6,
+        validation_rollouts=1 if smoke else 4,
         known=known,
+        format_weight=format_weight,
     )
 
 
@@ -134,7 +143,9 @@ def validate(study: FrontierStudy, run_dir: Path, checkpoint: Path | None) -> di
     done = run_dir / "done"
     if not done.is_file():
         options = [*study.overrides("uniform", seed=1), "trainer.val_before_train=true", "trainer.val_only=true"]
-        if checkpoint is not None:
+        if checkpoint is None:
+            options.append(f"actor_rollout_ref.rollout.val_kwargs.n={BASE_ROLLOUTS}")
+        else:
             options += ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}"]
         TrainerRun(run_dir, *options).wait()
         done.touch()
