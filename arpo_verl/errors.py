@@ -7,6 +7,7 @@ ArpoError
 ├── ImageError (ValueError)             a picture is broken, or larger than any screen's
 ├── ReplayError (ValueError)            a stored trajectory does not fit
 ├── GenerationError (RuntimeError)      the rollout engine gave no usable reply: the session is dropped, never scored
+│   └── EndpointError                   so did a server that is asked over the network
 ├── MissingDependencyError (ImportError) a package or a program is not installed
 ├── DesktopEndedError (RuntimeError)    the policy ended its desktop: the episode is over, its score is 0
 ├── TaskQuarantinedError (RuntimeError) a task breaks desktops: its sessions are dropped for a while, never scored
@@ -46,6 +47,10 @@ class ReplayError(ArpoError, ValueError):
 
 class GenerationError(ArpoError, RuntimeError):
     """The rollout engine gave no usable reply: veRL drops the session, and nothing is scored."""
+
+
+class EndpointError(GenerationError):
+    """A server that is asked for replies is not there, or gave none that can be used: an infrastructure fault."""
 
 
 class MissingDependencyError(ArpoError, ImportError):

@@ -30,18 +30,23 @@ def build_environment(args: argparse.Namespace, defaults: Mapping[str, Any]) -> 
     Raises:
         ConfigError: an option does not exist or has a wrong value.
     """
-    values = {**defaults, "provider": args.provider, **_parse(args.option)}
+    values = {**defaults, "provider": args.provider, **parse_options(args.option, "--option", "environment.")}
     return build_config(EnvironmentConfig, "environment", values)
 
 
-def _parse(texts: Sequence[str]) -> dict[str, Any]:
+def parse_options(texts: Sequence[str], flag: str, section: str) -> dict[str, Any]:
+    """`KEY=VALUE`s as given to a repeated flag; the section's name may stand before each key.
+
+    Raises:
+        ConfigError: there is no `=`.
+    """
     options = {}
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign:
-            raise ConfigError(f"--option must be KEY=VALUE, got {text!r}")
+            raise ConfigError(f"{flag} must be KEY=VALUE, got {text!r}")
         try:
-            options[name.strip().removeprefix("environment.")] = json.loads(value)
+            options[name.strip().removeprefix(section)] = json.loads(value)
         except json.JSONDecodeError:
-            options[name.strip().removeprefix("environment.")] = value
+            options[name.strip().removeprefix(section)] = value
     return options

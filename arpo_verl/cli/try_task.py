@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
-import signal
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 from arpo_verl.actions.grammars import GRAMMARS
+from arpo_verl.cli.interrupts import INTERRUPTED, ended_by_signals
 from arpo_verl.cli.options import add_environment_options, build_environment
 from arpo_verl.cli.prompted import PromptedReplies
 from arpo_verl.cli.replies import read_replies
@@ -30,8 +28,6 @@ from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies, expert_task_ids
 from arpo_verl.tasks.loader import EMBEDDED_DIR, load_tasks
 from arpo_verl.types import Size, Task
-
-INTERRUPTED = 130
 
 EPILOG = """replies:
   One reply a step, in the grammar that a policy would write, such as
@@ -89,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     _say(f"task {task.task_id}: {task.instruction}")
     newest = args.out / f"newest-{task.task_id}.png"
     try:
-        with _ended_by_signals(), WatchedDesktop(environment, newest, _say) as desktop:
+        with ended_by_signals(), WatchedDesktop(environment, newest, _say) as desktop:
             desktop.prepare()
             _say(f"the newest screenshot is always in {newest}")
             episode = play_blocking(task, desktop, conversation, agent)
@@ -100,21 +96,6 @@ def run(args: argparse.Namespace) -> int:
     _say(describe(episode))
     _say(f"recorded in {folder}")
     return 0
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """A closed terminal or a `kill` ends the block as Ctrl-C does: by an exception, so that the desktop is closed."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    earlier = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
 
 
 def find_task(name: str) -> Task:

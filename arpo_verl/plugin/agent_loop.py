@@ -6,7 +6,6 @@ on import.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,10 +16,11 @@ from PIL import Image
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.workers.rollout.replica import TokenOutput
 
-from arpo_verl.errors import DesktopError, DesktopUnclearError, EvaluatorError, GenerationError
+from arpo_verl.errors import GenerationError
 from arpo_verl.plugin.dataset import read_task
 from arpo_verl.plugin.rollout_output import GuiAgentOutput
 from arpo_verl.plugin.settings import connect_pool, load_settings
+from arpo_verl.pool.attempts import attempt_until_whole
 from arpo_verl.pool.desktop_pool import Session
 from arpo_verl.records.recorder import Recorder
 from arpo_verl.rollout.chat import ChatTokenizer
@@ -66,27 +66,12 @@ class GuiAgentLoop(AgentLoopBase):
             TaskError: the row does not carry a task.
         """
         task = read_task(kwargs)
-        attempts, rest_s = self._settings.environment.max_attempts, self._settings.environment.retry_backoff_s
-        session = self._pool.session(task.task_id)
-        unclear_losses = 0
-        while True:
-            try:
-                engine = _Engine(self, sampling_params, kwargs)
-                return await self._attempt(task, kwargs, engine, session, unclear_losses)
-            except DesktopError as error:
-                # A metric that breaks may have been given a file that was broken on purpose.
-                unclear_losses += isinstance(error, (DesktopUnclearError, EvaluatorError))
-                faults = await session.count_faults()
-                logger.warning(
-                    "task %s, fault %d of %d: %s: %s", *(task.task_id, faults, attempts, _name(error), error)
-                )
-                if faults >= attempts:
-                    await self._pool.report_drop(task.task_id)
-                    raise
-            except GenerationError:
-                await self._pool.report_drop(task.task_id)
-                raise
-            await asyncio.sleep(rest_s * 2 ** max(0, faults - 1))
+
+        async def attempt(session: Session, unclear_losses: int) -> AgentLoopOutput:
+            engine = _Engine(self, sampling_params, kwargs)
+            return await self._attempt(task, kwargs, engine, session, unclear_losses)
+
+        return await attempt_until_whole(self._pool, self._settings.environment, task.task_id, attempt)
 
     async def _attempt(
         self, task: Task, row: Mapping[str, Any], engine: _Engine, session: Session, unclear_losses: int
@@ -212,10 +197,6 @@ def _same_in_every_run(row: Mapping[str, Any]) -> str:
     if "priority" in row:
         return f"det-{row['priority']}"
     return f"det-{row['global_steps']}-{row['extra_info']['index']}-{row['session_id']}"
-
-
-def _name(error: BaseException) -> str:
-    return type(error).__name__
 
 
 async def runs_in_validation(uid: str) -> bool | None:

@@ -52,6 +52,7 @@ class EpisodeRecord:
             "evaluator": [dataclasses.asdict(call) for call in episode.metrics],
             "turns": _turns(episode.turns),
             "screenshots": [screenshot_name(*numbered) for numbered in enumerate(episode.screenshots)],
+            "verdicts": [dataclasses.asdict(verdict) for verdict in episode.verdicts],
         }
         return cls(id, episode.task.task_id, content, tuple(episode.sequence.replies))
 

@@ -53,6 +53,8 @@ class TokenLimits:
 
     prompt: int
     response: int
+    total: int | None = None
+    """veRL's `rollout.max_model_len`: of the whole sequence."""
 
 
 class TokenConversation:
@@ -101,7 +103,8 @@ class TokenConversation:
         """Append a screenshot, if it and a whole reply to it still fit: neither is ever cut short by the limit."""
         context = self._chat.next_screenshot(self.sequence.token_ids[-1], screen)
         used = len(self.sequence.response_ids) + len(context) + self._config.max_reply_tokens
-        if used > self._limits.response:
+        total = self._limits.total
+        if used > self._limits.response or (total is not None and len(self.sequence.prompt_ids) + used > total):
             return StopReason.TOKEN_LIMIT
         self.sequence.add_context(context)
         return None

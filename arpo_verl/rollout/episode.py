@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -58,6 +58,15 @@ class Watcher(Protocol):
 
 
 @dataclass(frozen=True)
+class Midway:
+    """What the evaluator said on the way: of an episode that had ended at its step limit there."""
+
+    steps: int
+    """Replies up to then."""
+    success: float
+
+
+@dataclass(frozen=True)
 class Episode:
     """All that happened, judged. Times in seconds."""
 
@@ -85,6 +94,8 @@ class Episode:
     evaluate_s: float = 0.0
     share: float | None = None
     """Of the evaluator's checks that were met, in [0, 1]; None where it was not asked for."""
+    verdicts: tuple[Midway, ...] = ()
+    """Those on the way, where they were asked for."""
 
     @property
     def format_error(self) -> bool:
@@ -127,6 +138,7 @@ async def play(
     config: GuiAgentConfig,
     watcher: Watcher | None = None,
     decode: Decode = decode_in_thread,
+    judge_after: Collection[int] = (),
 ) -> Episode:
     """Play `task` to its end, whoever replies, and have it judged.
 
@@ -134,11 +146,15 @@ async def play(
     is what counts, as in the paper's r = r_t + r_f and its code. Where the policy ended the desktop nothing is left to
     be judged: 0, and no second try.
 
+    Args:
+        judge_after: numbers of replies after which the evaluator is asked on the way too, where the episode goes on:
+            only where its looking changes nothing.
+
     Raises:
         DesktopError: the desktop failed; nothing of the episode may be used.
     """
     started_at, began = time.time(), time.perf_counter()
-    player = _Player(desktop, conversation, config, watcher, decode)
+    player = _Player(desktop, conversation, config, watcher, decode, judge_after)
     before_verdict_s: float | None = None
     try:
         stop_reason = await player.play(task)
@@ -166,6 +182,7 @@ async def play(
         wall_s=time.perf_counter() - began,
         reset_s=player.reset_s,
         evaluate_s=0.0 if before_verdict_s is None else player.desktop_s - before_verdict_s,
+        verdicts=tuple(player.verdicts),
     )
 
 
@@ -179,6 +196,7 @@ class _Player:
         config: GuiAgentConfig,
         watcher: Watcher | None,
         decode: Decode,
+        judge_after: Collection[int],
     ):
         self.images: list[Image.Image] = []
         self.screenshots: list[bytes] = []
@@ -186,6 +204,8 @@ class _Player:
         self.generate_s = 0.0
         self.desktop_s = 0.0
         self.reset_s = 0.0
+        self.verdicts: list[Midway] = []
+        self._judge_after = judge_after
         self._watcher = watcher
         self._desktop = desktop
         self._conversation = conversation
@@ -208,6 +228,9 @@ class _Player:
                 return stop_reason
             if len(self.turns) == self._config.max_turns:
                 return StopReason.STEP_LIMIT
+            if len(self.turns) in self._judge_after:
+                evaluation = await self.timed(self._desktop.evaluate())
+                self.verdicts.append(Midway(len(self.turns), evaluation.score))
             image = await self._decode(observation)
             stop_reason = self._conversation.show(Size(*image.size))
             if stop_reason is not None:

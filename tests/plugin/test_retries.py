@@ -25,7 +25,7 @@ def rests(monkeypatch):
     async def note(seconds):
         slept.append(seconds)
 
-    monkeypatch.setattr("arpo_verl.plugin.agent_loop.asyncio.sleep", note)
+    monkeypatch.setattr("arpo_verl.pool.attempts.asyncio.sleep", note)
     return slept
 
 
@@ -46,7 +46,7 @@ def test_no_desktop_is_held_during_the_rest(policy, tokenizer, monkeypatch):
     async def note(seconds):
         leased.append(pool.leased)
 
-    monkeypatch.setattr("arpo_verl.plugin.agent_loop.asyncio.sleep", note)
+    monkeypatch.setattr("arpo_verl.pool.attempts.asyncio.sleep", note)
     assert play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), pool, with_backoff(1)).reward_score == 1.0
     assert leased == [0]
 

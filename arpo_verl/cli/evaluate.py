@@ -1,0 +1,72 @@
+"""`arpo-verl evaluate`: how often a policy solves tasks; and two such numbers compared."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+from arpo_verl.cli.interrupts import INTERRUPTED, ended_by_signals
+from arpo_verl.cli.playing import add_playing_options, open_policy, read_playing
+from arpo_verl.config import require
+from arpo_verl.evaluation.folder import EvaluationFolder
+from arpo_verl.evaluation.midway import describe_midway
+from arpo_verl.evaluation.runner import evaluate
+from arpo_verl.evaluation.schedule import EachRun
+
+FAULTY = 1
+
+EPILOG = """examples:
+  arpo-verl evaluate --recipe embedded --model .cache/policy --runs 8 --out runs/warm-start
+  arpo-verl evaluate --recipe osworld_full --tasks OSWorld/evaluation_examples --runs 4 --max-steps 15,50 \\
+    --endpoint http://127.0.0.1:8000/v1 --out runs/ui-tars
+  arpo-verl evaluate --compare runs/warm-start runs/trained
+
+A run that was broken off, however that happened, goes on by the same command. `arpo-verl view` opens its folder.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "evaluate",
+        help="how often a policy solves tasks, with intervals; two evaluations compared",
+        description="Has a policy play tasks as in training, each several times, and writes a table of its success "
+        "with 95%% intervals beside the recorded episodes. What infrastructure failed is told apart and never scored: "
+        "the exit status is then 1, and the same command plays it again.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_playing_options(parser)
+    parser.add_argument("--runs", type=int, default=1, metavar="K", help="episodes of each task (default: 1)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the evaluation's folder")
+    parser.add_argument("--compare", type=Path, nargs=2, metavar=("A", "B"), help="two folders: which is better?")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate or compare; 0 when every trial has a result."""
+    if args.compare:
+        from arpo_verl.evaluation.compare import compare
+
+        print(compare(*(EvaluationFolder(path).read() for path in args.compare)))
+        return 0
+    require(args.out is not None, "--out", "given: the evaluation's folder", None)
+    require(args.runs >= 1, "--runs", "1 or more", args.runs)
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    playing = read_playing(args)
+    settings = playing.settings
+    scheduler = EachRun([task.task_id for task in playing.tasks], args.runs, settings.budgets)
+    if len(settings.budgets) > 1:
+        print(describe_midway(playing.tasks, settings.budgets), flush=True)
+    try:
+        with ended_by_signals(), open_policy(args, playing, args.out) as policy:
+            evaluated = evaluate(args.out, playing.tasks, scheduler, policy, settings)
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; the same command goes on, {args.out} has what was played")
+        return INTERRUPTED
+    from arpo_verl.evaluation.report import write_report
+
+    write_report(args.out)
+    print(f"{args.out}: {len(evaluated.results)} results, {len(evaluated.faults)} trials failed by infrastructure")
+    return FAULTY if evaluated.faults else 0

@@ -1,0 +1,201 @@
+"""The options of commands that have a policy play tasks: who plays, as in which recipe, on which desktops."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arpo_verl.cli.options import add_environment_options, parse_options
+from arpo_verl.cli.recipes import compose_recipe, recipes_folder
+from arpo_verl.config import build_config, require
+from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
+from arpo_verl.environments.factory import default_options
+from arpo_verl.evaluation.policy import Policy, Sampling
+from arpo_verl.evaluation.runner import EvaluationSettings
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.vision import ImageGeometry, check_pixel_limits
+from arpo_verl.tasks.loader import load_tasks
+from arpo_verl.tasks.validation import check_tasks_run_here
+from arpo_verl.types import Task
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+QWEN25 = ImageGeometry(28, 4 * 28 * 28, 16384 * 28 * 28)
+QWEN3 = ImageGeometry(32, 64 * 32 * 32, 16384 * 32 * 32)
+"""The resizing of these models' own processors, UI-TARS-1.5's being Qwen2.5-VL's."""
+
+
+@dataclass(frozen=True)
+class Playing:
+    """What the options come to."""
+
+    tasks: tuple[Task, ...]
+    settings: EvaluationSettings
+    pixels: Mapping[str, int]
+    """`min_pixels` and `max_pixels` of a screenshot, or neither: the processor's own."""
+
+
+def add_playing_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    who = parser.add_argument_group("the policy, one of these")
+    who.add_argument(
+        "--model", type=Path, metavar="PATH", help="a model's folder, or a checkpoint of veRL's, which is merged first"
+    )
+    who.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://127.0.0.1:8000/v1")
+    of = parser.add_argument_group("of an endpoint")
+    of.add_argument("--model-name", metavar="NAME", help="default: the only model that the server has")
+    of.add_argument(
+        "--api-key-env", default="OPENAI_API_KEY", metavar="VARIABLE", help="has the key (default: OPENAI_API_KEY)"
+    )
+    of.add_argument(
+        "--processor",
+        type=Path,
+        metavar="FOLDER",
+        help="a model's folder, whose processor says how screenshots are resized (default: as Qwen2.5-VL's, or "
+        "Qwen3-VL's with its grammar)",
+    )
+    how = parser.add_argument_group("how it plays")
+    how.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help="take the sections gui_agent and environment, the limits on pixels and the validation tasks of a recipe "
+        "(as `arpo-verl recipes list` names it, or a YAML file); options given here win",
+    )
+    how.add_argument("--tasks", metavar="WHICH", help="'embedded', or task files, folders or indices")
+    how.add_argument(
+        "--agent",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of a recipe's section gui_agent, such as prompt=qwen25_vl; may be repeated",
+    )
+    how.add_argument(
+        "--max-steps", type=_budgets, metavar="N[,N]", help="step budgets (default: the recipe's, else 15)"
+    )
+    how.add_argument("--temperature", type=float, default=0.6, help="0 takes the likeliest token (default: 0.6)")
+    how.add_argument("--top-p", type=float, default=1.0, help="default: 1")
+    how.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
+    how.add_argument(
+        "--context", type=int, metavar="N", help="tokens of an episode (default: what the model or its server says)"
+    )
+    how.add_argument("--min-pixels", type=int, metavar="N", help="of a screenshot as the model sees it")
+    how.add_argument("--max-pixels", type=int, metavar="N", help="both or neither")
+    desktops = parser.add_argument_group("desktops")
+    desktops.add_argument("--desktops", type=int, metavar="N", help="episodes at once (default: 8, or the recipe's)")
+    add_environment_options(desktops)
+    parser.set_defaults(provider=None)
+
+
+def read_playing(args: argparse.Namespace) -> Playing:
+    """Read the options, and the tasks.
+
+    Raises:
+        ConfigError: a value is wrong, or the recipe is none.
+        TaskError: a task cannot be used, or does not run on this machine's desktops.
+    """
+    recipe = _Recipe(args.recipe)
+    environment = _environment(args, recipe)
+    agent = {**recipe.section("gui_agent"), **parse_options(args.agent, "--agent", "gui_agent.")}
+    budgets = args.max_steps or (agent.get("max_steps", 15),)
+    agent |= {"max_steps": max(budgets), "trajectory_dir": None}
+    if "max_screenshots" not in agent or args.max_steps:
+        agent["max_screenshots"] = None  # as many as replies: the history is one sequence
+    agent_config = build_config(GuiAgentConfig, "gui_agent", agent)
+    which = args.tasks or recipe.value("data.val_files")
+    require(which is not None, "--tasks", "given, or a --recipe", None)
+    tasks = load_tasks(which)
+    check_tasks_run_here(tasks, environment)
+    pixels = dict(recipe.section("data.mm_processor_kwargs"))
+    if args.min_pixels is not None or args.max_pixels is not None:
+        pixels = {"min_pixels": args.min_pixels, "max_pixels": args.max_pixels}
+    check_pixel_limits(pixels)
+    sampling = Sampling(args.temperature, args.top_p, args.seed)
+    return Playing(tuple(tasks), EvaluationSettings(environment, agent_config, budgets, sampling), pixels)
+
+
+@contextlib.contextmanager
+def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterator[Policy]:
+    """The policy of the options, for the length of the block.
+
+    Args:
+        out: the folder of what is played; a checkpoint is merged into it.
+
+    Raises:
+        ConfigError: there is no such policy.
+        EndpointError: the server does not answer.
+    """
+    require(
+        (args.model is None) != (args.endpoint is None), "a policy", "--model PATH or --endpoint URL", "both or none"
+    )
+    if args.endpoint is not None:
+        yield _endpoint_policy(args, playing)
+        return
+    from arpo_verl.evaluation.own_engine import OwnEngine
+
+    yield OwnEngine(args.model, {"model": str(args.model)}, playing.pixels, args.context)
+
+
+def _endpoint_policy(args: argparse.Namespace, playing: Playing) -> Policy:
+    from arpo_verl.evaluation.endpoint import Endpoint, EndpointPolicy, find_model, read_api_key
+
+    endpoint = Endpoint(args.endpoint, read_api_key(args.api_key_env))
+    name, context = asyncio.run(find_model(endpoint, args.model_name))
+    return EndpointPolicy(endpoint, name, _geometry(args, playing), args.context or context)
+
+
+def _geometry(args: argparse.Namespace, playing: Playing) -> ImageGeometry:
+    if args.processor is not None:
+        from arpo_verl.plugin.chat import load_processor
+
+        return ImageGeometry.from_processor(load_processor(args.processor), playing.pixels)
+    own = QWEN3 if playing.settings.agent.grammar == "qwen3_vl" else QWEN25
+    return ImageGeometry(own.factor, *(playing.pixels.values() or (own.min_pixels, own.max_pixels)))
+
+
+class _Recipe:
+    """What a recipe says; nothing where none is named."""
+
+    def __init__(self, name: str | None):
+        self._config: DictConfig | None = None
+        if name is not None:
+            path = Path(name) if name.endswith(".yaml") else recipes_folder() / f"{name}.yaml"
+            self._config = compose_recipe(path, [])
+
+    def value(self, key: str) -> Any:
+        if self._config is None:
+            return None
+        from omegaconf import OmegaConf
+
+        value = OmegaConf.select(self._config, key)
+        return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+    def section(self, key: str) -> dict[str, Any]:
+        return dict(self.value(key) or {})
+
+
+def _environment(args: argparse.Namespace, recipe: _Recipe) -> EnvironmentConfig:
+    section = recipe.section("environment")
+    provider = args.provider or section.get("provider", EMBEDDED)
+    if provider != section.get("provider"):
+        section = default_options(provider)
+    values = {**section, **parse_options(args.option, "--option", "environment."), "provider": provider}
+    values.pop("status_file", None)  # of the recipe's run
+    if args.desktops is not None:
+        values["num_desktops"] = args.desktops
+    return build_config(EnvironmentConfig, "environment", values)
+
+
+def _budgets(text: str) -> tuple[int, ...]:
+    try:
+        budgets = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        budgets = ()
+    if not budgets or min(budgets) < 1:
+        raise argparse.ArgumentTypeError(f"step budgets must be numbers from 1 such as 15,50,100, got {text!r}")
+    return budgets

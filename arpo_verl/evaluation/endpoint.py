@@ -1,0 +1,390 @@
+"""A policy behind an OpenAI-compatible server: vLLM's, SGLang's, a hosted one. What it sends is taken for hostile.
+
+Screenshots go as image messages, in the size to which training resizes them and by the same function, so a server of
+the same model has nothing left to resize. All of an episode's replies and screenshots are sent each time, as in
+training's one sequence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
+
+import requests
+from PIL import Image
+
+from arpo_verl.config import check_fields, number, require, whole
+from arpo_verl.errors import ConfigError, EndpointError
+from arpo_verl.evaluation.policy import Sampling, reply_seed
+from arpo_verl.evaluation.results import Trial
+from arpo_verl.records.json_files import parse_json
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.conversation import Conversation, Written
+from arpo_verl.rollout.prompts import build_messages, reply_message, screenshot_message
+from arpo_verl.rollout.sequence import EpisodeSequence
+from arpo_verl.rollout.vision import ImageGeometry
+from arpo_verl.types import Size, StopReason, Task
+
+T = TypeVar("T")
+
+MAX_RESPONSE_BYTES = 4 << 20
+MAX_MESSAGE = 300
+"""Characters of what a server says of an error."""
+TRIED_AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529))
+REFUSALS = frozenset((401, 402, 403, 404, 405))
+"""Statuses that no further request will mend."""
+LONGEST_REST_S = 60.0
+TURN_TOKENS = 16
+"""Of the chat's marks around a screenshot and the next reply: eleven in Qwen's template."""
+_CHUNK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Patience:
+    """With one request."""
+
+    timeout_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 300.0
+    """From the connection to the last byte: a busy server makes a request wait before it writes a word."""
+    attempts: Annotated[int, whole(1)] = 6
+    """In all, where the server is overloaded, broken or gone."""
+    rest_s: Annotated[float, number(lambda x: x >= 0, "0 or more seconds")] = 2.0
+    """Before the second attempt, twice as long before each further one; a server may ask for more, up to a minute."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+class Endpoint:
+    """The server's two addresses that are needed.
+
+    Args:
+        url: of its API, `http://HOST:PORT/v1`; without a path `/v1` is taken.
+        api_key: sent as a bearer token; it is in no message, record or setting.
+
+    Raises:
+        ConfigError: no such URL, or a key in it, where it would be recorded.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None, patience: Patience | None = None):
+        try:
+            parts = urlsplit(url)
+            ok = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+            ok = ok and not (parts.query or parts.fragment or parts.username or parts.password)
+        except ValueError:
+            ok = False
+        shown = url.partition("?")[0].rpartition("@")[2]
+        remedy = "a key comes from an environment variable, see --api-key-env"
+        require(ok, "--endpoint", "an URL such as http://127.0.0.1:8000/v1", shown, remedy)
+        self.url = url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
+        self._key = api_key
+        self._patience = patience or Patience()
+
+    async def reply(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What `chat/completions` answers.
+
+        Raises:
+            EndpointError: nothing that can be used, after all attempts.
+            ConfigError: it refuses us.
+        """
+        return await self._ask("POST", "chat/completions", body)
+
+    async def models(self) -> Mapping[str, Any]:
+        """What `models` answers. Raises as `reply`."""
+        return await self._ask("GET", "models", None)
+
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        for attempt in range(1, self._patience.attempts + 1):
+            try:
+                return await in_daemon_thread(partial(self._request, method, path, body))
+            except _Again as again:
+                if attempt == self._patience.attempts:
+                    told = f"{self.url} must answer {path}, got {again} in {attempt} attempts"
+                    raise EndpointError(told) from again
+                rest_s = self._patience.rest_s * 2 ** (attempt - 1)
+                await asyncio.sleep(min(max(rest_s, again.after_s), LONGEST_REST_S))
+        raise AssertionError("at least one attempt")
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """One request. No redirect is followed, since it would take the key along, and nothing is unpacked."""
+        deadline = time.monotonic() + self._patience.timeout_s
+        headers = {"Accept-Encoding": "identity"}
+        try:
+            with requests.request(
+                method,
+                f"{self.url}/{path}",
+                json=body,
+                headers=headers,
+                auth=self._authorize,
+                timeout=self._patience.timeout_s,
+                stream=True,
+                allow_redirects=False,
+            ) as response:
+                content = _read(response, deadline)
+                self._check_status(response, content)
+        except (requests.RequestException, OSError) as error:
+            raise _Again(self._shown(f"{type(error).__name__}: {error}")) from None
+        try:
+            answer = parse_json(content)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, Mapping):
+            raise _Again(f"no JSON object but {self._shown(repr(content))}")
+        return answer
+
+    def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        # Also without a key: else a .netrc would give one.
+        if self._key:
+            request.headers["Authorization"] = f"Bearer {self._key}"
+        return request
+
+    def _check_status(self, response: requests.Response, content: bytes) -> None:
+        status = response.status_code
+        if status == 200:
+            return
+        told = f"status {status}: {self._shown(content.decode('utf-8', 'replace'))}"
+        if status in TRIED_AGAIN:
+            raise _Again(told, _seconds(response.headers.get("Retry-After")))
+        if status in REFUSALS or 300 <= status < 400:
+            remedy = "see --endpoint, --model-name and --api-key-env"
+            raise ConfigError(f"{self.url} must take our requests, got {told}; {remedy}")
+        raise EndpointError(f"{self.url} refused a request, {told}; is it longer than the model's context (--context)?")
+
+    def _shown(self, text: str) -> str:
+        return (text.replace(self._key, "***") if self._key else text)[:MAX_MESSAGE]
+
+
+class EndpointPolicy:
+    """A model of a server's, as a policy that is evaluated.
+
+    Args:
+        model: its name there.
+        geometry: how the model's processor resizes screenshots: its coordinates are in the resized one.
+        context: tokens of a sequence; None where nobody says.
+    """
+
+    def __init__(self, endpoint: Endpoint, model: str, geometry: ImageGeometry, context: int | None = None):
+        self._endpoint = endpoint
+        self._model = model
+        self._geometry = geometry
+        self._context = context
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"endpoint": self._endpoint.url, "model": self._model, "context": self._context, **vars(self._geometry)}
+
+    def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
+        """See `Policy`."""
+
+        def body(messages: Sequence[Mapping[str, Any]], number: int) -> dict[str, Any]:
+            return {
+                "model": self._model,
+                "messages": list(messages),
+                "max_tokens": config.max_reply_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "seed": reply_seed(sampling, trial, number),
+            }
+
+        return _EndpointConversation(self._endpoint, body, config, self._geometry, self._context)
+
+
+async def find_model(endpoint: Endpoint, name: str | None) -> tuple[str, int | None]:
+    """The model's name, where the server has one alone, and the context that the server gives it (vLLM's says).
+
+    Raises:
+        ConfigError: the server has several, or none of this name.
+        EndpointError: it gives no answer.
+    """
+    listed = (await endpoint.models()).get("data")
+    models = {one["id"]: one for one in listed if _names_model(one)} if isinstance(listed, list) else {}
+    if name is None and len(models) == 1:
+        name = next(iter(models))
+    known = f"one that {endpoint.url} has: {', '.join(sorted(models)[:20])[:MAX_MESSAGE] or 'it names none'}"
+    if name is None or (models and name not in models):
+        raise ConfigError(f"--model-name must be {known}; got {name}")
+    context = models.get(name, {}).get("max_model_len")
+    return name, context if type(context) is int and context > 0 else None
+
+
+class _EndpointConversation:
+    """One episode: the messages so far, each screenshot encoded once."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        body: Callable[[Sequence[Mapping[str, Any]], int], dict[str, Any]],
+        config: GuiAgentConfig,
+        geometry: ImageGeometry,
+        context: int | None,
+    ):
+        self.sequence = EpisodeSequence([])
+        self._endpoint = endpoint
+        self._body = body
+        self._config = config
+        self._geometry = geometry
+        self._context = context
+        self._messages: list[dict[str, Any]] = []
+        self._urls: list[str] = []
+        self._replies = 0
+        self._used = 0
+
+    def image_size(self, screen: Size) -> Size:
+        return self._geometry.image_size(screen)
+
+    def open(self, task: Task, screen: Size) -> None:
+        self._messages = build_messages(task.instruction, kind=self._config.prompt, language=self._config.language)
+
+    async def reply(self, images: list[Image.Image]) -> Written:
+        """Ask for the next reply.
+
+        Raises:
+            EndpointError: the server gives none that can be used.
+            ConfigError: it refuses us.
+        """
+        for image in images[len(self._urls) :]:
+            size = self.image_size(Size(*image.size))
+            self._urls.append(await in_daemon_thread(partial(_data_url, image, size)))
+        body = self._body(_as_openai(self._messages, self._urls), self._replies)
+        written, self._used = _read_reply(await self._endpoint.reply(body), self._config.max_reply_tokens)
+        self._replies += 1
+        self._messages.append(reply_message(written.text))
+        return written
+
+    def show(self, screen: Size) -> StopReason | None:
+        """Append a screenshot, if it and a whole reply to it still fit into the context, as far as that is known."""
+        needed = self._used + self._geometry.num_tokens(screen) + TURN_TOKENS + self._config.max_reply_tokens
+        if self._context is not None and self._used and needed > self._context:
+            return StopReason.TOKEN_LIMIT
+        self._messages.append(screenshot_message())
+        return None
+
+
+class _Again(Exception):
+    """A request that may go well at the next attempt; `after_s`: what the server asks to wait."""
+
+    def __init__(self, message: str, after_s: float = 0.0):
+        super().__init__(message)
+        self.after_s = after_s
+
+
+def _read(response: requests.Response, deadline: float) -> bytes:
+    """The body as it was sent, within the bounds on its bytes and on the time."""
+    content = bytearray()
+    while chunk := response.raw.read1(_CHUNK_BYTES):
+        content += chunk
+        if len(content) > MAX_RESPONSE_BYTES:
+            raise _Again(f"more than {MAX_RESPONSE_BYTES >> 20} MiB")
+        if time.monotonic() > deadline:
+            raise _Again("an answer that does not end")
+    return bytes(content)
+
+
+def _read_reply(answer: Mapping[str, Any], max_tokens: int) -> tuple[Written, int]:
+    """A reply's text, and the tokens of the sequence up to its end, 0 where the server does not say.
+
+    Raises:
+        EndpointError: the answer holds no reply.
+    """
+    try:
+        choice = answer["choices"][0]
+        text, reason = choice["message"]["content"], choice.get("finish_reason")
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise EndpointError(f"the server must answer as OpenAI's API, got {str(answer)[:MAX_MESSAGE]}") from error
+    if text is None:  # a model that wrote nothing but its end, or only what the server keeps apart
+        text = ""
+    if not isinstance(text, str):
+        raise EndpointError(f"the server must give a reply as text, got {type(text).__name__}")
+    usage = answer.get("usage")
+    total = usage.get("total_tokens") if isinstance(usage, Mapping) else None
+    used = total if type(total) is int and total > 0 else 0
+    problem = None
+    if reason == "length":
+        problem = f"a reply must end within gui_agent.max_reply_tokens={max_tokens}, got no end"
+    return Written(text, problem), used
+
+
+def _as_openai(messages: Sequence[Mapping[str, Any]], urls: Sequence[str]) -> list[dict[str, Any]]:
+    """Messages of ours, each image's place filled; what is text alone goes as text, which every server takes."""
+    image = iter(urls)
+    converted = []
+    for message in messages:
+        parts = message["content"]
+        if len(parts) == 1 and parts[0]["type"] == "text":
+            content: Any = parts[0]["text"]
+        else:
+            content = [
+                {"type": "image_url", "image_url": {"url": next(image)}} if part["type"] == "image" else dict(part)
+                for part in parts
+            ]
+        converted.append({"role": message["role"], "content": content})
+    return converted
+
+
+def _data_url(image: Image.Image, size: Size) -> str:
+    """The picture as the model's processor would resize it, without loss."""
+    from torchvision.transforms.v2 import functional
+
+    pixels = functional.pil_to_tensor(image)
+    sides = [size.height, size.width]
+    resized = functional.resize(pixels, sides, functional.InterpolationMode.BICUBIC, antialias=True)
+    buffer = io.BytesIO()
+    functional.to_pil_image(resized).save(buffer, "PNG", compress_level=1)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _names_model(one: Any) -> bool:
+    return isinstance(one, Mapping) and isinstance(one.get("id"), str)
+
+
+def _seconds(value: str | None) -> float:
+    try:
+        return max(0.0, min(float(value or 0), LONGEST_REST_S))
+    except ValueError:  # a date
+        return 0.0
+
+
+def read_api_key(variable: str) -> str | None:
+    """The key in an environment variable, if it is set.
+
+    Raises:
+        ConfigError: it cannot be part of a request.
+    """
+    key = os.environ.get(variable, "").strip()
+    require(key.isascii() and key.isprintable(), f"the variable {variable}", "a key of ASCII characters", "others")
+    return key or None
+
+
+async def in_daemon_thread(function: Callable[[], T]) -> T:
+    """Call a blocking function in a thread that no end of this process waits for: a request may take minutes."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        try:
+            result, error = function(), None
+        except BaseException as raised:
+            result, error = None, raised
+        try:
+            loop.call_soon_threadsafe(settle, result, error)
+        except RuntimeError:  # the loop is closed: nobody waits for it
+            return
+
+    threading.Thread(target=run, daemon=True, name="arpo_verl-endpoint").start()
+    return await future

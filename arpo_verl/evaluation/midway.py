@@ -1,0 +1,104 @@
+"""Whether a task may be judged on the way: only where looking changes nothing. Pure.
+
+The evaluator of a smaller step budget would look at the desktop while a longer episode goes on. Where it might touch
+that desktop, the smaller budget is played apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from arpo_verl.types import Task
+
+READING_GETTERS = frozenset(
+    (
+        "accessibility_tree",
+        "background_image_in_slide",
+        "audio_in_slide",
+        "bookmarks",
+        "cache_file",
+        "chrome_font_size",
+        "chrome_language",
+        "cloud_file",
+        "content_from_vm_file",
+        "cookie_data",
+        "default_search_engine",
+        "enable_do_not_track",
+        "enable_safe_browsing",
+        "gimp_config_file",
+        "history",
+        "list_directory",
+        "profile_name",
+        "rule",
+        "rule_relativeTime",
+        "vlc_config",
+        "vm_file",
+        "vm_screen_size",
+        "vm_terminal_output",
+        "vm_wallpaper",
+        "vm_window_size",
+    )
+)
+"""OSWorld's getters that read files and states and start nothing, as read in `desktop_env.evaluators.getters`."""
+_COMMANDS = ("vm_command_line", "vm_command_error")
+READING_PROGRAMS = frozenset(
+    "[ basename cat cmp cut diff dirname echo false grep head id ls md5sum pwd readlink sha256sum sleep stat tail "
+    "test true uname wc which whoami".split()
+)
+"""Programs that change nothing, whatever their arguments; those that only some arguments make write are not here."""
+_SHELL_WORDS = frozenset("if then elif else fi while until do done break for !".split())
+_COMMAND_ENDS = re.compile(r"&&|\|\||[;|&()\n]")
+
+
+def why_not_midway(task: Task) -> str | None:
+    """Why the task's evaluator cannot be asked while the episode goes on; None where it can."""
+    evaluator = task.spec.get("evaluator")
+    if not isinstance(evaluator, Mapping):
+        return "it has no evaluator of OSWorld's form"
+    if evaluator.get("postconfig"):
+        return "its evaluator acts on the desktop first (postconfig)"
+    for getter in (*_each(evaluator.get("result")), *_each(evaluator.get("expected"))):
+        kind = getter.get("type")
+        if kind not in READING_GETTERS and not (kind in _COMMANDS and _only_reads(getter.get("command"))):
+            return f"its evaluator's getter {kind} may change the desktop"
+    return None
+
+
+def describe_midway(tasks: Sequence[Task], budgets: Sequence[int]) -> str:
+    """One line: which smaller budgets are read off the episodes of the largest, and which are not and why."""
+    reasons = Counter(reason for task in tasks if (reason := why_not_midway(task)))
+    *smaller, largest = sorted(budgets)
+    what = f"budgets {', '.join(map(str, smaller))} are read off the episodes of {largest} steps"
+    if not reasons:
+        return f"{what} for all {len(tasks)} tasks"
+    told = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
+    return (
+        f"{what} for {len(tasks) - reasons.total()} of {len(tasks)} tasks; longer episodes of the others are played "
+        f"again at each ({told})"
+    )
+
+
+def _each(getters: Any) -> Iterator[Mapping[str, Any]]:
+    for getter in getters if isinstance(getters, list) else [getters]:
+        if isinstance(getter, Mapping) and getter:
+            yield getter
+
+
+def _only_reads(command: Any) -> bool:
+    """Whether each program of a command is known to change nothing; when in doubt not."""
+    if isinstance(command, list):
+        return bool(command) and command[0] in READING_PROGRAMS
+    if not isinstance(command, str) or any(mark in command for mark in ">`$<{"):
+        return False
+    return all(_first_program(part) in READING_PROGRAMS | {""} for part in _COMMAND_ENDS.split(command))
+
+
+def _first_program(part: str) -> str:
+    words = part.split()
+    while words and words[0] in _SHELL_WORDS:
+        if words.pop(0) == "for":
+            return ""
+    return words[0] if words else ""

@@ -1,0 +1,68 @@
+"""A checkpoint as a policy, on a CPU: by our rollout engine, in this process, in tokens as in training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from PIL import Image
+
+from arpo_verl.cpu.lone import load_engine
+from arpo_verl.errors import GenerationError
+from arpo_verl.evaluation.policy import Sampling, reply_seed
+from arpo_verl.evaluation.results import Trial
+from arpo_verl.plugin.chat import chat_tokenizer
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.conversation import Conversation, TokenConversation, TokenLimits
+from arpo_verl.rollout.sequence import Generated
+
+
+class OwnEngine:
+    """A model's folder, loaded.
+
+    Args:
+        facts: what says which model it is.
+        pixels: `min_pixels` and `max_pixels` of a screenshot for the processor; None: its own.
+        context: tokens of a sequence; None: what the model knows positions for.
+
+    Raises:
+        ConfigError: a model that the engine cannot run.
+    """
+
+    def __init__(
+        self, folder: Path, facts: Mapping[str, Any], pixels: Mapping[str, int] | None, context: int | None = None
+    ):
+        self._engine = load_engine(folder)
+        self._kwargs = dict(pixels or {})
+        engine = self._engine
+        self._chat = chat_tokenizer(engine.tokenizer, engine.processor, engine.model_type, self._kwargs)
+        self._context = min(context or engine.context, engine.context)
+        self._facts = {**facts, "engine": "transformers", "context": self._context, **vars(self._chat.geometry)}
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return self._facts
+
+    def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
+        """See `Policy`."""
+        written = 0
+
+        async def generate(prompt_ids: list[int], images: list[Image.Image], max_tokens: int) -> Generated:
+            nonlocal written
+            params = {
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "max_tokens": max_tokens,
+                "seed": reply_seed(sampling, trial, written),
+            }
+            written += 1
+            output = await self._engine.server.generate(
+                prompt_ids, params, uuid4().hex, image_data=images, mm_processor_kwargs=self._kwargs
+            )
+            if not output.token_ids:
+                raise GenerationError(f"the engine must give a reply, got none ({output.stop_reason})")
+            return Generated(tuple(output.token_ids), tuple(output.log_probs or ()) or None)
+
+        return TokenConversation(generate, self._chat, config, TokenLimits(self._context, self._context, self._context))

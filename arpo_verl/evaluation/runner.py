@@ -1,0 +1,245 @@
+"""Plays what a scheduler asks for, by the loop, prompts, parser, pool and recorder of a training run.
+
+    evaluate(out, tasks, EachRun([task.task_id for task in tasks], 8, [15]), policy, settings)
+
+What is on disk is all that counts: a run that was killed goes on by the same call, and plays nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from arpo_verl.config import require
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.errors import DesktopError, GenerationError, TaskQuarantinedError
+from arpo_verl.evaluation.folder import EvaluationFolder, uid_of
+from arpo_verl.evaluation.midway import why_not_midway
+from arpo_verl.evaluation.policy import Policy, Sampling
+from arpo_verl.evaluation.results import Evaluated, Fault, Result, Trial
+from arpo_verl.evaluation.schedule import Scheduler
+from arpo_verl.pool.attempts import attempt_until_whole
+from arpo_verl.pool.desktop_pool import MESSAGE_CHARACTERS, DesktopPool, Session
+from arpo_verl.pool.own_pool import own_pool
+from arpo_verl.records.recorder import Recorder
+from arpo_verl.reward import compute_score
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.episode import play
+from arpo_verl.rollout.scoring import score_episode
+from arpo_verl.types import Task
+
+Outcome = tuple[Result, ...] | Fault
+
+FAULTS_IN_A_ROW = 8
+"""Trials that fail for the policy's engine with no reply of any other between: it is rather gone than in trouble."""
+
+_OF_RESULTS = (
+    *("provider", "screen_size", "path_to_vm", "region", "snapshot", "os_type", "proxy", "action_pause_s"),
+    *("settle_timeout_s", "settle_interval_s", "wait_s", "setup_pause_s", "evaluate_pause_s", "evaluator_hosts"),
+    "evaluator_runs_policy_code",
+)
+"""The fields of `environment` that a score may depend on; the others say where desktops run and how many."""
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """How episodes are played.
+
+    Raises:
+        ConfigError: a value is wrong.
+    """
+
+    environment: EnvironmentConfig
+    agent: GuiAgentConfig
+    """Its `max_steps` is the largest budget, whatever it says; what it says of records does not count."""
+    budgets: Sequence[int] = (15,)
+    """Step budgets: each gets a score of its own."""
+    sampling: Sampling = field(default_factory=Sampling)
+
+    def __post_init__(self) -> None:
+        ok = bool(self.budgets) and all(type(budget) is int and budget > 0 for budget in self.budgets)
+        require(ok, "--max-steps", "one step budget from 1 or several, such as 15,50", self.budgets)
+        object.__setattr__(self, "budgets", tuple(sorted(set(self.budgets))))
+
+    def facts(self, policy: Policy) -> dict[str, Any]:
+        """All that a result depends on beside its task, as JSON."""
+        agent = {name: getattr(self.agent, name) for name in ("prompt", "grammar", "language", "max_reply_tokens")}
+        return {
+            "max_steps": list(self.budgets),
+            "max_screenshots": self.agent.max_screenshots,
+            **agent,
+            **dataclasses.asdict(self.sampling),
+            "policy": dict(policy.facts),
+            "environment": {name: getattr(self.environment, name) for name in _OF_RESULTS},
+        }
+
+    def agent_of(self, trial: Trial, trajectories: Path) -> GuiAgentConfig:
+        """The section `gui_agent` of a trial: every episode is recorded whole, however many there are."""
+        most = self.agent.max_screenshots
+        return dataclasses.replace(
+            self.agent,
+            max_steps=trial.max_steps,
+            max_screenshots=None if most is None else min(most, trial.max_steps),
+            record="all",
+            record_share=1.0,
+            trajectory_budget_bytes=None,
+            trajectory_dir=str(trajectories),
+        )
+
+
+def evaluate(
+    out: Path, tasks: Sequence[Task], scheduler: Scheduler, policy: Policy, settings: EvaluationSettings
+) -> Evaluated:
+    """Play all that `scheduler` asks for and is not on disk yet; desktops run with the call.
+
+    A trial that infrastructure failed `environment.max_attempts` times is a `Fault`, and no score; it is played again
+    when the evaluation goes on.
+
+    Args:
+        out: the evaluation's folder; see `evaluation.folder`.
+        tasks: all that the scheduler may ask for.
+
+    Raises:
+        ConfigError: the folder holds another evaluation or is in use, or the policy's server refuses us.
+        GenerationError: the policy's engine fails every trial; what was played is on disk.
+        OSError: the disk refuses a record.
+    """
+    with EvaluationFolder.held(out, settings.facts(policy), tasks) as folder, ExitStack() as stack:
+        stack.enter_context(logging_redirect_tqdm())
+        progress = stack.enter_context(_Progress(settings.budgets[-1]))
+        run = _Run(folder, tasks, scheduler, policy, settings, progress, stack)
+        asyncio.run(run.play_all())
+        return folder.read()
+
+
+class _Run:
+    """One start of an evaluation. The pool is made when the first trial is to be played, in `stack`."""
+
+    def __init__(
+        self,
+        folder: EvaluationFolder,
+        tasks: Sequence[Task],
+        scheduler: Scheduler,
+        policy: Policy,
+        settings: EvaluationSettings,
+        progress: _Progress,
+        stack: ExitStack,
+    ):
+        self._folder = folder
+        self._tasks = {task.task_id: task for task in tasks}
+        self._scheduler = scheduler
+        self._policy = policy
+        self._settings = settings
+        self._progress = progress
+        self._stack = stack
+        self._pool: DesktopPool | None = None
+        self._failed_in_a_row = 0
+
+    async def play_all(self) -> None:
+        running: dict[asyncio.Task[Outcome], Trial] = {}
+        try:
+            while True:
+                free = self._settings.environment.num_desktops - len(running)
+                trials = self._scheduler.next_trials(free) if free else []
+                for trial in trials:
+                    recorded = self._folder.results(trial)
+                    if recorded is not None:
+                        self._finish(trial, recorded, is_new=False)
+                    else:
+                        running[asyncio.create_task(self._play(trial))] = trial
+                if trials:
+                    continue
+                if not running:
+                    return
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    self._finish(running.pop(task), task.result())
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def _finish(self, trial: Trial, outcome: Outcome, *, is_new: bool = True) -> None:
+        self._scheduler.finished(trial, outcome)
+        self._progress.finished(trial, outcome, self._scheduler.expected, is_new)
+
+    async def _play(self, trial: Trial) -> Outcome:
+        task = self._tasks[trial.task_id]
+        config = self._settings.agent_of(trial, self._folder.trajectories)
+        recorder = Recorder(config, _validates)
+        row = {"uid": uid_of(trial), "session_id": trial.run, "global_steps": 0}
+        budgets = self._settings.budgets if why_not_midway(task) is None else ()
+
+        async def attempt(session: Session, unclear_losses: int) -> None:
+            async with recorder.episode(row, task) as writer:
+                async with session.lease() as desktop:
+                    writer.begin(f"{desktop.name} on {desktop.host}")
+                    conversation = self._policy.conversation(config, self._settings.sampling, trial)
+                    episode = await play(task, desktop, conversation, config, writer, judge_after=budgets)
+                await writer.finish(episode, await score_episode(compute_score, episode, "", row, unclear_losses))
+
+        try:
+            await attempt_until_whole(self._desktops(), self._settings.environment, trial.task_id, attempt)
+        except (DesktopError, GenerationError, TaskQuarantinedError) as error:
+            return self._fault(trial, error)
+        self._failed_in_a_row = 0
+        results = self._folder.results(trial)
+        if results is None:
+            raise OSError(
+                f"an episode of task {trial.task_id} could not be recorded in {self._folder.path}; see the log"
+            )
+        return results
+
+    def _fault(self, trial: Trial, error: Exception) -> Fault:
+        fault = Fault(trial.task_id, trial.run, trial.max_steps, type(error).__name__, str(error)[:MESSAGE_CHARACTERS])
+        self._folder.add_fault(fault)
+        if isinstance(error, GenerationError):
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row == FAULTS_IN_A_ROW:
+                raise error
+        return fault
+
+    def _desktops(self) -> DesktopPool:
+        if self._pool is None:
+            self._pool = self._stack.enter_context(own_pool(self._settings.environment))
+        return self._pool
+
+
+class _Progress(contextlib.AbstractContextManager["_Progress"]):
+    """The bar: episodes, the time that is left at this start's pace, the success so far at the largest budget."""
+
+    def __init__(self, budget: int):
+        self._budget = budget
+        self._scores: list[float] = []
+        self._faults = 0
+        # Without smoothing the pace is this start's mean: what was on disk took no time.
+        self._bar = tqdm(desc="evaluate", unit="episode", smoothing=0, dynamic_ncols=True)
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def finished(self, trial: Trial, outcome: Outcome, expected: int, is_new: bool) -> None:
+        if isinstance(outcome, Fault):
+            self._faults += 1
+        else:
+            self._scores += [result.success for result in outcome if result.budget == self._budget]
+        self._bar.total = expected
+        if not is_new:
+            self._bar.initial += 1
+        success = f"{fmean(self._scores):.3f}" if self._scores else "-"
+        self._bar.set_postfix(success=success, faults=self._faults, refresh=False)
+        self._bar.update()
+
+
+async def _validates(uid: str) -> bool:
+    return True
