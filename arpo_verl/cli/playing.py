@@ -185,7 +185,7 @@ def _environment(args: argparse.Namespace, recipe: _Recipe) -> EnvironmentConfig
     if provider != section.get("provider"):
         section = default_options(provider)
     values = {**section, **parse_options(args.option, "--option", "environment."), "provider": provider}
-    values.pop("status_file", None)  # of the recipe's run
+    values |= {"status_file": None, "partial_credit": 0.0}  # of a training run alone
     if args.desktops is not None:
         values["num_desktops"] = args.desktops
     return build_config(EnvironmentConfig, "environment", values)

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import requests
 from PIL import Image
+from urllib3.exceptions import HTTPError
 
 from arpo_verl.config import check_fields, number, require, whole
 from arpo_verl.errors import ConfigError, EndpointError
@@ -130,7 +131,7 @@ class Endpoint:
             ) as response:
                 content = _read(response, deadline)
                 self._check_status(response, content)
-        except (requests.RequestException, OSError) as error:
+        except (requests.RequestException, HTTPError, OSError) as error:
             raise _Again(self._shown(f"{type(error).__name__}: {error}")) from None
         try:
             answer = parse_json(content)

@@ -196,7 +196,7 @@ class _Run:
         results = self._folder.results(trial)
         if results is None:
             raise OSError(
-                f"an episode of task {trial.task_id} could not be recorded in {self._folder.path}; see the log"
+                f"an episode of {trial.task_id} must be recorded in {self._folder.path}; the log says why not"
             )
         return results
 

@@ -1,0 +1,295 @@
+"""A server that is asked for replies: real HTTP on this machine, and whatever it may answer."""
+
+import asyncio
+import base64
+import io
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from PIL import Image
+
+pytest.importorskip("torchvision")
+
+from support.evaluation_run import TASKS, play  # noqa: E402
+from support.fake_pool import DONE, HIT  # noqa: E402
+
+from arpo_verl.errors import ConfigError, EndpointError  # noqa: E402
+from arpo_verl.evaluation.endpoint import (  # noqa: E402
+    Endpoint,
+    EndpointPolicy,
+    Patience,
+    _data_url,
+    find_model,
+    read_api_key,
+)
+from arpo_verl.evaluation.folder import EvaluationFolder  # noqa: E402
+from arpo_verl.rollout.vision import ImageGeometry  # noqa: E402
+from arpo_verl.types import Size  # noqa: E402
+
+GEOMETRY = ImageGeometry(28, 4 * 784, 128 * 784)
+KEY = "sk-a-secret"
+
+
+class Server(ThreadingHTTPServer):
+    """Answers by `answer(number, request body)`: an object, or (status, headers, bytes)."""
+
+    daemon_threads = True
+
+    def __init__(self, answer):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answer = answer
+        self.asked = []
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, request, client_address):
+        """A client that hung up is no error here."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.do_POST()
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "null")
+        self.server.asked.append({"path": self.path, "headers": dict(self.headers), "body": body})
+        answer = self.server.answer(len(self.server.asked), body)
+        if callable(answer):
+            answer(self)
+            return
+        if not isinstance(answer, tuple):
+            answer = 200, {}, json.dumps(answer).encode()
+        status, headers, content = answer
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        """Be still."""
+
+
+@contextmanager
+def serving(answer):
+    server = Server(answer)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def says(text, reason="stop", total=None):
+    return {
+        "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": reason}],
+        "usage": {"total_tokens": total},
+    }
+
+
+def asked_policy(server, key=None, context=None, **patience):
+    patience = {"attempts": 3, "rest_s": 0, "timeout_s": 20, **patience}
+    return EndpointPolicy(Endpoint(server.url, key, Patience(**patience)), "m", GEOMETRY, context)
+
+
+def ask(server, **patience):
+    """One reply of the server's, as it is."""
+    patience = {"attempts": 2, "rest_s": 0, "timeout_s": 20, **patience}
+    return asyncio.run(Endpoint(server.url, KEY, Patience(**patience)).reply({"model": "m"}))
+
+
+def test_an_episode_is_a_conversation_with_all_its_screenshots(tmp_path):
+    replies = [HIT, DONE]
+    with serving(lambda number, body: says(replies[number - 1], total=200)) as server:
+        (result,) = play(tmp_path / "e", asked_policy(server, KEY), tasks=TASKS[:1], runs=1).results
+    assert (result.success, result.steps) == (1.0, 2)
+    first, second = (one["body"] for one in server.asked)
+    assert server.asked[0]["path"] == "/v1/chat/completions"
+    assert server.asked[0]["headers"]["Authorization"] == f"Bearer {KEY}"
+    assert (first["model"], first["temperature"], first["max_tokens"]) == ("m", 0.6, 512)
+    assert first["seed"] != second["seed"]
+    kinds = [(m["role"], m["content"] if isinstance(m["content"], str) else "image") for m in second["messages"]]
+    assert [role for role, _ in kinds] == ["system", "user", "user", "assistant", "user"]
+    assert kinds[3][1] == HIT and kinds[2][1] == kinds[4][1] == "image"
+    assert second["messages"][:3] == first["messages"]
+    for place in (2, 4):
+        (part,) = second["messages"][place]["content"]
+        head, _, content = part["image_url"]["url"].partition(",")
+        assert head == "data:image/png;base64"
+        assert Image.open(io.BytesIO(base64.b64decode(content))).size == (364, 252)
+    on_disk = b"".join(path.read_bytes() for path in (tmp_path / "e").rglob("*") if path.is_file())
+    assert KEY.encode() not in on_disk and server.url.encode() in on_disk
+
+
+def test_a_screenshot_is_resized_as_the_models_own_processor_does(request):
+    import numpy as np
+    import torch
+
+    _, processor = request.getfixturevalue("policy")
+    pixels = np.random.default_rng(0).integers(0, 255, (480, 640, 3), dtype=np.uint8)
+    screenshot = Image.fromarray(pixels)
+    size = ImageGeometry.from_processor(processor).image_size(Size(640, 480))
+    sent = Image.open(io.BytesIO(base64.b64decode(_data_url(screenshot, size).partition(",")[2])))
+    values = [processor.image_processor(images=[one], return_tensors="pt") for one in (screenshot, sent)]
+    assert sent.size == (364, 252) and torch.equal(values[0]["pixel_values"], values[1]["pixel_values"])
+
+
+def test_the_same_trial_is_asked_with_the_same_seeds(tmp_path):
+    with serving(lambda number, body: says(DONE)) as server:
+        for start in ("one", "two"):
+            play(tmp_path / start, asked_policy(server), runs=2, desktops=3)
+    seeds = [one["body"]["seed"] for one in server.asked]
+    assert sorted(seeds[:8]) == sorted(seeds[8:]) and len(set(seeds)) == 8
+
+
+def test_a_reply_that_has_no_end_is_malformed_and_one_without_words_too(tmp_path):
+    with serving(lambda number, body: says(HIT, "length") if number == 1 else says(None)) as server:
+        results = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:2], runs=1, desktops=1).results
+    assert [(r.stop_reason.value, r.steps) for r in results] == [("parse_error", 1)] * 2
+
+
+def test_an_episode_ends_where_the_context_is_full(tmp_path):
+    with serving(lambda number, body: says(HIT, total=1000)) as server:
+        (result,) = play(tmp_path / "e", asked_policy(server, context=1500), tasks=TASKS[:1], runs=1).results
+    assert (result.stop_reason.value, result.steps) == ("token_limit", 1)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_an_overloaded_server_is_asked_again(tmp_path, status):
+    def answer(number, body):
+        return (status, {"Retry-After": "0"}, b"busy") if number % 3 else says(DONE)
+
+    with serving(answer) as server:
+        (result,) = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1).results
+    assert result.success == 0.0 and len(server.asked) == 3
+
+
+def _endless(handler):
+    handler.send_response(200)
+    handler.end_headers()
+    while True:
+        handler.wfile.write(b" " * (1 << 20))
+
+
+def _dripping(handler):
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(600):
+        handler.wfile.write(b" ")
+        handler.wfile.flush()
+        time.sleep(0.05)
+
+
+def _hanging_up(handler):
+    handler.connection.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((500, {}, b"\xff<html>" * 10000), "status 500"),
+        ((200, {}, b"<html>no JSON</html>"), "no JSON object"),
+        ((200, {}, b"[" * 100_000), "no JSON object"),
+        ((200, {}, b"[]"), "no JSON object"),
+        ((200, {"Content-Encoding": "gzip"}, b"\x1f\x8b"), "no JSON object"),
+        ((200, {"Content-Length": "999"}, b"{}"), "IncompleteRead"),
+        ((200, {}, KEY.encode()), r"\*\*\*"),
+        (_endless, "more than 4 MiB"),
+        (_hanging_up, "Connection"),
+    ],
+    ids=["500", "html", "deep", "list", "gzip", "short", "key", "endless", "hang-up"],
+)
+def test_what_no_server_should_answer_is_a_fault_of_the_endpoint(answer, told):
+    with serving(lambda number, body: answer) as server, pytest.raises(EndpointError, match=told) as error:
+        ask(server)
+    assert len(server.asked) == 2 and KEY not in str(error.value) and len(str(error.value)) < 600
+
+
+def test_an_answer_that_does_not_end_is_cut_off():
+    with serving(lambda number, body: _dripping) as server, pytest.raises(EndpointError, match="does not end"):
+        ask(server, attempts=1, timeout_s=0.3)
+
+
+def test_a_silent_server_is_given_up():
+    def silent(handler):
+        time.sleep(1)
+
+    with serving(lambda number, body: silent) as server, pytest.raises(EndpointError, match="ReadTimeout"):
+        ask(server, attempts=1, timeout_s=0.2)
+
+
+def test_no_server_is_a_fault_and_no_score(tmp_path):
+    with serving(lambda number, body: says(DONE)) as server:
+        pass
+    evaluated = play(tmp_path / "e", asked_policy(server, attempts=1), tasks=TASKS[:2], runs=1)
+    assert [fault.error for fault in evaluated.faults] == ["EndpointError"] * 2 and not evaluated.results
+
+
+@pytest.mark.parametrize("content", [{}, {"choices": []}, {"choices": [{"message": {"content": [1]}}]}, {"choices": 5}])
+def test_an_answer_without_a_reply_is_a_fault(tmp_path, content):
+    with serving(lambda number, body: content) as server:
+        evaluated = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1)
+    assert [fault.error for fault in evaluated.faults] == ["EndpointError"]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 302])
+def test_a_server_that_refuses_us_ends_the_evaluation(tmp_path, status):
+    answer = status, {"Location": "http://127.0.0.1:9/"}, f"no such key {KEY}".encode()
+    with serving(lambda number, body: answer) as server, pytest.raises(ConfigError, match=f"status {status}") as error:
+        play(tmp_path / "e", asked_policy(server, KEY), desktops=1)
+    assert KEY not in str(error.value) and len(server.asked) == 1
+    assert EvaluationFolder(tmp_path / "e").read().faults == ()
+
+
+def test_a_request_that_is_refused_alone_is_a_fault_at_once(tmp_path):
+    with serving(lambda number, body: (400, {}, b"maximum context length is 10 tokens")) as server:
+        (fault,) = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1).faults
+    assert "maximum context length" in fault.message and len(server.asked) == 1
+
+
+def test_the_only_model_is_found_with_its_context():
+    listed = {"data": [{"id": "m", "max_model_len": 4096}]}
+    with serving(lambda number, body: listed) as server:
+        found = [asyncio.run(find_model(Endpoint(server.url), name)) for name in (None, "m")]
+        with pytest.raises(ConfigError, match="--model-name must be one that .* has: m; got n"):
+            asyncio.run(find_model(Endpoint(server.url), "n"))
+    assert found == [("m", 4096)] * 2 and server.asked[0]["path"] == "/v1/models"
+
+
+@pytest.mark.parametrize("data", [[{"id": "m"}, {"id": "n"}], [], None, [{"id": 5}, "m"]])
+def test_a_server_with_another_number_of_models_needs_a_name(data):
+    with serving(lambda number, body: {"data": data}) as server, pytest.raises(ConfigError, match="--model-name"):
+        asyncio.run(find_model(Endpoint(server.url), None))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:8000",
+        "ftp://a/v1",
+        "http://",
+        "http://a:b@c/v1",
+        "http://a/v1?key=b",
+        "http://a:x/v1",
+        "http://[::1/",
+    ],
+)
+def test_no_endpoint_and_none_with_a_key_in_it(url):
+    with pytest.raises(ConfigError, match="--endpoint") as error:
+        Endpoint(url)
+    assert "b@" not in str(error.value) and "key=b" not in str(error.value)
+
+
+def test_a_key_comes_from_the_environment(monkeypatch):
+    monkeypatch.setenv("SOME_KEY", f" {KEY}\n")
+    assert read_api_key("SOME_KEY") == KEY and read_api_key("NO_SUCH_VARIABLE") is None
+    monkeypatch.setenv("SOME_KEY", "a\nb")
+    with pytest.raises(ConfigError, match="SOME_KEY"):
+        read_api_key("SOME_KEY")
