@@ -22,7 +22,7 @@ _EXPORTS = {
     "environments.config": "EnvironmentConfig",
     "errors": (
         "ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError DesktopLostError "
-        "DesktopSetupError DesktopUnclearError EvaluatorError GenerationError HostLostError ImageError "
+        "DesktopSetupError DesktopUnclearError EndpointError EvaluatorError GenerationError HostLostError ImageError "
         "MissingDependencyError ReplayError TaskError TaskQuarantinedError"
     ),
     "policy.prepare": "PolicyConfig",

@@ -12,6 +12,7 @@ from arpo_verl.errors import DesktopError as DesktopError
 from arpo_verl.errors import DesktopLostError as DesktopLostError
 from arpo_verl.errors import DesktopSetupError as DesktopSetupError
 from arpo_verl.errors import DesktopUnclearError as DesktopUnclearError
+from arpo_verl.errors import EndpointError as EndpointError
 from arpo_verl.errors import EvaluatorError as EvaluatorError
 from arpo_verl.errors import GenerationError as GenerationError
 from arpo_verl.errors import HostLostError as HostLostError

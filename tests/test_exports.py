@@ -11,7 +11,7 @@ import arpo_verl
 
 EXPORTED = """
 Action ActionParseError ArpoError Click ConfigError DesktopBootError DesktopEndedError DesktopEnvironment DesktopError
-DesktopLostError DesktopSetupError DesktopUnclearError Drag EnvironmentConfig Episode EpisodeId Evaluation
+DesktopLostError DesktopSetupError DesktopUnclearError Drag EndpointError EnvironmentConfig Episode EpisodeId Evaluation
 EvaluatorError Fail Finish GenerationError GuiAgentConfig HostLostError Hotkey ImageError MetricCall
 MissingDependencyError Move Observation Point PolicyConfig ReplayConfig ReplayError Run Scroll Size StopReason Task
 TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait
