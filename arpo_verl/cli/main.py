@@ -6,7 +6,19 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from arpo_verl.cli import doctor, evaluate, fetch_vm, install_osworld, recipes, replay, report, summary, try_task, view
+from arpo_verl.cli import (
+    doctor,
+    evaluate,
+    fetch_vm,
+    filter_tasks,
+    install_osworld,
+    recipes,
+    replay,
+    report,
+    summary,
+    try_task,
+    view,
+)
 from arpo_verl.errors import ArpoError
 from arpo_verl.versions import __version__
 
@@ -19,7 +31,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"arpo-verl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (doctor, install_osworld, fetch_vm, recipes, summary, report, view, try_task, replay, evaluate):
+    for module in (
+        doctor,
+        install_osworld,
+        fetch_vm,
+        recipes,
+        summary,
+        report,
+        view,
+        try_task,
+        replay,
+        evaluate,
+        filter_tasks,
+    ):
         module.add_parser(commands)
     return parser
 

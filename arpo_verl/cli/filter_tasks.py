@@ -1,0 +1,92 @@
+"""`arpo-verl filter-tasks`: which tasks a policy sometimes solves, as a list to train on."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+from arpo_verl.cli.interrupts import INTERRUPTED, ended_by_signals
+from arpo_verl.cli.playing import add_playing_options, open_policy, read_playing
+from arpo_verl.config import require
+from arpo_verl.evaluation.filter_run import filter_tasks
+from arpo_verl.evaluation.filtering import Fate
+from arpo_verl.evaluation.keep_rule import KeepRule
+from arpo_verl.evaluation.report import write_report
+from arpo_verl.evaluation.training_list import write_training_list
+
+UNSETTLED = 1
+
+EPILOG = """examples:
+  arpo-verl filter-tasks --recipe embedded --model .cache/policy --out runs/filter
+  arpo-verl filter-tasks --recipe osworld_full --tasks OSWorld/evaluation_examples --skip-infeasible \\
+    --endpoint http://127.0.0.1:8000/v1 --keep "0.1 <= rate <= 0.9" --error 0 --out runs/filter
+  python -m verl.trainer.main_ppo ... data.train_files=runs/filter/training_tasks
+
+What an evaluation with the same settings has in --out counts; a run that was broken off goes on by the same command.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "filter-tasks",
+        help="a training list: the tasks that a policy sometimes solves",
+        description="Has a policy play each task until it is settled whether it is kept, by far fewer episodes than "
+        "--runs of each, and writes the list. Tasks that doing nothing solves on these desktops are named and left "
+        "out. What infrastructure failed is never scored: where it leaves a task unsettled the exit status is 1, and "
+        "the same command goes on.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_playing_options(parser)
+    parser.add_argument("--runs", type=int, default=16, metavar="K", help="episodes of each task at most (default: 16)")
+    parser.add_argument(
+        "--keep",
+        default="1 <= successes <= 15",
+        metavar="RULE",
+        help="a range of successes in --runs, or of their rate, such as 'successes >= 1' or '0.1 <= rate <= 0.9' "
+        "(default: '1 <= successes <= 15')",
+    )
+    parser.add_argument(
+        "--error",
+        type=float,
+        default=0.05,
+        metavar="P",
+        help="a task is settled where all --runs would decide otherwise with at most this probability; 0 waits until "
+        "they no longer could (default: 0.05)",
+    )
+    parser.add_argument("--skip-infeasible", action="store_true", help="leave out tasks whose right answer is FAIL")
+    parser.add_argument(
+        "--group-size", type=int, default=8, metavar="N", help="rollout.n of the training to come (default: 8)"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="the folder for all of it")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Filter; 0 when every task is settled and the list has one."""
+    require(args.runs >= 1, "--runs", "1 or more", args.runs)
+    require(0 <= args.error < 0.5, "--error", "from 0 to below 0.5", args.error)
+    require(args.group_size >= 2, "--group-size", "2 or more", args.group_size)
+    rule = KeepRule.parse(args.keep, args.runs)
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    playing = read_playing(args)
+    budgets = playing.settings.budgets
+    require(len(budgets) == 1, "--max-steps", "one step budget", ",".join(map(str, budgets)))
+    options = {"error": args.error, "group_size": args.group_size, "skip_infeasible": args.skip_infeasible}
+    try:
+        with ended_by_signals(), open_policy(args, playing, args.out) as policy:
+            filtered = filter_tasks(args.out, playing.tasks, rule, policy, playing.settings, **options)
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; the same command goes on, {args.out} has what was played")
+        return INTERRUPTED
+    folder = write_training_list(args.out, filtered, playing.tasks)
+    write_report(args.out)
+    print(filtered)
+    if not filtered.kept:
+        print(f"no task is kept, so {folder} has none to train on; see {args.out}/filter.json")
+        return UNSETTLED
+    print(f"data.train_files={folder}")
+    fates = {task.fate for task in filtered.tasks}
+    return UNSETTLED if fates & {Fate.UNSETTLED, Fate.NOT_JUDGED} else 0

@@ -1,0 +1,107 @@
+"""A filter on desktops: what doing nothing solves is found first, then the policy plays the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.actions.grammars import GRAMMARS
+from arpo_verl.actions.reply import Reply
+from arpo_verl.evaluation.filtering import (
+    Fate,
+    FilteredTask,
+    FilterRuns,
+    Outlook,
+    count_runs,
+    decide,
+    outlook,
+)
+from arpo_verl.evaluation.keep_rule import KeepRule
+from arpo_verl.evaluation.policy import Policy, Sampling
+from arpo_verl.evaluation.results import Trial
+from arpo_verl.evaluation.runner import EvaluationSettings, evaluate
+from arpo_verl.evaluation.schedule import EachRun
+from arpo_verl.evaluation.statistics import SOLVED
+from arpo_verl.evaluation.training_list import Filtered
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.conversation import Conversation
+from arpo_verl.rollout.scripted import ScriptedConversation
+from arpo_verl.tasks.schema import INFEASIBLE
+from arpo_verl.types import Finish, Task
+
+DO_NOTHING_FOLDER = "do_nothing"
+
+
+class DoNothing:
+    """A policy whose first reply says that the task is done."""
+
+    facts: Mapping[str, Any] = {"model": "do_nothing"}
+
+    def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
+        """See `Policy`."""
+        format = GRAMMARS[config.grammar].format
+        return ScriptedConversation(lambda screen: format(Reply(thought="", actions=(Finish(),)), screen, screen))
+
+
+def filter_tasks(
+    out: Path,
+    tasks: Sequence[Task],
+    rule: KeepRule,
+    policy: Policy,
+    settings: EvaluationSettings,
+    *,
+    error: float,
+    group_size: int,
+    skip_infeasible: bool = False,
+) -> Filtered:
+    """Play until every task's fate is settled; what is on disk counts, as in `evaluate`.
+
+    Args:
+        out: an evaluation's folder; one with the same settings and tasks is gone on with, whoever played in it.
+        settings: with one step budget.
+        error: see `FilterRuns`.
+        group_size: of the groups in training.
+        skip_infeasible: leave out tasks whose right answer is FAIL.
+
+    Raises:
+        As `evaluate`.
+    """
+    (max_steps,) = settings.budgets
+    fates = {task.task_id: Fate.INFEASIBLE for task in tasks if skip_infeasible and _is_infeasible(task)}
+    fates |= _without_a_policy(out / DO_NOTHING_FOLDER, [task for task in tasks if task.task_id not in fates], settings)
+    asked = [task.task_id for task in tasks if task.task_id not in fates]
+    evaluated = evaluate(out, tasks, FilterRuns(asked, rule, max_steps, error), policy, settings)
+    rates = count_runs(evaluated, rule, max_steps)
+    decided = {task.task_id: task for task in decide(rates, asked, evaluated.faults, rule, error)}
+    listed = [decided.get(task.task_id) or FilteredTask(task.task_id, fates[task.task_id]) for task in tasks]
+    kept = [task.task_id for task in listed if task.fate is Fate.KEPT]
+    played = [task for task in listed if task.runs]
+
+    def groups_of(task_ids: Sequence[str]) -> Outlook | None:
+        return outlook(rates, task_ids, group_size) if task_ids else None
+
+    return Filtered(
+        rule=rule,
+        error=error,
+        group_size=group_size,
+        tasks=listed,
+        episodes=sum(task.runs for task in played),
+        of_list=groups_of(kept),
+        of_all=groups_of([task.task_id for task in played]),
+    )
+
+
+def _is_infeasible(task: Task) -> bool:
+    return bool(task.spec["evaluator"].get("func") == INFEASIBLE)
+
+
+def _without_a_policy(out: Path, tasks: Sequence[Task], settings: EvaluationSettings) -> dict[str, Fate]:
+    """What needs no policy: tasks that an episode which does nothing solves, and those of which that is not known."""
+    if not tasks:
+        return {}
+    one_step = dataclasses.replace(settings, budgets=(1,))
+    evaluated = evaluate(out, tasks, EachRun([task.task_id for task in tasks], 1, [1]), DoNothing(), one_step)
+    fates = {result.task_id: Fate.DOING_NOTHING for result in evaluated.results if result.success >= SOLVED}
+    return fates | {fault.task_id: Fate.NOT_JUDGED for fault in evaluated.faults}
