@@ -39,7 +39,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_playing_options(parser)
+    add_playing_options(parser, temperature=1.0)  # rollouts of training are drawn so
     parser.add_argument("--runs", type=int, default=16, metavar="K", help="episodes of each task at most (default: 16)")
     parser.add_argument(
         "--keep",

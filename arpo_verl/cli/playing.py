@@ -41,8 +41,12 @@ class Playing:
     """`min_pixels` and `max_pixels` of a screenshot, or neither: the processor's own."""
 
 
-def add_playing_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
+def add_playing_options(parser: argparse.ArgumentParser, temperature: float = 0.6) -> None:
+    """Add the options.
+
+    Args:
+        temperature: where none is given.
+    """
     who = parser.add_argument_group("the policy, one of these")
     who.add_argument(
         "--model", type=Path, metavar="PATH", help="a model's folder, or a checkpoint of veRL's, which is merged first"
@@ -78,7 +82,8 @@ def add_playing_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--max-steps", type=_budgets, metavar="N[,N]", help="step budgets (default: the recipe's, else 15)"
     )
-    how.add_argument("--temperature", type=float, default=0.6, help="0 takes the likeliest token (default: 0.6)")
+    words = f"0 takes the likeliest token (default: {temperature:g})"
+    how.add_argument("--temperature", type=float, default=temperature, help=words)
     how.add_argument("--top-p", type=float, default=1.0, help="default: 1")
     how.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
     how.add_argument(
