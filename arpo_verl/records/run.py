@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.errors import ConfigError
+from arpo_verl.records.frontier import FrontierFile, RecordedEstimate
 from arpo_verl.records.groups import UNTRAINED, Groups, TrainedGroup, Training, TrainingIndex
-from arpo_verl.records.layout import METRICS_FILE, TRAJECTORIES, read_episode, step_of
+from arpo_verl.records.layout import FRONTIER_FILE, METRICS_FILE, TRAJECTORIES, read_episode, step_of
 from arpo_verl.records.live import RunningEpisode, read_pool, read_running
 from arpo_verl.records.metrics import Metrics, MetricsFiles
 from arpo_verl.records.step_folders import StepFolders
@@ -68,6 +69,7 @@ class Run:
         self._groups = Groups(trajectories)
         self._metrics_files = MetricsFiles(run_dir)
         self._metrics: Metrics | None = None
+        self._frontier = FrontierFile(trajectories / FRONTIER_FILE)
         self._snapshot = Snapshot(0, {}, {}, TrainingIndex((), {}))
         self._refresh_at = 0.0
 
@@ -155,6 +157,11 @@ class Run:
             if self._metrics_files.refresh() or self._metrics is None:
                 self._metrics = self._metrics_files.metrics()
             return self._metrics
+
+    def frontier(self) -> list[RecordedEstimate]:
+        """What frontier sampling thinks of each task, by id; none of a run that draws uniformly."""
+        with self._lock:
+            return self._frontier.refresh()
 
     def running(self) -> list[RunningEpisode]:
         """The episodes being played."""

@@ -11,6 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from arpo_verl.records.groups import TrainedRow
@@ -54,6 +55,7 @@ def run_document(run: Run, snapshot: Snapshot, *, live: bool) -> dict[str, Any]:
         "steps": sorted({episode.step for episode in snapshot.episodes}),
         "tasks": [{"task_id": task_id, "instruction": tasks[task_id]} for task_id in sorted(tasks)],
         "evaluation": has_evaluation(run),
+        "frontier": bool(run.frontier()),
         "stop_reasons": sorted({episode.stop_reason for episode in snapshot.episodes}),
         "version": __version__,
     }
@@ -157,6 +159,15 @@ def metrics_document(run: Run) -> dict[str, Any]:
 
 def _rounded(value: float | None) -> float | None:
     return value if value is None or isinstance(value, int) else float(f"{value:.6g}")
+
+
+def frontier_document(run: Run) -> dict[str, Any]:
+    """`api/frontier`: what frontier sampling thinks of each task; none where tasks come in veRL's order."""
+    tasks = [
+        {name: _rounded(value) if isinstance(value, float) else value for name, value in asdict(estimate).items()}
+        for estimate in run.frontier()
+    ]
+    return {"tasks": tasks}
 
 
 def live_document(run: Run) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from arpo_verl.viewer.documents import (
     episode_document,
     episode_rows,
     episodes_document,
+    frontier_document,
     metrics_document,
     run_document,
 )
@@ -55,6 +56,7 @@ def export_run(run: Run, snapshot: Snapshot, target: Path, *, progress: bool = T
     _write_document(target, "api/run", run_document(run, snapshot, live=False))
     _write_document(target, "api/episodes", episodes_document(episode_rows(snapshot).values()))
     _write_document(target, "api/metrics", metrics_document(run))
+    _write_document(target, "api/frontier", frontier_document(run))
     _write_document(target, "api/evaluation", evaluation_document(run))
     with tqdm(total=size_bytes, unit="B", unit_scale=True, desc="export", disable=not progress) as bar:
         for written in _write_episodes(run, snapshot, target, screenshots):

@@ -19,6 +19,7 @@ from arpo_verl.viewer.access import AccessControl
 from arpo_verl.viewer.documents import (
     EpisodesFeed,
     episode_document,
+    frontier_document,
     live_document,
     metrics_document,
     run_document,
@@ -84,6 +85,10 @@ def _add_documents(app: FastAPI, run: Run) -> None:
     @app.get("/api/metrics")
     def get_metrics(request: Request) -> Response:
         return _json(request, metrics_document(run))
+
+    @app.get("/api/frontier")
+    def get_frontier(request: Request) -> Response:
+        return _json(request, frontier_document(run))
 
     @app.get("/api/evaluation")
     def get_evaluation(request: Request) -> Response:

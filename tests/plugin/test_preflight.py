@@ -100,6 +100,21 @@ def test_a_filter_of_groups_is_refused_where_it_cannot_be_kept_to(check):
             check(on, override)
 
 
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("trainer.v1.sampler.custom_sampler.name=MySampler", "custom_sampler.name must be ReplaySampler or"),
+        ("data.custom_cls.name=MyDataset", "data.custom_cls.name must be TaskDataset with data.tasks.sampling"),
+        ("data.dataloader_num_workers=4", "data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier"),
+    ],
+)
+def test_frontier_sampling_is_refused_where_it_would_hear_of_nothing(check, override, says):
+    check("data.tasks.sampling=frontier")
+    check(override)
+    with pytest.raises(ConfigError, match=says):
+        check("data.tasks.sampling=frontier", override)
+
+
 def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(check, policy, tmp_path):
     inputs = ModelInputs.load(PolicyFiles(str(policy)), {})
     own = model_fingerprint(inputs.tokenizer, inputs.processor, {}, GuiAgentConfig(prompt="compact"))

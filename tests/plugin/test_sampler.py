@@ -21,11 +21,13 @@ from verl.trainer.ppo.v1.utils import MetricsAggregator
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, DesktopLostError, ReplayError
 from arpo_verl.plugin import queue, rows
+from arpo_verl.plugin.frontier import TRAINING_FRONTIER
 from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.sampler import ReplaySampler
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.replay.choice import form_groups
 from arpo_verl.rollout.vision import decode_screenshot
+from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 
 REFILL = "+trainer.v1.sampler.sampler_kwargs.sync_refill_failed_groups=${trainer.v1.sampler.sync_refill_failed_groups}"
 RECORDED_IN = "+trainer.v1.sampler.sampler_kwargs.gui_agent.trajectory_dir="
@@ -366,6 +368,57 @@ def test_what_groups_won_that_are_thrown_away_is_kept(empty_queue, rollouts, sam
     rollouts.put("p4", [rollouts.output("b", 0.0, seed=i, step=21) for i in (6, 7)], step=21)
     _, metrics = replaying.sample(global_steps=21, partition_id="train", batch_size=1)
     assert metrics["replay/injected"] == 1 and metrics["replay/stored_evicted"] == 0
+
+
+@pytest.fixture
+def frontier(monkeypatch):
+    """What the dataset of this process would draw from: tasks a and b, in groups of two, that fade at once."""
+    opened = Frontier(["a", "b"], FrontierConfig(group_size=2, half_life_steps=1), seed=1)
+    monkeypatch.setattr(TRAINING_FRONTIER, "frontier", opened)
+    return opened
+
+
+def counts(frontier):
+    return {task_id: row[:2] for task_id, row in frontier.state_dict()["tasks"].items()}
+
+
+def test_the_frontier_hears_of_every_group_once_and_of_no_replay(empty_queue, rollouts, sampler, frontier, tmp_path):
+    replaying = sampler(RECORDED_IN + str(tmp_path))
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
+    rollouts.put("q1", [rollouts.output("b", 0.0, seed=3), None])  # the session that is missing failed nothing
+    batch, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=2)
+    assert counts(frontier) == {"a": [1, 1], "b": [0, 1]}
+    assert metrics["rollout/informative_share"] == 0.5 and metrics["frontier/tasks_unseen"] == 2
+    empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+    # A replay takes a failure's place: what was played were two failures.
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (4, 5)], step=2)
+    _, metrics = replaying.sample(global_steps=2, partition_id="train", batch_size=1)
+    assert metrics["replay/injected"] == 1
+    assert counts(frontier) == {"a": [0.5, 2.5], "b": [0, 0.5]}
+    replaying.replayer.records.wait()
+    lines = [json.loads(line) for line in (tmp_path / "frontier.jsonl").read_text().splitlines()]
+    assert [(line["step"], [task["task_id"] for task in line["tasks"]]) for line in lines] == [
+        (1, ["a", "b"]),
+        (2, ["a"]),
+    ]
+
+
+def test_the_frontier_hears_of_groups_that_are_thrown_away(empty_queue, rollouts, sampler, frontier):
+    names = "trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync"
+    replaying = sampler(names, trainer_mode="colocate_async")
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1, step=20), None], step=20)
+    rollouts.put("p2", [rollouts.output("b", float(i), seed=2 + i) for i in (0, 1)], step=1)  # stale
+    rollouts.put("p3", [rollouts.output("a", 0.0, seed=i, step=20) for i in (4, 5)], step=20)
+    replaying.sample(global_steps=20, partition_id="train", batch_size=1)
+    assert counts(frontier) == {"a": [1, 2], "b": [1, 1]}
+
+
+def test_without_frontier_sampling_nothing_of_it_is_logged(empty_queue, rollouts, sampler, tmp_path):
+    replaying = sampler(RECORDED_IN + str(tmp_path))
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
+    _, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    replaying.replayer.records.wait()
+    assert not [name for name in metrics if name.startswith("frontier/")] and not (tmp_path / "frontier.jsonl").exists()
 
 
 def test_a_resumed_queue_loses_the_rows_that_were_trained_on(empty_queue, rollouts, sampler, tmp_path):

@@ -9,6 +9,9 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
+from arpo_verl.records.frontier import append_estimates
+from arpo_verl.records.layout import FRONTIER_FILE
+from arpo_verl.tasks.frontier import TaskEstimate
 from support.viewer_run import ViewerRun
 
 TARGET = (480, 380)
@@ -53,7 +56,14 @@ def make_run(folder: Path) -> BrowserRun:
     for step in range(1, NUM_STEPS + 1):
         validation = {"val-core__embedded__acc__mean@1": step / NUM_STEPS} if step % 5 == 0 else {}
         run.metrics(step, rollout__success_mean=step / NUM_STEPS, actor__entropy=1 / step, **validation)
+    _write_frontier(run)
     return BrowserRun(run, winner, replaced, hostile, plain[0], num_episodes=6 + len(plain))
+
+
+def _write_frontier(run: ViewerRun) -> None:
+    rates = {HOSTILE_TASK: (0.03, 0.0, 0.3, 4, 0.1), "plain-2": (0.45, 0.2, 0.8, 15, 0.7), TEA: (0.9, 0.5, 1.0, 5, 0.2)}
+    estimates = [TaskEstimate(task_id, *values) for task_id, values in rates.items()]
+    append_estimates(run.trajectories / FRONTIER_FILE, NUM_STEPS, estimates)
 
 
 def play(run: ViewerRun, *, turns: int, task_id: str = TEA) -> None:

@@ -386,7 +386,16 @@ def test_hostile_text_stays_text(source, made, page, request):
     assert page.locator("main b:text-is('bold'), main img[src=x], main script").count() == 0
 
 
-PAGES = ["episodes", "episode/{winner}", "episode/{hostile}", "compare/{replaced}", "heatmap", "metrics", "live"]
+PAGES = [
+    "episodes",
+    "episode/{winner}",
+    "episode/{hostile}",
+    "compare/{replaced}",
+    "heatmap",
+    "frontier",
+    "metrics",
+    "live",
+]
 
 NAMELESS = """() => [...document.querySelectorAll('button, a[href], input, select, img, [role=img]')]
     .filter(e => !(e.getAttribute('aria-label') || e.alt || e.textContent.trim() || e.labels?.[0]?.textContent.trim()))
@@ -480,6 +489,22 @@ def test_broken_record_is_shown_as_far_as_it_goes(server, made, page):
     see(page, ".stepper", "step 2 of")
     page.goto(f"{server}#/metrics")
     see(page, "h1", "Metrics")
+
+
+# --- Frontier sampling -------------------------------------------------------------------------------------------
+
+
+def test_the_frontier_shows_each_task_and_how_often_it_is_drawn(server, page):
+    page.goto(server)
+    page.get_by_role("link", name="Frontier").click()
+    see(page, ".counts", "3 tasks, 24 groups drawn")
+    rows = page.locator(".frontier tbody tr")
+    playwright.expect(rows.first).to_contain_text("plain-2")
+    page.get_by_role("img", name="estimated success 0.45, between 0.20 and 0.80").wait_for()
+    page.get_by_label("Order").select_option("hard")
+    playwright.expect(rows.first).to_contain_text(MARKUP)
+    page.get_by_role("link", name="plain-2").click()
+    see(page, "h1", "Episodes")
 
 
 # --- An evaluation -----------------------------------------------------------------------------------------------

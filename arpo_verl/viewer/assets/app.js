@@ -10,6 +10,7 @@
     episode: viewer.EpisodePage,
     compare: viewer.ComparePage,
     heatmap: viewer.HeatmapPage,
+    frontier: viewer.FrontierPage,
     metrics: viewer.MetricsPage,
     live: viewer.LivePage,
     evaluation: viewer.EvaluationPage,
@@ -17,6 +18,7 @@
   const TABS = [
     ["episodes", "Episodes"],
     ["heatmap", "Tasks × steps"],
+    ["frontier", "Frontier"],
     ["metrics", "Metrics"],
     ["live", "Live"],
     ["evaluation", "Evaluation"],
@@ -176,7 +178,7 @@
   }
 
   function Header({ run, rows, page, help }) {
-    const missing = { live: viewer.source.exported, evaluation: !run?.evaluation };
+    const missing = { live: viewer.source.exported, evaluation: !run?.evaluation, frontier: !run?.frontier };
     const tabs = TABS.filter(([name]) => !missing[name]);
     const current = page === "episode" || page === "compare" ? "episodes" : page;
     return html`<header>
