@@ -1,0 +1,89 @@
+"""`arpo-verl filter-tasks` as one types it, on fake desktops."""
+
+import contextlib
+import json
+
+import pytest
+from support.evaluation_run import DONE, HIT, Scripted, pool_of
+from support.fake_pool import MISS, FakePool
+
+from arpo_verl.cli import filter_tasks
+from arpo_verl.cli.main import main
+from arpo_verl.environments.fake import FakeScript
+from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
+from arpo_verl.tasks import load_tasks
+from arpo_verl.types import Size
+
+EVALUATOR = {
+    "func": "exact_match",
+    "result": {"type": "vm_file", "path": "/x", "dest": "x"},
+    "expected": {"type": "rule"},
+}
+
+
+class Sometimes(Scripted):
+    """Solves `mixed` in every second run."""
+
+    def conversation(self, config, sampling, trial):
+        assert (sampling.temperature, trial.max_steps) == (1.0, 15)
+        solves = trial.task_id == "mixed" and trial.run % 2
+        return ScriptedConversation(replies_of([HIT if solves else MISS, DONE]), Size(364, 252))
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Run the command on two tasks; returns its exit status."""
+
+    @contextlib.contextmanager
+    def open_policy(args, playing, out):
+        yield Sometimes()
+
+    monkeypatch.setattr(filter_tasks, "open_policy", open_policy)
+    for name in ("mixed", "never"):
+        file = tmp_path / "tasks" / "os" / f"{name}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"id": name, "instruction": f"Do {name}.", "evaluator": EVALUATOR}))
+
+    def run(*options, tasks="tasks", script=None):
+        paths = ["--tasks", str(tmp_path / tasks), "--out", str(tmp_path / "out")]
+        with pool_of(FakePool(script or FakeScript())):
+            fake = ["--provider", "fake", "--option", "retry_backoff_s=0", "--desktops", "1"]
+            return main(["filter-tasks", *fake, *paths, "--runs", "4", "--keep", "1<=successes<=3", *options])
+
+    return run
+
+
+def test_it_leaves_a_list_and_says_what_is_on_it(start, tmp_path, capsys):
+    assert start("--error", "0") == 0
+    told = capsys.readouterr().out
+    assert "2 tasks; 6 episodes played, 25% fewer than all runs" in told
+    assert "1 too few successes" in told and f"data.train_files={tmp_path / 'out' / 'training_tasks'}" in told
+    assert "groups of 8 on the list" in told
+    assert [task.task_id for task in load_tasks(tmp_path / "out" / "training_tasks")] == ["mixed"]
+    assert (tmp_path / "out" / "results.md").is_file()
+
+
+def test_a_list_without_a_task_is_told(start, tmp_path, capsys):
+    assert start("--error", "0", tasks="tasks/os/never.json") == 1
+    assert "no task is kept" in capsys.readouterr().out
+
+
+def test_tasks_that_faults_leave_open_are_named(start, capsys):
+    assert start(script=FakeScript(fail={"evaluate": [-1]})) == 1
+    assert "infrastructure failed the episode that does nothing: mixed, never" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--runs", "0"], "--runs must be 1 or more"),
+        (["--error", "0.5"], "--error must be from 0 to below 0.5"),
+        (["--group-size", "1"], "--group-size must be 2 or more"),
+        (["--keep", "most of them"], "--keep must be a range of successes"),
+        (["--max-steps", "5,15"], "--max-steps must be one step budget"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_is_played(start, tmp_path, capsys, options, words):
+    assert start(*options) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
