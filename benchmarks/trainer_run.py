@@ -25,6 +25,7 @@ from arpo_verl.records.metrics import read_metrics
 from arpo_verl.tasks.loader import EMBEDDED_DIR
 
 ROOT = Path(__file__).parents[1]
+EMBEDDED = ROOT / "recipes" / "embedded.yaml"
 GROUPS = 8
 """In a training step."""
 MAX_STARTS = 4
@@ -93,13 +94,16 @@ class TrainerRun:
     A trainer whose Ray did not start within the 30 s that it gives itself, as on a busy machine, is started again.
 
     Args:
-        overrides: options behind the recipe `embedded`.
+        overrides: options behind the recipe.
         env: more environment variables.
+        recipe: its file.
     """
 
-    def __init__(self, run_dir: Path, *overrides: str, env: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(ROOT / "recipes")]
-        self._command = [*command, "--config-name", "embedded", f"run_dir={run_dir}", *overrides]
+    def __init__(
+        self, run_dir: Path, *overrides: str, env: Mapping[str, str] | None = None, recipe: Path = EMBEDDED
+    ) -> None:
+        command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(recipe.parent)]
+        self._command = [*command, "--config-name", recipe.stem, f"run_dir={run_dir}", *overrides]
         self._env = {**os.environ, "VERL_PLATFORM": "cpu", **(env or {})}
         self.run_dir = run_dir
         self._log = run_dir / "output.log"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from arpo_verl.cli import (
+    convert,
     doctor,
     evaluate,
     fetch_vm,
@@ -36,6 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
         install_osworld,
         fetch_vm,
         recipes,
+        convert,
         summary,
         report,
         view,

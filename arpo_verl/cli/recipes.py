@@ -80,8 +80,16 @@ def copy_recipe(name: str, folder: Path) -> Path:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {close[0]}?" if close else "."
         raise ConfigError(f"there is no recipe {name!r}{hint} Known: {', '.join(known)}")
-    path = folder / f"{name}.yaml"
-    text = _add_search_path((recipes_folder() / f"{name}.yaml").read_text("utf-8"))
+    return save_recipe(folder / f"{name}.yaml", (recipes_folder() / f"{name}.yaml").read_text("utf-8"))
+
+
+def save_recipe(path: Path, text: str) -> Path:
+    """Write a recipe so that it composes where it lies; what it builds on is found in the package.
+
+    Raises:
+        ConfigError: the file exists, or Hydra would refuse it beside another one.
+    """
+    folder, name, text = path.parent, path.stem, _add_search_path(text)
     try:
         others = {other.stem: other.read_text("utf-8", "replace") for other in folder.glob("*.yaml") if other.is_file()}
         _check_bases({**others, name: text}, folder)

@@ -1,0 +1,147 @@
+"""Where several of their options make several of a recipe's, and what their trainers do that no option says."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from arpo_verl.config import require
+from arpo_verl.migration.keys import ACTOR, ROLLOUT
+from arpo_verl.migration.settings import Settings
+
+Options = dict[str, Any]
+
+# The first turn of osworld_full: a prompt and a 1080p screenshot.
+FIRST_TURN_TOKENS = 5120
+ESTIMATORS = {"grpo": "replay_grpo", "rloo": "rloo", "reinforce_plus_plus": "reinforce_plus_plus"}
+LOSSES = {"default": "vanilla", "gspo": "gspo", "gspo_token": "gspo", "cispo": "cispo", "sapo": "sapo"}
+SAMPLING = ("n", "temperature", "top_p", "top_k")
+
+
+def apply_rules(settings: Settings) -> tuple[Options, list[str]]:
+    """What `Key.by_rule` promises: the recipe's options, and what is lost.
+
+    Raises:
+        ConfigError: a value that no recipe can say.
+    """
+    options: Options = {}
+    lost: list[str] = []
+    for rule in (_tasks, _lengths, _pixels, _estimator, _kl, _loss, _validation, _trainer, _reference):
+        rule(settings, options, lost)
+    return options, lost
+
+
+def _tasks(settings: Settings, options: Options, lost: list[str]) -> None:
+    for name in ("train_files", "val_files"):
+        path = settings[f"data.{name}"]
+        is_index = path.endswith(".json")
+        options[f"data.{name}"] = path if is_index else "???"
+        if not is_index:
+            lost.append(f"data.{name}={path}: a dataset of questions; give tasks by data.{name}=PATH")
+
+
+def _lengths(settings: Settings, options: Options, lost: list[str]) -> None:
+    options["gui_agent.max_reply_tokens"] = settings["data.max_response_length"]
+    if not settings.is_arpo:
+        return
+    episode = settings["data.max_prompt_length"]
+    least = 2 * FIRST_TURN_TOKENS
+    require(episode >= least, "data.max_prompt_length", f"from {least}: the tokens of a whole episode", episode)
+    options["data.max_prompt_length"] = FIRST_TURN_TOKENS
+    options["data.max_response_length"] = episode - FIRST_TURN_TOKENS
+    options[f"{ROLLOUT}.max_model_len"] = episode
+    # Theirs trains on no more images than vLLM takes; without a limit vLLM takes one a step.
+    steps, images = settings["env.max_steps"], settings["worker.rollout.limit_images"]
+    options["gui_agent.max_screenshots"] = min(steps, images) if images > 0 else steps
+
+
+def _pixels(settings: Settings, options: Options, lost: list[str]) -> None:
+    limits = {name: settings[f"data.{name}"] for name in ("min_pixels", "max_pixels")}
+    known = [value for value in limits.values() if value is not None]
+    require(len(known) != 1, "data.min_pixels and data.max_pixels", "both given or both null", limits)
+    if known:
+        options |= {f"data.mm_processor_kwargs.{name}": value for name, value in limits.items()}
+
+
+def _estimator(settings: Settings, options: Options, lost: list[str]) -> None:
+    estimator = settings["algorithm.adv_estimator"]
+    known = {"grpo"} if settings.is_arpo else set(ESTIMATORS)
+    require(
+        estimator in known,
+        "algorithm.adv_estimator",
+        f"one of {', '.join(sorted(known))}",
+        estimator,
+        "gae needs a critic, remax a greedy rollout of every task, which no recipe has"
+        if not settings.is_arpo
+        else "replay is defined for groups",
+    )
+    options["algorithm.adv_estimator"] = ESTIMATORS[estimator]
+
+
+def _kl(settings: Settings, options: Options, lost: list[str]) -> None:
+    coefficient = settings["algorithm.kl_coef"]
+    has_kl = not settings["algorithm.disable_kl"] and coefficient != 0
+    in_loss = settings["algorithm.use_kl_loss"]
+    options[f"{ACTOR}.use_kl_loss"] = has_kl and in_loss
+    options["algorithm.use_kl_in_reward"] = has_kl and not in_loss
+    if has_kl and in_loss:
+        options |= {f"{ACTOR}.kl_loss_coef": coefficient, f"{ACTOR}.kl_loss_type": settings["algorithm.kl_penalty"]}
+    elif has_kl:
+        options["algorithm.kl_penalty"] = settings["algorithm.kl_penalty"]
+        names = {"type": "kl_type", "kl_coef": "kl_coef", "horizon": "kl_horizon", "target_kl": "kl_target"}
+        options |= {f"algorithm.kl_ctrl.{ours}": settings[f"algorithm.{theirs}"] for ours, theirs in names.items()}
+
+
+def _loss(settings: Settings, options: Options, lost: list[str]) -> None:
+    """EasyR1 weighs micro batches by their tokens; the reference, forked before that, takes the mean of their means."""
+    kind, micro = settings["worker.actor.loss_type"], settings["worker.actor.micro_batch_size_per_device_for_update"]
+    require(kind in LOSSES, "worker.actor.loss_type", f"one of {', '.join(LOSSES)}", kind)
+    options[f"{ACTOR}.policy_loss.loss_mode"] = LOSSES[kind]
+    options[f"{ACTOR}.ppo_micro_batch_size_per_gpu"] = micro
+    mean_of_rollouts = micro == 1 if settings.is_arpo else settings["worker.actor.loss_avg_mode"] == "seq"
+    options[f"{ACTOR}.loss_agg_mode"] = "seq-mean-token-mean" if mean_of_rollouts else "token-mean"
+    if settings.is_arpo and micro > 1:
+        lost.append(
+            f"worker.actor.micro_batch_size_per_device_for_update={micro}: the reference's loss is then a mean of "
+            f"means, each over {micro} rollouts' tokens; token-mean, over all tokens of an update, is taken"
+        )
+    if (both := settings["worker.actor.clip_ratio"]) is not None:
+        options |= {f"{ACTOR}.clip_ratio_low": both, f"{ACTOR}.clip_ratio_high": both}
+
+
+def _validation(settings: Settings, options: Options, lost: list[str]) -> None:
+    overrides = settings["worker.rollout.val_override_config"]
+    unknown = sorted(set(overrides) - set(SAMPLING))
+    require(not unknown, "worker.rollout.val_override_config", f"of {', '.join(SAMPLING)}", ", ".join(unknown))
+    sampling = {name: settings[f"worker.rollout.{name}"] for name in SAMPLING}
+    sampling |= {"n": 1} if settings.is_arpo else {}
+    sampling |= overrides
+    sampling["do_sample"] = sampling["temperature"] > 0
+    options |= {f"{ROLLOUT}.val_kwargs.{name}": value for name, value in sampling.items()}
+
+
+def _trainer(settings: Settings, options: Options, lost: list[str]) -> None:
+    model = settings["worker.actor.model.model_path"]
+    require(bool(model), "worker.actor.model.model_path", "given", model, "add worker.actor.model.model_path=PATH")
+    options["actor_rollout_ref.model.path"] = model
+    name = settings["trainer.experiment_name"]
+    ok = re.fullmatch(r"\w[\w.+-]{0,200}", name) is not None
+    remedy = "say another: trainer.experiment_name=NAME"
+    require(ok, "trainer.experiment_name", "letters, digits and .+-_ alone, since it names a folder", name, remedy)
+    # With what +policy and +baseline behind the recipe add.
+    options["trainer.experiment_name"] = f"{name}${{variant.policy}}${{variant.baseline}}"
+    loggers = settings["trainer.logger"]
+    loggers = [loggers] if isinstance(loggers, str) else list(loggers)
+    options["trainer.logger"] = loggers + ["file"] * ("file" not in loggers)
+    if settings["trainer.save_model_only"]:
+        options[f"{ACTOR}.checkpoint.save_contents"] = ["model"]
+    if settings["trainer.save_checkpoint_path"] is not None:
+        options["trainer.default_local_dir"] = settings["trainer.save_checkpoint_path"]
+
+
+def _reference(settings: Settings, options: Options, lost: list[str]) -> None:
+    """What the trainer does without an option for it."""
+    options["replay.enable"] = settings.is_arpo
+    if settings.is_arpo:
+        options["replay.std"] = "sample"
+        options["reward.custom_reward_function.reward_kwargs.format_weight"] = 0.5
