@@ -1,4 +1,4 @@
-"""A training script and its YAML as the ARPO reference and EasyR1 write them: their options and values, our own text."""
+"""A training script and its YAML, with the options and values of the ARPO reference and EasyR1, in our own text."""
 
 from pathlib import Path
 
