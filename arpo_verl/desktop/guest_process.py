@@ -11,13 +11,14 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, Any
 
-from arpo_verl.desktop import cgroups, packages, relay, sandbox, users
+from arpo_verl.desktop import cgroups, packages, relay, sandbox, users, web_apps
 from arpo_verl.desktop.guest import children
 from arpo_verl.errors import DesktopBootError, MissingDependencyError
 from arpo_verl.types import Size
@@ -29,6 +30,7 @@ START_TIMEOUT_S = 60.0
 EXIT_TIMEOUT_S = 5.0
 _MAX_PACKET = 65536
 _ANSWER_TIMEOUT_S = 5.0
+_SLICE_S = 0.5
 _ON_REQUEST = ("stopped", "exit 0", *(f"signal {number}" for number in (1, 2, 3, 9, 15, 19, 20)))
 """Ends that somebody asked for: by SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM, and a clean exit. A crash is none."""
 
@@ -40,6 +42,23 @@ USER_NAMESPACES = (
     "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined`, "
     "or `--privileged`"
 )
+
+
+MAX_OUTPUT = 1 << 20
+"""Bytes of what a reward program says that are read."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a reward program said, after it ran alone in its desktop."""
+
+    stdout: bytes
+    stderr: bytes
+    """Both at most one byte longer than `MAX_OUTPUT`."""
+    returncode: int | None
+    """None where it did not end in time."""
+    spoiled: str = ""
+    """Why it could not run: what the desktop's programs left there."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +138,37 @@ class GuestProcess:
         """
         relay.pass_descriptor(self._connections, b"%d" % port, fd)
 
+    def serve_apps(self, archive: bytes, timeout_s: float) -> None:
+        """Serve mock web applications on the desktop's loopback, until its next boot; see `web_apps.pack`.
+
+        Raises:
+            DesktopBootError: they do not start.
+        """
+        self._ask("serve_apps", {}, timeout_s, archive)
+
+    def seal(self) -> None:
+        """Say that a task's set-up is over: what it gave the applications as initial stays so.
+
+        Raises:
+            DesktopBootError: process 1 does not answer.
+        """
+        self._ask("seal", {}, _ANSWER_TIMEOUT_S)
+
+    def judge(self, program: bytes, timeout_s: float) -> Judged:
+        """Kill all that runs in the desktop, then run a Python program in it, alone. Nothing runs there afterwards.
+
+        Raises:
+            DesktopBootError: process 1 does not answer.
+        """
+        message, fds = self._ask("judge", {"timeout_s": timeout_s}, timeout_s + START_TIMEOUT_S, program)
+        try:
+            outputs = [os.pread(fd, MAX_OUTPUT + 1, 0) for fd in fds]
+        finally:
+            for fd in fds:
+                os.close(fd)
+        answer = message["judge"]
+        return Judged(outputs[0], outputs[1], answer.get("returncode"), answer.get("spoiled", ""))
+
     def is_alive(self) -> bool:
         """Whether the sandbox still runs. Its programs may be dead all the same."""
         return self._process.poll() is None
@@ -187,20 +237,57 @@ class GuestProcess:
                 )
             )
 
+    def _ask(
+        self, name: str, arguments: dict[str, Any], timeout_s: float, content: bytes | None = None
+    ) -> tuple[dict[str, Any], list[int]]:
+        """Process 1's answer to a command, and the files that came with it.
+
+        Args:
+            content: goes with the command, as a file.
+
+        Raises:
+            DesktopBootError: it does not answer, or says that it could not.
+        """
+        fd = None if content is None else web_apps.in_memory(name, content)
+        try:
+            socket.send_fds(self._control, [json.dumps({name: arguments}).encode()], [] if fd is None else [fd])
+            message, fds = self._receive_files(timeout_s)
+            while name not in message:
+                logger.debug("a late answer of process 1's: %s", message)
+                message, fds = self._receive_files(timeout_s)
+            return message, fds
+        except (OSError, ValueError) as error:  # closed meanwhile
+            raise DesktopBootError(f"the desktop's sandbox is gone: {error}") from error
+        finally:
+            if fd is not None:
+                os.close(fd)
+
     def _receive(self, timeout_s: float) -> dict[str, Any]:
-        poller = select.poll()
-        poller.register(self._control, select.POLLIN)
-        if not poller.poll(timeout_s * 1000):
-            raise DesktopBootError(
-                f"the desktop did not come up within {timeout_s:g} s{last_words(self._process, self._log)}"
-            )
-        packet = self._control.recv(_MAX_PACKET)
+        return self._receive_files(timeout_s)[0]
+
+    def _receive_files(self, timeout_s: float) -> tuple[dict[str, Any], list[int]]:
+        deadline = time.monotonic() + timeout_s
+        # In slices: another thread may close the channel meanwhile.
+        while not _is_readable(self._control, min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                raise DesktopBootError(
+                    f"the desktop did not answer within {timeout_s:g} s{last_words(self._process, self._log)}"
+                )
+        packet, fds, _, _ = socket.recv_fds(self._control, _MAX_PACKET, 2)
         if not packet:
             raise _failure(last_words(self._process, self._log))
         message: dict[str, Any] = json.loads(packet)
         if "error" in message:
-            raise DesktopBootError(f"the desktop did not boot: {message['error']}")
-        return message
+            for fd in fds:
+                os.close(fd)
+            raise DesktopBootError(f"the desktop's process 1 failed: {message['error']}")
+        return message, fds
+
+
+def _is_readable(channel: socket.socket, timeout_s: float) -> bool:
+    poller = select.poll()
+    poller.register(channel, select.POLLIN)
+    return bool(poller.poll(timeout_s * 1000))
 
 
 def last_words(process: subprocess.Popen[bytes], log: IO[bytes]) -> str:

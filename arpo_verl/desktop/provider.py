@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 from arpo_verl.config import require
 from arpo_verl.desktop.cgroups import Limits
-from arpo_verl.desktop.guest_process import Ended, GuestProcess
+from arpo_verl.desktop.guest_process import Ended, GuestProcess, Judged
 from arpo_verl.desktop.relay import HOST, Relay
+from arpo_verl.desktop.web_apps import WebApp, pack
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.types import Size
 
@@ -132,6 +133,43 @@ class EmbeddedProvider:
         """See `GuestProcess.why_down`; None where the sandbox itself does not run."""
         with self._lock:
             return None if self._guest is None or not self._guest.is_alive() else self._guest.why_down()
+
+    # --- Bundles: a task's web applications, and a program that judges it ---------------------------------------------
+
+    def serve_apps(self, apps: Sequence[WebApp]) -> None:
+        """Serve mock web applications on the desktop's loopback, until its next boot.
+
+        Raises:
+            DesktopSetupError: one is not built.
+            DesktopBootError: they do not start.
+        """
+        archive = pack(apps)
+        with self._lock:
+            self._running_guest().serve_apps(archive, self._boot_timeout_s)
+
+    def seal(self) -> None:
+        """Say that the task's set-up is over, see `GuestProcess.seal`.
+
+        Raises:
+            DesktopBootError: the sandbox is gone.
+        """
+        with self._lock:
+            self._running_guest().seal()
+
+    def judge(self, program: str, timeout_s: float) -> Judged:
+        """Run a reward program in the desktop, whose programs are killed for it, see `GuestProcess.judge`.
+
+        Raises:
+            DesktopBootError: the sandbox is gone.
+        """
+        with self._lock:
+            guest = self._running_guest()
+        return guest.judge(program.encode(), timeout_s)  # unlocked: who closes the desktop need not wait for it
+
+    def _running_guest(self) -> GuestProcess:
+        if self._guest is None:
+            raise DesktopBootError("the desktop is not running: call start_emulator first")
+        return self._guest
 
     def _is_clean(self) -> bool:
         return self._relay is not None and self.is_alive() and self._relay.connections == self._connections_at_boot

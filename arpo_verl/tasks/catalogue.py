@@ -1,5 +1,5 @@
 """What the installed OSWorld client knows by name: set-up steps, getters, metrics. Read from its source, not imported:
-the import takes seconds and pulls in OpenCV, pandas and Playwright."""
+the import takes seconds and pulls in OpenCV, pandas and Playwright. And our own, of bundles."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import logging
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from arpo_verl.environments.osworld.bundles import REWARD_PROGRAM, STEPS
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +39,11 @@ def installed_catalogue() -> Catalogue | None:
     steps = {name[1:-6] for name in methods if name.startswith("_") and name.endswith("_setup")}
     getters = {n.removeprefix("get_") for n in _names(root / "evaluators/getters/__init__.py") if n.startswith("get_")}
     metrics = _names(root / "evaluators" / "metrics" / "__init__.py")
-    return Catalogue(frozenset(steps - _UNWRITTEN_STEPS), frozenset(getters), frozenset(metrics))
+    return Catalogue(
+        frozenset(steps - _UNWRITTEN_STEPS) | {*STEPS},
+        frozenset(getters) | {REWARD_PROGRAM},
+        frozenset(metrics) | {REWARD_PROGRAM},
+    )
 
 
 def _names(path: Path) -> set[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from arpo_verl.environments.osworld.bundles import is_bundle
 from arpo_verl.tasks.programs import commands_of, getters_of, steps_of
 
 _URL = re.compile(r"https?://[^\s\"'<>),;]+")
@@ -85,6 +86,8 @@ def _of_evaluator(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_words(spec: Mapping[str, Any]) -> Iterator[str]:
+    if is_bundle(spec):
+        return  # the site that its instruction names is one of its own
     if spec.get("proxy") is True:
         yield "it asks for a proxy to the web (`proxy: true`)"
     instruction = str(spec.get("instruction", ""))

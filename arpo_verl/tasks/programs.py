@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-_COMMAND_STEPS = {"launch", "execute", "command", "execute_with_verification"}
+_COMMAND_STEPS = {"launch", "execute", "command", "execute_with_verification", "bundle_command"}
 _COMMAND_GETTERS = {"vm_command_line", "vm_command_error"}
 _BROWSER_STEPS = {"chrome_open_tabs", "chrome_close_tabs"}
 

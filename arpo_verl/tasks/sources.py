@@ -6,7 +6,8 @@ A package of one's own brings tasks by naming a function in its metadata:
     my_suite = "my_package.tasks:load"
 
 which is called as `load("ARGUMENT")`, the text behind the colon, and gives tasks in OSWorld's format: their JSON as
-mappings, or `Task`s. They are checked as those of files are. Nothing of a package is imported before it is named.
+mappings, or `Task`s, or a `TaskError` in the place of one that cannot be used. They are checked as those of files are.
+Nothing of a package is imported before it is named.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from arpo_verl.errors import ArpoError, TaskError
 from arpo_verl.types import Task
 
 GROUP = "arpo_verl.tasks"
-BUILT_IN: dict[str, str] = {}
+BUILT_IN = {"cua_gym": "arpo_verl.tasks.cua_gym:load"}
 _NAMED = re.compile(r"([A-Za-z][A-Za-z0-9_.\-]*):(.*)", re.DOTALL)
 
 

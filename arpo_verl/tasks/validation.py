@@ -17,7 +17,9 @@ from urllib.parse import urlsplit
 
 from arpo_verl.desktop.packages import ACCESSIBILITY, install_command, missing_packages, package_of
 from arpo_verl.desktop.programs import can_open, has_program
+from arpo_verl.desktop.web_apps import START_PAGE
 from arpo_verl.environments.config import EMBEDDED, OSWORLD_PROVIDERS, EnvironmentConfig
+from arpo_verl.environments.osworld.bundles import is_bundle
 from arpo_verl.environments.osworld.downloads import DownloadStore, downloads_of
 from arpo_verl.environments.osworld.task_files import default_store
 from arpo_verl.errors import TaskError
@@ -41,12 +43,28 @@ _DESKTOPS = {EMBEDDED: "the embedded desktop of this machine"}
 def explain_task(task: Task, environment: EnvironmentConfig) -> list[str]:
     """Why this machine cannot run a task on the desktops of `environment`; empty where nothing stands against it."""
     reasons: list[str] = []
+    if is_bundle(task.spec):
+        reasons += _bundle_reasons(task, environment)
     if environment.provider in (EMBEDDED, *OSWORLD_PROVIDERS):
         reasons += box_reasons(task.spec, environment)
     if environment.provider == EMBEDDED:
         reasons += [*_program_reasons(task), *internet_reasons(task.spec)]
         reasons += [*_download_reasons(task, environment), *_evaluator_reasons(task)]
     return list(dict.fromkeys(reasons))
+
+
+def _bundle_reasons(task: Task, environment: EnvironmentConfig) -> Iterator[str]:
+    if environment.provider != EMBEDDED:
+        yield "it brings programs of its own, which the embedded desktop alone runs (environment.provider=embedded)"
+    for step in task.spec.get("config", []):
+        apps = step["parameters"].get("apps", {}) if step["type"] == "web_apps" else {}
+        for name, app in apps.items():
+            folder = Path(app["folder"])
+            if not (folder / START_PAGE).is_file():
+                yield (
+                    f"its web application {name} is not built: {folder} has no {START_PAGE} (npm install && npm run "
+                    "build there; CUA_GYM_HUB says where the applications are)"
+                )
 
 
 def check_tasks_run_here(tasks: Iterable[Task], environment: EnvironmentConfig) -> None:

@@ -18,6 +18,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -25,7 +26,7 @@ import Xlib.ext.xtest  # noqa: F401  warm for the forks
 import Xlib.XK  # noqa: F401
 from PIL import Image, PngImagePlugin  # noqa: F401
 
-from . import children, clean, interpreter, layout, privileges, server, session
+from . import children, clean, interpreter, judgement, layout, privileges, server, session, web_apps
 
 MAX_PACKET = 65536
 DYING_S = 0.2  # whoever asks why has just seen a connection end, which a dying process closes before it is dead
@@ -39,6 +40,9 @@ class Init:
         self._connections = connections
         self._zygote: socket.socket | None = None
         self._server_pid: int | None = None
+        self._apps: list[web_apps.App] = []
+        self._app_state: web_apps.SharedState | None = None
+        self._handoff: dict[str, bytes] = {}
         self._keep = clean.snapshot(layout.WRITABLE)
         self._wakeup, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -70,27 +74,34 @@ class Init:
         return [fd for fd, _ in poller.poll()]
 
     def _obey(self) -> bool:
-        packet = self._control.recv(MAX_PACKET)
+        packet, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET, 1)
         if not packet:
             return False
-        command = json.loads(packet)
-        if "why_down" in command:
-            self._tell({"why_down": self._why_down()})
-            return True
+        ((name, arguments),) = json.loads(packet).items()
         try:
-            self._tell({"booted": self.boot(**command["boot"])})
+            if name == "why_down":
+                self._tell({"why_down": self._why_down()})
+            elif name == "serve_apps":
+                self._tell({"serve_apps": self._serve_apps(fds[0])})
+            elif name == "seal":
+                self._tell({"seal": self._seal()})
+            elif name == "judge":
+                self._judge(fds[0], **arguments)
+            else:
+                self._tell({"booted": self.boot(**arguments)})
         except Exception as error:
             traceback.print_exc()
             self._tell({"error": f"{type(error).__name__}: {error}"})
+        finally:
+            for fd in fds:
+                os.close(fd)
         return True
 
     def boot(self, width: int, height: int, command_timeout_s: float) -> float:
         """A fresh desktop; the seconds that it took."""
         start = time.monotonic()
-        self._forget_server()
-        os.chdir("/")
-        children.forget()
-        clean.kill_all()
+        self._kill_all()
+        self._forget_apps()
         clean.wipe(layout.WRITABLE, self._keep)
         session.make_home()
         display = session.start(width, height)
@@ -110,6 +121,61 @@ class Init:
         os.close(tell)
         self._fork_interpreter()  # it asks for its first one before it is ready
         session.await_line(ready, "server")
+
+    def _kill_all(self) -> None:
+        self._forget_server()
+        os.chdir("/")
+        children.forget()
+        clean.kill_all()
+
+    # --- Bundles: web applications, and a program that judges -------------------------------------------------------
+
+    def _serve_apps(self, archive: int) -> bool:
+        self._forget_apps()
+        self._apps = web_apps.unpack(os.pread(archive, os.fstat(archive).st_size, 0))
+        self._app_state = web_apps.SharedState()
+        self._fork_apps(read_only=False)
+        return True
+
+    def _fork_apps(self, read_only: bool) -> None:
+        apps, state = self._apps, self._app_state
+        if state is None:
+            return
+        ready, tell = os.pipe()
+
+        def main() -> None:
+            web_apps.serve(apps, state, lambda: os.write(tell, b"\n"), read_only)
+
+        children.fork(main, "web-apps", (*state.files, tell))
+        os.close(tell)
+        session.await_line(ready, "web-apps")
+
+    def _seal(self) -> bool:
+        """The set-up is over: what it put there as given stays so."""
+        if self._app_state is not None:
+            self._app_state.seal()
+        self._handoff = judgement.handoff_files()
+        return True
+
+    def _judge(self, program: int, timeout_s: float) -> None:
+        """Run the program alone; its two outputs follow the answer as files. Ends the desktop, until the next boot."""
+        self._kill_all()
+        with os.fdopen(os.memfd_create("stdout"), "wb") as stdout, os.fdopen(os.memfd_create("stderr"), "wb") as stderr:
+            try:
+                judgement.restore(self._handoff)
+                judgement.make_room_for_logs()
+                self._fork_apps(read_only=True)
+            except OSError as error:  # no room, or something in the way: of the programs that are dead now
+                self._tell({"judge": {"spoiled": str(error)}}, (stdout.fileno(), stderr.fileno()))
+                return
+            answer = judgement.run(program, stdout.fileno(), stderr.fileno(), timeout_s)
+            clean.kill_all()
+            self._tell({"judge": answer}, (stdout.fileno(), stderr.fileno()))
+
+    def _forget_apps(self) -> None:
+        if self._app_state is not None:
+            self._app_state.close()
+        self._apps, self._app_state, self._handoff = [], None, {}
 
     def _forget_server(self) -> None:
         self._server_pid = None
@@ -156,8 +222,8 @@ class Init:
         if not packet:  # the host closed this channel; the control channel's end follows
             time.sleep(0.01)
 
-    def _tell(self, message: dict[str, Any]) -> None:
-        self._control.send(json.dumps(message).encode())
+    def _tell(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        socket.send_fds(self._control, [json.dumps(message).encode()], fds)
 
 
 def main(

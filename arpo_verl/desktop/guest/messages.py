@@ -30,11 +30,22 @@ class Request:
 
     def form(self) -> dict[str, bytes]:
         """The fields of a form, url-encoded or multipart, by name."""
+        if self._header().get_content_type() == "multipart/form-data":
+            return {_name_of(head): body for head, body in self._parts()}
+        return {name: values[-1].encode() for name, values in parse_qs(self.body.decode()).items()}
+
+    def files(self) -> list[tuple[str, str, bytes]]:
+        """File name, content type and bytes of each file of a multipart form."""
+        named = [(head.get_filename(), head.get("Content-Type", ""), body) for head, body in self._parts()]
+        return [(name, kind or "application/octet-stream", body) for name, kind, body in named if name]
+
+    def _header(self) -> Message:
         header = Message()
         header["Content-Type"] = self.content_type
-        if header.get_content_type() == "multipart/form-data":
-            return dict(_parts(self.body, str(header.get_param("boundary")).encode()))
-        return {name: values[-1].encode() for name, values in parse_qs(self.body.decode()).items()}
+        return header
+
+    def _parts(self) -> list[tuple[Message, bytes]]:
+        return _parts(self.body, str(self._header().get_param("boundary")).encode())
 
 
 @dataclass(frozen=True)
@@ -62,8 +73,15 @@ class Response:
         return cls.json({"status": "error", "message": message, "error": message}, status)
 
 
-def _parts(body: bytes, boundary: bytes) -> list[tuple[str, bytes]]:
-    """Name and bytes of each part of a multipart body (RFC 2046: a delimiter belongs to the line end before it)."""
+def _name_of(head: Message) -> str:
+    name = head.get_param("name", header="Content-Disposition")
+    if not isinstance(name, str):
+        raise ValueError("a part of the multipart form has no name")
+    return name
+
+
+def _parts(body: bytes, boundary: bytes) -> list[tuple[Message, bytes]]:
+    """Headers and bytes of each part of a multipart body (RFC 2046: a delimiter belongs to the line end before it)."""
     pieces = (b"\r\n" + body).split(b"\r\n--" + boundary)
     parts = []
     for piece in pieces[1:-1]:
@@ -72,8 +90,5 @@ def _parts(body: bytes, boundary: bytes) -> list[tuple[str, bytes]]:
         for line in head.decode().strip().split("\r\n"):
             key, _, value = line.partition(":")
             headers[key.strip()] = value.strip()
-        name = headers.get_param("name", header="Content-Disposition")
-        if not isinstance(name, str):
-            raise ValueError("a part of the multipart form has no name")
-        parts.append((name, content))
+        parts.append((headers, content))
     return parts

@@ -19,6 +19,7 @@ import requests
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld.absent_results import Absence, judge_absent_results
+from arpo_verl.environments.osworld.bundles import BundleSteps, is_bundle
 from arpo_verl.environments.osworld.evaluation import NothingToJudgeError
 from arpo_verl.environments.osworld.guest_http import GuestHttp, ask, exchanges, told_by_guest, unanswered
 from arpo_verl.environments.osworld.lean_imports import deferred_imports
@@ -76,7 +77,7 @@ class Controller(PythonController):
         return self.last_result
 
 
-class TaskSetup(SetupController):
+class TaskSetup(BundleSteps, SetupController):
     """Runs a task's steps and raises where the parent logs a failure and goes on.
 
     A program that does not start, a command that the guest does not run and a guest that does not answer are failures.
@@ -150,7 +151,10 @@ class Client(desktop_env_module.DesktopEnv):
     """
 
     controller: Controller
-    setup_controller: SetupController
+    setup_controller: TaskSetup
+    evaluator: dict[str, Any]
+    metric: Any
+    result_getter: Any
 
     def __init__(self, config: EnvironmentConfig, desktop_id: str, **options: Any):
         self._config = config
@@ -163,6 +167,9 @@ class Client(desktop_env_module.DesktopEnv):
         return f"{self.vm_ip}:{self.server_port}"
 
     def _set_evaluator_info(self, task_config: dict[str, Any]) -> None:
+        if is_bundle(task_config):  # judged by its own program, without a getter or a metric of the client's
+            self.evaluator, self.metric, self.result_getter = task_config["evaluator"], None, None
+            return
         super()._set_evaluator_info(task_config)
         judge_absent_results(self)
 
@@ -187,6 +194,7 @@ class Client(desktop_env_module.DesktopEnv):
             screen_height=made.screen_height,
         )
         self.setup_controller.boot_timeout_s = self._config.boot_timeout_s
+        self.setup_controller.provider = self.provider
 
 
 _guests: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()

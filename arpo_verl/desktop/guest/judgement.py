@@ -1,0 +1,94 @@
+"""A reward program's run: after the policy's programs are dead, on what they left.
+
+Process 1 does it, which they cannot reach. They are killed all at once; then the mock web applications answer again,
+with the sessions that they had, and the program runs alone. It was never here before.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from . import layout
+
+POLL_S = 0.01
+HANDOFF = "/tmp"
+MAX_HANDOFF = 4096
+
+
+def handoff_files() -> dict[str, bytes]:
+    """What the set-up left for the reward program: small files of `/tmp` whose name says that they hold a session."""
+    found = {}
+    for entry in os.scandir(HANDOFF):
+        if "sid" in entry.name and entry.is_file(follow_symlinks=False) and entry.stat().st_size <= MAX_HANDOFF:
+            with open(entry.path, "rb") as file:
+                found[entry.path] = file.read(MAX_HANDOFF)
+    return found
+
+
+def make_room_for_logs() -> None:
+    """An empty folder for them, whatever lies in its place: a pipe of the policy's would hold up who writes to it.
+
+    Raises:
+        OSError: there is no room, or it cannot be removed.
+    """
+    if os.path.isdir(layout.LOG_DIR) and not os.path.islink(layout.LOG_DIR):
+        shutil.rmtree(layout.LOG_DIR)
+    elif os.path.lexists(layout.LOG_DIR):
+        os.unlink(layout.LOG_DIR)
+    os.mkdir(layout.LOG_DIR, 0o700)
+
+
+def restore(files: Mapping[str, bytes]) -> None:
+    """Put them back as they were, whatever lies in their place.
+
+    Raises:
+        OSError: there is no room, or a folder that is not empty in the place of one.
+    """
+    for path, content in files.items():
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.rmdir(path)
+        elif os.path.lexists(path):
+            os.unlink(path)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(fd, "wb") as file:
+            file.write(content)
+
+
+def run(program: int, stdout: int, stderr: int, timeout_s: float) -> dict[str, Any]:
+    """Run a Python program alone: isolated from the home's packages and settings.
+
+    Args:
+        program: descriptor of its source.
+        stdout, stderr: descriptors of what it says.
+
+    Returns:
+        `returncode`; None where it did not end in time, and was killed.
+    """
+    settings = {name: f"/nonexistent/{name}" for name in layout.environment() if name.startswith("XDG_")}
+    environment = {**layout.environment(), **settings, "PYTHONNOUSERSITE": "1"}
+    pid = os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-I", "-B", "-X", "utf8", "-"],
+        environment,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, program, 0),
+            (os.POSIX_SPAWN_DUP2, stdout, 1),
+            (os.POSIX_SPAWN_DUP2, stderr, 2),
+        ],
+        setsid=True,
+        setsigmask=[],
+        setsigdef=[signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT],
+    )
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return {"returncode": os.waitstatus_to_exitcode(status)}
+        time.sleep(POLL_S)
+    return {"returncode": None}

@@ -1,0 +1,149 @@
+"""CUA-Gym's task bundles as tasks: `cua_gym:FOLDER`.
+
+    FOLDER/<task_id>/task.json        id, instruction, config (OSWorld's steps), evaluator {type, url: ./reward.py}
+    FOLDER/<task_id>/initial_setup.*  what a step `download` names by ./initial_setup.py and puts into the desktop
+    FOLDER/<task_id>/reward.py        prints `REWARD: <0 to 1>`
+    FOLDER/websites/<app>_mock/dist   built applications of CUA-Gym-Hub; or $CUA_GYM_HUB/websites/...
+
+Addresses of the applications, `__CUA_GYM_<APP>_URL__`, `__CUA_GYM_<APP>_HOST__` and the hosted
+`https://cua-gym-<app>.xlang.ai`, become ports of the desktop's own loopback. Each task carries its programs: whoever
+runs it needs the built applications, and no bundle. Nothing of a bundle is run here.
+
+Source: the card of the data set xlangai/CUA-Gym, the READMEs of xlang-ai/CUA-Gym and CUA-Gym-Hub (arXiv 2605.25624).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from arpo_verl.environments.osworld.bundles import REWARD_PROGRAM
+from arpo_verl.errors import TaskError
+
+FIRST_PORT = 8100
+MAX_FILE_BYTES = 16 << 20
+HUB_VARIABLE = "CUA_GYM_HUB"
+_PLACEHOLDER = re.compile(r"__CUA_GYM_([A-Z0-9_]+?)_(URL|HOST)__")
+_HOSTED = re.compile(r"(https?://)?cua-gym-([a-z0-9-]+)\.xlang\.ai")
+_CODE = (".py", ".sh")
+
+
+def load(argument: str) -> Iterator[Mapping[str, Any] | TaskError]:
+    """The tasks of a folder's bundles in OSWorld's format, by name; or why one cannot be read.
+
+    Args:
+        argument: the folder: of bundles, or one bundle itself.
+
+    Raises:
+        TaskError: there is no bundle in it.
+    """
+    folder = Path(argument).expanduser().absolute()
+    own = [folder] if (folder / "task.json").is_file() else []
+    bundles = own or sorted(path.parent for path in folder.glob("*/task.json"))
+    if not bundles:
+        raise TaskError(
+            f"cua_gym:FOLDER must name a folder of CUA-Gym's task bundles, <task_id>/task.json, got {argument!r}; "
+            "extract the data set's artifacts/*.tar.zst there"
+        )
+    hub = Path(os.environ.get(HUB_VARIABLE) or (folder.parent if own else folder)).expanduser().absolute()
+    names = _names_of_apps(hub / "websites")
+    for bundle in bundles:
+        try:
+            yield _task(bundle, hub / "websites", names)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            yield TaskError(f"the bundle {bundle} cannot be read: {type(error).__name__}: {error}")
+
+
+def _names_of_apps(websites: Path) -> dict[str, str]:
+    """The folder of each application, by the name that placeholders have for it."""
+    folders = websites.glob("*_mock") if websites.is_dir() else []
+    return {_upper(folder.name.removesuffix("_mock")): folder.name for folder in folders}
+
+
+def _upper(name: str) -> str:
+    return name.upper().replace("-", "_")
+
+
+def _task(bundle: Path, websites: Path, names: Mapping[str, str]) -> dict[str, Any]:
+    content = json.loads((bundle / "task.json").read_text(encoding="utf-8"))
+    evaluator = content["evaluator"]
+    if evaluator.get("type") != "python":
+        raise ValueError(f"its evaluator must be of type python, got {evaluator.get('type')!r}")
+    apps = _Apps(names)
+    program = apps.localized(_read(bundle, evaluator["url"]).decode())
+    steps: list[dict[str, Any]] = []
+    written: list[str] = []
+    for step in content.get("config", []):
+        steps += _steps(bundle, step, apps, written)
+    served = {app: {"folder": str(websites / app / "dist"), "port": port} for app, port in apps.ports.items()}
+    if served:
+        steps.insert(0, {"type": "web_apps", "parameters": {"apps": served}})
+    remove = [path for path in written if PurePosixPath(path).suffix in _CODE]
+    steps.append({"type": "bundle_end", "parameters": {"remove": remove}})
+    judge: dict[str, Any] = {"func": REWARD_PROGRAM, "result": {"type": REWARD_PROGRAM, "program": program}}
+    if evaluator.get("postconfig"):
+        judge["postconfig"] = evaluator["postconfig"]
+    return {
+        "id": content["id"],
+        "instruction": content["instruction"],
+        "source": "cua_gym",
+        "related_apps": ["chrome"] if served else [],
+        "config": steps,
+        "evaluator": judge,
+    }
+
+
+def _steps(bundle: Path, step: Mapping[str, Any], apps: _Apps, written: list[str]) -> list[dict[str, Any]]:
+    """A bundle's step as ours: its own files are carried along, and must succeed where they run; others as they are."""
+    kind, parameters = step["type"], step["parameters"]
+    if kind == "execute" and any(path in json.dumps(parameters["command"]) for path in written):
+        return [{"type": "bundle_command", "parameters": parameters}]
+    if kind != "download":
+        return [{"type": kind, "parameters": parameters}]
+    own = [file for file in parameters["files"] if "://" not in file["url"]]
+    other = [file for file in parameters["files"] if "://" in file["url"]]
+    steps: list[dict[str, Any]] = []
+    if own:
+        written += [file["path"] for file in own]
+        files = [_file(file["path"], _read(bundle, file["url"]), apps) for file in own]
+        steps.append({"type": "bundle_files", "parameters": {"files": files}})
+    return steps + ([{"type": "download", "parameters": {"files": other}}] if other else [])
+
+
+def _file(path: str, content: bytes, apps: _Apps) -> dict[str, str]:
+    try:
+        return {"path": path, "text": apps.localized(content.decode())}
+    except UnicodeDecodeError:
+        return {"path": path, "base64": base64.b64encode(content).decode()}
+
+
+def _read(bundle: Path, url: str) -> bytes:
+    path = (bundle / url).resolve()
+    if not path.is_relative_to(bundle.resolve()):
+        raise ValueError(f"{url!r} lies outside of the bundle")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ValueError(f"{url!r} has more than {MAX_FILE_BYTES >> 20} MiB")
+    return path.read_bytes()
+
+
+class _Apps:
+    """The applications that a bundle's texts name, and the port that each gets."""
+
+    def __init__(self, names: Mapping[str, str]):
+        self.ports: dict[str, int] = {}
+        self._names = names
+
+    def localized(self, text: str) -> str:
+        """The text with every address of an application on the desktop's loopback."""
+        text = _PLACEHOLDER.sub(lambda found: self._address(found[1], found[2] == "URL"), text)
+        return _HOSTED.sub(lambda found: self._address(found[2], found[1] is not None), text)
+
+    def _address(self, name: str, with_scheme: bool) -> str:
+        folder = self._names.get(_upper(name), f"{name.lower()}_mock")
+        port = self.ports.setdefault(folder, FIRST_PORT + len(self.ports))
+        return f"{'http://' if with_scheme else ''}localhost:{port}"
