@@ -139,8 +139,8 @@ class Evaluation:
     score: float
     metrics: tuple[MetricCall, ...] = ()
     share: float | None = None
-    """Mean of all the evaluator's checks, in [0, 1], also of those that its verdict did not wait for; None where nobody
-    asked. Never a verdict: training alone may reward it, see `environment.partial_credit`."""
+    """Mean of all the evaluator's checks, in [0, 1], also of those that its verdict did not wait for; None where it is
+    not known. Never a verdict: training alone may reward it, see `environment.partial_credit`."""
 
 
 @dataclass(frozen=True)

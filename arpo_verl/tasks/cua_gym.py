@@ -144,6 +144,6 @@ class _Apps:
         return _HOSTED.sub(lambda found: self._address(found[2], found[1] is not None), text)
 
     def _address(self, name: str, with_scheme: bool) -> str:
-        folder = self._names.get(_upper(name), f"{name.lower()}_mock")
+        folder = self._names.get(_upper(name), f"{_upper(name).lower()}_mock")
         port = self.ports.setdefault(folder, FIRST_PORT + len(self.ports))
         return f"{'http://' if with_scheme else ''}localhost:{port}"

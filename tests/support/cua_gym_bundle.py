@@ -1,4 +1,4 @@
-"""A task bundle of our own in CUA-Gym's format, with a mock web application as CUA-Gym-Hub's `npm run build` leaves one."""
+"""A task bundle of our own in CUA-Gym's format, and a mock web application as `npm run build` leaves one."""
 
 import json
 from pathlib import Path

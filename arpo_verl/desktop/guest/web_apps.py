@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import mimetypes
-import mmap
 import os
 import re
 import secrets
@@ -59,38 +58,43 @@ def unpack(content: bytes) -> list[App]:
 
 
 class SharedState:
-    """Bytes that a fork writes and process 1 reads, whole or not at all: two files in memory, of which one is valid."""
+    """Bytes that a fork writes and process 1 reads, whole or not at all, in files that nobody else has open.
+
+    Two hold content, one of them valid; the third says which, and whether the set-up is over.
+    """
 
     def __init__(self) -> None:
-        self._flags = mmap.mmap(-1, 2)  # the valid file's number; whether sealed
-        self.files = [os.memfd_create("apps") for _ in range(2)]
+        self.files = [os.memfd_create("apps") for _ in range(3)]
+        os.pwrite(self.files[2], bytes(2), 0)
 
     def write(self, content: bytes) -> None:
         """In one process alone."""
-        number = 1 - self._flags[0]
+        number = 1 - self._flag(0)
         os.ftruncate(self.files[number], 0)
         os.pwrite(self.files[number], _LENGTH.pack(len(content)) + content, 0)
-        self._flags[0] = number
+        os.pwrite(self.files[2], bytes([number]), 0)
 
     def read(self) -> bytes:
         """The last that was written; empty where nothing was."""
-        file = self.files[self._flags[0]]
+        file = self.files[self._flag(0)]
         head = os.pread(file, _LENGTH.size, 0)
         return os.pread(file, _LENGTH.unpack(head)[0], _LENGTH.size) if len(head) == _LENGTH.size else b""
 
     def seal(self) -> None:
         """From now on the initial states stay."""
-        self._flags[1] = 1
+        os.pwrite(self.files[2], b"\1", 1)
 
     @property
     def is_sealed(self) -> bool:
-        return self._flags[1] == 1
+        return self._flag(1) == 1
 
     def close(self) -> None:
         """Forget it."""
         for file in self.files:
             os.close(file)
-        self._flags.close()
+
+    def _flag(self, number: int) -> int:
+        return os.pread(self.files[2], 1, number)[0]
 
 
 class _Refused(Exception):
@@ -275,6 +279,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/upload":
             add = self.server.uploads.add
             files = [add(self.server.app.name, sid, name, kind, content) for name, kind, content in request.files()]
+            if not files:
+                raise ValueError("no files found")
             return Response.json({"success": True, "files": files})
         return Response.text("Not found", HTTPStatus.NOT_FOUND)
 
