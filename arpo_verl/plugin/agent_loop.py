@@ -196,7 +196,9 @@ def _same_in_every_run(row: Mapping[str, Any]) -> str:
     """
     if "priority" in row:
         return f"det-{row['priority']}"
-    return f"det-{row['global_steps']}-{row['extra_info']['index']}-{row['session_id']}"
+    extra_info = row["extra_info"]
+    # A task's row may come twice in a step where the frontier draws, and no two sessions may have one name.
+    return f"det-{row['global_steps']}-{extra_info.get('draw', extra_info['index'])}-{row['session_id']}"
 
 
 async def runs_in_validation(uid: str) -> bool | None:

@@ -93,7 +93,7 @@ class TaskDataset(RLHFDataset):
         their number alone counts."""
         if self._frontier is None:
             return [self[item] for item in items]
-        return [self[self._position[self._frontier.draw()]] for _ in items]
+        return [self._draw(self._frontier) for _ in items]
 
     def state_dict(self) -> dict[str, Any] | None:
         """What the data loader's state has of the dataset: the frontier's, and as in stock veRL nothing without one."""
@@ -136,10 +136,20 @@ class TaskDataset(RLHFDataset):
             workers, name = self.config.get("dataloader_num_workers", 0), "data.dataloader_num_workers"
             remedy = "a worker process would draw ahead, and never learn what came of it"
             require(workers == 0, name, "0 with data.tasks.sampling=frontier", workers, remedy)
+            most = self.config.get("train_max_samples", -1)
+            words = "another number than data.train_max_samples with data.tasks.sampling=frontier"
+            remedy = "the two are of the same files, and validation would draw by the frontier too"
+            require(not self._is_like_validation(), "data.val_max_samples", words, most, remedy)
             options = build_config(FrontierConfig, "data.tasks.frontier", self._selection.frontier)
             self._position = {task.task_id: position for position, task in enumerate(self.tasks)}
             self._frontier = Frontier(list(self._position), options, self.config.get("seed"))
         TRAINING_FRONTIER.frontier = self._frontier
+
+    def _draw(self, frontier: Frontier) -> dict[str, Any]:
+        """The row that comes next; `draw` in its `extra_info` tells it from others of its task in the same step."""
+        row = self[self._position[frontier.draw()]]
+        row["extra_info"]["draw"] = frontier.num_drawn
+        return row
 
     def _sample(self, tasks: list[Task]) -> list[Task]:
         """At most `max_samples` tasks: random ones when the data is shuffled, else the first."""
@@ -166,9 +176,15 @@ class TaskDataset(RLHFDataset):
         """
         if self.data_files != _as_list(self.config.get("train_files")):
             return False
-        train_max, val_max = self.config.get("train_max_samples", -1), self.config.get("val_max_samples", -1)
-        told_apart = self.data_files == _as_list(self.config.get("val_files")) and train_max != val_max
-        return not told_apart or self.max_samples == train_max
+        if self.data_files != _as_list(self.config.get("val_files")) or self._is_like_validation():
+            return True
+        return bool(self.max_samples == self.config.get("train_max_samples", -1))
+
+    def _is_like_validation(self) -> bool:
+        """Whether training and validation have the same options."""
+        options = self.config
+        same_files = _as_list(options.get("train_files")) == _as_list(options.get("val_files"))
+        return same_files and options.get("train_max_samples", -1) == options.get("val_max_samples", -1)
 
 
 def read_task(row: Mapping[str, Any]) -> Task:

@@ -83,6 +83,11 @@ class Frontier:
         """Of the evidence at hand, until it changes."""
         self._changed = set(self._ids)
 
+    @property
+    def num_drawn(self) -> int:
+        """Of all tasks, since the run began."""
+        return sum(self._drawn)
+
     def draw(self) -> str:
         """The id of the task to play next."""
         shares = self.shares()

@@ -236,7 +236,22 @@ def test_frontier_sampling_draws_each_task_alike_however_often_it_is_repeated(ta
 def test_frontier_sampling_refuses_what_would_draw_ahead_or_apart(task_dir):
     with pytest.raises(ConfigError, match="data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier"):
         frontier_rows(task_dir, dataloader_num_workers=2)
+    with pytest.raises(ConfigError, match="data.val_max_samples must be another number than data.train_max_samples"):
+        frontier_rows(task_dir, val_files=str(task_dir))  # validation would draw too, and take the sampler's word
+    assert len(frontier_rows(task_dir, val_files=str(task_dir), val_max_samples=0)) == 5
     with pytest.raises(ConfigError, match="data.tasks.sampling must be one of uniform, frontier, got 'fronteer'"):
         dataset(task_dir, tasks={"sampling": "fronteer"})
     with pytest.raises(ConfigError, match="data.tasks.frontier.flor is not an option; did you mean"):
         dataset(task_dir, tasks={"frontier": {"flor": 0.1}})
+
+
+def test_sessions_of_a_task_that_is_drawn_twice_in_a_step_have_names_of_their_own(task_dir):
+    from arpo_verl.plugin.agent_loop import _same_in_every_run
+
+    def names():
+        rows = opened(task_dir, tasks={"ids": ["task-1"], "repeat": 2}).it
+        return [
+            _same_in_every_run({"global_steps": 1, "session_id": 0, "extra_info": e}) for e in next(rows)["extra_info"]
+        ]
+
+    assert len(set(names())) == 2 and names() == names()
