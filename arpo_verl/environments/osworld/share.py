@@ -31,7 +31,7 @@ def share_of_checks(client: Client, score: float, returned: Sequence[Any]) -> fl
         returned: what the metrics returned on the way to it.
 
     Raises:
-        DesktopError: the desktop did not answer, or a metric returned no number from 0 to 1.
+        DesktopError: the desktop did not answer, or a metric that the verdict waited for returned no score.
     """
     gave_up = client.action_history[-1:] == ["FAIL"]
     if score > 0 or gave_up or not isinstance(client.metric, list) or client.metric_conj != "and":
@@ -42,7 +42,8 @@ def share_of_checks(client: Client, score: float, returned: Sequence[Any]) -> fl
 
 
 def _check(client: Client, index: int) -> float:
-    """One check as the client makes it. One that raises is not met: an unmet one before it would have spared it."""
+    """One check as the client makes it. One that raises or gives no score is not met: an unmet one before it would have
+    spared it."""
     evaluator = client.evaluator
     try:
         result = client.result_getter[index](client, evaluator["result"][index])
@@ -55,7 +56,7 @@ def _check(client: Client, index: int) -> float:
     except Exception as error:  # a fault behind it is found as behind any verdict
         logger.info("check %d of a failed task raised, and is not met: %r", index, error)
         return 0.0
-    return valid_score(score)
+    return float(score) if is_score(score) else 0.0
 
 
 def valid_score(score: Any) -> float:
@@ -64,6 +65,11 @@ def valid_score(score: Any) -> float:
     Raises:
         EvaluatorError: it is no number from 0 to 1.
     """
-    if not isinstance(score, Real) or not math.isfinite(score) or not 0 <= float(score) <= 1:
+    if not is_score(score):
         raise EvaluatorError(f"a metric must return a number from 0 to 1, got {score!r}")
     return float(score)
+
+
+def is_score(value: Any) -> bool:
+    """Whether it is a number from 0 to 1."""
+    return isinstance(value, Real) and math.isfinite(value) and 0 <= float(value) <= 1

@@ -89,9 +89,10 @@ def test_one_check_is_its_own_share(make):
     assert judged(make(1.0), task("a", **one)).share == 1.0
 
 
-def test_a_later_check_that_the_first_one_guarded_may_raise_and_is_not_met(make):
+@pytest.mark.parametrize("metric", ["check_json", "check_python_file_by_gold_file"], ids=["raises", "returns None"])
+def test_a_later_check_that_the_first_one_guarded_may_give_no_score_and_is_not_met(make, metric):
     two = {
-        "func": ["exact_match", "check_json", "exact_match"],
+        "func": ["exact_match", metric, "exact_match"],
         "result": [file_check("a"), {"type": "vm_file", "path": "/etc/hostname", "dest": "x"}, file_check("c")],
         "expected": [{"type": "rule", "rules": {"expected": "yes"}}, {"type": "rule", "rules": {}}]
         + [{"type": "rule", "rules": {"expected": "yes"}}],
