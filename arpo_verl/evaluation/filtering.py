@@ -113,9 +113,11 @@ def count_runs(evaluated: Evaluated, rule: KeepRule, max_steps: int) -> TaskRate
 def decide(
     rates: TaskRates, task_ids: Iterable[str], faults: Iterable[Fault], rule: KeepRule, error: float
 ) -> list[FilteredTask]:
-    """The fate of each task that was played: the likelier one, by all that was seen."""
-    failed = {fault.task_id for fault in faults}
-    return [_decide(task_id, rates, rule, error if task_id in failed else 0.5) for task_id in task_ids]
+    """The fate of each task that was played: the likelier one, by all that was seen. One of which infrastructure failed
+    no more runs than were played anew was settled, though the doubt may have grown since by what others came to.
+    """
+    failed = Counter(fault.task_id for fault in faults)
+    return [_decide(task_id, rates, rule, error if failed[task_id] > MOST_FAULTS else 0.5) for task_id in task_ids]
 
 
 def _decide(task_id: str, rates: TaskRates, rule: KeepRule, most_doubt: float) -> FilteredTask:

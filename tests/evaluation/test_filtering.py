@@ -147,6 +147,16 @@ def test_a_task_that_faults_leave_open_is_unsettled():
     assert (decided["a"].fate, decided["a"].runs) == (Fate.UNSETTLED, 3)
 
 
+@pytest.mark.parametrize(("failed", "fate"), [(MOST_FAULTS, Fate.TOO_FEW), (MOST_FAULTS + 1, Fate.UNSETTLED)])
+def test_a_task_whose_failed_runs_were_played_anew_stays_settled_though_its_doubt_grew(failed, fate):
+    rates = TaskRates()
+    for _ in range(10):
+        rates.tell("a", False)
+    faults = [Fault("a", run, 15, "DesktopLostError", "gone") for run in range(10, 10 + failed)]
+    (task,) = decide(rates, ["a"], faults, SOME, error=0.001)
+    assert task.doubt > 0.001 and task.fate is fate
+
+
 def test_rates_are_learnt_from_the_other_tasks():
     """Ten failures say less where half of the tasks succeed now and then than where none ever does."""
     chances = []
