@@ -82,6 +82,11 @@ class Judge:
         """What is left of `evaluate_timeout_s` after the rest before an evaluation."""
         return max(0.0, TIME_SHARE * self._config.evaluate_timeout_s - self._config.evaluate_pause_s)
 
+    @property
+    def _memory_bytes(self) -> int:
+        """Of each process of a box, beside the client."""
+        return int(self._config.evaluator_memory_gib * (1 << 30))
+
     def close(self) -> None:
         """End an evaluation that is under way; from any thread."""
         self._closed = True
@@ -92,7 +97,7 @@ class Judge:
     def _bounds(self, client: Client) -> cgroups.Cgroup:
         """For all of a box together, shared memory too, before it is told anything."""
         files = sum(path.stat().st_size for path in _task_files(client))
-        memory = int(self._config.evaluator_memory_gib * (1 << 30)) + SCRATCH_BYTES + files
+        memory = self._memory_bytes + SCRATCH_BYTES + files
         memory += isolation.SHARED_MEMORY_BYTES + CLIENT_BYTES
         return cgroups.Cgroup(cgroups.Limits(memory // cgroups.MIB, CPUS, isolation.MAX_PROCESSES))
 
@@ -158,7 +163,7 @@ class Judge:
 
     def _request(self, client: Client, task: Task, hosts: Collection[str]) -> box.Request:
         config = self._config
-        bounds = box.Bounds(int(config.evaluator_memory_gib * (1 << 30)), SCRATCH_BYTES, config.evaluate_timeout_s)
+        bounds = box.Bounds(self._memory_bytes, SCRATCH_BYTES, config.evaluate_timeout_s)
         return box.Request(
             name=self._name,
             spec=task.spec,
