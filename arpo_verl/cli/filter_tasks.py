@@ -51,10 +51,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--error",
         type=float,
-        default=0.05,
+        default=0.02,
         metavar="P",
         help="a task is settled where all --runs would decide otherwise with at most this probability; 0 waits until "
-        "they no longer could (default: 0.05)",
+        "they no longer could (default: 0.02)",
     )
     parser.add_argument("--skip-infeasible", action="store_true", help="leave out tasks whose right answer is FAIL")
     parser.add_argument(
