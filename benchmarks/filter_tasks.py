@@ -18,13 +18,13 @@ A killed run goes on in --out.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,7 +32,7 @@ from typing import Any
 
 import figures
 
-from arpo_verl.evaluation.filtering import Fate, FilterRuns, count_runs, decide
+from arpo_verl.evaluation.filtering import Fate, FilterRuns, count_runs, decide, outlook
 from arpo_verl.evaluation.folder import EvaluationFolder
 from arpo_verl.evaluation.keep_rule import KeepRule
 from arpo_verl.evaluation.results import Evaluated, Result, Trial
@@ -42,15 +42,15 @@ from arpo_verl.types import StopReason
 ERRORS = (0.0, 0.02, 0.05, 0.1)
 RESULTS = figures.RESULTS / "evaluation.json"
 KEY = "filter_tasks"
-GROUP_SIZE, DESKTOPS = 8, 3
+DESKTOPS = 3
 Outcomes = Mapping[str, Sequence[bool]]
 
 
 def main() -> None:
-    parser = figures.Arguments(__doc__, smoke="two tasks, three runs")
+    parser = figures.Arguments(__doc__, smoke="two tasks, four runs")
     parser.add_argument("--policy", type=Path, default=Path(".cache/policy"), metavar="DIR")
     parser.add_argument("--out", type=Path, metavar="DIR", help="keep the episodes here, and go on with them")
-    parser.add_size("--runs", 16, 3, "runs of each task")
+    parser.add_size("--runs", 16, 4, "runs of each task")
     parser.add_size("--orders", 200, 5, "orders of the outcomes in simulation")
     parser.set_defaults(json=None)
     arguments = parser.parse()
@@ -75,8 +75,8 @@ def measure(arguments: Any, out: Path) -> dict[str, Any]:
     if arguments.smoke:
         names = ("dialog-confirm-yes", "entry-type-name")
         common += ["--tasks", ",".join(str(Path("arpo_verl/tasks/embedded") / f"{name}.json") for name in names)]
-    full_s = play("evaluate", *common, "--out", str(out / "all_runs"))
-    filter_s = play("filter-tasks", *common, "--keep", f"1 <= successes <= {runs - 1}", "--out", str(out / "filter"))
+    play("evaluate", *common, "--out", str(out / "all_runs"))
+    play("filter-tasks", *common, "--keep", f"1 <= successes <= {runs - 1}", "--out", str(out / "filter"))
     full = EvaluationFolder(out / "all_runs").read()
     filtered = EvaluationFolder(out / "filter").read()
     found = json.loads((out / "filter" / "filter.json").read_text())
@@ -105,8 +105,7 @@ def measure(arguments: Any, out: Path) -> dict[str, Any]:
         "trials_played_by_both": len(both),
         "trials_that_differ": sum(first != second for first, second in both),
         "groups_expected": found["groups"]["list"],
-        "groups_of_all_runs": groups_seen([complete[task_id] for task_id in wanted], GROUP_SIZE),
-        "wall_s": {"all_runs": full_s, "filter": filter_s},
+        "groups_of_the_other_half": expected_and_seen(complete, runs, arguments.orders),
         "machine": machine,
         "in_simulation": [simulate(complete, rule, error, arguments.orders) for error in ERRORS],
     }
@@ -114,13 +113,11 @@ def measure(arguments: Any, out: Path) -> dict[str, Any]:
     return {"episodes_saved_share": saved, KEY: figures_of_filter}
 
 
-def play(*command: str) -> float:
-    """Run a command of `arpo-verl`; returns its seconds."""
-    began = time.monotonic()
+def play(*command: str) -> None:
+    """Run a command of `arpo-verl`."""
     ended = subprocess.run([sys.executable, "-m", "arpo_verl.cli.main", *command])
-    if ended.returncode not in (0, 1):  # 1: infrastructure failed something, which is told
+    if ended.returncode not in (0, 1):  # 1: infrastructure failed something, or nothing is kept, which is told
         sys.exit(f"{' '.join(command)} ended with {ended.returncode}")
-    return time.monotonic() - began
 
 
 def outcomes_of(evaluated: Evaluated) -> Outcomes:
@@ -131,14 +128,33 @@ def outcomes_of(evaluated: Evaluated) -> Outcomes:
     return outcomes
 
 
-def groups_seen(outcomes: Sequence[Sequence[bool]], size: int) -> dict[str, float]:
-    """Shares of the groups that could be drawn from each task's runs, without putting back."""
-    if not outcomes or min(map(len, outcomes)) < size:
-        return {}
-    rng = random.Random(0)
-    groups = [rng.sample(list(runs), size) for runs in outcomes for _ in range(1000)]
-    failed, solved = (statistics.fmean(float(how(group)) for group in groups) for how in (lambda g: not any(g), all))
+def expected_and_seen(outcomes: Outcomes, runs: int, orders: int) -> dict[str, Any]:
+    """The outlook that a filter gives by half of the runs, and the groups that the other half then makes: of the same
+    tasks, but of runs that had no part in choosing them."""
+    size = runs // 2
+    rule = KeepRule(1, size - 1, size)
+    expected, seen = [], []
+    for number in range(orders):
+        rng = random.Random(number)
+        shuffled = {task_id: rng.sample(list(its), runs) for task_id, its in outcomes.items()}
+        results = filter_once({task_id: its[:size] for task_id, its in shuffled.items()}, rule, 0.0, rng)
+        rates = count_runs(Evaluated(tuple(results), (), {}, {}), rule, 1)
+        kept = [task.task_id for task in decide(rates, outcomes, (), rule, 0.0) if task.fate is Fate.KEPT]
+        if kept:
+            expected.append(dataclasses.asdict(outlook(rates, kept, size)))
+            seen.append(shares([shuffled[task_id][size:] for task_id in kept]))
+    return {"group_size": size, "lists": len(seen), "expected": mean_of(expected), "seen": mean_of(seen)}
+
+
+def shares(groups: Sequence[Sequence[bool]]) -> dict[str, float]:
+    """Of some groups: how many are informative, and so on."""
+    failed = statistics.fmean(float(not any(group)) for group in groups)
+    solved = statistics.fmean(float(all(group)) for group in groups)
     return {"informative": 1 - failed - solved, "with_replay": 1 - solved, "all_failed": failed, "all_solved": solved}
+
+
+def mean_of(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: statistics.fmean(row[name] for row in rows) for name in (rows[0] if rows else ())}
 
 
 def simulate(outcomes: Outcomes, rule: KeepRule, error: float, orders: int) -> dict[str, Any]:

@@ -20,12 +20,19 @@ def test_outcomes_in_any_order_come_to_the_list_of_all_runs_where_nothing_is_ris
     assert 0 < figures["episodes_saved_share"] < 0.5
 
 
-def test_groups_are_counted_as_they_could_be_drawn():
-    seen = study.groups_seen([[True] * 4, [True, False] * 2], 2)
-    assert seen["all_solved"] == pytest.approx((1 + 1 / 6) / 2, abs=0.03)
-    assert seen["all_failed"] == pytest.approx(1 / 12, abs=0.03)
-    assert seen["informative"] == pytest.approx(1 - seen["all_failed"] - seen["all_solved"])
-    assert study.groups_seen([[True]], 2) == {}
+def test_groups_are_made_of_runs_that_chose_no_task():
+    outcomes = {f"t{i}": [True, False] * 4 for i in range(4)} | {"never": [False] * 8}
+    found = study.expected_and_seen(outcomes, 8, 40)
+    assert (found["group_size"], found["lists"]) == (4, 40)
+    # Of eight runs, four of them good, four are drawn: 68 of 70 draws are mixed.
+    assert found["seen"]["informative"] == pytest.approx(68 / 70, abs=0.04)
+    assert 0.5 < found["expected"]["informative"] < 1
+    assert study.shares([[True, True], [False, False], [True, False], [True, False]]) == {
+        "informative": 0.5,
+        "with_replay": 0.75,
+        "all_failed": 0.25,
+        "all_solved": 0.25,
+    }
 
 
 @pytest.mark.desktop
@@ -39,5 +46,5 @@ def test_it_runs(model_path, tmp_path):
     figures = json.loads(path.read_text())
     assert figures["of_another"] == 1
     found = figures["filter_tasks"]
-    assert (found["episodes_of_all_runs"], found["episodes_that_do_nothing"]) == (6, 2)
+    assert (found["episodes_of_all_runs"], found["episodes_that_do_nothing"]) == (8, 2)
     assert found["list_equal"] and found["trials_that_differ"] == 0
