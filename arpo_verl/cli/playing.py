@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from arpo_verl.types import Task
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+    from arpo_verl.evaluation.checkpoint import Checkpoint
 
 QWEN25 = ImageGeometry(28, 4 * 28 * 28, 16384 * 28 * 28)
 QWEN3 = ImageGeometry(32, 64 * 32 * 32, 16384 * 32 * 32)
@@ -52,6 +55,15 @@ def add_playing_options(parser: argparse.ArgumentParser, temperature: float = 0.
         "--model", type=Path, metavar="PATH", help="a model's folder, or a checkpoint of veRL's, which is merged first"
     )
     who.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://127.0.0.1:8000/v1")
+    own = parser.add_argument_group("of a model's folder or a checkpoint")
+    own.add_argument(
+        "--engine",
+        choices=("vllm", "transformers"),
+        help="vllm: `vllm serve` as a child, on GPUs; transformers: ours, on the CPU (default: vllm where a GPU is)",
+    )
+    own.add_argument(
+        "--vllm", default="", metavar="OPTIONS", help="of `vllm serve`, such as '--tensor-parallel-size 4'"
+    )
     of = parser.add_argument_group("of an endpoint")
     of.add_argument("--model-name", metavar="NAME", help="default: the only model that the server has")
     of.add_argument(
@@ -141,9 +153,22 @@ def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterat
     if args.endpoint is not None:
         yield _endpoint_policy(args, playing)
         return
-    from arpo_verl.evaluation.own_engine import OwnEngine
+    from arpo_verl.evaluation.checkpoint import find_checkpoint, model_folder
 
-    yield OwnEngine(args.model, {"model": str(args.model)}, playing.pixels, args.context)
+    checkpoint = find_checkpoint(args.model)
+    folder = model_folder(checkpoint, out)
+    if args.engine == "transformers" or (args.engine is None and not _has_gpu()):
+        from arpo_verl.evaluation.own_engine import OwnEngine
+
+        yield OwnEngine(folder, checkpoint.facts, playing.pixels, args.context)
+        return
+    from arpo_verl.evaluation.vllm_server import serving
+
+    images = max(playing.settings.budgets) if (most := playing.settings.agent.max_screenshots) is None else most
+    values = {"images": images, "context": args.context, "pixels": playing.pixels, "options": shlex.split(args.vllm)}
+    out.mkdir(parents=True, exist_ok=True)
+    with serving(folder, out / "vllm.log", **values) as url:
+        yield _served_policy(url, checkpoint, folder, args, playing)
 
 
 def _endpoint_policy(args: argparse.Namespace, playing: Playing) -> Policy:
@@ -152,6 +177,25 @@ def _endpoint_policy(args: argparse.Namespace, playing: Playing) -> Policy:
     endpoint = Endpoint(args.endpoint, read_api_key(args.api_key_env))
     name, context = asyncio.run(find_model(endpoint, args.model_name))
     return EndpointPolicy(endpoint, name, _geometry(args, playing), args.context or context)
+
+
+def _served_policy(
+    url: str, checkpoint: Checkpoint, folder: Path, args: argparse.Namespace, playing: Playing
+) -> Policy:
+    from arpo_verl.evaluation.endpoint import Endpoint, EndpointPolicy, find_model
+    from arpo_verl.plugin.chat import load_processor
+
+    endpoint = Endpoint(url)
+    name, context = asyncio.run(find_model(endpoint, None))
+    geometry = ImageGeometry.from_processor(load_processor(folder), playing.pixels)
+    facts = {**checkpoint.facts, "engine": "vllm"}
+    return EndpointPolicy(endpoint, name, geometry, args.context or context, facts)
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _geometry(args: argparse.Namespace, playing: Playing) -> ImageGeometry:

@@ -170,9 +170,18 @@ class EndpointPolicy:
         model: its name there.
         geometry: how the model's processor resizes screenshots: its coordinates are in the resized one.
         context: tokens of a sequence; None where nobody says.
+        facts: what says which model it is, where the server's address and name do not.
     """
 
-    def __init__(self, endpoint: Endpoint, model: str, geometry: ImageGeometry, context: int | None = None):
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        model: str,
+        geometry: ImageGeometry,
+        context: int | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ):
+        self._facts = facts or {"endpoint": endpoint.url, "model": model}
         self._endpoint = endpoint
         self._model = model
         self._geometry = geometry
@@ -180,7 +189,7 @@ class EndpointPolicy:
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {"endpoint": self._endpoint.url, "model": self._model, "context": self._context, **vars(self._geometry)}
+        return {**self._facts, "context": self._context, **vars(self._geometry)}
 
     def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
         """See `Policy`."""

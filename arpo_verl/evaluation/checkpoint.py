@@ -1,0 +1,119 @@
+"""From the path that a user gives to a model's folder: a checkpoint of veRL's is merged by veRL's own merger."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from arpo_verl.errors import ConfigError
+from arpo_verl.files import replacing_directory
+
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_SHARDS = "model_world_size_*_rank_*.pt"
+_FSDP_FILE = "fsdp_config.json"
+_STEP = re.compile(r"global_step_([0-9]+)")
+_SAMPLE_BYTES = 1 << 20
+_LAST_WORDS = 800
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a model's weights lie.
+
+    Attributes:
+        name: what the user would call it: the model's folder, or the step's.
+        folder: of the files.
+        is_sharded: by FSDP, as veRL saves what it trains; else a folder that Transformers loads.
+        weights: tells its weights from others: names, sizes and both ends of their files.
+    """
+
+    name: Path
+    folder: Path
+    is_sharded: bool
+    weights: str
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What it is, as JSON."""
+        return {"model": str(self.name), "weights": self.weights}
+
+
+def find_checkpoint(path: Path) -> Checkpoint:
+    """What `path` means: a model's folder; a checkpoint's `actor`, the step's folder around it, or the folder of all
+    steps or the run's, of which the newest step is taken.
+
+    Raises:
+        ConfigError: none of these.
+    """
+    path = path.expanduser().resolve()
+    if (path / "config.json").is_file() and _files(path, WEIGHTS):
+        return Checkpoint(path, path, False, _digest(_files(path, WEIGHTS)))
+    steps = [step for parent in (path, path / "checkpoints") for step in _steps(parent)]
+    for step in (max(steps, key=_number) if steps else path, path.parent if path.name == "actor" else path):
+        actor = step / "actor"
+        whole = actor / "huggingface"
+        if _files(whole, WEIGHTS):  # with `hf_model` in `checkpoint.save_contents`
+            return Checkpoint(step, whole, False, _digest(_files(whole, WEIGHTS)))
+        if (actor / _FSDP_FILE).is_file() and _files(actor, (_SHARDS,)):
+            return Checkpoint(step, actor, True, _digest(_files(actor, (_SHARDS,))))
+    raise ConfigError(
+        f"--model must be a folder with a model's config.json and weights, or a checkpoint of veRL's by FSDP (the "
+        f"global_step_N folder, with {_FSDP_FILE} in actor/), got {path}; Megatron's is merged first by "
+        "`python -m verl.model_merger merge --backend megatron`"
+    )
+
+
+def model_folder(checkpoint: Checkpoint, out: Path) -> Path:
+    """The checkpoint as a folder that Transformers loads; shards are merged into `out`, once, whatever kills it.
+
+    veRL's merger keeps weights in bfloat16, and unpickles the shards: only of a checkpoint that one trusts.
+
+    Raises:
+        ConfigError: the merger refuses them.
+    """
+    if not checkpoint.is_sharded:
+        return checkpoint.folder
+    target = out / f"model-{checkpoint.weights[:12]}"
+    if not target.is_dir():
+        with replacing_directory(target) as scratch:
+            _merge(checkpoint.folder, scratch)
+    return target
+
+
+def _merge(shards: Path, target: Path) -> None:
+    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
+    command += ["--local_dir", str(shards), "--target_dir", str(target)]
+    merged = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if merged.returncode != 0 or not _files(target, WEIGHTS):
+        words = merged.stdout.decode("utf-8", "replace").strip()[-_LAST_WORDS:]
+        raise ConfigError(f"veRL's merger must take {shards}, it ended with {merged.returncode}: {words}")
+
+
+def _steps(parent: Path) -> list[Path]:
+    return [path for path in parent.iterdir() if _STEP.fullmatch(path.name)] if parent.is_dir() else []
+
+
+def _number(step: Path) -> int:
+    return int(step.name.rpartition("_")[2])
+
+
+def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return sorted(file for pattern in patterns for file in folder.glob(pattern))
+
+
+def _digest(files: list[Path]) -> str:
+    """Training changes every weight, so both ends of a file tell it: all of a large model would take minutes."""
+    digest = sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(_SAMPLE_BYTES))
+            file.seek(max(0, size - _SAMPLE_BYTES), os.SEEK_SET)
+            digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:16]

@@ -1,0 +1,116 @@
+"""A checkpoint on GPUs: `vllm serve` as a child of ours, spoken to as any endpoint. Not yet run on a GPU by us."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import requests
+
+from arpo_verl.errors import ConfigError, EndpointError, MissingDependencyError
+
+logger = logging.getLogger(__name__)
+
+MODEL_NAME = "policy"
+START_TIMEOUT_S = 1800.0
+"""Weights of a large model from a slow disk, and the compilation."""
+_END_TIMEOUT_S = 30.0
+_POLL_S = 0.5
+_LAST_WORDS = 1500
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+
+
+@contextlib.contextmanager
+def serving(
+    folder: Path,
+    log: Path,
+    *,
+    images: int,
+    context: int | None = None,
+    pixels: Mapping[str, int] | None = None,
+    options: Sequence[str] = (),
+) -> Iterator[str]:
+    """The server's URL; it ends with the block, or with this process however that ends.
+
+    Args:
+        folder: the model's.
+        log: file for what it says.
+        images: screenshots of an episode, at most.
+        context: tokens of a sequence; None: what vLLM takes from the model.
+        pixels: `min_pixels` and `max_pixels` for its image processor, as in training.
+        options: further ones of `vllm serve`, such as `--tensor-parallel-size 4`.
+
+    Raises:
+        MissingDependencyError: there is no program `vllm`.
+        ConfigError: it ended while it started.
+        EndpointError: it does not get ready.
+    """
+    if shutil.which("vllm") is None:
+        raise MissingDependencyError("a model on GPUs is served by vLLM; pip install vllm, or give --endpoint")
+    port = _free_port()
+    command = ["vllm", "serve", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--served-model-name", MODEL_NAME, "--limit-mm-per-prompt", json.dumps({"image": images, "video": 0})]
+    if context is not None:
+        command += ["--max-model-len", str(context)]
+    if pixels:
+        command += ["--mm-processor-kwargs", json.dumps(dict(pixels))]
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            [*command, *options],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C is for us, who then end it
+            preexec_fn=_end_with_parent,
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _await_ready(process, url, log)
+        yield f"{url}/v1"
+    finally:
+        _end(process)
+
+
+def _await_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    logger.info("vLLM starts; its log is %s", log)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            words = log.read_bytes()[-_LAST_WORDS:].decode("utf-8", "replace")
+            raise ConfigError(f"`vllm serve` must start, it ended with {process.returncode}: {words}; all is in {log}")
+        with contextlib.suppress(requests.RequestException):
+            if requests.get(f"{url}/health", timeout=_POLL_S).status_code == 200:
+                return
+        time.sleep(_POLL_S)
+    raise EndpointError(f"`vllm serve` must be ready within {START_TIMEOUT_S:g} s; its log is {log}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """It has processes of its own: they are of its session."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_TIMEOUT_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
