@@ -1,0 +1,228 @@
+"""What `arpo-verl evaluate` measures: one policy twice, killed, over HTTP, and after training.
+
+    python benchmarks/evaluation.py --work runs/evaluation --json       # an hour on two busy cores
+    python benchmarks/evaluation.py --smoke
+
+All by the command line, on real embedded desktops, the shipped suite, each task 8 times, with the warm-started policy
+of `python -m arpo_verl.policy` and one that the stock trainer has trained for 20 steps, merged by veRL's own merger:
+
+- at temperature 0 undisturbed, and once more killed twice with `kill -9` and resumed: `resumed_identical` is true where
+  both played the same trials, each once, and every episode has the same replies, verdict and end;
+- at temperature 0 over HTTP (`model_server.py`): `endpoint_same_actions` counts the episodes with the same actions;
+- at the temperature of evaluations, 0.6, in this process and, with another seed, over HTTP: `success_*`, each with its
+  95% interval;
+- 2,000 times two evaluations drawn from the runs of both, by task: `within_each_others_interval` is the share in which
+  each one's success lies in the other's interval.
+
+Looks wait until two in a row are alike (`settle_timeout_s`), since a busy machine draws late. A killed benchmark goes
+on in --work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import figures
+from model_server import ModelServer
+from trainer_run import TrainerRun, make_policy, trainer_arguments
+
+from arpo_verl.evaluation.folder import EvaluationFolder
+from arpo_verl.evaluation.results import Evaluated
+from arpo_verl.evaluation.statistics import scores_by_task, success_interval
+from arpo_verl.records.layout import CHECKPOINTS, TRAJECTORIES, read_episode
+from arpo_verl.tasks.loader import EMBEDDED_DIR
+
+RESULTS = figures.RESULTS / "evaluation.json"
+PACE = {"action_pause_s": 0.3, "settle_timeout_s": 3, "settle_interval_s": 0.3}
+MAX_STEPS = 8
+TEMPERATURE = 0.6
+KILLED_AT = (0.25, 0.6)
+"""Shares of the episodes."""
+REPEATS = 2000
+SMOKE_TASKS = ("dialog-confirm-yes", "dialog-confirm-no", "message-press-green")
+POLL_S = 0.2
+
+
+def main() -> None:
+    parser = trainer_arguments(__doc__, smoke="three tasks, two runs, two training steps")
+    parser.add_size("--runs", 8, 2, "runs of each task")
+    parser.add_size("--steps", 20, 2, "training steps of the trained policy")
+    parser.add_size("--desktops", 6, 2, "desktops")
+    parser.set_defaults(json=None)
+    arguments = parser.parse()
+    with ExitStack() as stack:
+        work = (arguments.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))).absolute()
+        report = figures.machine() | measure(arguments, work)
+    figures.show(report)
+    if arguments.json is not None:  # `filter_tasks.py` writes there too
+        earlier = json.loads(arguments.json.read_text()) if arguments.json.is_file() else {}
+        figures.write(earlier | report, arguments.json)
+
+
+def measure(arguments: Any, work: Path) -> dict[str, Any]:
+    """Play all of it, and compare."""
+    tasks = ",".join(str(EMBEDDED_DIR / f"{name}.json") for name in SMOKE_TASKS) if arguments.smoke else "embedded"
+    common = ["--recipe", "embedded", "--tasks", tasks, "--runs", str(arguments.runs), "--max-steps", str(MAX_STEPS)]
+    common += ["--desktops", str(arguments.desktops), *(f"--option={name}={value}" for name, value in PACE.items())]
+    policy = make_policy(work / "policy")
+    own = ["--model", str(policy)]
+    greedy, drawn = ["--temperature", "0"], ["--temperature", str(TEMPERATURE)]
+    undisturbed = play(work / "undisturbed", *common, *own, *greedy)
+    kills = play_killed(work / "killed", undisturbed, *common, *own, *greedy)
+    warm = play(work / "warm", *common, *own, *drawn)
+    with served(policy, work) as url:
+        served_by = ["--endpoint", url, "--processor", str(policy)]
+        over_http = play(work / "endpoint-greedy", *common, *served_by, *greedy)
+        warm_over_http = play(work / "endpoint", *common, *served_by, *drawn, "--seed", "1")
+    trained = play(work / "trained", *common, "--model", str(train(work, arguments.steps)), *drawn)
+    first, second = episodes(work / "undisturbed"), episodes(work / "killed")
+    by_http = episodes(work / "endpoint-greedy")
+    same = [first[key]["actions"] == by_http[key]["actions"] for key in first]
+    return {
+        "tasks": len(undisturbed.domains),
+        "runs": arguments.runs,
+        "episodes": len(undisturbed.results),
+        "faults": sum(len(one.faults) for one in (undisturbed, warm, warm_over_http, over_http, trained)),
+        "kills": kills,
+        "resumed_identical": first == second and len(second) == len(undisturbed.results),
+        "endpoint_same_actions": sum(same),
+        "endpoint_episodes": len(same),
+        **success("greedy", undisturbed),
+        **success("warm_started", warm),
+        **success("warm_started_endpoint", warm_over_http),
+        "endpoint_within_interval": _hold_each_other(_scores(warm), _scores(warm_over_http)),
+        "within_each_others_interval": agreement(warm, warm_over_http),
+        "training_steps": arguments.steps,
+        **success("trained", trained),
+    }
+
+
+def play(out: Path, *options: str) -> Evaluated:
+    """`arpo-verl evaluate`, or what it left when this benchmark was killed."""
+    subprocess.run(_command(out, *options), check=True)
+    return EvaluationFolder(out).read()
+
+
+def play_killed(out: Path, whole: Evaluated, *options: str) -> int:
+    """The same, killed twice; returns how often it was."""
+    kills = 0
+    for share in KILLED_AT:
+        wanted = int(share * len(whole.results))
+        if _recorded(out) >= wanted:  # of a benchmark that was killed itself
+            kills += 1
+            continue
+        process = subprocess.Popen(_command(out, *options))
+        while _recorded(out) < wanted:
+            if process.poll() is not None:
+                raise RuntimeError(f"it ended by itself, with {process.returncode}, before it was killed")
+            time.sleep(POLL_S)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+    play(out, *options)
+    return kills
+
+
+def train(work: Path, steps: int) -> Path:
+    """A run of the stock trainer, and its checkpoint."""
+    run_dir, folder = work / "training", work / "training" / CHECKPOINTS / f"global_step_{steps}"
+    if not (folder / "actor").is_dir():
+        options = [f"actor_rollout_ref.model.path={work / 'policy'}", f"trainer.total_training_steps={steps}"]
+        options += ["trainer.save_freq=10", "trainer.val_before_train=false", "trainer.test_freq=-1"]
+        run = TrainerRun(run_dir, *options)
+        run.wait_for(run.has_ended)
+    return folder
+
+
+@contextmanager
+def served(policy: Path, work: Path) -> Iterator[str]:
+    """The policy's server; on the same port whenever it is started for this folder, since the URL is a setting."""
+    file = work / "port"
+    server = ModelServer(policy, int(file.read_text()) if file.is_file() else 0)
+    file.write_text(str(server.server_port))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.url
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def episodes(out: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """What each trial's episode came to: replies, actions, verdict and end."""
+    found = {}
+    for folder in sorted((out / TRAJECTORIES / "step_000000").iterdir()):
+        if folder.name.startswith("."):
+            continue
+        content = read_episode(folder)
+        found[content["task_id"], content["session"]] = {
+            "replies": [turn["text"] for turn in content["turns"]],
+            "actions": [turn["actions"] for turn in content["turns"]],
+            "success": content["success"],
+            "stop_reason": content["stop_reason"],
+        }
+    return found
+
+
+def success(name: str, evaluated: Evaluated) -> dict[str, Any]:
+    """The mean over tasks, and its interval."""
+    scores = _scores(evaluated)
+    return {f"success_{name}": _mean(scores), f"interval_{name}": _interval(scores)}
+
+
+def agreement(*evaluations: Evaluated) -> float:
+    """How often two evaluations, each drawn task by task from all runs, lie in each other's interval."""
+    pooled = [[*first, *second] for first, second in zip(*map(_scores, evaluations), strict=True)]
+    draw = random.Random(0)
+    runs = len(_scores(evaluations[0])[0])
+    holding = 0
+    for _ in range(REPEATS):
+        pair = [[draw.choices(scores, k=runs) for scores in pooled] for _ in range(2)]
+        holding += _hold_each_other(*pair)
+    return holding / REPEATS
+
+
+def _hold_each_other(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> bool:
+    pairs = (_mean(first), _interval(second)), (_mean(second), _interval(first))
+    return all(low <= mean <= high for mean, (low, high) in pairs)
+
+
+def _scores(evaluated: Evaluated) -> list[list[float]]:
+    by_task = scores_by_task(evaluated.results)
+    return [by_task[task_id] for task_id in evaluated.domains if task_id in by_task]
+
+
+def _mean(scores: Sequence[Sequence[float]]) -> float:
+    return statistics.fmean(statistics.fmean(one) for one in scores)
+
+
+def _interval(scores: Sequence[Sequence[float]]) -> tuple[float, float]:
+    interval = success_interval(scores)
+    assert interval is not None, "there are scores"
+    return tuple(interval)
+
+
+def _command(out: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "arpo_verl.cli.main", "evaluate", "--out", str(out), *options]
+
+
+def _recorded(out: Path) -> int:
+    folder = out / TRAJECTORIES / "step_000000"
+    return sum(not name.startswith(".") for name in os.listdir(folder)) if folder.is_dir() else 0
+
+
+if __name__ == "__main__":
+    main()
