@@ -1,0 +1,114 @@
+"""`arpo-verl evaluate` from its command line."""
+
+import json
+
+import pytest
+
+from arpo_verl.cli.main import build_parser, main
+from arpo_verl.cli.playing import QWEN3, QWEN25, _geometry, read_playing
+from arpo_verl.errors import ConfigError
+from arpo_verl.rollout.vision import ImageGeometry
+from arpo_verl.tasks.loader import EMBEDDED_DIR
+
+
+def read(*options):
+    return read_playing(build_parser().parse_args(["evaluate", "--out", "e", *options]))
+
+
+FAKE = ("--provider", "fake", "--tasks", "embedded")
+
+
+def test_a_recipe_says_how_and_options_win():
+    playing = read("--recipe", "embedded")
+    agent, environment = playing.settings.agent, playing.settings.environment
+    assert (agent.prompt, agent.max_reply_tokens, agent.max_screenshots) == ("compact", 96, 8)
+    assert playing.settings.budgets == (8,) and len(playing.tasks) == 32
+    assert environment.provider == "embedded" and environment.num_desktops == 8 and environment.status_file is None
+    options = ["--max-steps", "4,20", "--agent", "max_reply_tokens=64", "--desktops", "3"]
+    playing = read("--recipe", "embedded", *options, "--option", "action_pause_s=1")
+    assert playing.settings.budgets == (4, 20) and playing.settings.agent.max_turns == 20
+    assert playing.settings.agent.max_reply_tokens == 64
+    assert playing.settings.environment.num_desktops == 3 and playing.settings.environment.action_pause_s == 1
+
+
+def test_without_one_it_is_as_ui_tars_was_trained():
+    settings = read(*FAKE).settings
+    assert settings.budgets == (15,) and settings.sampling.temperature == 0.6
+    assert (settings.agent.prompt, settings.agent.grammar) == ("ui_tars_15", "ui_tars")
+
+
+def test_partial_credit_is_of_training_alone():
+    assert read(*FAKE, "--option", "partial_credit=0.5").settings.environment.partial_credit == 0
+
+
+def test_screenshots_are_resized_as_the_models_processor_would():
+    def geometry(*options):
+        arguments = build_parser().parse_args(["evaluate", "--out", "e", *FAKE, *options])
+        return _geometry(arguments, read_playing(arguments))
+
+    assert geometry() == QWEN25
+    assert geometry("--agent", "prompt=qwen3_vl", "--agent", "grammar=qwen3_vl") == QWEN3
+    assert geometry("--min-pixels", "3136", "--max-pixels", "1000000") == ImageGeometry(28, 3136, 1000000)
+
+
+def test_the_models_own_processor_says_so_itself(model_path, policy):
+    arguments = build_parser().parse_args(["evaluate", "--out", "e", *FAKE, "--processor", model_path])
+    assert _geometry(arguments, read_playing(arguments)) == ImageGeometry.from_processor(policy[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "--out must be given"),
+        (["--out", "e"], "--tasks must be given, or a --recipe"),
+        (["--out", "e", *FAKE], "a policy must be --model PATH or --endpoint URL"),
+        (["--out", "e", *FAKE, "--model", "nowhere"], "--model must be a folder"),
+        (["--out", "e", *FAKE, "--model", "a", "--endpoint", "b"], "both or none"),
+        (["--out", "e", *FAKE, "--runs", "0"], "--runs must be 1 or more"),
+        (["--out", "e", *FAKE, "--temperature", "-1"], "temperature must be 0 or more"),
+        (["--out", "e", *FAKE, "--max-pixels", "9"], "both min_pixels and max_pixels or neither"),
+        (["--out", "e", *FAKE, "--agent", "max_reply_token=1"], "max_reply_token"),
+        (["--out", "e", *FAKE, "--agent", "prompt"], "--agent must be KEY=VALUE"),
+        (["--out", "e", *FAKE, "--recipe", "nope"], "--recipe must be a recipe's YAML file"),
+        (["--out", "e", *FAKE, "--endpoint", "http://a:b@c"], "--endpoint must be an URL"),
+        (["--compare", "nowhere", "here"], "must be an evaluation's folder"),
+    ],
+)
+def test_wrong_options_are_told_in_one_line(tmp_path, monkeypatch, capsys, options, told):
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", *options]) == 2
+    said = capsys.readouterr().err.strip()
+    assert told in said and "\n" not in said
+    assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize("text", ["0", "a", "", "15,-1"])
+def test_budgets_are_numbers(text, capsys):
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["evaluate", "--max-steps", text])
+    assert "step budgets must be numbers from 1" in capsys.readouterr().err
+
+
+def test_it_plays_reports_goes_on_and_compares(tmp_path, model_path, capsys):
+    """The real pool on Ray with fake desktops, our engine with a policy that knows nothing."""
+    pytest.importorskip("ray")
+    tasks = ",".join(str(EMBEDDED_DIR / f"dialog-confirm-{name}.json") for name in ("yes", "no"))
+    out = tmp_path / "e"
+    options = ["--provider", "fake", "--tasks", tasks, "--agent", "prompt=compact", "--agent", "max_reply_tokens=8"]
+    command = ["evaluate", "--model", model_path, *options, "--runs", "2", "--desktops", "2", "--out", str(out)]
+    assert main([*command, "--max-steps", "2,3"]) == 0
+    content = json.loads((out / "evaluation.json").read_text())["settings"]
+    assert content["policy"]["model"] == model_path and content["policy"]["engine"] == "transformers"
+    records = {path: path.stat().st_mtime_ns for path in out.rglob("episode.json")}
+    assert len(records) == 4 and "| **all** | 2 | 4 |" in (out / "results.md").read_text()
+    assert main([*command, "--max-steps", "2,3"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("episode.json")} == records
+    assert main([*command, "--max-steps", "2,3", "--temperature", "1"]) == 2
+    assert "temperature was 0.6, now 1.0" in capsys.readouterr().err
+    assert main(["evaluate", "--compare", str(out), str(out)]) == 0
+    assert "not told apart" in capsys.readouterr().out
+
+
+def test_an_option_of_argparse_is_not_shortened_into_another():
+    with pytest.raises(ConfigError, match="--tasks"):
+        read("--provider", "fake")
