@@ -320,6 +320,21 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         ),
     ),
     ("plugin.checkpoints", "verl.trainer.ppo.checkpoint_callback:build_checkpoint_callback", ()),
+    # Frontier sampling: rows are fetched when they are to be played, through the dataset, whose state goes with the
+    # loader's; tests/plugin/test_dataset.py runs the loader
+    (
+        "plugin.frontier",
+        f"{_TRAINER}._init_dataloader",
+        ("StatefulDataLoader(", 'num_workers=self.config.data["dataloader_num_workers"]', "create_rl_sampler("),
+    ),
+    ("plugin.frontier", f"{_TRAINER}._fetch_one_gen_batch", ("next(self.train_dataloader_it)",)),
+    ("plugin.frontier", f"{_TRAINER}._save_checkpoint", ("torch.save(self.train_dataloader.state_dict()",)),
+    ("plugin.frontier", f"{_TRAINER}._load_checkpoint", ("self.train_dataloader.load_state_dict(",)),
+    (
+        "plugin.frontier",
+        "torch.utils.data._utils.fetch:_MapDatasetFetcher.fetch",
+        ("self.dataset.__getitems__(possibly_batched_index)",),
+    ),
     # Loggers and metrics
     ("plugin.run_callback", "verl.utils.tracking:FileLogger", ('os.getenv("VERL_FILE_LOGGER_PATH"',)),
     ("plugin.run_callback", "verl.utils.tracking:_TensorboardAdapter", ('os.environ.get("TENSORBOARD_DIR"',)),
