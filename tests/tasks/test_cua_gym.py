@@ -6,9 +6,11 @@ import json
 import pytest
 from support.cua_gym_bundle import REWARD, TASK_ID, write_bundle
 
+from arpo_verl.cli.try_task import find_task
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld.bundles import is_bundle
 from arpo_verl.errors import TaskError
+from arpo_verl.evaluation.midway import why_not_midway
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.cua_gym import load
 from arpo_verl.tasks.validation import explain_task
@@ -44,7 +46,8 @@ def test_a_bundle_becomes_a_task_that_carries_its_programs(tmp_path):
     assert program == REWARD.replace("__CUA_GYM_NOTES_APP_URL__", "http://localhost:8100")
     assert is_bundle(task.spec) and json.loads(json.dumps(task.spec)) == task.spec
     assert explain_task(task, EMBEDDED) == []
-    assert load_tasks(f"cua_gym:{tmp_path / TASK_ID}") == [task]  # one bundle alone
+    assert load_tasks(f"cua_gym:{tmp_path / TASK_ID}") == [task] == [find_task(f"cua_gym:{tmp_path}")]
+    assert "reward_program" in (why_not_midway(task) or "")
 
 
 def test_every_form_of_an_applications_address_leads_to_its_port(tmp_path, monkeypatch):

@@ -168,7 +168,7 @@ class Init:
             except OSError as error:  # no room, or something in the way: of the programs that are dead now
                 self._tell({"judge": {"spoiled": str(error)}}, (stdout.fileno(), stderr.fileno()))
                 return
-            answer = judgement.run(program, stdout.fileno(), stderr.fileno(), timeout_s)
+            answer = judgement.run(program, stdout.fileno(), stderr.fileno(), timeout_s, self._control.fileno())
             clean.kill_all()
             self._tell({"judge": answer}, (stdout.fileno(), stderr.fileno()))
 

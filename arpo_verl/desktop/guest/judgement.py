@@ -7,6 +7,7 @@ with the sessions that they had, and the program runs alone. It was never here b
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 from . import layout
 
-POLL_S = 0.01
+POLL_MS = 10
 HANDOFF = "/tmp"
 MAX_HANDOFF = 4096
 
@@ -60,12 +61,13 @@ def restore(files: Mapping[str, bytes]) -> None:
             file.write(content)
 
 
-def run(program: int, stdout: int, stderr: int, timeout_s: float) -> dict[str, Any]:
+def run(program: int, stdout: int, stderr: int, timeout_s: float, owner: int) -> dict[str, Any]:
     """Run a Python program alone: isolated from the home's packages and settings.
 
     Args:
         program: descriptor of its source.
         stdout, stderr: descriptors of what it says.
+        owner: descriptor of the host's channel, whose end ends the wait.
 
     Returns:
         `returncode`; None where it did not end in time, and was killed.
@@ -85,10 +87,11 @@ def run(program: int, stdout: int, stderr: int, timeout_s: float) -> dict[str, A
         setsigmask=[],
         setsigdef=[signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT],
     )
+    poller = select.poll()
+    poller.register(owner, 0)  # tells of its end alone
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not poller.poll(POLL_MS):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             return {"returncode": os.waitstatus_to_exitcode(status)}
-        time.sleep(POLL_S)
     return {"returncode": None}

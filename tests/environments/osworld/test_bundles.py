@@ -1,6 +1,7 @@
 """A bundle of CUA-Gym's format on the real embedded desktop: set up, played, judged; and attacked by its policy."""
 
 import io
+import threading
 import time
 
 import pytest
@@ -11,7 +12,7 @@ from arpo_verl.desktop.programs import has_program
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld.bundles import read_reward
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment
-from arpo_verl.errors import DesktopSetupError, EvaluatorError
+from arpo_verl.errors import DesktopError, DesktopSetupError, EvaluatorError
 from arpo_verl.tasks import load_tasks
 from arpo_verl.types import Click, Fail, Finish, Point, Wait
 
@@ -116,6 +117,22 @@ def test_a_reward_program_that_says_none_is_a_fault_and_no_zero(environment, tas
     monkeypatch.setattr("arpo_verl.environments.osworld.bundles.PROGRAM_TIMEOUT_S", 5.0)
     with pytest.raises(EvaluatorError, match=message):
         judged(environment)
+
+
+def test_who_closes_the_desktop_need_not_wait_for_its_reward_program(task, tmp_path, monkeypatch):
+    closed = OSWorldEnvironment(EnvironmentConfig(screen_size=(320, 240), cache_dir=str(tmp_path / "store")))
+    closed.reset(task(setup="pass", reward="import time; time.sleep(300)"))
+    closed.step(Finish())
+    judging = threading.Event()
+    judge = closed._client.provider.judge
+    monkeypatch.setattr(closed._client.provider, "judge", lambda *one: judging.set() or judge(*one))
+    closer = threading.Thread(target=lambda: judging.wait(60) and closed.close())
+    closer.start()
+    began = time.monotonic()
+    with pytest.raises(DesktopError):
+        closed.evaluate()
+    closer.join()
+    assert time.monotonic() - began < 60
 
 
 def test_a_set_up_that_fails_and_an_application_that_is_not_built_are_no_tasks(environment, task, tmp_path):
