@@ -58,8 +58,8 @@ def convert(settings: Settings) -> Converted:
         row = find_key(name)
         assert row is not None, "settings have known keys alone"
         if not any(option in options for option in row.to):
-            line = f"{name}={_short(value)}: {row.note}"
-            (lost if row.matters(value) else dropped).append(line)
+            why = row.note if row.harmless is None or row.matters(value) else "so it is here"
+            (lost if row.matters(value) else dropped).append(f"{name}={_short(value)}: {why}")
     made = {option: tuple(sources.get(option, ())) for option in options}
     return Converted(settings["trainer.experiment_name"], options, made, tuple(dropped), tuple(lost))
 

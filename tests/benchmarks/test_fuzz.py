@@ -19,7 +19,7 @@ SNIPPETS, WORDS = ("ctrl c",), ("ctrl", "alt")
 
 def planted(text):
     try:
-        assert parse_keys(text)[:2] != ("ctrl", "alt"), "planted"
+        assert "alt" not in parse_keys(text), "planted"
     except ActionParseError:
         pass
 

@@ -39,6 +39,7 @@ def study():
 
 @pytest.mark.trainer
 @pytest.mark.desktop
+@pytest.mark.slow  # a policy and three trainers
 def test_two_methods_train_for_the_same_environment_steps_and_are_not_trained_again(tmp_path):
     def study() -> dict:
         command = [sys.executable, learning.__file__, "--smoke", "--work", str(tmp_path / "work")]
