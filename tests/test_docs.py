@@ -82,6 +82,14 @@ def test_every_room_says_where_its_main_way_runs(room):
     assert PLACE.search(docstring)
 
 
+def test_the_list_of_slow_tests_is_whole():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = re.findall(r"\btest_\w+\.py", text.split("The slow ones lie in")[1].split("Run what")[0])
+    files = (path for path in (ROOT / "tests").rglob("test_*.py") if path.name != "test_docs.py")
+    slow = [path.name for path in files if "mark.slow" in path.read_text(encoding="utf-8")]
+    assert sorted(listed) == sorted(slow), "CONTRIBUTING.md, under Tests"
+
+
 def _names(file):
     """What a module defines at its top, and within its classes as `Class.name`."""
     names = set()
