@@ -175,8 +175,8 @@ def _endpoint_policy(args: argparse.Namespace, playing: Playing) -> Policy:
     from arpo_verl.evaluation.endpoint import Endpoint, EndpointPolicy, find_model, read_api_key
 
     endpoint = Endpoint(args.endpoint, read_api_key(args.api_key_env))
-    name, context = asyncio.run(find_model(endpoint, args.model_name))
-    return EndpointPolicy(endpoint, name, _geometry(args, playing), args.context or context)
+    model = asyncio.run(find_model(endpoint, args.model_name))
+    return EndpointPolicy(endpoint, model, _geometry(args, playing), args.context)
 
 
 def _served_policy(
@@ -186,10 +186,10 @@ def _served_policy(
     from arpo_verl.plugin.chat import load_processor
 
     endpoint = Endpoint(url)
-    name, context = asyncio.run(find_model(endpoint, None))
+    model = asyncio.run(find_model(endpoint, None))
     geometry = ImageGeometry.from_processor(load_processor(folder), playing.pixels)
     facts = {**checkpoint.facts, "engine": "vllm"}
-    return EndpointPolicy(endpoint, name, geometry, args.context or context, facts)
+    return EndpointPolicy(endpoint, model, geometry, args.context, facts)
 
 
 def _has_gpu() -> bool:

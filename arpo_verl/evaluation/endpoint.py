@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
@@ -44,6 +44,13 @@ TRIED_AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 
 REFUSALS = frozenset((401, 402, 403, 404, 405))
 """Statuses that no further request will mend."""
 LONGEST_REST_S = 60.0
+NEUTRAL = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+"""What veRL samples with in training. vLLM and SGLang take each that a request lacks from the model's own
+`generation_config.json`: Qwen2.5-VL's penalises repetitions, at temperature 0 too, Qwen3-VL's cuts off at 20 tokens."""
+TAKE_NEUTRAL = ("vllm", "sglang")
+"""Servers, as they call themselves in `owned_by`, that know these fields; others refuse what they do not know."""
+ABORTED = ("abort", "error")
+"""Ends of a reply that are the engine's doing."""
 TURN_TOKENS = 16
 """Of the chat's marks around a screenshot and the next reply: eleven in Qwen's template."""
 _CHUNK_BYTES = 1 << 16
@@ -163,52 +170,64 @@ class Endpoint:
         return (text.replace(self._key, "***") if self._key else text)[:MAX_MESSAGE]
 
 
+@dataclass(frozen=True)
+class ServedModel:
+    """A model as its server lists it."""
+
+    name: str
+    context: int | None = None
+    """Tokens of a sequence; None where the server does not say."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of a request beside those of OpenAI's API: `NEUTRAL` where the server knows them."""
+
+
 class EndpointPolicy:
     """A model of a server's, as a policy that is evaluated.
 
     Args:
-        model: its name there.
+        model: which.
         geometry: how the model's processor resizes screenshots: its coordinates are in the resized one.
-        context: tokens of a sequence; None where nobody says.
+        context: tokens of a sequence; None: what the server says.
         facts: what says which model it is, where the server's address and name do not.
     """
 
     def __init__(
         self,
         endpoint: Endpoint,
-        model: str,
+        model: ServedModel,
         geometry: ImageGeometry,
         context: int | None = None,
         facts: Mapping[str, Any] | None = None,
     ):
-        self._facts = facts or {"endpoint": endpoint.url, "model": model}
+        self._facts = facts or {"endpoint": endpoint.url, "model": model.name}
         self._endpoint = endpoint
         self._model = model
         self._geometry = geometry
-        self._context = context
+        self._context = context or model.context
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {**self._facts, "context": self._context, **vars(self._geometry)}
+        return {**self._facts, "context": self._context, **self._model.options, **vars(self._geometry)}
 
     def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
         """See `Policy`."""
 
         def body(messages: Sequence[Mapping[str, Any]], number: int) -> dict[str, Any]:
             return {
-                "model": self._model,
+                "model": self._model.name,
                 "messages": list(messages),
                 "max_tokens": config.max_reply_tokens,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 "seed": reply_seed(sampling, trial, number),
+                **self._model.options,
             }
 
         return _EndpointConversation(self._endpoint, body, config, self._geometry, self._context)
 
 
-async def find_model(endpoint: Endpoint, name: str | None) -> tuple[str, int | None]:
-    """The model's name, where the server has one alone, and the context that the server gives it (vLLM's says).
+async def find_model(endpoint: Endpoint, name: str | None) -> ServedModel:
+    """The model of this name, or the only one; its context where the server says it, as vLLM and SGLang do.
 
     Raises:
         ConfigError: the server has several, or none of this name.
@@ -221,8 +240,10 @@ async def find_model(endpoint: Endpoint, name: str | None) -> tuple[str, int | N
     known = f"one that {endpoint.url} has: {', '.join(sorted(models)[:20])[:MAX_MESSAGE] or 'it names none'}"
     if name is None or (models and name not in models):
         raise ConfigError(f"--model-name must be {known}; got {name}")
-    context = models.get(name, {}).get("max_model_len")
-    return name, context if type(context) is int and context > 0 else None
+    card = models.get(name, {})
+    context = card.get("max_model_len")
+    options = NEUTRAL if card.get("owned_by") in TAKE_NEUTRAL else {}
+    return ServedModel(name, context if type(context) is int and context > 0 else None, options)
 
 
 class _EndpointConversation:
@@ -313,6 +334,8 @@ def _read_reply(answer: Mapping[str, Any], max_tokens: int) -> tuple[Written, in
         text = ""
     if not isinstance(text, str):
         raise EndpointError(f"the server must give a reply as text, got {type(text).__name__}")
+    if reason in ABORTED:
+        raise EndpointError(f"the server must give a whole reply, got one that its engine broke off: {reason}")
     usage = answer.get("usage")
     total = usage.get("total_tokens") if isinstance(usage, Mapping) else None
     used = total if type(total) is int and total > 0 else 0

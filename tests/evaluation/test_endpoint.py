@@ -19,9 +19,11 @@ from support.fake_pool import DONE, HIT  # noqa: E402
 
 from arpo_verl.errors import ConfigError, EndpointError  # noqa: E402
 from arpo_verl.evaluation.endpoint import (  # noqa: E402
+    NEUTRAL,
     Endpoint,
     EndpointPolicy,
     Patience,
+    ServedModel,
     _data_url,
     find_model,
     read_api_key,
@@ -94,9 +96,9 @@ def says(text, reason="stop", total=None):
     }
 
 
-def asked_policy(server, key=None, context=None, **patience):
+def asked_policy(server, key=None, context=None, model=None, **patience):
     patience = {"attempts": 3, "rest_s": 0, "timeout_s": 20, **patience}
-    return EndpointPolicy(Endpoint(server.url, key, Patience(**patience)), "m", GEOMETRY, context)
+    return EndpointPolicy(Endpoint(server.url, key, Patience(**patience)), model or ServedModel("m"), GEOMETRY, context)
 
 
 def ask(server, **patience):
@@ -239,6 +241,13 @@ def test_an_answer_without_a_reply_is_a_fault(tmp_path, content):
     assert [fault.error for fault in evaluated.faults] == ["EndpointError"]
 
 
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_a_reply_that_the_engine_broke_off_is_a_fault_and_no_score(tmp_path, reason):
+    with serving(lambda number, body: says(HIT, reason)) as server:
+        evaluated = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1)
+    assert [fault.error for fault in evaluated.faults] == ["EndpointError"] and not evaluated.results
+
+
 @pytest.mark.parametrize("status", [401, 403, 404, 302])
 def test_a_server_that_refuses_us_ends_the_evaluation(tmp_path, status):
     answer = status, {"Location": "http://127.0.0.1:9/"}, f"no such key {KEY}".encode()
@@ -260,7 +269,18 @@ def test_the_only_model_is_found_with_its_context():
         found = [asyncio.run(find_model(Endpoint(server.url), name)) for name in (None, "m")]
         with pytest.raises(ConfigError, match="--model-name must be one that .* has: m; got n"):
             asyncio.run(find_model(Endpoint(server.url), "n"))
-    assert found == [("m", 4096)] * 2 and server.asked[0]["path"] == "/v1/models"
+    assert found == [ServedModel("m", 4096)] * 2 and server.asked[0]["path"] == "/v1/models"
+
+
+@pytest.mark.parametrize(("owner", "options"), [("vllm", NEUTRAL), ("sglang", NEUTRAL), ("openai", {}), ([], {})])
+def test_a_server_that_would_sample_by_the_models_own_options_is_told_training_s(tmp_path, owner, options):
+    listed = {"data": [{"id": "m", "owned_by": owner}]}
+    with serving(lambda number, body: says(DONE) if body else listed) as server:
+        model = asyncio.run(find_model(Endpoint(server.url), None))
+        settings = play(tmp_path / "e", asked_policy(server, model=model), tasks=TASKS[:1], runs=1).settings
+    body = server.asked[-1]["body"]
+    assert {name: body[name] for name in NEUTRAL if name in body} == options
+    assert {name: settings["policy"][name] for name in NEUTRAL if name in settings["policy"]} == options
 
 
 @pytest.mark.parametrize("data", [[{"id": "m"}, {"id": "n"}], [], None, [{"id": 5}, "m"]])
