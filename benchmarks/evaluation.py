@@ -30,7 +30,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ import figures
 from model_server import ModelServer
 from trainer_run import TrainerRun, make_policy, trainer_arguments
 
+from arpo_verl.evaluation.compare import compare
 from arpo_verl.evaluation.folder import EvaluationFolder
 from arpo_verl.evaluation.results import Evaluated
 from arpo_verl.evaluation.statistics import scores_by_task, success_interval
@@ -48,7 +49,7 @@ from arpo_verl.tasks.loader import EMBEDDED_DIR
 RESULTS = figures.RESULTS / "evaluation.json"
 PACE = {"action_pause_s": 0.3, "settle_timeout_s": 3, "settle_interval_s": 0.3}
 MAX_STEPS = 8
-TEMPERATURE = 0.6
+DRAWN = ("--temperature", "0.6")
 KILLED_AT = (0.25, 0.6)
 """Shares of the episodes."""
 REPEATS = 2000
@@ -57,45 +58,57 @@ POLL_S = 0.2
 
 
 def main() -> None:
-    parser = trainer_arguments(__doc__, smoke="three tasks, two runs, two training steps")
+    parser = trainer_arguments(__doc__, smoke="three tasks, two runs, no training")
     parser.add_size("--runs", 8, 2, "runs of each task")
-    parser.add_size("--steps", 20, 2, "training steps of the trained policy")
+    parser.add_size("--steps", 20, 0, "training steps of the trained policy; 0 leaves it out")
     parser.add_size("--desktops", 6, 2, "desktops")
     parser.set_defaults(json=None)
     arguments = parser.parse()
     with ExitStack() as stack:
         work = (arguments.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))).absolute()
-        report = figures.machine() | measure(arguments, work)
+        common = _options(arguments)
+        report = figures.machine() | measure(work, common, arguments.runs)
+        write(report, arguments.json)
+        if arguments.steps:
+            report |= measure_trained(work, common, arguments.steps)
+            write(report, arguments.json)
     figures.show(report)
-    if arguments.json is not None:  # `filter_tasks.py` writes there too
-        earlier = json.loads(arguments.json.read_text()) if arguments.json.is_file() else {}
-        figures.write(earlier | report, arguments.json)
 
 
-def measure(arguments: Any, work: Path) -> dict[str, Any]:
-    """Play all of it, and compare."""
+def write(report: Mapping[str, Any], path: Path | None) -> None:
+    """Put the figures into the file, which `filter_tasks.py` writes to as well."""
+    earlier = json.loads(path.read_text()) if path is not None and path.is_file() else {}
+    figures.write(earlier | report, path)
+
+
+def _options(arguments: Any) -> list[str]:
+    """What all evaluations have in common."""
     tasks = ",".join(str(EMBEDDED_DIR / f"{name}.json") for name in SMOKE_TASKS) if arguments.smoke else "embedded"
     common = ["--recipe", "embedded", "--tasks", tasks, "--runs", str(arguments.runs), "--max-steps", str(MAX_STEPS)]
     common += ["--desktops", str(arguments.desktops), *(f"--option={name}={value}" for name, value in PACE.items())]
+    return common
+
+
+def measure(work: Path, common: Sequence[str], runs: int) -> dict[str, Any]:
+    """One policy: twice, killed, and over HTTP."""
     policy = make_policy(work / "policy")
     own = ["--model", str(policy)]
-    greedy, drawn = ["--temperature", "0"], ["--temperature", str(TEMPERATURE)]
+    greedy = ["--temperature", "0"]
     undisturbed = play(work / "undisturbed", *common, *own, *greedy)
     kills = play_killed(work / "killed", undisturbed, *common, *own, *greedy)
-    warm = play(work / "warm", *common, *own, *drawn)
+    warm = play(work / "warm", *common, *own, *DRAWN)
     with served(policy, work) as url:
         served_by = ["--endpoint", url, "--processor", str(policy)]
         over_http = play(work / "endpoint-greedy", *common, *served_by, *greedy)
-        warm_over_http = play(work / "endpoint", *common, *served_by, *drawn, "--seed", "1")
-    trained = play(work / "trained", *common, "--model", str(train(work, arguments.steps)), *drawn)
+        warm_over_http = play(work / "endpoint", *common, *served_by, *DRAWN, "--seed", "1")
     first, second = episodes(work / "undisturbed"), episodes(work / "killed")
     by_http = episodes(work / "endpoint-greedy")
     same = [first[key]["actions"] == by_http[key]["actions"] for key in first]
     return {
         "tasks": len(undisturbed.domains),
-        "runs": arguments.runs,
+        "runs": runs,
         "episodes": len(undisturbed.results),
-        "faults": sum(len(one.faults) for one in (undisturbed, warm, warm_over_http, over_http, trained)),
+        "faults": sum(len(one.faults) for one in (undisturbed, warm, over_http, warm_over_http)),
         "kills": kills,
         "resumed_identical": first == second and len(second) == len(undisturbed.results),
         "endpoint_same_actions": sum(same),
@@ -105,9 +118,14 @@ def measure(arguments: Any, work: Path) -> dict[str, Any]:
         **success("warm_started_endpoint", warm_over_http),
         "endpoint_within_interval": _hold_each_other(_scores(warm), _scores(warm_over_http)),
         "within_each_others_interval": agreement(warm, warm_over_http),
-        "training_steps": arguments.steps,
-        **success("trained", trained),
     }
+
+
+def measure_trained(work: Path, common: Sequence[str], steps: int) -> dict[str, Any]:
+    """The same after training, and the two compared."""
+    trained = play(work / "trained", *common, "--model", str(train(work, steps)), *DRAWN)
+    compared = compare(EvaluationFolder(work / "warm").read(), trained)
+    return {"training_steps": steps, **success("trained", trained), "comparison": str(compared)}
 
 
 def play(out: Path, *options: str) -> Evaluated:

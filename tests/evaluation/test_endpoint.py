@@ -115,7 +115,7 @@ def test_an_episode_is_a_conversation_with_all_its_screenshots(tmp_path):
     first, second = (one["body"] for one in server.asked)
     assert server.asked[0]["path"] == "/v1/chat/completions"
     assert server.asked[0]["headers"]["Authorization"] == f"Bearer {KEY}"
-    assert (first["model"], first["temperature"], first["max_tokens"]) == ("m", 0.6, 512)
+    assert (first["model"], first["temperature"], first["max_tokens"]) == ("m", 0.6, 64)
     assert first["seed"] != second["seed"]
     kinds = [(m["role"], m["content"] if isinstance(m["content"], str) else "image") for m in second["messages"]]
     assert [role for role, _ in kinds] == ["system", "user", "user", "assistant", "user"]
@@ -159,7 +159,7 @@ def test_a_reply_that_has_no_end_is_malformed_and_one_without_words_too(tmp_path
 
 def test_an_episode_ends_where_the_context_is_full(tmp_path):
     with serving(lambda number, body: says(HIT, total=1000)) as server:
-        (result,) = play(tmp_path / "e", asked_policy(server, context=1500), tasks=TASKS[:1], runs=1).results
+        (result,) = play(tmp_path / "e", asked_policy(server, context=1150), tasks=TASKS[:1], runs=1).results
     assert (result.stop_reason.value, result.steps) == ("token_limit", 1)
 
 

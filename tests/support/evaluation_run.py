@@ -11,6 +11,7 @@ from pathlib import Path
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.evaluation import runner
+from arpo_verl.evaluation.policy import Sampling
 from arpo_verl.evaluation.runner import EvaluationSettings
 from arpo_verl.evaluation.schedule import EachRun
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -20,6 +21,7 @@ from support.fake_pool import DONE, HIT, FakePool
 
 TASKS = [Task(name, f"Do {name}.", {"id": name}, "os") for name in ("a", "b", "c", "d")]
 RUNS = 3
+DRAWN = Sampling()
 
 
 class Scripted:
@@ -36,9 +38,10 @@ class Scripted:
         return ScriptedConversation(replies_of(self.replies), Size(364, 252))
 
 
-def settings(budgets=(4,), desktops=2, **environment):
+def settings(budgets=(4,), desktops=2, sampling=DRAWN, **environment):
     environment = {"provider": "fake", "num_desktops": desktops, "retry_backoff_s": 0, **environment}
-    return EvaluationSettings(EnvironmentConfig(**environment), GuiAgentConfig(max_screenshots=None), budgets)
+    agent = GuiAgentConfig(max_screenshots=None, prompt="compact", max_reply_tokens=64)
+    return EvaluationSettings(EnvironmentConfig(**environment), agent, budgets, sampling)
 
 
 @contextmanager
