@@ -15,7 +15,7 @@ from arpo_verl.files import replacing_directory
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _SHARDS = "model_world_size_*_rank_*.pt"
-_FSDP_FILE = "fsdp_config.json"
+_FSDP_FILE, _LORA_FILE = "fsdp_config.json", "lora_train_meta.json"
 _STEP = re.compile(r"global_step_([0-9]+)")
 _SAMPLE_BYTES = 1 << 20
 _LAST_WORDS = 800
@@ -48,7 +48,7 @@ def find_checkpoint(path: Path) -> Checkpoint:
     steps or the run's, of which the newest step is taken.
 
     Raises:
-        ConfigError: none of these.
+        ConfigError: none of these, or an adapter's.
     """
     path = path.expanduser().resolve()
     if (path / "config.json").is_file() and _files(path, WEIGHTS):
@@ -56,6 +56,7 @@ def find_checkpoint(path: Path) -> Checkpoint:
     steps = [step for parent in (path, path / "checkpoints") for step in _steps(parent)]
     for step in (max(steps, key=_number) if steps else path, path.parent if path.name == "actor" else path):
         actor = step / "actor"
+        _check_no_adapter(actor)
         whole = actor / "huggingface"
         if _files(whole, WEIGHTS):  # with `hf_model` in `checkpoint.save_contents`
             return Checkpoint(step, whole, False, _digest(_files(whole, WEIGHTS)))
@@ -66,6 +67,15 @@ def find_checkpoint(path: Path) -> Checkpoint:
         f"global_step_N folder, with {_FSDP_FILE} in actor/), got {path}; Megatron's is merged first by "
         "`python -m verl.model_merger merge --backend megatron`"
     )
+
+
+def _check_no_adapter(actor: Path) -> None:
+    """veRL's merger writes an adapter apart from the weights that it began with, and those alone would be played."""
+    if (actor / _LORA_FILE).is_file():
+        raise ConfigError(
+            f"--model must be a checkpoint of whole weights, got one of LoRA, {actor}; join the two first: `python -m "
+            "verl.model_merger merge` writes lora_adapter/, PEFT's merge_and_unload puts it into the weights"
+        )
 
 
 def model_folder(checkpoint: Checkpoint, out: Path) -> Path:

@@ -49,6 +49,13 @@ def test_a_model_that_veRL_saved_whole_needs_no_merge(tmp_path):
     assert not found.is_sharded and model_folder(found, tmp_path) == actor / "huggingface"
 
 
+@pytest.mark.parametrize("file", ["lora_train_meta.json", "huggingface/model.safetensors"])
+def test_an_adapters_checkpoint_is_refused_since_its_base_alone_would_be_played(tmp_path, file):
+    actor = make_step(tmp_path, 1, "lora_train_meta.json", file)
+    with pytest.raises(ConfigError, match="--model must be a checkpoint of whole weights, got one of LoRA"):
+        find_checkpoint(actor)
+
+
 def test_other_weights_are_another_model(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     names = []
