@@ -45,7 +45,7 @@ class Checkpoint:
 
 def find_checkpoint(path: Path) -> Checkpoint:
     """What `path` means: a model's folder; a checkpoint's `actor`, the step's folder around it, or the folder of all
-    steps or the run's, of which the newest step is taken.
+    steps or the run's, of which the newest step that is whole is taken: a run may be killed while it saves one.
 
     Raises:
         ConfigError: none of these, or an adapter's.
@@ -54,7 +54,8 @@ def find_checkpoint(path: Path) -> Checkpoint:
     if (path / "config.json").is_file() and _files(path, WEIGHTS):
         return Checkpoint(path, path, False, _digest(_files(path, WEIGHTS)))
     steps = [step for parent in (path, path / "checkpoints") for step in _steps(parent)]
-    for step in (max(steps, key=_number) if steps else path, path.parent if path.name == "actor" else path):
+    around = path.parent if path.name == "actor" else path
+    for step in (*sorted(steps, key=_number, reverse=True), around):
         actor = step / "actor"
         _check_no_adapter(actor)
         whole = actor / "huggingface"

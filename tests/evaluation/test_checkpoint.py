@@ -49,6 +49,12 @@ def test_a_model_that_veRL_saved_whole_needs_no_merge(tmp_path):
     assert not found.is_sharded and model_folder(found, tmp_path) == actor / "huggingface"
 
 
+def test_a_step_that_is_not_saved_whole_is_passed_over(tmp_path):
+    actor = make_step(tmp_path, 9)
+    (make_step(tmp_path, 12) / "fsdp_config.json").unlink()  # written after the shards
+    assert find_checkpoint(tmp_path).folder == actor
+
+
 @pytest.mark.parametrize("file", ["lora_train_meta.json", "huggingface/model.safetensors"])
 def test_an_adapters_checkpoint_is_refused_since_its_base_alone_would_be_played(tmp_path, file):
     actor = make_step(tmp_path, 1, "lora_train_meta.json", file)
