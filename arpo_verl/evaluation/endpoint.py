@@ -54,6 +54,8 @@ ABORTED = ("abort", "error")
 TURN_TOKENS = 16
 """Of the chat's marks around a screenshot and the next reply: eleven in Qwen's template."""
 _CHUNK_BYTES = 1 << 16
+_GRACE_S = 1.0
+"""More than the connection's own limits, which say better what was wrong."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Endpoint:
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
         for attempt in range(1, self._patience.attempts + 1):
             try:
-                return await in_daemon_thread(partial(self._request, method, path, body))
+                return await self._in_time(partial(self._request, method, path, body))
             except _Again as again:
                 if attempt == self._patience.attempts:
                     told = f"{self.url} must answer {path}, got {again} in {attempt} attempts"
@@ -120,6 +122,14 @@ class Endpoint:
                 rest_s = self._patience.rest_s * 2 ** (attempt - 1)
                 await asyncio.sleep(min(max(rest_s, again.after_s), LONGEST_REST_S))
         raise AssertionError("at least one attempt")
+
+    async def _in_time(self, request: Callable[[], T]) -> T:
+        """A server that drips, in its headers too, ends no wait of the connection's; the thread is left to it."""
+        try:
+            async with asyncio.timeout(self._patience.timeout_s + _GRACE_S):
+                return await in_daemon_thread(request)
+        except TimeoutError:
+            raise _Again("an answer that does not end") from None
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """One request. No redirect is followed, since it would take the key along, and nothing is unpacked."""
@@ -139,13 +149,13 @@ class Endpoint:
                 content = _read(response, deadline)
                 self._check_status(response, content)
         except (requests.RequestException, HTTPError, OSError) as error:
-            raise _Again(self._shown(f"{type(error).__name__}: {error}")) from None
+            raise _Again(self.shown(f"{type(error).__name__}: {error}")) from None
         try:
             answer = parse_json(content)
         except ValueError:
             answer = None
         if not isinstance(answer, Mapping):
-            raise _Again(f"no JSON object but {self._shown(repr(content))}")
+            raise _Again(f"no JSON object but {self.shown(repr(content))}")
         return answer
 
     def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -158,7 +168,7 @@ class Endpoint:
         status = response.status_code
         if status == 200:
             return
-        told = f"status {status}: {self._shown(content.decode('utf-8', 'replace'))}"
+        told = f"status {status}: {self.shown(content.decode('utf-8', 'replace'))}"
         if status in TRIED_AGAIN:
             raise _Again(told, _seconds(response.headers.get("Retry-After")))
         if status in REFUSALS or 300 <= status < 400:
@@ -166,8 +176,10 @@ class Endpoint:
             raise ConfigError(f"{self.url} must take our requests, got {told}; {remedy}")
         raise EndpointError(f"{self.url} refused a request, {told}; is it longer than the model's context (--context)?")
 
-    def _shown(self, text: str) -> str:
-        return (text.replace(self._key, "***") if self._key else text)[:MAX_MESSAGE]
+    def shown(self, text: str) -> str:
+        """What the server said, for a message: without the key, and without what moves a terminal's cursor."""
+        text = (text.replace(self._key, "***") if self._key else text)[:MAX_MESSAGE]
+        return "".join(c if c.isprintable() else " " for c in text)
 
 
 @dataclass(frozen=True)
@@ -237,7 +249,7 @@ async def find_model(endpoint: Endpoint, name: str | None) -> ServedModel:
     models = {one["id"]: one for one in listed if _names_model(one)} if isinstance(listed, list) else {}
     if name is None and len(models) == 1:
         name = next(iter(models))
-    known = f"one that {endpoint.url} has: {', '.join(sorted(models)[:20])[:MAX_MESSAGE] or 'it names none'}"
+    known = f"one that {endpoint.url} has: {endpoint.shown(', '.join(sorted(models)[:20])) or 'it names none'}"
     if name is None or (models and name not in models):
         raise ConfigError(f"--model-name must be {known}; got {name}")
     card = models.get(name, {})
@@ -285,7 +297,8 @@ class _EndpointConversation:
             size = self.image_size(Size(*image.size))
             self._urls.append(await in_daemon_thread(partial(_data_url, image, size)))
         body = self._body(_as_openai(self._messages, self._urls), self._replies)
-        written, self._used = _read_reply(await self._endpoint.reply(body), self._config.max_reply_tokens)
+        answer = await self._endpoint.reply(body)
+        written, self._used = _read_reply(answer, self._config.max_reply_tokens, self._endpoint.shown)
         self._replies += 1
         self._messages.append(reply_message(written.text))
         return written
@@ -319,7 +332,7 @@ def _read(response: requests.Response, deadline: float) -> bytes:
     return bytes(content)
 
 
-def _read_reply(answer: Mapping[str, Any], max_tokens: int) -> tuple[Written, int]:
+def _read_reply(answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str], str]) -> tuple[Written, int]:
     """A reply's text, and the tokens of the sequence up to its end, 0 where the server does not say.
 
     Raises:
@@ -329,7 +342,7 @@ def _read_reply(answer: Mapping[str, Any], max_tokens: int) -> tuple[Written, in
         choice = answer["choices"][0]
         text, reason = choice["message"]["content"], choice.get("finish_reason")
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise EndpointError(f"the server must answer as OpenAI's API, got {str(answer)[:MAX_MESSAGE]}") from error
+        raise EndpointError(f"the server must answer as OpenAI's API, got {shown(str(answer))}") from error
     if text is None:  # a model that wrote nothing but its end, or only what the server keeps apart
         text = ""
     if not isinstance(text, str):

@@ -214,9 +214,43 @@ def test_what_no_server_should_answer_is_a_fault_of_the_endpoint(answer, told):
     assert len(server.asked) == 2 and KEY not in str(error.value) and len(str(error.value)) < 600
 
 
-def test_an_answer_that_does_not_end_is_cut_off():
-    with serving(lambda number, body: _dripping) as server, pytest.raises(EndpointError, match="does not end"):
+def _never_ending(head, line):
+    def answer(handler):
+        handler.wfile.write(b"HTTP/1.1 " + head)
+        for _ in range(600):
+            handler.wfile.write(line)
+            handler.wfile.flush()
+            time.sleep(0.05)
+
+    return answer
+
+
+CHUNKED = b"200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        _dripping,
+        _never_ending(b"200 OK\r\nX: ", b"a"),
+        _never_ending(b"100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        _never_ending(CHUNKED + b"1;", b"a"),
+        _never_ending(CHUNKED + b"0\r\n", b"X: y\r\n"),
+    ],
+    ids=["body", "header", "continue", "chunk", "trailers"],
+)
+def test_an_answer_that_does_not_end_is_cut_off(answer, monkeypatch):
+    monkeypatch.setattr("arpo_verl.evaluation.endpoint._GRACE_S", 0.1)
+    with serving(lambda number, body: answer) as server, pytest.raises(EndpointError, match="does not end"):
         ask(server, attempts=1, timeout_s=0.3)
+
+
+def test_what_a_server_says_shows_no_key_and_moves_no_cursor(tmp_path):
+    said = {"error": {"message": f"{KEY} is wrong"}}
+    with serving(lambda number, body: said if number == 1 else (400, {}, b"\x1b[2J" + KEY.encode())) as server:
+        faults = play(tmp_path / "e", asked_policy(server, KEY), tasks=TASKS[:2], runs=1, desktops=1).faults
+    assert [("***" in fault.message, fault.message.isprintable()) for fault in faults] == [(True, True)] * 2
+    assert not any(KEY in fault.message for fault in faults)
 
 
 def test_a_silent_server_is_given_up():
