@@ -2,7 +2,8 @@
 
 Words, quotes, comments, continued lines and `NAME=VALUE` are understood, and `$NAME`, `${NAME}` and `${NAME:-VALUE}`
 are replaced by what the script assigns. What only a shell can know (a command's output, arithmetic, the environment) is
-kept as unreadable, and matters where an option needs it. Control flow is refused: it decides which assignment counts.
+kept as unreadable, and matters where an option needs it. Control flow is refused: it decides which assignment counts;
+and so is what assigns in another way.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from arpo_verl.errors import ConfigError
 MAX_BYTES = 256 * 1024
 TRAINERS = ("verl.trainer.main", "verl/trainer/main.py")
 STOCK_TRAINER = "verl.trainer.main_ppo"
-CONTROL_FLOW = {*"if then elif else fi for while until do done case esac select function eval source . { }".split()}
+MAX_VALUE = 16 * 1024
+CONTROL_FLOW = {*"if then elif else fi for while until do done case esac select function eval source . { } ( )".split()}
+ASSIGNING = {*"declare typeset local readonly unset read mapfile readarray getopts let".split()}
 
 _NAME = r"[A-Za-z_]\w*"
-_ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.S)
+_ASSIGNMENT = re.compile(rf"({_NAME})(\+?)=(.*)", re.S)
 _OVERRIDE = re.compile(rf"({_NAME}(?:\.\w+)*)=(.*)", re.S)
-_COMPUTED = re.compile(rf"({_NAME})\s*(?:[-+*/%]?=(?!=)|\+\+|--)")
+_COMPUTED = re.compile(rf"\b({_NAME})\s*(?:[-+*/%]?=(?!=)|\+\+|--)")
 _TOKEN = re.compile(
     rf"""
       (?P<space>[ \t\r]+|\\\r?\n)
@@ -31,14 +34,15 @@ _TOKEN = re.compile(
     | (?P<single>'[^']*')
     | (?P<double>"(?:\\.|[^"\\])*")
     | (?P<command>\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`)
-    | (?P<variable>\$(?:{_NAME}|[\d@*\#?!$-])|\$\{{[^}}]*\}})
+    | (?P<variable>\$(?:{_NAME}|[\d@*\#?!$-])|\$\{{[^}}]{{0,1000}}\}}|\$'(?:\\.|[^'\\])*')
     | (?P<escaped>\\.)
     | (?P<plain>[^\s'"\\$`;|&()<>]+|[$\\])
     """,
     re.X | re.S,
 )
-_INNER = re.compile(rf"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$(?:{_NAME}|[\d@*#?!$-])|\$\{{[^}}]*\}}|\\.", re.S)
+_INNER = re.compile(rf"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$(?:{_NAME}|[\d@*#?!$-])|\$\{{[^}}]{{0,1000}}\}}|\\.", re.S)
 _BRACES = re.compile(rf"\$\{{({_NAME})(?::?-(.*))?\}}", re.S)
+_JOINT = re.compile(r"&&|\|\||[|&()]")
 _REMEDY = "write its variables and its training command alone to a file, and convert that"
 
 
@@ -78,6 +82,8 @@ def read_script(text: str) -> Command:
     overrides: dict[str, str | Unreadable] = {}
     for word in words[_trainer(words) :]:
         found = _OVERRIDE.fullmatch(word.text)
+        if word.splits:
+            raise ConfigError(f"a shell splits {word.text[:100]!r} at its spaces; put its variable in double quotes")
         if found is None and (word.text or word.unreadable):
             raise ConfigError(f"every word behind `{TRAINERS[0]}` must be KEY=VALUE, got {word.text[:100]!r}")
         if found is not None:
@@ -93,6 +99,8 @@ class _Word:
     text: str = ""
     unreadable: str | None = None
     quoted: bool = False
+    splits: bool = False
+    """Where it is no assignment: an unquoted variable in it has spaces."""
 
 
 def _trainer(words: list[_Word]) -> int | None:
@@ -119,8 +127,12 @@ class _Reader:
         always = True  # unless what stands before decides
         for kind, token in self._tokens():
             if kind == "end":
-                yield from self._close(words, always)
-                words, always = [], "&&" not in token and "||" not in token
+                joints = set(_JOINT.findall(token))
+                if brackets := joints & {"(", ")"}:
+                    raise _not_followed(min(brackets))
+                # What is piped or put in the background assigns for itself alone.
+                yield from self._close(words, always and not joints & {"|", "&"})
+                words, always = [], not joints & {"&&", "||", "|"}
             elif kind == "space":
                 if words and words[-1] is not _GAP:
                     words.append(_GAP)
@@ -153,14 +165,18 @@ class _Reader:
 
     def _close(self, words: list[_Word], always: bool) -> Iterator[list[_Word]]:
         words = [word for word in words if word is not _GAP]
-        if words and words[0].text == "export":
-            words = words[1:]
+        exports = bool(words) and words[0].text == "export"
+        words = words[exports:]
+        assigned: dict[str, _Word] = {}
         while words and (found := _ASSIGNMENT.fullmatch(words[0].text)) is not None:
-            because = words[0].unreadable if always else f"whether {found[1]} is assigned depends on a command"
-            self._variables[found[1]] = _Word(found[2], because)
+            name, added, value = found.groups()
+            because = words[0].unreadable if always else f"whether {name} is assigned depends on a command"
+            assigned[name] = _Word(value, f"`{name}+=` is not computed" if added else because)
             words = words[1:]
-        if words and not words[0].quoted and words[0].text in CONTROL_FLOW:
-            raise ConfigError(f"the script has `{words[0].text}`, which only running it could follow; {_REMEDY}")
+        if exports or not words:  # else they are that one command's
+            self._variables |= assigned
+        if words and not words[0].quoted and words[0].text in CONTROL_FLOW | ASSIGNING:
+            raise _not_followed(words[0].text)
         if words:
             yield words
 
@@ -173,7 +189,9 @@ class _Reader:
             word.quoted = True
             self._expand(word, token[1:-1])
         elif kind in ("variable", "command"):
+            before = len(word.text)
             self._replace(word, token)
+            word.splits |= bool(re.search(r"\s", word.text[before:]))
         else:
             word.text += token
 
@@ -200,12 +218,16 @@ class _Reader:
         elif name in self._variables:
             value = self._variables[name]
             word.text, word.unreadable = word.text + value.text, word.unreadable or value.unreadable
-            if len(word.text) > MAX_BYTES:
-                raise ConfigError(f"the script's variable {name} must come to at most {MAX_BYTES} characters, got more")
+            if len(word.text) > MAX_VALUE:
+                raise ConfigError(f"the script's variable {name} must come to at most {MAX_VALUE} characters, got more")
         elif braces and braces[2] is not None:
             self._expand(word, braces[2])
         else:
             word.unreadable = f"the script does not assign {name}"
+
+
+def _not_followed(word: str) -> ConfigError:
+    return ConfigError(f"the script has `{word}`, which only running it could follow; {_REMEDY}")
 
 
 _GAP = _Word()
