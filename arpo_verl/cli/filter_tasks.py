@@ -43,10 +43,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--runs", type=int, default=16, metavar="K", help="episodes of each task at most (default: 16)")
     parser.add_argument(
         "--keep",
-        default="1 <= successes <= 15",
         metavar="RULE",
         help="a range of successes in --runs, or of their rate, such as 'successes >= 1' or '0.1 <= rate <= 0.9' "
-        "(default: '1 <= successes <= 15')",
+        "(default: '1 <= successes <= K - 1')",
     )
     parser.add_argument(
         "--error",
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     require(args.runs >= 1, "--runs", "1 or more", args.runs)
     require(0 <= args.error < 0.5, "--error", "from 0 to below 0.5", args.error)
     require(args.group_size >= 2, "--group-size", "2 or more", args.group_size)
-    rule = KeepRule.parse(args.keep, args.runs)
+    rule = KeepRule.parse(f"1 <= successes <= {args.runs - 1}" if args.keep is None else args.keep, args.runs)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     playing = read_playing(args)
     budgets = playing.settings.budgets

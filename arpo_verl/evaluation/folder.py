@@ -32,7 +32,7 @@ from arpo_verl.types import EpisodeId, StopReason, Task
 _LOCK = ".in-use"
 # What reading a record raises that is torn, as after a loss of power, or none of ours: it counts as not there.
 _BROKEN = (OSError, ValueError, KeyError, TypeError)
-_UID = re.compile(r"[0-9a-f]{12}-([0-9]{1,6})")
+_UID = re.compile(r"[0-9a-f]{12}-([0-9]{1,9})")
 
 
 class EvaluationFolder:
@@ -73,12 +73,12 @@ class EvaluationFolder:
         with _locked(path):
             content = json.loads(json.dumps({"settings": settings, "tasks": [_task_facts(task) for task in tasks]}))
             file = path / EVALUATION_FILE
-            if file.exists():
-                _check_same(path, read_json_object(file), content)
-            else:
+            if not file.exists():
                 write_whole(file, json.dumps(content, indent=1).encode() + b"\n")
+            folder = cls(path)
+            _check_same(path, read_json_object(file), content)
             remove_unfinished(path / TRAJECTORIES)
-            yield cls(path)
+            yield folder
 
     @property
     def trajectories(self) -> Path:
@@ -86,11 +86,8 @@ class EvaluationFolder:
 
     def results(self, trial: Trial) -> tuple[Result, ...] | None:
         """What a trial came to within each budget that its episode tells; None where no whole record of it is there."""
-        folder = folder_of(EpisodeId(0, uid_of(trial), trial.run), trial.task_id)
-        try:
-            return self._results(trial, read_episode(self.trajectories / folder), str(folder))
-        except _BROKEN:
-            return None
+        found = self._read_episode(_place(trial))
+        return None if found is None else found[1]
 
     def add_fault(self, fault: Fault) -> None:
         """Note that infrastructure failed a trial.
@@ -114,20 +111,28 @@ class EvaluationFolder:
 
     def _episodes(self) -> Iterator[tuple[Trial, tuple[Result, ...]]]:
         """Every recorded episode's trial, and what it came to."""
-        step = self.trajectories / step_folder(0)
-        for name in sorted(os.listdir(step)) if step.is_dir() else ():
-            if name.startswith(HIDDEN):
-                continue
-            with contextlib.suppress(*_BROKEN):
-                content = read_episode(step / name)
-                uid = _UID.fullmatch(content["uid"])
-                if uid and content["task_id"] in self._domains:
-                    trial = Trial(content["task_id"], int(content["session"]), int(uid[1]))
-                    yield trial, self._results(trial, content, f"{step.name}/{name}")
+        step = Path(step_folder(0))
+        names = os.listdir(self.trajectories / step) if (self.trajectories / step).is_dir() else ()
+        for name in sorted(names):
+            if not name.startswith(HIDDEN) and (found := self._read_episode(step / name)) is not None:
+                yield found
+
+    def _read_episode(self, place: Path) -> tuple[Trial, tuple[Result, ...]] | None:
+        """A trial and what it came to; None where its record is broken, or lies where another's would."""
+        with contextlib.suppress(*_BROKEN):
+            content = read_episode(self.trajectories / place)
+            uid = _UID.fullmatch(content["uid"])
+            if uid and content["task_id"] in self._domains:
+                trial = Trial(content["task_id"], int(content["session"]), int(uid[1]))
+                if content["uid"] == uid_of(trial) and _place(trial) == place:
+                    return trial, self._results(trial, content, str(place))
+        return None
 
     def _results(self, trial: Trial, content: Mapping[str, Any], episode_id: str) -> tuple[Result, ...]:
         steps, stop_reason = int(content["num_steps"]), StopReason(content["stop_reason"])
         success = _score(content["success"])
+        if not 0 <= steps <= trial.max_steps:
+            raise ValueError(f"an episode must have at most {trial.max_steps} steps, got {steps}")
         midway = {int(one["steps"]): _score(one["success"]) for one in content.get("verdicts", ())}
         results = []
         for budget in self._budgets:
@@ -146,6 +151,11 @@ class EvaluationFolder:
 def uid_of(trial: Trial) -> str:
     """The group that a trial's episode is recorded under: a task's runs at one budget. Its number in it is `run`."""
     return f"{sha256(trial.task_id.encode()).hexdigest()[:12]}-{trial.max_steps}"
+
+
+def _place(trial: Trial) -> Path:
+    """Where its episode is recorded, below the trajectories."""
+    return folder_of(EpisodeId(0, uid_of(trial), trial.run), trial.task_id)
 
 
 def _fault(line: Mapping[str, Any]) -> Fault | None:

@@ -34,7 +34,7 @@ class KeepRule:
             runs: of each task; a `rate` is successes / runs.
 
         Raises:
-            ConfigError: it is of another form, or keeps either every task or none.
+            ConfigError: it is of another form, names more successes than runs, or keeps either every task or none.
         """
         match = _RULE.fullmatch(text)
         if match is None or not (match[2] or match[4]):
@@ -44,6 +44,9 @@ class KeepRule:
         low, high = 0, runs
         for operator, number in ((_MIRRORED.get(left_operator or ""), left), (right_operator, right)):
             if operator is not None:
+                if Fraction(number) * scale > runs:
+                    most_of = "1, as a rate" if name == "rate" else f"--runs={runs}"
+                    raise ConfigError(f"--keep must name numbers up to {most_of}; got {text!r}")
                 # As fractions: 0.1 of 10 runs is one.
                 least, most = _whole_bounds(operator, Fraction(number) * scale)
                 low, high = max(low, least), min(high, runs if most is None else most)

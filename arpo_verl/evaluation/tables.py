@@ -65,7 +65,7 @@ def _cells(row: Row, ks: Sequence[int]) -> list[str]:
     summary = row.summary
     low_high = _NONE if summary.interval is None else " to ".join(map(percent, summary.interval))
     passed = {one.k: one for one in summary.pass_at_k}
-    name = OVERALL if row.domain is None else " ".join(row.domain.replace("|", "/").split()) or "other"
+    name = OVERALL if row.domain is None else _markdown_cell(row.domain) or "other"
     success = percent(summary.success)
     return [
         name if row.domain is not None else f"**{name}**",
@@ -78,6 +78,11 @@ def _cells(row: Row, ks: Sequence[int]) -> list[str]:
         str(summary.format_errors),
         str(summary.faults),
     ]
+
+
+def _markdown_cell(text: str) -> str:
+    """On one line, in its cell, and no mark-up of HTML's."""
+    return " ".join(text.replace("|", "/").replace("<", "&lt;").split())
 
 
 def percent(share: float | None) -> str:
@@ -130,7 +135,7 @@ def to_csv(evaluated: Evaluated) -> str:
 
 def _plain_cell(text: str) -> str:
     """Text that no spreadsheet takes for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def to_json(evaluated: Evaluated) -> dict[str, Any]:

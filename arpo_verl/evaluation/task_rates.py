@@ -61,6 +61,11 @@ def _log_beta(a: float, b: float) -> float:
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
 
 
+def _log_choices(n: int, k: int) -> float:
+    """Of k of n; as a number itself it grows beyond all floats."""
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
 @cache
 def _log_likelihood(solved: int, played: int) -> tuple[float, ...]:
     """Of a task's runs, for each distribution of the grid; but for what is the same for all."""
@@ -76,7 +81,7 @@ def _chances_kept(solved: int, played: int, rule: KeepRule) -> tuple[float, ...]
     for a, b in _GRID:
         own = a + solved, b + played - solved
         logs = (_log_beta(own[0] + k, own[1] + left - k) - _log_beta(*own) for k in wanted)
-        chances.append(sum(math.comb(left, k) * math.exp(log) for k, log in zip(wanted, logs, strict=True)))
+        chances.append(sum(math.exp(_log_choices(left, k) + log) for k, log in zip(wanted, logs, strict=True)))
     return tuple(chances)
 
 

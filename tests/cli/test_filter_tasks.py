@@ -77,6 +77,7 @@ def test_tasks_that_faults_leave_open_are_named(start, capsys):
     ("options", "words"),
     [
         (["--runs", "0"], "--runs must be 1 or more"),
+        (["--runs", "3", "--keep", "1 <= successes <= 15"], "--keep must name numbers up to --runs=3"),
         (["--error", "0.5"], "--error must be from 0 to below 0.5"),
         (["--group-size", "1"], "--group-size must be 2 or more"),
         (["--keep", "most of them"], "--keep must be a range of successes"),

@@ -42,7 +42,9 @@ def test_a_rule_is_a_range_of_successes(text, runs, low, high):
         ("__import__('os').system('x')", "must be a range of successes"),
         ("1 <= successes <= 15 or True", "must be a range of successes"),
         ("-1 <= successes", "must be a range of successes"),
-        ("17 <= successes", "none does"),
+        ("17 <= successes", "up to --runs=16"),
+        ("1 <= successes <= 17", "up to --runs=16"),
+        ("1 <= rate <= 15", "up to 1, as a rate"),
         ("rate > 1", "none does"),
         ("5 <= successes <= 2", "none does"),
         ("successes = 1.5", "none does"),
@@ -60,6 +62,10 @@ def test_a_fate_is_settled_exactly_when_no_other_run_changes_it(rule):
         for solved in range(played + 1):
             ends = {rule.low <= total <= rule.high for total in range(solved, solved + 4 - played + 1)}
             assert rule.verdict(solved, played) == (ends.pop() if len(ends) == 1 else None)
+
+
+def test_there_may_be_any_number_of_runs():
+    assert TaskRates().chance_kept("a", KeepRule(1, 2999, 3000)) == pytest.approx(0.55, abs=0.1)
 
 
 def result(trial, success):

@@ -1,6 +1,7 @@
 """An evaluation's folder: what counts is what is recorded."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -56,12 +57,23 @@ def test_a_longer_one_tells_a_budget_by_its_verdict_on_the_way_alone(folder):
 
 
 @pytest.mark.parametrize(
-    "content", [{"success": 2}, {"success": "nan"}, {"stop_reason": "tired"}, {"num_steps": None}, {"verdicts": [1]}]
+    "content",
+    [
+        *({"success": 2}, {"success": "nan"}, {"stop_reason": "tired"}, {"verdicts": [1]}),
+        *({"num_steps": None}, {"num_steps": 10**400}, {"num_steps": -1}),
+        *({"session": 1}, {"task_id": "b"}, {"task_id": ["a"]}, {"uid": "0123456789ab-15"}, {"uid": 5}),
+    ],
 )
 def test_a_broken_record_is_none(folder, content):
     record(folder, Trial("a", 0, 15), **content)
     assert folder.results(Trial("a", 0, 15)) is None
     assert folder.read().results == ()
+
+
+def test_a_copy_of_a_record_is_not_counted_twice(folder):
+    place = record(folder, Trial("a", 0, 15))
+    shutil.copytree(place, place.with_name(f"{place.name}-copy"))
+    assert folder.read().results == folder.results(Trial("a", 0, 15))
 
 
 def test_a_torn_record_is_none(folder):
@@ -112,6 +124,17 @@ def test_the_lock_goes_with_its_process(tmp_path):
     subprocess.run([sys.executable, "-c", code], timeout=60)
     with EvaluationFolder.held(tmp_path / "e", SETTINGS, []) as folder:
         assert folder.read().results == ()
+
+
+@pytest.mark.parametrize(
+    "content", ['{"settings"', "{}", "[]", '{"settings": {"max_steps": [5]}, "tasks": [1]}', "[" * 99999]
+)
+def test_a_torn_one_is_not_gone_on_with(tmp_path, content):
+    (tmp_path / "evaluation.json").write_text(content)
+    with pytest.raises(ConfigError, match="must be an evaluation's folder"):
+        with EvaluationFolder.held(tmp_path, SETTINGS, TASKS):
+            pass
+    assert (tmp_path / "evaluation.json").read_text() == content
 
 
 def test_what_is_no_evaluation_is_refused(tmp_path):

@@ -7,10 +7,12 @@ import json
 import pytest
 
 from arpo_verl.errors import ConfigError
+from arpo_verl.evaluation.folder import uid_of
 from arpo_verl.evaluation.report import write_report
-from arpo_verl.evaluation.results import Evaluated, Fault, Result
+from arpo_verl.evaluation.results import Evaluated, Fault, Result, Trial
 from arpo_verl.evaluation.tables import table_of, to_csv, to_json, to_markdown
-from arpo_verl.types import StopReason
+from arpo_verl.records.documents import folder_of
+from arpo_verl.types import EpisodeId, StopReason
 
 SETTINGS = {"max_steps": [5, 15], "policy": {"model": "org/model"}}
 
@@ -77,8 +79,9 @@ def test_csv_and_json_have_the_same_figures():
 
 
 def test_a_domain_is_no_formula_and_breaks_no_table():
-    hostile = Evaluated((), (), {"max_steps": [5]}, {"a": "=cmd|x", "b": "a\nb"})
-    assert "'=cmd" in to_csv(hostile)
+    hostile = Evaluated((), (), {"max_steps": [5]}, {"a": "=cmd|x", "b": "a\nb", "c": "\t=1<b>"})
+    assert "'=cmd" in to_csv(hostile) and "'\t=1" in to_csv(hostile)
+    assert "| =1&lt;b> |" in to_markdown(hostile)
     assert "| =cmd/x |" in to_markdown(hostile) and "| a b |" in to_markdown(hostile)
 
 
@@ -87,10 +90,11 @@ def written(tmp_path):
     """An evaluation's folder with the report of two tasks' episodes."""
     tasks = [{"task_id": "a", "domain": "os"}, {"task_id": "../b", "domain": ""}]
     (tmp_path / "evaluation.json").write_text(json.dumps({"settings": SETTINGS, "tasks": tasks}))
-    for number, (task_id, run, success) in enumerate([("a", 0, 1.0), ("a", 1, 0.0), ("../b", 0, 0.5)]):
-        place = tmp_path / "trajectories" / "step_000000" / f"e{number}"
+    for task_id, run, success in [("a", 0, 1.0), ("a", 1, 0.0), ("../b", 0, 0.5)]:
+        uid = uid_of(Trial(task_id, run, 15))
+        place = tmp_path / "trajectories" / folder_of(EpisodeId(0, uid, run), task_id)
         place.mkdir(parents=True)
-        values = {"task_id": task_id, "uid": "0" * 12 + "-15", "session": run, "num_steps": 3}
+        values = {"task_id": task_id, "uid": uid, "session": run, "num_steps": 3}
         (place / "episode.json").write_text(json.dumps({**values, "stop_reason": "finished", "success": success}))
     write_report(tmp_path)
     return tmp_path
@@ -115,7 +119,8 @@ def test_osworlds_layout_has_a_number_a_run_and_stays_in_its_folder(written):
 
 
 def test_a_file_that_is_gone_is_gone_from_the_next_report(written):
-    (written / "trajectories" / "step_000000" / "e1" / "episode.json").unlink()
+    (episode,) = written.glob("trajectories/step_000000/a__*_1/episode.json")
+    episode.unlink()
     write_report(written)
     assert not list(written.glob("osworld_results/*/run_1"))
 

@@ -25,7 +25,7 @@ def test_words_quotes_comments_and_continued_lines_are_a_shells():
         f"CUDA_VISIBLE_DEVICES=0,1 {TRAINER} config=examples/config.yaml \\\n"
         '    a.plain=1e-6 a.single=\'["x", "$NAME"]\' \\\r\n'
         '    a.double="say \\"$NAME\\" \\$1" a.triple="""text""" \\\n'
-        "    a.joined=pre'fix'_\"${NAME}\" a.escaped=two\\ words a.hash=x#y a.empty= a.list=['a','b'] 2>&1 | tee log.txt\n"
+        "    a.joined=pre'fix'_\"${NAME}\" a.escaped=two\\ words a.hash=x#y a.empty= a.list=['a','b'] 2>&1 | tee log\n"
         "echo a.later=1 > out\n"
     )
     assert read_script(script) == Command(
