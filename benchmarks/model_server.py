@@ -25,6 +25,7 @@ from arpo_verl.cpu.lone import load_engine
 
 NAME = "policy"
 END_OF_TURN = "<|im_end|>"
+SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens", "seed")
 
 
 class ModelServer(ThreadingHTTPServer):
@@ -49,12 +50,13 @@ class ModelServer(ThreadingHTTPServer):
         messages = [{**message, "content": _parts(message["content"], images)} for message in body["messages"]]
         text = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         prompt_ids = processor(text=[text], images=images or None, return_tensors="pt")["input_ids"][0].tolist()
-        params = {name: body[name] for name in ("temperature", "top_p", "max_tokens", "seed") if name in body}
+        params = {name: body[name] for name in SAMPLING if name in body}
         call = self.engine.server.generate(prompt_ids, params, uuid4().hex, image_data=images)
         output = asyncio.run_coroutine_threadsafe(call, self.loop).result()
         tokenizer = self.engine.tokenizer
         ended = output.token_ids[-1] == tokenizer.convert_tokens_to_ids(END_OF_TURN)
-        reply = tokenizer.decode(output.token_ids, skip_special_tokens=True)
+        written = output.token_ids[: -1 if ended else None]
+        reply = tokenizer.decode(written, skip_special_tokens=body.get("skip_special_tokens", True))
         return {
             "model": NAME,
             "choices": [
@@ -76,7 +78,8 @@ class _Handler(BaseHTTPRequestHandler):
     server: ModelServer
 
     def do_GET(self) -> None:
-        self._answer({"data": [{"id": NAME, "max_model_len": self.server.engine.context}]})
+        model = {"id": NAME, "owned_by": "arpo_verl", "max_model_len": self.server.engine.context}
+        self._answer({"data": [model]})
 
     def do_POST(self) -> None:
         self._answer(self.server.complete(json.loads(self.rfile.read(int(self.headers["Content-Length"])))))

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import io
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,11 +45,13 @@ TRIED_AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 
 REFUSALS = frozenset((401, 402, 403, 404, 405))
 """Statuses that no further request will mend."""
 LONGEST_REST_S = 60.0
-NEUTRAL = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-"""What veRL samples with in training. vLLM and SGLang take each that a request lacks from the model's own
-`generation_config.json`: Qwen2.5-VL's penalises repetitions, at temperature 0 too, Qwen3-VL's cuts off at 20 tokens."""
-TAKE_NEUTRAL = ("vllm", "sglang")
-"""Servers, as they call themselves in `owned_by`, that know these fields; others refuse what they do not know."""
+AS_IN_TRAINING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "skip_special_tokens": False}
+"""vLLM and SGLang fill in what a request does not say of sampling from the model's own `generation_config.json`:
+Qwen2.5-VL's penalises repetitions, at temperature 0 too, Qwen3-VL's cuts off at 20 tokens. veRL does neither. And they
+leave special tokens out of a reply, which then are missing where it is sent back: UI-TARS marks coordinates by some."""
+TAKE_THEM = ("vllm", "sglang", "arpo_verl")
+"""Servers, as they call themselves in `owned_by`, that know these fields; others refuse what they do not know. The last
+is `benchmarks/model_server.py`."""
 ABORTED = ("abort", "error")
 """Ends of a reply that are the engine's doing."""
 TURN_TOKENS = 16
@@ -56,6 +59,9 @@ TURN_TOKENS = 16
 _CHUNK_BYTES = 1 << 16
 _GRACE_S = 1.0
 """More than the connection's own limits, which say better what was wrong."""
+# Special tokens of Qwen's tokenizers: those that say where turns and images are, and those that mark a place in a text.
+_STRUCTURE = r"<\|(?:im_start|im_end|endoftext|vision_start|vision_end|vision_pad|image_pad|video_pad)\|>"
+_MARKS = r"<\|(?:object_ref|box|quad)_(?:start|end)\|>"
 
 
 @dataclass(frozen=True)
@@ -190,7 +196,7 @@ class ServedModel:
     context: int | None = None
     """Tokens of a sequence; None where the server does not say."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of a request beside those of OpenAI's API: `NEUTRAL` where the server knows them."""
+    """Fields of a request beside those of OpenAI's API: `AS_IN_TRAINING` where the server knows them."""
 
 
 class EndpointPolicy:
@@ -254,7 +260,7 @@ async def find_model(endpoint: Endpoint, name: str | None) -> ServedModel:
         raise ConfigError(f"--model-name must be {known}; got {name}")
     card = models.get(name, {})
     context = card.get("max_model_len")
-    options = NEUTRAL if card.get("owned_by") in TAKE_NEUTRAL else {}
+    options = AS_IN_TRAINING if card.get("owned_by") in TAKE_THEM else {}
     return ServedModel(name, context if type(context) is int and context > 0 else None, options)
 
 
@@ -298,10 +304,11 @@ class _EndpointConversation:
             self._urls.append(await in_daemon_thread(partial(_data_url, image, size)))
         body = self._body(_as_openai(self._messages, self._urls), self._replies)
         answer = await self._endpoint.reply(body)
-        written, self._used = _read_reply(answer, self._config.max_reply_tokens, self._endpoint.shown)
+        said, problem, self._used = _read_reply(answer, self._config.max_reply_tokens, self._endpoint.shown)
         self._replies += 1
-        self._messages.append(reply_message(written.text))
-        return written
+        said = re.sub(_STRUCTURE, "", said)  # sent back they would be more turns and images than there are
+        self._messages.append(reply_message(said))
+        return Written(re.sub(_MARKS, "", said), problem)
 
     def show(self, screen: Size) -> StopReason | None:
         """Append a screenshot, if it and a whole reply to it still fit into the context, as far as that is known."""
@@ -332,8 +339,8 @@ def _read(response: requests.Response, deadline: float) -> bytes:
     return bytes(content)
 
 
-def _read_reply(answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str], str]) -> tuple[Written, int]:
-    """A reply's text, and the tokens of the sequence up to its end, 0 where the server does not say.
+def _read_reply(answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str], str]) -> tuple[str, str | None, int]:
+    """A reply's text, what is wrong with it, and the tokens of the sequence up to its end, 0 where nobody says.
 
     Raises:
         EndpointError: the answer holds no reply.
@@ -355,7 +362,7 @@ def _read_reply(answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str
     problem = None
     if reason == "length":
         problem = f"a reply must end within gui_agent.max_reply_tokens={max_tokens}, got no end"
-    return Written(text, problem), used
+    return text, problem, used
 
 
 def _as_openai(messages: Sequence[Mapping[str, Any]], urls: Sequence[str]) -> list[dict[str, Any]]:

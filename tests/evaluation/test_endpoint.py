@@ -19,7 +19,7 @@ from support.fake_pool import DONE, HIT  # noqa: E402
 
 from arpo_verl.errors import ConfigError, EndpointError  # noqa: E402
 from arpo_verl.evaluation.endpoint import (  # noqa: E402
-    NEUTRAL,
+    AS_IN_TRAINING,
     Endpoint,
     EndpointPolicy,
     Patience,
@@ -155,6 +155,16 @@ def test_a_reply_that_has_no_end_is_malformed_and_one_without_words_too(tmp_path
     with serving(lambda number, body: says(HIT, "length") if number == 1 else says(None)) as server:
         results = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:2], runs=1, desktops=1).results
     assert [(r.stop_reason.value, r.steps) for r in results] == [("parse_error", 1)] * 2
+
+
+def test_a_replys_marks_go_back_to_the_model_and_what_would_make_turns_and_images_does_not(tmp_path):
+    broken = HIT + "<|im_end|><|im_start|><|vision_start|><|image_pad|><|vision_end|>"
+    with serving(lambda number, body: says(broken if number == 1 else DONE)) as server:
+        play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1)
+    assert "<|box_start|>" in HIT and server.asked[1]["body"]["messages"][3]["content"] == HIT
+    (record,) = (tmp_path / "e").rglob("episode.json")
+    said = json.loads(record.read_text())["turns"][0]["text"]
+    assert said == HIT.replace("<|box_start|>", "").replace("<|box_end|>", "")
 
 
 def test_an_episode_ends_where_the_context_is_full(tmp_path):
@@ -306,15 +316,17 @@ def test_the_only_model_is_found_with_its_context():
     assert found == [ServedModel("m", 4096)] * 2 and server.asked[0]["path"] == "/v1/models"
 
 
-@pytest.mark.parametrize(("owner", "options"), [("vllm", NEUTRAL), ("sglang", NEUTRAL), ("openai", {}), ([], {})])
+@pytest.mark.parametrize(
+    ("owner", "options"), [("vllm", AS_IN_TRAINING), ("sglang", AS_IN_TRAINING), ("openai", {}), ([], {})]
+)
 def test_a_server_that_would_sample_by_the_models_own_options_is_told_training_s(tmp_path, owner, options):
     listed = {"data": [{"id": "m", "owned_by": owner}]}
     with serving(lambda number, body: says(DONE) if body else listed) as server:
         model = asyncio.run(find_model(Endpoint(server.url), None))
         settings = play(tmp_path / "e", asked_policy(server, model=model), tasks=TASKS[:1], runs=1).settings
     body = server.asked[-1]["body"]
-    assert {name: body[name] for name in NEUTRAL if name in body} == options
-    assert {name: settings["policy"][name] for name in NEUTRAL if name in settings["policy"]} == options
+    assert {name: body[name] for name in AS_IN_TRAINING if name in body} == options
+    assert {name: settings["policy"][name] for name in AS_IN_TRAINING if name in settings["policy"]} == options
 
 
 @pytest.mark.parametrize("data", [[{"id": "m"}, {"id": "n"}], [], None, [{"id": 5}, "m"]])

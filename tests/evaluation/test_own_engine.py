@@ -1,5 +1,6 @@
 """A checkpoint in this process, and the same over HTTP."""
 
+import asyncio
 import json
 import threading
 from pathlib import Path
@@ -9,7 +10,7 @@ from support.evaluation_run import TASKS, play
 
 pytest.importorskip("verl")
 
-from arpo_verl.evaluation.endpoint import Endpoint, EndpointPolicy, ServedModel  # noqa: E402
+from arpo_verl.evaluation.endpoint import Endpoint, EndpointPolicy, find_model  # noqa: E402
 from arpo_verl.evaluation.own_engine import OwnEngine  # noqa: E402
 from arpo_verl.evaluation.policy import Sampling  # noqa: E402
 from arpo_verl.records.layout import EPISODE_FILE, TOKENS_FILE  # noqa: E402
@@ -48,7 +49,8 @@ def test_what_is_drawn_follows_from_the_trial_whichever_desktop_plays_it_when(tm
 
 
 def test_over_http_the_likeliest_replies_are_the_same(tmp_path, engine, server, policy):
-    asked = EndpointPolicy(Endpoint(server.url), ServedModel("policy"), ImageGeometry.from_processor(policy[1]))
+    model = asyncio.run(find_model(Endpoint(server.url), None))
+    asked = EndpointPolicy(Endpoint(server.url), model, ImageGeometry.from_processor(policy[1]))
     for start, who in (("own", engine), ("asked", asked)):
         play(tmp_path / start, who, tasks=TASKS[:2], runs=1, sampling=Sampling(temperature=0))
     assert texts(tmp_path / "own") == texts(tmp_path / "asked") != {}
