@@ -24,6 +24,7 @@ from typing import Any
 
 from arpo_verl.environments.osworld.bundles import REWARD_PROGRAM
 from arpo_verl.errors import TaskError
+from arpo_verl.files import read_regular
 
 FIRST_PORT = 8100
 MAX_FILE_BYTES = 16 << 20
@@ -55,7 +56,7 @@ def load(argument: str) -> Iterator[Mapping[str, Any] | TaskError]:
     for bundle in bundles:
         try:
             yield _task(bundle, hub / "websites", names)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             yield TaskError(f"the bundle {bundle} cannot be read: {type(error).__name__}: {error}")
 
 
@@ -70,7 +71,7 @@ def _upper(name: str) -> str:
 
 
 def _task(bundle: Path, websites: Path, names: Mapping[str, str]) -> dict[str, Any]:
-    content = json.loads((bundle / "task.json").read_text(encoding="utf-8"))
+    content = json.loads(_read(bundle, "task.json"))
     evaluator = content["evaluator"]
     if evaluator.get("type") != "python":
         raise ValueError(f"its evaluator must be of type python, got {evaluator.get('type')!r}")
@@ -128,7 +129,7 @@ def _read(bundle: Path, url: str) -> bytes:
         raise ValueError(f"{url!r} lies outside of the bundle")
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ValueError(f"{url!r} has more than {MAX_FILE_BYTES >> 20} MiB")
-    return path.read_bytes()
+    return read_regular(path)
 
 
 class _Apps:

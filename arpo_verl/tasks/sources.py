@@ -12,6 +12,7 @@ Nothing of a package is imported before it is named.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -45,19 +46,23 @@ def source_tasks(name: str, argument: str) -> Iterator[tuple[str, Any, str]]:
         if isinstance(given, (str, bytes, Mapping)) or not hasattr(given, "__iter__"):
             raise TaskError(f"the source {where} must give an iterable of tasks, got {type(given).__name__}")
         for number, one in enumerate(given):
-            if isinstance(one, Task):
-                yield f"{where}[{number}]", _spec_of(one), one.domain
-            else:
-                yield f"{where}[{number}]", one, name
+            yield f"{where}[{number}]", _spec_of(one), one.domain if isinstance(one, Task) else name
     except ArpoError:
         raise
     except Exception as error:  # code of somebody else's
         raise TaskError(f"the source {where} failed: {type(error).__name__}: {error}") from error
 
 
-def _spec_of(task: Task) -> Any:
-    """A task's JSON with the task's own id and instruction, which the rest of the way reads there."""
-    return {**task.spec, "id": task.task_id, "instruction": task.instruction}
+def _spec_of(given: Any) -> Any:
+    """A task's JSON, as it travels to the workers; a `Task`'s with its own id and instruction, which are read there."""
+    if isinstance(given, Task):
+        given = {**given.spec, "id": given.task_id, "instruction": given.instruction}
+    if not isinstance(given, Mapping):
+        return given
+    try:
+        return json.loads(json.dumps(dict(given)))
+    except (TypeError, ValueError, RecursionError) as error:
+        return TaskError(f"a task must be what JSON can say: {error}")
 
 
 def _load(name: str) -> Callable[[str], Any]:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 
 import pytest
 from support.cua_gym_bundle import REWARD, TASK_ID, write_bundle
@@ -103,6 +104,11 @@ def test_files_that_are_no_text_and_downloads_and_other_steps_go_along(tmp_path)
         (lambda bundle: (bundle / "reward.py").unlink(), "FileNotFoundError"),
         (lambda bundle: (bundle / "task.json").write_text("{"), "JSONDecodeError"),
         (lambda bundle: (bundle / "task.json").write_text("[]"), "TypeError"),
+        (lambda bundle: (bundle / "task.json").write_text("[" * 100_000), "RecursionError"),
+        (
+            lambda bundle: os.mkfifo(bundle / "pipe") or os.replace(bundle / "pipe", bundle / "reward.py"),
+            "regular file",
+        ),
         (lambda bundle: change(bundle, evaluator={"type": "rubric"}), "must be of type python, got 'rubric'"),
         (
             lambda bundle: change(bundle, evaluator={"type": "python", "url": "../../secret"}),

@@ -36,6 +36,11 @@ def one(argument):
 def wrong(argument):
     return [GOOD, 7, {{"id": "x"}}, {{**GOOD, "evaluator": {{"func": "no_such_metric", "result": {{"type": "rule"}}}}}}]
 
+def unsayable(argument):
+    endless = {{}}
+    endless["x"] = endless
+    return [GOOD, {{**GOOD, "id": "set", "more": {{1}}}}, {{**GOOD, "id": "endless", "more": endless}}]
+
 NUMBER = 7
 """
 ENTRY_POINTS = """
@@ -46,6 +51,7 @@ raising = my_suite.tasks:raising
 text = my_suite.tasks:text
 one = my_suite.tasks:one
 wrong = my_suite.tasks:wrong
+unsayable = my_suite.tasks:unsayable
 number = my_suite.tasks:NUMBER
 absent = my_suite.nowhere:load
 broken = my_suite.broken:load
@@ -67,6 +73,11 @@ def installed(tmp_path, monkeypatch):
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_suite"]:
         del sys.modules[name]
+
+
+def test_what_json_cannot_say_is_no_task():
+    with pytest.raises(TaskError, match=r"(?s)2 of 3 tasks .*unsayable:\[1\]: a task must be what JSON can say: .*set"):
+        load_tasks("unsayable:")
 
 
 def test_a_package_brings_tasks_by_its_entry_point():

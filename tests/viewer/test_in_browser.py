@@ -17,7 +17,9 @@ CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
     pytest.skip("the page is tested in Debian's chromium: make osworld-packages installs it", allow_module_level=True)
 
+from arpo_verl.evaluation.folder import uid_of  # noqa: E402
 from arpo_verl.evaluation.report import write_report  # noqa: E402
+from arpo_verl.evaluation.results import Trial  # noqa: E402
 from arpo_verl.records.run import open_run  # noqa: E402
 from arpo_verl.viewer.export import export_run  # noqa: E402
 from arpo_verl.viewer.server import build_server  # noqa: E402
@@ -521,7 +523,8 @@ def evaluation(tmp_path_factory):
         for run in range(4):
             success = float(run < {"a": 3, "b": 0}.get(task["task_id"], 1))
             if (task["task_id"], run) != ("b", 3):
-                written.episode(0, task["task_id"], uid="0" * 12 + "-15", session=run, success=success, screenshots=1)
+                uid = uid_of(Trial(task["task_id"], run, 15))
+                written.episode(0, task["task_id"], uid=uid, session=run, success=success, screenshots=1)
     write_report(written.path)
     run = open_run(written.path)
     return export_run(run, run.snapshot(), tmp_path_factory.mktemp("exported"), progress=False).index.as_uri()
