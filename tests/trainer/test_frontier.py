@@ -10,7 +10,7 @@ from arpo_verl.records.run import open_run
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.slow]
-OPTIONS = ["data.tasks.sampling=frontier", "actor_rollout_ref.rollout.n=2", "gui_agent.max_steps=3"]
+OPTIONS = ["data.tasks.sampling=frontier", "actor_rollout_ref.rollout.n=2"]
 OPTIONS += ["trainer.save_freq=1", "trainer.max_actor_ckpt_to_keep=null"]
 
 
