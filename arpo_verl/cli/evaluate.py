@@ -11,7 +11,6 @@ from arpo_verl.cli.playing import add_playing_options, open_policy, read_playing
 from arpo_verl.config import require
 from arpo_verl.evaluation.folder import EvaluationFolder
 from arpo_verl.evaluation.midway import describe_midway
-from arpo_verl.evaluation.runner import evaluate
 from arpo_verl.evaluation.schedule import EachRun
 
 FAULTY = 1
@@ -51,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
 
         print(compare(*(EvaluationFolder(path).read() for path in args.compare)))
         return 0
+    from arpo_verl.evaluation.runner import evaluate
+
     require(args.out is not None, "--out", "given: the evaluation's folder", None)
     require(args.runs >= 1, "--runs", "1 or more", args.runs)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")

@@ -9,7 +9,6 @@ from pathlib import Path
 from arpo_verl.cli.interrupts import INTERRUPTED, ended_by_signals
 from arpo_verl.cli.playing import add_playing_options, open_policy, read_playing
 from arpo_verl.config import require
-from arpo_verl.evaluation.filter_run import filter_tasks
 from arpo_verl.evaluation.filtering import Fate
 from arpo_verl.evaluation.keep_rule import KeepRule
 from arpo_verl.evaluation.report import write_report
@@ -65,6 +64,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Filter; 0 when every task is settled and the list has one."""
+    from arpo_verl.evaluation.filter_run import filter_tasks
+
     require(args.runs >= 1, "--runs", "1 or more", args.runs)
     require(0 <= args.error < 0.5, "--error", "from 0 to below 0.5", args.error)
     require(args.group_size >= 2, "--group-size", "2 or more", args.group_size)

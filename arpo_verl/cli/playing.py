@@ -17,7 +17,6 @@ from arpo_verl.config import build_config, require
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
 from arpo_verl.environments.factory import default_options
 from arpo_verl.evaluation.policy import Policy, Sampling
-from arpo_verl.evaluation.runner import EvaluationSettings
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.vision import ImageGeometry, check_pixel_limits
 from arpo_verl.tasks.loader import load_tasks
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from arpo_verl.evaluation.checkpoint import Checkpoint
+    from arpo_verl.evaluation.runner import EvaluationSettings
 
 QWEN25 = ImageGeometry(28, 4 * 28 * 28, 16384 * 28 * 28)
 QWEN3 = ImageGeometry(32, 64 * 32 * 32, 16384 * 32 * 32)
@@ -116,6 +116,8 @@ def read_playing(args: argparse.Namespace) -> Playing:
         ConfigError: a value is wrong, or the recipe is none.
         TaskError: a task cannot be used, or does not run on this machine's desktops.
     """
+    from arpo_verl.evaluation.runner import EvaluationSettings  # it needs Ray, which no other command waits for
+
     recipe = _Recipe(args.recipe)
     environment = _environment(args, recipe)
     agent = {**recipe.section("gui_agent"), **parse_options(args.agent, "--agent", "gui_agent.")}

@@ -165,7 +165,8 @@ class Init:
                 judgement.restore(self._handoff)
                 judgement.make_room_for_logs()
                 self._fork_apps(read_only=True)
-            except OSError as error:  # no room, or something in the way: of the programs that are dead now
+            # No room, something in the way, or folders without an end: of the programs that are dead now.
+            except (OSError, RecursionError) as error:
                 self._tell({"judge": {"spoiled": str(error)}}, (stdout.fileno(), stderr.fileno()))
                 return
             answer = judgement.run(program, stdout.fileno(), stderr.fileno(), timeout_s, self._control.fileno())

@@ -320,6 +320,12 @@ print(status(b"[" * 100000), status(b"nonsense"), status(b"[]"), status(b'{"acti
     assert judged(environment) == (0.0, 0.0)
 
 
+def test_folders_too_deep_to_be_removed_score_zero(environment, task):
+    environment.reset(task())
+    run_in(environment, "os.chdir('/run/log')\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')")
+    assert judged(environment) == (0.0, 0.0)
+
+
 def test_a_disk_that_the_policy_filled_scores_zero(environment, task):
     environment.reset(task())
     environment._client.controller.run_bash_script("rm /tmp/task_web_sid; cat /dev/zero > /tmp/full; true")
