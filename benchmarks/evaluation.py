@@ -2,6 +2,7 @@
 
     python benchmarks/evaluation.py --work runs/evaluation --json       # an hour on two busy cores
     python benchmarks/evaluation.py --smoke
+    python benchmarks/evaluation.py --readme                            # README's table, of the figures in results/
 
 All by the command line, on real embedded desktops, the shipped suite, each task 8 times, with the warm-started policy
 of `python -m arpo_verl.policy` and one that the stock trainer has trained for 20 steps, merged by veRL's own merger:
@@ -47,6 +48,14 @@ from arpo_verl.records.layout import CHECKPOINTS, TRAJECTORIES, read_episode
 from arpo_verl.tasks.loader import EMBEDDED_DIR
 
 RESULTS = figures.RESULTS / "evaluation.json"
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- evaluation.json -->", "<!-- /evaluation.json -->"
+ROWS = {
+    "greedy": "warm-started, temperature 0",
+    "warm_started": "warm-started, temperature 0.6",
+    "warm_started_endpoint": "the same over HTTP, another seed",
+    "trained": "after STEPS training steps, temperature 0.6",
+}
 PACE = {"action_pause_s": 0.3, "settle_timeout_s": 3, "settle_interval_s": 0.3}
 MAX_STEPS = 8
 DRAWN = ("--temperature", "0.6")
@@ -62,8 +71,13 @@ def main() -> None:
     parser.add_size("--runs", 8, 2, "runs of each task")
     parser.add_size("--steps", 20, 0, "training steps of the trained policy; 0 leaves it out")
     parser.add_size("--desktops", 6, 2, "desktops")
+    parser.add_argument("--readme", action="store_true", help="only put the table of the kept figures into README.md")
     parser.set_defaults(json=None)
     arguments = parser.parse()
+    if arguments.readme:
+        text = README.read_text("utf-8")
+        README.write_text(with_table(text, json.loads(RESULTS.read_text())), "utf-8")
+        return
     with ExitStack() as stack:
         work = (arguments.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))).absolute()
         common = _options(arguments)
@@ -79,6 +93,21 @@ def write(report: Mapping[str, Any], path: Path | None) -> None:
     """Put the figures into the file, which `filter_tasks.py` writes to as well."""
     earlier = json.loads(path.read_text()) if path is not None and path.is_file() else {}
     figures.write(earlier | report, path)
+
+
+def with_table(text: str, report: Mapping[str, Any]) -> str:
+    """README's text with the table of these figures in its place."""
+    rows = [
+        f"| {words} | {report[f'success_{name}']:.1%} | {low:.1%} to {high:.1%} |"
+        for name, words in ROWS.items()
+        if f"success_{name}" in report
+        for low, high in [report[f"interval_{name}"]]
+    ]
+    head = f"| policy, {report['tasks']} tasks, {report['runs']} runs of each | success | 95% interval |"
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    steps = str(report.get("training_steps"))
+    return "\n".join([before + BEGIN, head, "|---|---|---|", *rows, END + after]).replace("STEPS", steps)
 
 
 def _options(arguments: Any) -> list[str]:
