@@ -1,7 +1,6 @@
 """From what a user names to a model's folder."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,14 +12,14 @@ from arpo_verl.evaluation.checkpoint import find_checkpoint, model_folder
 
 # What veRL saves with FSDP: each rank's shard of every parameter, as a DTensor, beside the model's own files.
 SAVE = """
-import os, sys, torch
+import sys, torch
 from pathlib import Path
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor, Shard
 from transformers import AutoModelForImageTextToText
-torch.distributed.init_process_group("gloo")
-rank = torch.distributed.get_rank()
+rank = int(sys.argv[3])
+torch.distributed.init_process_group("gloo", f"file://{sys.argv[2]}/../store", rank=rank, world_size=2)
 mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("fsdp",))
 model = AutoModelForImageTextToText.from_pretrained(sys.argv[1], dtype=torch.float32)
 state = {name: distribute_tensor(value, mesh, [Shard(0)]) for name, value in model.state_dict().items()}
@@ -99,8 +98,9 @@ def test_verls_own_merger_joins_the_shards_once(tmp_path, model_path):
     (actor / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": 2}))
     script = tmp_path / "save.py"
     script.write_text(SAVE)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-    subprocess.run([*launch, str(script), model_path, str(actor)], check=True, timeout=300, env={**os.environ})
+    save = [sys.executable, str(script), model_path, str(actor)]
+    ranks = [subprocess.Popen([*save, rank]) for rank in ("0", "1")]
+    assert [rank.wait(300) for rank in ranks] == [0, 0]
     model = AutoModelForImageTextToText.from_pretrained(model_path, dtype=torch.float32)
     model.config.save_pretrained(actor / "huggingface")
     AutoProcessor.from_pretrained(model_path).save_pretrained(actor / "huggingface")
