@@ -17,8 +17,8 @@ of `python -m arpo_verl.policy` and one that the stock trainer has trained for 2
   each one's success lies in the other's interval.
 
 Looks wait a second, and then until two in a row are alike, since a busy machine draws late: of 256 pairs of episodes
-played at 0.3 s beside trainers (load 20) one differed, where a list was opened but not drawn yet. A killed benchmark goes
-on in --work.
+played at 0.3 s beside trainers (load 20) one differed, where a list was opened but not drawn yet. A killed benchmark
+goes on in --work.
 """
 
 from __future__ import annotations
@@ -183,10 +183,12 @@ def play_killed(out: Path, whole: Evaluated, *options: str) -> int:
         if _recorded(out) >= wanted:  # of a benchmark that was killed itself
             kills += 1
             continue
-        process = subprocess.Popen(_command(out, *options))
+        process, starts = subprocess.Popen(_command(out, *options)), 1
         while _recorded(out) < wanted:
             if process.poll() is not None:
-                raise RuntimeError(f"it ended by itself, with {process.returncode}, before it was killed")
+                if starts == STARTS:
+                    raise RuntimeError(f"it ended by itself, with {process.returncode}, before it was killed")
+                process, starts = subprocess.Popen(_command(out, *options)), starts + 1
             time.sleep(POLL_S)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
