@@ -335,9 +335,9 @@ def _reference_one(env: Any, module: ModuleType, runner: str, case: Case, out: P
         agent = reference_agent(module, texts, paste=runner == "osworld-paste", max_steps=case.max_steps)
         run_osworld(env, agent, spec, case.max_steps)
     (out / f"{case.name}-{runner}.png").write_bytes(still_screen(env.controller))
-    with noted_metrics(env) as metrics:
+    with noted_metrics(env) as noted:
         score = env.evaluate()
-    notes = [dataclasses.asdict(call) for call in metrics]
+    notes = [dataclasses.asdict(call) for call in noted.calls]
     return seen(score, env.action_history, notes, time.perf_counter() - began)
 
 

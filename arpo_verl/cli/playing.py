@@ -169,7 +169,7 @@ def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterat
     images = max(playing.settings.budgets) if (most := playing.settings.agent.max_screenshots) is None else most
     values = {"images": images, "context": args.context, "pixels": playing.pixels, "options": shlex.split(args.vllm)}
     out.mkdir(parents=True, exist_ok=True)
-    with serving(folder, out / "vllm.log", **values) as url:
+    with serving(folder, out / "vllm-server.log", **values) as url:
         yield _served_policy(url, checkpoint, folder, args, playing)
 
 

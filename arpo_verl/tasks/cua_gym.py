@@ -29,8 +29,8 @@ from arpo_verl.files import read_regular
 FIRST_PORT = 8100
 MAX_FILE_BYTES = 16 << 20
 HUB_VARIABLE = "CUA_GYM_HUB"
-_PLACEHOLDER = re.compile(r"__CUA_GYM_([A-Z0-9_]+?)_(URL|HOST)__")
-_HOSTED = re.compile(r"(https?://)?cua-gym-([a-z0-9-]+)\.xlang\.ai")
+_PLACEHOLDER = re.compile(r"__CUA_GYM_([A-Z0-9_]{1,64}?)_(URL|HOST)__")
+_HOSTED = re.compile(r"(https?://)?cua-gym-([a-z0-9-]{1,64})\.xlang\.ai")
 _CODE = (".py", ".sh")
 
 

@@ -58,7 +58,7 @@ def await_end(*pids):
 
 def test_it_is_there_for_the_block_and_its_processes_go_with_it(tmp_path, arguments):
     values = {"images": 50, "context": 4096, "pixels": {"min_pixels": 1, "max_pixels": 2}, "options": ["--seed", "1"]}
-    with serving(tmp_path / "model", tmp_path / "vllm.log", **values) as url:
+    with serving(tmp_path / "model", tmp_path / "vllm-server.log", **values) as url:
         assert requests.get(f"{url}/models", timeout=5).status_code == 200
         command, *pids = json.loads(arguments.read_text())
         assert all(map(is_alive, pids))

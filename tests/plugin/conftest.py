@@ -1,6 +1,14 @@
 import pytest
 from omegaconf import OmegaConf
 
+from arpo_verl.plugin.frontier import TRAINING_FRONTIER
+
+
+@pytest.fixture(autouse=True)
+def no_frontier_of_another_test(monkeypatch):
+    """A dataset of this process opens it for the sampler, and a training run has one process."""
+    monkeypatch.setattr(TRAINING_FRONTIER, "frontier", None)
+
 
 @pytest.fixture(scope="session")
 def compose():

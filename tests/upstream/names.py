@@ -31,6 +31,7 @@ verl.experimental.agent_loop.agent_loop
     AgentLoopWorker._compute_multi_modal_inputs(output, input_ids)
     AgentLoopWorker._compute_position_ids(input_ids, attention_mask, multi_modal_inputs)
     register(agent_name)
+verl.model_merger
 verl.protocol
     DataProto
     DataProto.from_dict(tensors, non_tensors)

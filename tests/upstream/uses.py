@@ -24,6 +24,8 @@ import arpo_verl
 PACKAGE = Path(arpo_verl.__file__).parent
 ROOTS = ("verl", "transfer_queue", "tensordict", "transformers", "vllm", "desktop_env", "mm_agents", "qwen_agent")
 _NAME = re.compile(rf"(?:{'|'.join(ROOTS)})(?:\.\w+)+(?::\w+(?:\.\w+)*)?")
+# It reads the texts of EasyR1, another package that is called verl.
+_OF_ANOTHER_VERL = "arpo_verl.migration."
 # What every class has, and what abc and typing keep in one.
 _EVERYWHERE = {name for name in dir(object) if name != "__init__"} | {"__abstractmethods__", "_abc_impl"}
 _EVERYWHERE |= {"__annotations__", "__module__", "__orig_bases__", "__parameters__"}
@@ -137,7 +139,8 @@ def uses() -> dict[str, list[str]]:
     """Every upstream name, and the modules of the package that use it."""
     found: dict[str, set[str]] = defaultdict(set)
     for module, tree in modules().items():
-        for name in (*named_in(tree), *inherited_in(module, tree)):
+        names = () if module.startswith(_OF_ANOTHER_VERL) else named_in(tree)
+        for name in (*names, *inherited_in(module, tree)):
             found[name].add(module)
     return {name: sorted(found[name]) for name in sorted(found)}
 
