@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
 
@@ -22,6 +23,8 @@ from arpo_verl.cli import (
 )
 from arpo_verl.errors import ArpoError
 from arpo_verl.versions import __version__
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -51,12 +54,17 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; an `ArpoError` is told in one line, with exit status 2."""
+    """Run one command; an `ArpoError`, and what a file system refuses, is told in one line, with exit status 2."""
     args = build_parser().parse_args(argv)
     try:
         status: int = args.run(args)
         return status
     except ArpoError as error:
+        print(f"arpo-verl: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.filename is None and error.errno not in _FULL:
+            raise
         print(f"arpo-verl: {error}", file=sys.stderr)
         return 2
 

@@ -100,7 +100,11 @@ def test_verls_own_merger_joins_the_shards_once(tmp_path, model_path):
     script.write_text(SAVE)
     save = [sys.executable, str(script), model_path, str(actor)]
     ranks = [subprocess.Popen([*save, rank]) for rank in ("0", "1")]
-    assert [rank.wait(300) for rank in ranks] == [0, 0]
+    try:
+        assert [rank.wait(300) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
     model = AutoModelForImageTextToText.from_pretrained(model_path, dtype=torch.float32)
     model.config.save_pretrained(actor / "huggingface")
     AutoProcessor.from_pretrained(model_path).save_pretrained(actor / "huggingface")
