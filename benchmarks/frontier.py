@@ -25,7 +25,6 @@ from typing import Any
 from figures import write
 from learning import difference, interval
 from learning_runs import Curve, Study, train
-from tqdm import tqdm
 from trainer_run import TrainerRun, copy_tasks, make_policy, trainer_arguments
 
 from arpo_verl.records.run import open_run
@@ -74,7 +73,7 @@ def main() -> None:
     curves, validations = [], []
     runs = [(method, seed) for seed in range(1, arguments.seeds + 1) for method in SAMPLINGS]
     for number, (method, seed) in enumerate(runs, start=1):
-        curve = _run(study, work, method, seed, f"{number}/{len(runs)} {method}, seed {seed}")
+        curve = train(study, work, method, seed, f"{number}/{len(runs)} {method}, seed {seed}")
         curves.append(curve)
         validations.append(
             validate(study, work / f"{method}-{seed}-validated", last_checkpoint(work / f"{method}-{seed}"))
@@ -112,17 +111,6 @@ def prepare(work: Path, smoke: bool, environment_steps: int, format_weight: floa
         known=known,
         format_weight=format_weight,
     )
-
-
-def _run(study: FrontierStudy, work: Path, method: str, seed: int, title: str) -> Curve:
-    with tqdm(total=study.environment_steps, desc=title, unit="step") as progress:
-
-        def show(steps: int) -> None:
-            progress.update(steps - progress.n)
-
-        curve = train(study, work, method, seed, show)
-        show(study.environment_steps)
-        return curve
 
 
 def last_checkpoint(run_dir: Path) -> Path | None:

@@ -27,7 +27,6 @@ from figures import write
 from held_out import check_solvable, write_variants
 from learning_runs import METHODS, Curve, Study, Validation, train, validate_base
 from scipy.stats import t
-from tqdm import tqdm
 from trainer_run import copy_tasks, make_policy, trainer_arguments
 
 TASKS = (
@@ -55,7 +54,7 @@ def main() -> None:
     study = prepare(work, arguments.smoke, arguments.environment_steps)
     runs = _runs(arguments.methods, arguments.seeds)
     curves = [
-        _run(study, work, method, seed, f"{number}/{len(runs)} {method}, seed {seed}")
+        train(study, work, method, seed, f"{number}/{len(runs)} {method}, seed {seed}")
         for number, (method, seed) in enumerate(runs, start=1)
     ]
     figures = summarize(study, validate_base(study, work), curves)
@@ -103,17 +102,6 @@ def prepare(work: Path, smoke: bool, environment_steps: int) -> Study:
         learning_rate=2e-4,
         validate_every=1 if smoke else 4,
     )
-
-
-def _run(study: Study, work: Path, method: str, seed: int, title: str) -> Curve:
-    with tqdm(total=study.environment_steps, desc=title, unit="step") as progress:
-
-        def show(steps: int) -> None:
-            progress.update(steps - progress.n)
-
-        curve = train(study, work, method, seed, show)
-        show(study.environment_steps)
-        return curve
 
 
 # --- Figures -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from held_out import SUFFIX
+from tqdm import tqdm
 from trainer_run import TrainerRun
 
 from arpo_verl.records.layout import TRAJECTORIES
@@ -156,21 +157,27 @@ class Curve:
         )
 
 
-def train(study: Study, folder: Path, method: str, seed: int, progress: Callable[[int], None]) -> Curve:
+def train(study: Study, folder: Path, method: str, seed: int, title: str) -> Curve:
     """Run, or go on with, one method and seed until its budget is used up; a finished run is only read.
 
     Args:
-        progress: told the environment steps so far.
+        title: of its progress bar.
 
     Raises:
         RuntimeError: the trainer ended by itself, and did so at each attempt.
     """
     run_dir = folder / f"{method}-{seed}"
     done = run_dir / DONE
-    for attempt in range(1, ATTEMPTS + 1):
-        if done.is_file():
-            break
-        _train_until(study, run_dir, study.overrides(method, seed), progress, last=attempt == ATTEMPTS)
+    with tqdm(total=study.environment_steps, desc=title, unit="step") as bar:
+
+        def show(steps: int) -> None:
+            bar.update(steps - bar.n)
+
+        for attempt in range(1, ATTEMPTS + 1):
+            if done.is_file():
+                break
+            _train_until(study, run_dir, study.overrides(method, seed), show, last=attempt == ATTEMPTS)
+        show(study.environment_steps)
     return read_curve(run_dir, method, seed)
 
 
