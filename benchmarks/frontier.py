@@ -233,8 +233,16 @@ def table(figures: Mapping[str, Any]) -> str:
     if "informative_share_ratio" in summary:
         points = summary["frontier_minus_uniform_points"]
         lines.append(f"\ngroups that teach, frontier over uniform: {summary['informative_share_ratio']:.2f}")
-        lines.append(f"success, frontier minus uniform, points: {points}")
+        by_seed = ", ".join(f"{value:+.1f}" for value in points["by_seed"].values())
+        lines.append(
+            f"success, frontier minus uniform: {points['mean']:+.1f}{_bounds(points)} points, by seed {by_seed}"
+        )
     return "\n".join(lines)
+
+
+def _bounds(value: Mapping[str, float | None]) -> str:
+    low, high = value["low"], value["high"]
+    return "" if low is None or high is None else f" ({low:+.1f} to {high:+.1f})"
 
 
 def _percent(value: Mapping[str, float | None]) -> str:
