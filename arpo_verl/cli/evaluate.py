@@ -15,6 +15,12 @@ from arpo_verl.evaluation.schedule import EachRun
 
 FAULTY = 1
 
+DESCRIPTION = """\
+Has a policy play tasks as in training, each several times, and writes a table of
+its success with 95% intervals beside the recorded episodes. What infrastructure
+failed is told apart and never scored: the exit status is then 1, and the same
+command plays it again.
+"""
 EPILOG = """examples:
   arpo-verl evaluate --recipe embedded --model .cache/policy --runs 8 --out runs/warm-start
   arpo-verl evaluate --recipe osworld_full --tasks OSWorld/evaluation_examples --runs 4 --max-steps 15,50 \\
@@ -30,9 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "evaluate",
         help="how often a policy solves tasks, with intervals; two evaluations compared",
-        description="Has a policy play tasks as in training, each several times, and writes a table of its success "
-        "with 95%% intervals beside the recorded episodes. What infrastructure failed is told apart and never scored: "
-        "the exit status is then 1, and the same command plays it again.",
+        description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

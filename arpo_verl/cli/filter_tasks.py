@@ -16,6 +16,13 @@ from arpo_verl.evaluation.training_list import write_training_list
 
 UNSETTLED = 1
 
+DESCRIPTION = """\
+Has a policy play each task until it is settled whether it is kept, by far fewer
+episodes than --runs of each, and writes the list. Tasks that doing nothing solves
+on these desktops are named and left out. What infrastructure failed is never
+scored: where it leaves a task unsettled the exit status is 1, and the same command
+goes on.
+"""
 EPILOG = """examples:
   arpo-verl filter-tasks --recipe embedded --model .cache/policy --out runs/filter
   arpo-verl filter-tasks --recipe osworld_full --tasks OSWorld/evaluation_examples --skip-infeasible \\
@@ -31,10 +38,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "filter-tasks",
         help="a training list: the tasks that a policy sometimes solves",
-        description="Has a policy play each task until it is settled whether it is kept, by far fewer episodes than "
-        "--runs of each, and writes the list. Tasks that doing nothing solves on these desktops are named and left "
-        "out. What infrastructure failed is never scored: where it leaves a task unsettled the exit status is 1, and "
-        "the same command goes on.",
+        description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -29,6 +29,11 @@ from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies, expert_task_id
 from arpo_verl.tasks.loader import EMBEDDED_DIR, load_tasks
 from arpo_verl.types import Size, Task
 
+DESCRIPTION = """\
+Runs one task step by step, prints what is done and seen, keeps the screenshots, and
+ends with the evaluator's verdict. The exit status is 0 when the task ran, whatever
+its score.
+"""
 EPILOG = """replies:
   One reply a step, in the grammar that a policy would write, such as
 
@@ -51,8 +56,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "try",
         help="play one task by hand and see the evaluator's verdict",
-        description="Runs one task step by step, prints what is done and seen, keeps the screenshots, and ends with "
-        "the evaluator's verdict. The exit status is 0 when the task ran, whatever its score.",
+        description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
