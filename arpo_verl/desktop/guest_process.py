@@ -273,7 +273,10 @@ class GuestProcess:
                 raise DesktopBootError(
                     f"the desktop did not answer within {timeout_s:g} s{last_words(self._process, self._log)}"
                 )
-        packet, fds, _, _ = socket.recv_fds(self._control, _MAX_PACKET, 2)
+        try:
+            packet, fds, _, _ = socket.recv_fds(self._control, _MAX_PACKET, 2)
+        except ConnectionResetError:  # it ended before it read what it was told
+            packet, fds = b"", []
         if not packet:
             raise _failure(last_words(self._process, self._log))
         message: dict[str, Any] = json.loads(packet)

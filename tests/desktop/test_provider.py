@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -179,6 +181,27 @@ def test_desktop_whose_policy_killed_everything_answers_nothing_and_reverts(desk
 def test_sandbox_that_died_is_replaced(desktop):
     desktop.provider._guest._process.kill()
     eventually(lambda: not desktop.provider.is_alive())
+    desktop.provider.revert_to_snapshot()
+    assert desktop.controller.get_screenshot()
+
+
+def test_sandbox_that_dies_before_it_reads_its_next_command_is_replaced(desktop, monkeypatch):
+    assert desktop.controller.get_screenshot()  # unused, it would stay as it is
+    processes = sandbox_processes(desktop.provider)
+    is_readable = guest_process._is_readable
+
+    def send_all(number):
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):  # some end by themselves, or with another one
+                os.kill(process, number)
+
+    def killed_meanwhile(channel, timeout_s):
+        send_all(signal.SIGKILL)
+        processes.clear()
+        return is_readable(channel, timeout_s)
+
+    send_all(signal.SIGSTOP)
+    monkeypatch.setattr(guest_process, "_is_readable", killed_meanwhile)
     desktop.provider.revert_to_snapshot()
     assert desktop.controller.get_screenshot()
 
