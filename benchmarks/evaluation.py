@@ -40,7 +40,7 @@ from typing import Any
 
 import figures
 from model_server import ModelServer
-from trainer_run import TrainerRun, make_policy, trainer_arguments
+from trainer_run import TrainerRun, copy_tasks, make_policy, trainer_arguments
 
 from arpo_verl.evaluation.compare import compare
 from arpo_verl.evaluation.folder import EvaluationFolder
@@ -84,7 +84,9 @@ def main() -> None:
     with ExitStack() as stack:
         work = (arguments.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))).absolute()
         common = _options(arguments)
-        report = figures.machine() | measure(work, common, arguments.runs)
+        known = ["--tasks", str(copy_tasks(work / "tasks", SMOKE_TASKS))] if arguments.smoke else []
+        policy = make_policy(work / "policy", *known)
+        report = figures.machine() | measure(work, policy, common, arguments.runs)
         write(report, arguments.json)
         if arguments.steps:
             report |= measure_trained(work, common, arguments.steps)
@@ -121,9 +123,8 @@ def _options(arguments: Any) -> list[str]:
     return common
 
 
-def measure(work: Path, common: Sequence[str], runs: int) -> dict[str, Any]:
+def measure(work: Path, policy: Path, common: Sequence[str], runs: int) -> dict[str, Any]:
     """One policy: twice, killed, and over HTTP."""
-    policy = make_policy(work / "policy")
     own = ["--model", str(policy)]
     greedy = ["--temperature", "0"]
     undisturbed = play(work / "undisturbed", *common, *own, *greedy)
