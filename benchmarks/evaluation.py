@@ -1,11 +1,11 @@
 """What `arpo-verl evaluate` measures: one policy twice, killed, over HTTP, and after training.
 
-    python benchmarks/evaluation.py --work runs/evaluation --json       # an hour on two busy cores
+    python benchmarks/evaluation.py --work runs/evaluation --json       # 45 minutes on two cores
     python benchmarks/evaluation.py --smoke
     python benchmarks/evaluation.py --readme                            # README's table, of the figures in results/
 
 All by the command line, on real embedded desktops, the shipped suite, each task 8 times, with the warm-started policy
-of `python -m arpo_verl.policy` and one that the stock trainer has trained for 20 steps, merged by veRL's own merger:
+of `python -m arpo_verl.policy` and one that the stock trainer has trained, merged by veRL's own merger:
 
 - at temperature 0 undisturbed, and once more killed twice with `kill -9` and resumed: `resumed_identical` is true where
   both played the same trials, each once, and every episode has the same replies, verdict and end. Of those that differ
@@ -72,7 +72,7 @@ STARTS = 4
 def main() -> None:
     parser = trainer_arguments(__doc__, smoke="three tasks, two runs, no training")
     parser.add_size("--runs", 8, 2, "runs of each task")
-    parser.add_size("--steps", 20, 0, "training steps of the trained policy; 0 leaves it out")
+    parser.add_size("--steps", 60, 0, "training steps of the trained policy; 0 leaves it out")
     parser.add_size("--desktops", 4, 2, "desktops")
     parser.add_argument("--readme", action="store_true", help="only put the table of the kept figures into README.md")
     parser.set_defaults(json=None)

@@ -282,8 +282,8 @@ def test_text_of_the_policys_that_the_program_prints_is_no_reward(environment, t
 def test_neither_program_can_be_read_while_the_policy_plays(environment, task):
     environment.reset(task(reward=REWARD + "# a secret of the reward program's\n"))
     look = "grep -rsl 'secret of the reward' /home /tmp /run /var/tmp /dev/shm; ls /home/user/*.py; true"
-    found = environment._client.controller.run_bash_script(look)["output"]
-    assert found.strip() == "ls: cannot access '/home/user/*.py': No such file or directory"
+    found = environment._client.controller.run_bash_script(look)
+    assert found["output"].strip() == "ls: cannot access '/home/user/*.py': No such file or directory", found
     peek = """
 import os
 seen = []
