@@ -118,15 +118,7 @@ class GuestProcess:
         """
         command = {"width": size.width, "height": size.height, "command_timeout_s": command_timeout_s}
         self._out_of_memory_kills = _out_of_memory_kills()
-        try:
-            self._control.send(json.dumps({"boot": command}).encode())
-        except OSError as error:
-            raise DesktopBootError(
-                f"the desktop's sandbox is gone ({error}){last_words(self._process, self._log)}"
-            ) from error
-        while "booted" not in (answer := self._receive(timeout_s)):
-            logger.debug("a late answer of process 1's: %s", answer)
-        booted_s = float(answer["booted"])
+        booted_s = float(self._ask("boot", command, timeout_s)[0]["boot"])
         self._events_at_boot = self._cgroup.events()
         return booted_s
 
@@ -179,9 +171,8 @@ class GuestProcess:
         cluster takes a node back.
         """
         try:
-            self._control.send(json.dumps({"why_down": True}).encode())
-            down: dict[str, str] = self._receive(_ANSWER_TIMEOUT_S)["why_down"]
-        except (OSError, DesktopBootError) as error:
+            down: dict[str, str] = self._ask("why_down", {}, _ANSWER_TIMEOUT_S)[0]["why_down"]
+        except DesktopBootError as error:
             logger.debug("the desktop's process 1 does not answer: %s", error)
             return None
         own_kills = self.limit_events().oom_kills
@@ -251,21 +242,21 @@ class GuestProcess:
         fd = None if content is None else web_apps.in_memory(name, content)
         try:
             socket.send_fds(self._control, [json.dumps({name: arguments}).encode()], [] if fd is None else [fd])
-            message, fds = self._receive_files(timeout_s)
+            message, fds = self._receive(timeout_s)
             while name not in message:
                 logger.debug("a late answer of process 1's: %s", message)
-                message, fds = self._receive_files(timeout_s)
+                for late in fds:
+                    os.close(late)
+                message, fds = self._receive(timeout_s)
             return message, fds
-        except (OSError, ValueError) as error:  # closed meanwhile
-            raise DesktopBootError(f"the desktop's sandbox is gone: {error}") from error
+        except (OSError, ValueError) as error:  # it ended before it read this, or was closed meanwhile
+            words = "" if self._log.closed else last_words(self._process, self._log)
+            raise DesktopBootError(f"the desktop's sandbox is gone ({error}){words}") from error
         finally:
             if fd is not None:
                 os.close(fd)
 
-    def _receive(self, timeout_s: float) -> dict[str, Any]:
-        return self._receive_files(timeout_s)[0]
-
-    def _receive_files(self, timeout_s: float) -> tuple[dict[str, Any], list[int]]:
+    def _receive(self, timeout_s: float) -> tuple[dict[str, Any], list[int]]:
         deadline = time.monotonic() + timeout_s
         # In slices: another thread may close the channel meanwhile.
         while not _is_readable(self._control, min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
@@ -273,10 +264,7 @@ class GuestProcess:
                 raise DesktopBootError(
                     f"the desktop did not answer within {timeout_s:g} s{last_words(self._process, self._log)}"
                 )
-        try:
-            packet, fds, _, _ = socket.recv_fds(self._control, _MAX_PACKET, 2)
-        except ConnectionResetError:  # it ended before it read what it was told
-            packet, fds = b"", []
+        packet, fds, _, _ = socket.recv_fds(self._control, _MAX_PACKET, 2)
         if not packet:
             raise _failure(last_words(self._process, self._log))
         message: dict[str, Any] = json.loads(packet)

@@ -88,7 +88,7 @@ class Init:
             elif name == "judge":
                 self._judge(fds[0], **arguments)
             else:
-                self._tell({"booted": self.boot(**arguments)})
+                self._tell({"boot": self.boot(**arguments)})
         except Exception as error:
             traceback.print_exc()
             self._tell({"error": f"{type(error).__name__}: {error}"})
