@@ -37,7 +37,7 @@ def main() -> None:
     expect(control, "ready")
     command = {"width": width, "height": height, "command_timeout_s": COMMAND_TIMEOUT_S}
     control.send(json.dumps({"boot": command}).encode())
-    expect(control, "booted")
+    expect(control, "boot")
     serve(control, connections)
 
 
