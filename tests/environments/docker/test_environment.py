@@ -21,6 +21,8 @@ from arpo_verl.types import TypeText, Wait  # noqa: E402
 pytestmark = pytest.mark.docker
 
 TASK = next(task for task in load_tasks("embedded") if task.task_id == "editor-write-hello")
+FIRST_PORTS = {5000, 8006, 8080, 9222}
+"""Where OSWorld's provider begins to look for free ones."""
 
 
 @pytest.fixture
@@ -94,12 +96,15 @@ def test_a_container_killed_in_a_step_is_a_lost_desktop(make, engine):
 def test_a_dead_desktops_ports_never_lead_to_anothers(make, engine):
     """The engine gives a dead container's ports to whoever asks next."""
     dead, alive = make(), make()
+    # OSWorld's provider takes the lowest port that is free, and one on which some connection still times out for used,
+    # for a minute: also those of the test before this one.
+    eventually(lambda: not ports_in_use() & FIRST_PORTS, timeout_s=180.0)
     dead.reset(TASK)
     container = container_of(engine, dead)
     ports = ports_of(container)
+    assert set(ports.values()) == FIRST_PORTS
     container.kill()
-    # OSWorld's provider takes a port on which some connection still times out for used, for a minute.
-    eventually(lambda: not ports_in_use() & set(ports.values()), timeout_s=180.0)
+    eventually(lambda: not ports_in_use() & FIRST_PORTS, timeout_s=180.0)
     alive.reset(TASK)
     assert ports_of(container_of(engine, alive)) == ports
     for reply in expert_replies(TASK.task_id)[:-1]:
