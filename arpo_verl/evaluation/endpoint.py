@@ -267,6 +267,8 @@ async def find_model(endpoint: Endpoint, name: str | None) -> ServedModel:
 class _EndpointConversation:
     """One episode: the messages so far, each screenshot encoded once."""
 
+    rows: tuple[EpisodeSequence, ...] = ()
+
     def __init__(
         self,
         endpoint: Endpoint,
@@ -275,7 +277,6 @@ class _EndpointConversation:
         geometry: ImageGeometry,
         context: int | None,
     ):
-        self.sequence = EpisodeSequence([])
         self._endpoint = endpoint
         self._body = body
         self._config = config
@@ -283,14 +284,25 @@ class _EndpointConversation:
         self._context = context
         self._messages: list[dict[str, Any]] = []
         self._urls: list[str] = []
-        self._replies = 0
+        self._said: list[str] = []
+        self._instruction = ""
+        self._first = 0
         self._used = 0
 
     def image_size(self, screen: Size) -> Size:
         return self._geometry.image_size(screen)
 
     def open(self, task: Task, screen: Size) -> None:
-        self._messages = build_messages(task.instruction, kind=self._config.prompt, language=self._config.language)
+        self._instruction = task.instruction
+        self._begin_row(0)
+
+    def _begin_row(self, first: int) -> None:
+        """What is sent from now on, up to the newest screenshot, of which `first` is the first that is shown."""
+        kind, language = self._config.prompt, self._config.language
+        self._messages = build_messages(self._instruction, kind=kind, language=language, earlier=self._said[:first])
+        for said in self._said[first:]:
+            self._messages += [reply_message(said), screenshot_message()]
+        self._first = first
 
     async def reply(self, images: list[Image.Image]) -> Written:
         """Ask for the next reply.
@@ -302,20 +314,28 @@ class _EndpointConversation:
         for image in images[len(self._urls) :]:
             size = self.image_size(Size(*image.size))
             self._urls.append(await in_daemon_thread(partial(_data_url, image, size)))
-        body = self._body(_as_openai(self._messages, self._urls), self._replies)
+        body = self._body(_as_openai(self._messages, self._urls[self._first :]), len(self._said))
         answer = await self._endpoint.reply(body)
         said, problem, self._used = _read_reply(answer, self._config.max_reply_tokens, self._endpoint.shown)
-        self._replies += 1
         said = re.sub(_STRUCTURE, "", said)  # sent back they would be more turns and images than there are
+        self._said.append(said)
         self._messages.append(reply_message(said))
-        return Written(re.sub(_MARKS, "", said), problem)
+        return Written(re.sub(_MARKS, "", said), problem, self._first)
 
     def show(self, screen: Size) -> StopReason | None:
-        """Append a screenshot, if it and a whole reply to it still fit into the context, as far as that is known."""
+        """Append a screenshot, if it and a whole reply to it still fit into the context, as far as that is known; where
+        the row is full, begin another."""
+        newest = len(self._said)
+        kept = self._config.screenshots_kept
+        is_full = newest - self._first == self._config.row_screenshots
         needed = self._used + self._geometry.num_tokens(screen) + TURN_TOKENS + self._config.max_reply_tokens
-        if self._context is not None and self._used and needed > self._context:
+        if not is_full and not (self._context is not None and self._used and needed > self._context):
+            self._messages.append(screenshot_message())
+            return None
+        first = 0 if kept is None else max(0, newest + 1 - kept)
+        if first == self._first:
             return StopReason.TOKEN_LIMIT
-        self._messages.append(screenshot_message())
+        self._begin_row(first)
         return None
 
 

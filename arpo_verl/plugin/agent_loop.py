@@ -18,7 +18,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from arpo_verl.errors import GenerationError
 from arpo_verl.plugin.dataset import read_task
-from arpo_verl.plugin.rollout_output import GuiAgentOutput
+from arpo_verl.plugin.rollout_output import FIRST_SCREENSHOT, GuiAgentOutput
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.pool.attempts import attempt_until_whole
 from arpo_verl.pool.desktop_pool import Session
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @register("gui_agent")
 class GuiAgentLoop(AgentLoopBase):
-    """Plays one episode of the row's task and gives it to veRL as one trajectory with its reward.
+    """Plays one episode of the row's task and gives its rows to veRL, each with the episode's reward.
 
     A desktop that fails costs the attempt, never the reward: the episode starts anew on a fresh one, at most
     `environment.max_attempts` times; then `run` raises, and veRL trains on the sessions that are left. A desktop that
@@ -52,8 +52,8 @@ class GuiAgentLoop(AgentLoopBase):
         self._recorder = Recorder(self._settings.agent, runs_in_validation)
         self._limits = TokenLimits(self.rollout_config.prompt_length, self.rollout_config.response_length)
 
-    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
-        """Play, score and record one episode.
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
+        """Play, score and record one episode; returns its rows.
 
         Args:
             sampling_params: veRL's, for every reply.
@@ -67,7 +67,7 @@ class GuiAgentLoop(AgentLoopBase):
         """
         task = read_task(kwargs)
 
-        async def attempt(session: Session, unclear_losses: int) -> AgentLoopOutput:
+        async def attempt(session: Session, unclear_losses: int) -> list[AgentLoopOutput]:
             engine = _Engine(self, sampling_params, kwargs)
             return await self._attempt(task, kwargs, engine, session, unclear_losses)
 
@@ -75,7 +75,7 @@ class GuiAgentLoop(AgentLoopBase):
 
     async def _attempt(
         self, task: Task, row: Mapping[str, Any], engine: _Engine, session: Session, unclear_losses: int
-    ) -> AgentLoopOutput:
+    ) -> list[AgentLoopOutput]:
         """One episode on one desktop, which is given back before the episode is scored."""
         async with self._recorder.episode(row, task) as writer:
             async with session.lease() as desktop:
@@ -83,7 +83,7 @@ class GuiAgentLoop(AgentLoopBase):
                 episode = await play_episode(
                     task, desktop, engine.generate, self._chat, self._settings.agent, self._limits, writer
                 )
-            solution = self._chat.text(episode.sequence.response_ids)
+            solution = self._chat.text([token_id for row in episode.rows for token_id in row.response_ids])
             score = await score_episode(
                 self._settings.reward_function, episode, solution, row, unclear_losses, await self._credit(episode, row)
             )
@@ -97,36 +97,46 @@ class GuiAgentLoop(AgentLoopBase):
             return 0.0
         return weight if await runs_in_training(str(row.get("uid", ""))) else 0.0
 
-    def _output(self, episode: Episode, engine: _Engine, score: Score) -> AgentLoopOutput:
-        """The trajectory as veRL's row. Every field is set: those left out would be missing in some rows only."""
-        sequence = episode.sequence
-        return GuiAgentOutput(
-            prompt_ids=sequence.prompt_ids,
-            response_ids=sequence.response_ids,
-            response_mask=sequence.response_mask,
-            response_logprobs=sequence.response_log_probs,
-            routed_experts=engine.routed_experts,
-            multi_modal_data={"images": list(episode.images)},
-            mm_processor_kwargs=self._get_mm_processor_kwargs(),
-            reward_score=score.reward,
-            num_turns=len(episode.images) + len(episode.turns),
-            metrics=AgentLoopMetrics(
-                generate_sequences=episode.generate_s,
-                tool_calls=episode.desktop_s,
-                compute_score=score.seconds,
-                num_preempted=engine.num_preempted,
-            ),
-            extra_fields={
-                **engine.extra_fields,
-                "task_id": episode.task.task_id,
-                "success": episode.success,
-                "format_error": float(episode.format_error),
-                "stop_reason": episode.stop_reason.value,
-                "num_steps": len(episode.turns),
-                "reward_extra_info": dict(score.extra_info),
-            },
-            screenshots=list(episode.screenshots),
-        )
+    def _output(self, episode: Episode, engine: _Engine, score: Score) -> list[AgentLoopOutput]:
+        """The trajectory as veRL's rows. Every field is set: those left out would be missing in some rows only."""
+        outputs: list[AgentLoopOutput] = []
+        shown = 0
+        for row in episode.rows:
+            numbers, is_last = row.screenshots, row is episode.rows[-1]
+            outputs.append(
+                GuiAgentOutput(
+                    prompt_ids=row.prompt_ids,
+                    response_ids=row.response_ids,
+                    response_mask=row.response_mask,
+                    response_logprobs=row.response_log_probs,
+                    routed_experts=engine.routed_experts,
+                    multi_modal_data={"images": list(episode.images[numbers.start : numbers.stop])},
+                    mm_processor_kwargs=self._get_mm_processor_kwargs(),
+                    reward_score=score.reward,
+                    num_turns=len(episode.images) + len(episode.turns),
+                    metrics=AgentLoopMetrics(
+                        generate_sequences=episode.generate_s,
+                        tool_calls=episode.desktop_s,
+                        compute_score=score.seconds,
+                        num_preempted=engine.num_preempted,
+                    )
+                    if is_last
+                    else AgentLoopMetrics(),
+                    extra_fields={
+                        **engine.extra_fields,
+                        "task_id": episode.task.task_id,
+                        "success": episode.success,
+                        "format_error": float(episode.format_error),
+                        "stop_reason": episode.stop_reason.value,
+                        "num_steps": len(episode.turns),
+                        "reward_extra_info": dict(score.extra_info),
+                        FIRST_SCREENSHOT: numbers.start,
+                    },
+                    screenshots=list(episode.screenshots[shown : numbers.stop]),
+                )
+            )
+            shown = numbers.stop
+        return outputs
 
 
 @dataclass

@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register_adv_est
 
-from arpo_verl.config import build_config
+from arpo_verl.config import build_config, one_of, require
 from arpo_verl.errors import ConfigError
 from arpo_verl.plugin.group_log import GROUP_LOG
 from arpo_verl.plugin.handover import LATE_METRICS
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.replay.config import ReplayConfig, check_one_correction
-from arpo_verl.replay.labels import RowLabel, labelled_rows
+from arpo_verl.replay.labels import RowLabel, labelled_rows, rows_to_episodes
 
 REPLAY_GRPO = "replay_grpo"
+TOKENS, EQUAL = EPISODE_WEIGHTS = ("tokens", "equal")
 
 
 def group_advantages(
@@ -72,7 +74,8 @@ def compute_replay_grpo_advantage(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """veRL's estimator interface: (B, T) rewards and mask, a group label a row, `config.algorithm` of the recipe.
 
-    With `replay.enable=false` this is stock GRPO itself, whatever `replay.std` says.
+    With `replay.enable=false` this is stock GRPO itself, whatever `replay.std` says. Statistics are over episodes: one of
+    several rows is one member of its group, and all its rows get its advantage.
 
     Returns:
         Advantages and returns, (B, T), the same tensor, as in stock GRPO.
@@ -83,30 +86,65 @@ def compute_replay_grpo_advantage(
     replay = replay_config_of(config)
     divide_by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
     labels = labelled_rows(index)
-    if not replay.enable:
-        advantages_BT, returns_BT = compute_grpo_outcome_advantage(
-            token_level_rewards, response_mask, index, norm_adv_by_std_in_grpo=divide_by_std
-        )
-        # The same for all tokens of a row, and 0 where there is none.
-        GROUP_LOG.write(labels, token_level_rewards.sum(dim=-1), _of_row(advantages_BT, response_mask))
-        return advantages_BT, returns_BT
+    last, episodes = rows_to_episodes(index)
+    groups = [index[row] for row in last]
     with torch.no_grad():
-        advantages_B = group_advantages(
-            token_level_rewards.sum(dim=-1),
-            index,
-            std=replay.std,
-            epsilon=replay.epsilon,
-            divide_by_std=divide_by_std,
-        )
-        GROUP_LOG.write(labels, token_level_rewards.sum(dim=-1), advantages_B)
+        # veRL gives each row of an episode its reward: the last one's counts, as in its own `grpo`.
+        rewards_E = token_level_rewards[last].sum(dim=-1)
+        if replay.enable:
+            advantages_E = group_advantages(
+                rewards_E, groups, std=replay.std, epsilon=replay.epsilon, divide_by_std=divide_by_std
+            )
+        else:
+            mask_ET = response_mask[last]
+            stock_ET, _ = compute_grpo_outcome_advantage(
+                token_level_rewards[last],
+                mask_ET,
+                np.array(groups, dtype=object),
+                norm_adv_by_std_in_grpo=divide_by_std,
+            )
+            # The same for all tokens of a row, and 0 where there is none.
+            advantages_E = stock_ET[torch.arange(len(last)), mask_ET.argmax(dim=-1)]
+        advantages_B = advantages_E[episodes]
+        GROUP_LOG.write(labels, rewards_E[episodes], advantages_B)
         advantages_BT = advantages_B.unsqueeze(-1) * response_mask
-        if labels:
+        if replay.enable and labels:
             advantages_BT = _correct(token_level_rewards, advantages_BT, response_mask, labels, replay)
+        if episode_weight_of(config) == EQUAL:
+            advantages_BT = advantages_BT * equal_weights(response_mask, episodes, labels).unsqueeze(-1)
     return advantages_BT, advantages_BT
 
 
-def _of_row(advantages_BT: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
-    return (advantages_BT * response_mask).sum(dim=-1) / response_mask.sum(dim=-1).clamp(min=1)
+def equal_weights(response_mask: torch.Tensor, episodes: Sequence[int], labels: Mapping[int, RowLabel]) -> torch.Tensor:
+    """The factor of each row, (B,), under which each episode weighs the same in veRL's `token-mean`, however many rows
+    and tokens it has: the mean number of its tokens over the episodes, by its own.
+
+    Args:
+        response_mask: (B, T).
+        episodes: of each row, the number of its episode.
+        labels: of the rows that count; padding has none.
+    """
+    tokens_B = response_mask.sum(dim=-1).double()
+    number_B = torch.tensor(episodes)
+    tokens_E = torch.zeros(max(episodes) + 1, dtype=torch.float64).index_add(0, number_B, tokens_B)
+    counted = torch.tensor(sorted({episodes[row] for row in labels}), dtype=torch.long)
+    mean = tokens_E[counted].mean() if len(counted) else tokens_E.mean()
+    return (mean / tokens_E.clamp(min=1))[number_B].to(torch.float32)
+
+
+def episode_weight_of(algorithm: DictConfig | Mapping[str, Any] | None) -> str:
+    """The recipe's `algorithm.episode_weight`.
+
+    `tokens`: an episode weighs as much as its tokens, veRL's own `token-mean` and the paper's. `equal`: each episode the
+    same; long ones, which fail more often, do not dominate the update.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    weight = TOKENS if algorithm is None else algorithm.get("episode_weight", TOKENS)
+    rule = one_of(EPISODE_WEIGHTS)
+    require(rule.holds(weight), "algorithm.episode_weight", rule.expected, weight)
+    return str(weight)
 
 
 def _correct(

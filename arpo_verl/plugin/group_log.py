@@ -64,7 +64,7 @@ class GroupLog:
         rewards, advantages = rewards_B.tolist(), advantages_B.tolist()
         groups: dict[str, dict[str, Any]] = {}
         for position, label in labels.items():
-            row = self._rows.get(label.key)
+            row = self._rows.get(label.key)  # that of an episode's first row
             if row is not None:
                 members = groups.setdefault(uid_of(label.key), self._group(uid_of(label.key), row))["rows"]
                 members.append(

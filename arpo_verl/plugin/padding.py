@@ -1,4 +1,4 @@
-"""Rows that fill a batch up to whole mini-batches where sessions were dropped.
+"""Whole mini-batches, whatever sessions were dropped and however many rows an episode has.
 
 veRL fills up with rows of text alone (`trainer/ppo/padding_utils.py`, `construct_minimal_padding_template`, 0.9.1), and
 its own forward pass of Qwen2-VL (`models/transformers/qwen2_vl.py`, `_get_input_embeds`) fails on a batch without an
@@ -8,11 +8,13 @@ image under transformers 5. It adds none where the sampler's batch divides alrea
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
+from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.config import check_fields, whole
 from arpo_verl.plugin import queue
@@ -39,10 +41,56 @@ class BatchShape:
         check_fields(self, "trainer.v1.sampler.sampler_kwargs.batch")
 
     @property
-    def multiple(self) -> int:
-        """Rows that a batch must be a multiple of: those of a mini-batch, which the data parallel size divides
+    def rows(self) -> int:
+        """Of a mini-batch, where an episode is one row. The data parallel size divides it
         (`workers/engine_workers.py: train_mini_batch` asserts it)."""
         return self.ppo_mini_batch_size * self.n
+
+    def updates(self, num_episodes: int) -> int:
+        """How many mini-batches so many episodes are."""
+        return max(1, math.ceil(num_episodes / self.rows))
+
+    def rows_of(self, num_episodes: int, num_rows: int) -> int:
+        """Of a mini-batch, so that episodes of several rows are as many mini-batches as they would be of one row each:
+        a multiple of `rows`."""
+        return self.rows * math.ceil(num_rows / self.updates(num_episodes) / self.rows)
+
+
+class MiniBatches:
+    """Keeps a batch's number of updates what the recipe says, however many rows its episodes have.
+
+    veRL counts a mini-batch in rows: `ppo_mini_batch_size` x `n` of them, read from its configuration whenever it needs
+    it (0.9.1, `trainer/ppo/v1/trainer_base.py`: `_get_required_batch_multiple`, `_update_actor`). Episodes of 46 rows
+    would be 46 times as many updates as the recipe asks for, each of a sixth of an episode. There is no plugin point; so
+    the number is set for each batch, in the configuration that the sampler's own section is a part of.
+
+    Args:
+        section: `trainer.v1.sampler.sampler_kwargs`, a node of veRL's configuration; where it is none, as in a test,
+            veRL's own number stands.
+    """
+
+    def __init__(self, shape: BatchShape, section: Any) -> None:
+        self._shape = shape
+        root = section._get_root() if isinstance(section, DictConfig) else None
+        self._actor = OmegaConf.select(root, "actor_rollout_ref.actor") if root is not None else None
+
+    def form(self, batch: Batch, num_episodes: int) -> tuple[Batch, dict[str, float]]:
+        """Set the size of a mini-batch, and fill the last one up.
+
+        Returns:
+            The batch, and metrics of it.
+        """
+        rows = self._shape.rows
+        if self._actor is not None:
+            rows = self._shape.rows_of(num_episodes, len(batch))
+            self._actor.ppo_mini_batch_size = rows // self._shape.n
+        filled = fill_up(batch, rows)
+        return filled, {
+            "batch/rows": len(batch),
+            "batch/rows_per_episode": len(batch) / max(1, num_episodes),
+            "batch/padding_rows": len(filled) - len(batch),
+            "batch/updates": len(filled) // rows,
+        }
 
 
 def fill_up(batch: Batch, multiple: int) -> Batch:
@@ -63,13 +111,8 @@ def fill_up(batch: Batch, multiple: int) -> Batch:
     fields |= {name: torch.zeros_like(fields[name]) for name in _ZEROED_FIELDS}
     uid = f"pad{uuid.uuid4().hex}"  # of no group
     keys = [f"{uid}_{session}_0" for session in range(missing)]
-    tags = [{**batch.tags[source], IS_PADDING: True} for _ in keys]
-    queue.write(keys, batch.partition_id, [{**fields, "uid": uid}] * missing, tags)
+    tag = {**batch.tags[source], IS_PADDING: True}
+    queue.write(keys, batch.partition_id, [{**fields, "uid": uid}] * missing, [tag] * missing)
     logger.info("%d of %d rows are padding, up to whole mini-batches", missing, len(batch) + missing)
-    return Batch(
-        keys=batch.keys + keys,
-        tags=batch.tags + tags,
-        partition_id=batch.partition_id,
-        fields=batch.fields,
-        extra_info=batch.extra_info,
-    )
+    tags = {**dict(zip(batch.keys, batch.tags, strict=True)), **dict.fromkeys(keys, tag)}
+    return queue.rebatch(batch, batch.keys + keys, tags)

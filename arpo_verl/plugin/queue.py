@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta as Batch
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-__all__ = ["TRAINING", "VALIDATION", "Batch", "clear", "is_queued", "plain", "read", "tags", "write"]
+__all__ = ["TRAINING", "VALIDATION", "Batch", "clear", "is_queued", "plain", "read", "rebatch", "tags", "write"]
 
 # veRL's names: validation goes through the same sampler in a partition of its own.
 TRAINING, VALIDATION = "train", "val"
@@ -36,6 +36,17 @@ def write(
     fields = list_of_dict_to_tensordict([dict(row) for row in rows])
     more = {} if tags is None else {"tags": [dict(tag) for tag in tags]}
     tq.kv_batch_put(keys=list(keys), partition_id=partition_id, fields=fields, **more)
+
+
+def rebatch(batch: Batch, keys: Sequence[str], tags: Mapping[str, Mapping[str, Any]]) -> Batch:
+    """The batch with these rows in its place, in this order; `tags` by key."""
+    return Batch(
+        keys=list(keys),
+        tags=[dict(tags[key]) for key in keys],
+        partition_id=batch.partition_id,
+        fields=batch.fields,
+        extra_info=batch.extra_info,
+    )
 
 
 def tags(partition_id: str) -> dict[str, dict[str, Any]]:

@@ -11,10 +11,12 @@ from verl.experimental.agent_loop import AgentLoopOutput
 
 SCREENSHOTS = "screenshots"
 """The column's name."""
+FIRST_SCREENSHOT = "first_screenshot"
+"""Name in `extra_fields`: the number of the first of its episode's screenshots that a row shows."""
 
 
 class GuiAgentOutput(AgentLoopOutput):
-    """One episode."""
+    """One row of an episode."""
 
     screenshots: list[bytes]
-    """As the desktop sent them, in order of the sequence."""
+    """As the desktop sent them, in order; only those that no row before shows, so that each is kept once."""

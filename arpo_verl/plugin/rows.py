@@ -1,4 +1,4 @@
-"""Between TransferQueue's rows and the replay's own types: read what a rollout came to, rebuild a past success's row.
+"""Between TransferQueue's rows and the replay's own types: read what a rollout came to, rebuild a past success's rows.
 
 A row is what `AgentLoopWorkerTQ._agent_loop_postprocess` of veRL puts under `{uid}_{session}_{index}`. A rebuilt row is
 bit-identical to the one that the rollout put there: it goes through veRL's own functions, on the same screenshot bytes.
@@ -7,20 +7,21 @@ bit-identical to the one that the rollout put there: it goes through veRL's own 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from PIL import Image
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.queue import Batch, plain
-from arpo_verl.plugin.rollout_output import SCREENSHOTS, GuiAgentOutput
-from arpo_verl.replay.choice import Outcome, uid_of
+from arpo_verl.plugin.rollout_output import FIRST_SCREENSHOT, SCREENSHOTS, GuiAgentOutput
+from arpo_verl.replay.choice import Outcome, episode_of, row_key, uid_of
 from arpo_verl.replay.labels import REPLAYED, RowLabel
-from arpo_verl.replay.store.success_store import StoredTrajectory
+from arpo_verl.replay.trajectory import RowSpan, StoredRow, StoredTrajectory
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import EpisodeId
 
@@ -32,32 +33,45 @@ _UNSUPPORTED_FIELDS = ["routed_experts", "teacher_ids", "teacher_logprobs"]
 
 
 def read_outcomes(keys: Sequence[str], partition_id: str) -> list[Outcome]:
-    """What the rollouts of these rows came to, in their order.
+    """What the rollouts that these rows belong to came to, in their order; veRL puts all rows of one there at once.
 
     Raises:
-        ReplayError: the rows were not put there by arpo_verl's agent loop, or carry no reward.
+        ReplayError: the rows were not put there by arpo_verl's agent loop, or carry no reward, or some are missing.
     """
     if not keys:
         return []
-    data = queue.read(keys, partition_id, ["extra_fields", "rm_scores"])
+    episodes = _rows_by_episode(keys)
+    last = [rows[-1] for rows in episodes.values()]
+    data = queue.read(last, partition_id, ["extra_fields", "rm_scores"])
     if "rm_scores" not in data.keys():
         raise ReplayError(
             "replay needs the reward when it samples, but the rows have no rm_scores; "
             "let the agent loop set reward_score instead of a colocated reward model"
         )
-    rows = zip(keys, data["extra_fields"], data["rm_scores"], strict=True)
-    return [_outcome(key, plain(extra_fields), float(scores.sum())) for key, extra_fields, scores in rows]
+    rows = zip(episodes.items(), data["extra_fields"], data["rm_scores"], strict=True)
+    return [
+        _outcome(key, len(of), plain(extra_fields), float(scores.sum())) for (key, of), extra_fields, scores in rows
+    ]
 
 
-def _outcome(key: str, extra_fields: Mapping[str, Any], reward: float) -> Outcome:
+def _rows_by_episode(keys: Sequence[str]) -> dict[str, list[str]]:
+    """Rows in order, by the key of the first."""
+    numbers: dict[str, set[int]] = {}
+    for key in keys:
+        numbers.setdefault(episode_of(key), set()).add(int(key.rsplit("_", 1)[1]))
+    for episode, of in numbers.items():
+        if of != set(range(len(of))):
+            raise ReplayError(f"an episode's rows must be numbered from 0, got {sorted(of)} of {episode}")
+    return {episode: [row_key(episode, number) for number in sorted(of)] for episode, of in numbers.items()}
+
+
+def _outcome(key: str, num_rows: int, extra_fields: Mapping[str, Any], reward: float) -> Outcome:
     missing = [name for name in _OUTCOME_FIELDS if name not in extra_fields]
     if missing:
         raise ReplayError(
             f"row {key} must carry {', '.join(_OUTCOME_FIELDS)} in extra_fields, but {', '.join(missing)} is missing; "
             "train with the agent loop `gui_agent`, or let yours record them"
         )
-    if not key.endswith("_0"):
-        raise ReplayError(f"a session must give one trajectory, got the row {key}; give one AgentLoopOutput an episode")
     return Outcome(
         key=key,
         task_id=str(extra_fields["task_id"]),
@@ -66,13 +80,14 @@ def _outcome(key: str, extra_fields: Mapping[str, Any], reward: float) -> Outcom
         format_error=bool(extra_fields["format_error"]),
         stop_reason=str(getattr(extra_fields["stop_reason"], "value", extra_fields["stop_reason"])),
         num_steps=int(extra_fields["num_steps"]),
+        num_rows=num_rows,
     )
 
 
 def read_trajectories(
     outcomes: Sequence[Outcome], partition_id: str, step: int, drawn_in: Mapping[str, int] | None = None
 ) -> list[StoredTrajectory]:
-    """The named rows as trajectories to store.
+    """The named rollouts as trajectories to store.
 
     Args:
         step: the training step that trains on them.
@@ -80,7 +95,7 @@ def read_trajectories(
     """
     if not outcomes:
         return []
-    keys = [outcome.key for outcome in outcomes]
+    keys = [key for outcome in outcomes for key in outcome.rows]
     data = queue.read(keys, partition_id, ["extra_fields", SCREENSHOTS, *_TRAJECTORY_FIELDS])
     if SCREENSHOTS not in data.keys():
         raise ReplayError(
@@ -88,56 +103,82 @@ def read_trajectories(
             "agent loop `gui_agent`, or let yours return a GuiAgentOutput"
         )
     columns = {name: [plain(value) for value in data[name]] for name in data.keys()}
+    rows = dict(
+        zip(keys, (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)), strict=True)
+    )
     return [
         _trajectory(
             outcome,
-            {name: column[row] for name, column in columns.items()},
+            [rows[key] for key in outcome.rows],
             step,
             EpisodeId((drawn_in or {}).get(outcome.key, step), outcome.uid, outcome.session),
         )
-        for row, outcome in enumerate(outcomes)
+        for outcome in outcomes
     ]
 
 
-def _trajectory(outcome: Outcome, row: Mapping[str, Any], step: int, episode: EpisodeId) -> StoredTrajectory:
-    log_probs = row.get("rollout_log_probs")
-    return StoredTrajectory(
+def _trajectory(outcome: Outcome, rows: Sequence[Mapping[str, Any]], step: int, episode: EpisodeId) -> StoredTrajectory:
+    screenshots: list[bytes] = []
+    stored = []
+    for row in rows:
+        seen, log_probs = len(screenshots), row.get("rollout_log_probs")
+        screenshots += row[SCREENSHOTS]
+        stored.append(
+            StoredRow(
+                prompt_ids=row["prompts"].tolist(),
+                response_ids=row["responses"].tolist(),
+                response_mask=row["response_mask"].tolist(),
+                rollout_log_probs=None if log_probs is None else log_probs.tolist(),
+                screenshots=range(int(row["extra_fields"].get(FIRST_SCREENSHOT, 0)), len(screenshots)),
+                new_screenshots=range(seen, len(screenshots)),
+            )
+        )
+    last = rows[-1]
+    return StoredTrajectory.of_rows(
+        stored,
         task_id=outcome.task_id,
         step=step,
         success=outcome.success,
         reward=outcome.reward,
-        prompt_ids=tuple(row["prompts"].tolist()),
-        response_ids=tuple(row["responses"].tolist()),
-        response_mask=tuple(row["response_mask"].tolist()),
-        rollout_log_probs=None if log_probs is None else tuple(log_probs.tolist()),
-        screenshots=tuple(row[SCREENSHOTS]),
-        num_turns=int(row.get("num_turns", 0)),
-        extra_fields=dict(row["extra_fields"]),
-        mm_processor_kwargs=row.get("mm_processor_kwargs"),
+        screenshots=screenshots,
+        num_turns=int(last.get("num_turns", 0)),
+        extra_fields={name: value for name, value in last["extra_fields"].items() if name != FIRST_SCREENSHOT},
+        mm_processor_kwargs=last.get("mm_processor_kwargs"),
         episode=episode,
     )
 
 
-def rebuild_fields(trajectory: StoredTrajectory, inputs: ModelInputs) -> dict[str, Any]:
-    """The trajectory's own fields of a row, as the rollout that made it wrote them.
+def rebuild_rows(trajectory: StoredTrajectory, inputs: ModelInputs) -> Iterator[dict[str, Any]]:
+    """The own fields of the trajectory's rows, as the rollout that made it wrote them; one row at a time, since pixel
+    values are large.
 
     `rollout_log_probs` stay those of the policy that made it: veRL scores every row anew before the update, so the
     clipped ratio starts at 1 as in the reference, and where `algorithm.rollout_correction` weighs off-policy rows, a
     replayed one is weighed by its true distance. The other fields of a row come from the task, not the trajectory.
     """
-    screenshots = list(trajectory.screenshots)
-    images = [decode_screenshot(screenshot) for screenshot in screenshots]
+    images: dict[int, Image.Image] = {}
+    for row in trajectory.each_row():
+        images = {
+            number: images[number] if number in images else decode_screenshot(trajectory.screenshots[number])
+            for number in row.screenshots
+        }
+        yield _rebuild(trajectory, row, list(images.values()), inputs)
+
+
+def _rebuild(
+    trajectory: StoredTrajectory, row: StoredRow, images: list[Image.Image], inputs: ModelInputs
+) -> dict[str, Any]:
     output = GuiAgentOutput(
-        prompt_ids=list(trajectory.prompt_ids),
-        response_ids=list(trajectory.response_ids),
-        response_mask=list(trajectory.response_mask),
-        response_logprobs=None if trajectory.rollout_log_probs is None else list(trajectory.rollout_log_probs),
+        prompt_ids=list(row.prompt_ids),
+        response_ids=list(row.response_ids),
+        response_mask=list(row.response_mask),
+        response_logprobs=None if row.rollout_log_probs is None else list(row.rollout_log_probs),
         multi_modal_data={"images": images} if images else {},
         reward_score=trajectory.reward,
         num_turns=trajectory.num_turns,
         metrics=AgentLoopMetrics(),
-        extra_fields=copy.deepcopy(dict(trajectory.extra_fields)),
-        screenshots=screenshots,
+        extra_fields={**copy.deepcopy(dict(trajectory.extra_fields)), FIRST_SCREENSHOT: row.screenshots.start},
+        screenshots=[trajectory.screenshots[number] for number in row.new_screenshots],
     )
     if trajectory.mm_processor_kwargs is not None:
         output.mm_processor_kwargs = dict(trajectory.mm_processor_kwargs)
@@ -150,62 +191,87 @@ def rebuild_fields(trajectory: StoredTrajectory, inputs: ModelInputs) -> dict[st
     return fields
 
 
-def replay_tag(tag: Mapping[str, Any], trajectory: StoredTrajectory) -> dict[str, Any]:
-    """The failing row's tag, with the replayed trajectory's lengths and the policy versions that made it.
+def replay_tag(tag: Mapping[str, Any], trajectory: StoredTrajectory, row: RowSpan) -> dict[str, Any]:
+    """The tag of one of a replay's rows: the failing row's, with the replayed row's lengths and the policy versions
+    that made it.
 
     The versions make veRL's `training/off_policy/trajectory_staleness` tell how old replays are. `global_steps` stays:
     it says when the prompt was drawn.
     """
-    prompt_len, response_len = len(trajectory.prompt_ids), len(trajectory.response_ids)
     versions = {
         name: trajectory.extra_fields[name]
         for name in ("min_global_steps", "max_global_steps")
         if name in trajectory.extra_fields
     }
-    lengths = {"prompt_len": prompt_len, "response_len": response_len, "seq_len": prompt_len + response_len}
+    lengths = {
+        "prompt_len": row.prompt_tokens,
+        "response_len": row.response_tokens,
+        "seq_len": row.prompt_tokens + row.response_tokens,
+    }
     return {**tag, **lengths, **versions, REPLAYED: True}
 
 
-def inject(batch: Batch, key: str, trajectory: StoredTrajectory, fields: Mapping[str, Any]) -> None:
-    """Put the trajectory where the row `key` is, in the queue and in `batch`'s tag.
+def inject(batch: Batch, outcome: Outcome, trajectory: StoredTrajectory, rows: Iterable[Mapping[str, Any]]) -> Batch:
+    """Put the trajectory's rows where those of `outcome` are, however many of both there are, in the queue and in the
+    batch.
 
     Args:
-        fields: as `rebuild_fields` made them.
+        rows: their fields, as `rebuild_rows` makes them.
+
+    Returns:
+        The batch with them; what came of the failing rollout is in none of its rows.
 
     Raises:
         ReplayError: the row has fields of veRL features that replay does not support.
     """
-    present = queue.read([key], batch.partition_id, ["rm_scores", "rollout_log_probs", *_UNSUPPORTED_FIELDS]).keys()
+    names = ["rm_scores", "rollout_log_probs", *_UNSUPPORTED_FIELDS]
+    present = queue.read([outcome.key], batch.partition_id, names).keys()
     unsupported = [name for name in _UNSUPPORTED_FIELDS if name in present]
     if unsupported:
         raise ReplayError(
-            f"row {key} carries {', '.join(unsupported)}, which no stored trajectory has; "
+            f"row {outcome.key} carries {', '.join(unsupported)}, which no stored trajectory has; "
             "turn router replay or distillation off, or set replay.enable=false"
         )
-    fields = {**fields, "extra_fields": {**fields["extra_fields"], REPLAYED: trajectory.step}}
-    # A batch has log-probs in all of its rows or in none: zeros stand where nobody recorded them.
-    log_probs = fields.pop("rollout_log_probs", torch.zeros(len(trajectory.response_ids)))
-    if "rollout_log_probs" in present:
-        fields["rollout_log_probs"] = log_probs
-    position = batch.keys.index(key)
-    tag = replay_tag(batch.tags[position], trajectory)
-    queue.write([key], batch.partition_id, [fields], [tag])
-    batch.tags[position] = tag
+    of_task: dict[str, Any] = {}
+    if len(trajectory.rows) > outcome.num_rows:  # those that are added have the task's own fields from the first one
+        first = queue.read([outcome.key], batch.partition_id)[0]
+        of_task = {name: first[name] for name in first.keys()}
+    position = batch.keys.index(outcome.key)
+    tag = batch.tags[position]
+    new: dict[str, dict[str, Any]] = {}
+    for number, (span, own) in enumerate(zip(trajectory.rows, rows, strict=True)):
+        key = row_key(outcome.key, number)
+        fields = {**own, "extra_fields": {**own["extra_fields"], REPLAYED: trajectory.step}}
+        # A batch has log-probs in all of its rows or in none: zeros stand where nobody recorded them.
+        log_probs = fields.pop("rollout_log_probs", torch.zeros(span.response_tokens))
+        if "rollout_log_probs" in present:
+            fields["rollout_log_probs"] = log_probs
+        new[key] = replay_tag(tag, trajectory, span)
+        is_added = number >= outcome.num_rows
+        queue.write([key], batch.partition_id, [{**of_task, **fields} if is_added else fields], [new[key]])
+    surplus = [key for key in outcome.rows if key not in new]
+    if surplus:
+        queue.clear(surplus, batch.partition_id)
+    left = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if key not in outcome.rows}
+    before = [key for key in batch.keys[:position] if key in left]
+    order = [*before, *new, *(key for key in left if key not in set(before))]
+    return queue.rebatch(batch, order, {**left, **new})
 
 
 def label(batch: Batch, replays: Mapping[str, StoredTrajectory]) -> None:
     """Put into each row's `uid` which row it is, for the estimator.
 
     Args:
-        replays: by key, the trajectory that was written there.
+        replays: by the key of an episode's first row, the trajectory that was written there.
     """
+    replayed = [replays.get(episode_of(key)) for key in batch.keys]
     labels = [
         RowLabel(
             uid_of(key),
             key,
-            is_replay=key in replays,
-            has_log_probs=key not in replays or replays[key].rollout_log_probs is not None,
+            is_replay=replay is not None,
+            has_log_probs=replay is None or replay.rollout_log_probs is not None,
         )
-        for key in batch.keys
+        for key, replay in zip(batch.keys, replayed, strict=True)
     ]
     queue.write(batch.keys, batch.partition_id, [{"uid": label} for label in labels])

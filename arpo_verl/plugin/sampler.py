@@ -28,7 +28,7 @@ from arpo_verl.plugin.frontier import TRAINING_FRONTIER
 from arpo_verl.plugin.handover import LATE_METRICS
 from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
-from arpo_verl.plugin.padding import BatchShape, fill_up
+from arpo_verl.plugin.padding import BatchShape, MiniBatches
 from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
 from arpo_verl.plugin.run_records import RunRecords
@@ -111,7 +111,8 @@ class Replayer:
         self.config = build_config(ReplayConfig, "replay", self.sampler_config.replay)
         self._agent = build_config(GuiAgentConfig, "gui_agent", self.sampler_config.gui_agent)
         batch = self.sampler_config.batch
-        self._shape = None if batch is None else build_config(BatchShape, f"{_SECTION}.batch", batch)
+        shape = None if batch is None else build_config(BatchShape, f"{_SECTION}.batch", batch)
+        self._mini_batches = None if shape is None else MiniBatches(shape, sampler_kwargs)
         resume = self.sampler_config.resume
         self._resume = None if resume is None else build_config(ResumeConfig, f"{_SECTION}.resume", resume)
         if self._resume is not None and ray.is_initialized():
@@ -133,7 +134,7 @@ class Replayer:
             self.config.prefetch,
             lambda keys: rows.read_outcomes(keys, TRAINING),
             self._plan,
-            lambda candidate: rows.rebuild_fields(self.store.trajectory(candidate.serial), self.inputs),
+            lambda candidate: rows.rebuild_rows(self.store.trajectory(candidate.serial), self.inputs),
         )
         self.store = SuccessStore.of_config(self.config)
         if self.config.enable:
@@ -215,9 +216,10 @@ class Replayer:
             The batch, and metrics that veRL logs with the step: its own, `rollout/*`, `replay/*`, `environment/*`.
         """
         start_s = time.perf_counter()
-        own = self._replay(batch)
-        if self._shape is not None:
-            batch = fill_up(batch, self._shape.multiple)
+        batch, num_episodes, own = self._replay(batch)
+        if self._mini_batches is not None:
+            batch, shape = self._mini_batches.form(batch, num_episodes)
+            own |= shape
         own["timing_s/replay"] = time.perf_counter() - start_s
         own = self._step_metrics.of_batch(self._draw, own)
         if self._step_metrics.is_last(self._draw):  # the pool counts from one reading to the next
@@ -227,7 +229,8 @@ class Replayer:
                 self.records.frontier_moved(self._step, TRAINING_FRONTIER.frontier.changed())
         return batch, {**metrics, **own}
 
-    def _replay(self, batch: Batch) -> dict[str, Any]:
+    def _replay(self, batch: Batch) -> tuple[Batch, int, dict[str, Any]]:
+        """Returns the batch with its replays, the number of its episodes, and metrics."""
         groups = form_groups(self._prefetch.outcomes(batch.keys))
         drawn_in = {key: int(tag["global_steps"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
         replacements: tuple[Replacement, ...] = ()
@@ -237,25 +240,25 @@ class Replayer:
         if self.config.enable:
             new = rows.read_trajectories(self._successes(groups), batch.partition_id, self._step, drawn_in)
             replacements = self._plan(groups)
-            replays = self._inject(batch, replacements)
+            batch, replays = self._inject(batch, replacements)
             num_rescued = sum(self.store.add(trajectory) for trajectory in self._rescued)
             num_stored = num_rescued + sum(self.store.add(trajectory) for trajectory in new)
             late = {**LATE_METRICS.open(SCORED_METRICS), **staleness_without(batch.tags, self._step)}
-        if self.config.enable or self.records.are_kept:
-            rows.label(batch, replays)
+        rows.label(batch, replays)
         self.records.batch_made(self._step, groups, drawn_in, replays)
         ahead = {"replay/prefetched": self._prefetch.hits, "timing_s/replay_ahead": self._prefetch.seconds}
         rollouts = (*groups, *self._evicted)
         TRAINING_FRONTIER.record(self._step, rollouts, self.config.success_threshold)
         for done in (self._prefetch, self._seen, self._evicted, self._rescued):
             done.clear()
-        return {
+        metrics = {
             **rollout_metrics(rollouts),
             **group_metrics(groups, replacements, self.config),
             **store_metrics(self.store, num_stored, num_rescued),
             **ahead,
             **late,
         }
+        return batch, sum(len(group.outcomes) for group in groups), metrics
 
     def _successes(self, groups: Iterable[Group]) -> list[Outcome]:
         """What of the groups is worth storing."""
@@ -268,16 +271,19 @@ class Replayer:
         plan = choose_replays(tuple(known.values()), self.store, self.config, self._step, self._draw)
         return tuple(replacement for replacement in plan if replacement.outcome.uid in uids)
 
-    def _inject(self, batch: Batch, replacements: tuple[Replacement, ...]) -> dict[str, StoredTrajectory]:
-        """Returns what was written, by the row's key."""
+    def _inject(self, batch: Batch, replacements: tuple[Replacement, ...]) -> tuple[Batch, dict[str, StoredTrajectory]]:
+        """Returns the batch with the replays, and what they are, by the key of the first row."""
         replays = {}
         for replacement in replacements:
-            key, trajectory = replacement.outcome.key, self.store.trajectory(replacement.candidate.serial)
-            rows.inject(batch, key, trajectory, self._prefetch.rebuilt(replacement.candidate))
+            outcome, trajectory = replacement.outcome, self.store.trajectory(replacement.candidate.serial)
+            batch = rows.inject(batch, outcome, trajectory, self._prefetch.rebuilt(replacement.candidate))
             self.store.mark_replayed(replacement.candidate)
-            logger.info("replayed a success of step %d into task %s, row %s", trajectory.step, trajectory.task_id, key)
-            replays[key] = trajectory
-        return replays
+            logger.info(
+                "replayed a success of step %d into task %s, session %d of %s",
+                *(trajectory.step, trajectory.task_id, outcome.session, outcome.uid),
+            )
+            replays[outcome.key] = trajectory
+        return batch, replays
 
 
 class ReplaySampler(ReplayBuffer):

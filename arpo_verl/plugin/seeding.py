@@ -27,7 +27,7 @@ from arpo_verl.records.recorded import RecordedEpisode
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.persistence import Fingerprint
 from arpo_verl.replay.store.success_store import SuccessStore
-from arpo_verl.replay.trajectory import StoredTrajectory
+from arpo_verl.replay.trajectory import StoredRow, StoredTrajectory
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import TokenConversation, TokenLimits
@@ -84,8 +84,8 @@ class SeedPolicy:
             fingerprint=model_fingerprint(inputs.tokenizer, inputs.processor, kwargs, agent),
         )
 
-    def tokenize(self, episode: RecordedEpisode) -> EpisodeSequence:
-        """The episode as the agent loop would have made it.
+    def tokenize(self, episode: RecordedEpisode) -> list[EpisodeSequence]:
+        """The episode's rows as the agent loop would have made it.
 
         Raises:
             ReplayError: it does not fit the run's limits, or its replies are not in the run's grammar.
@@ -96,14 +96,15 @@ class SeedPolicy:
             for text, image in zip(episode.replies, images, strict=True)
         ]
         if tuple(texts) == episode.replies and self._are_own(episode):
-            sequence = asyncio.run(self._converse(episode, images, episode.tokens))
-            if (len(sequence.prompt_ids), len(sequence.response_ids)) == episode.num_tokens:
-                return sequence
+            rows = asyncio.run(self._converse(episode, images, episode.tokens))
+            lengths = [(len(row.prompt_ids), len(row.response_ids)) for row in rows]
+            if tuple(map(sum, zip(*lengths, strict=True))) == episode.num_tokens:
+                return rows
         return asyncio.run(self._converse(episode, images, [self._generated(text) for text in texts]))
 
     async def _converse(
         self, episode: RecordedEpisode, images: Sequence[Image.Image], replies: Sequence[Generated]
-    ) -> EpisodeSequence:
+    ) -> list[EpisodeSequence]:
         remaining = iter(replies)
 
         async def generate(token_ids: list[int], shown: list[Image.Image], max_tokens: int) -> Generated:
@@ -117,7 +118,7 @@ class SeedPolicy:
             written = await conversation.reply(list(images[: number + 1]))
             if written.problem is not None:
                 raise ReplayError(written.problem)
-        return conversation.sequence
+        return conversation.rows
 
     def _generated(self, text: str) -> Generated:
         ids = self.chat.tokenizer.encode(text, add_special_tokens=False)
@@ -177,16 +178,19 @@ def seed_store(
 
 def seed_trajectory(episode: RecordedEpisode, policy: SeedPolicy) -> StoredTrajectory:
     """The episode as the trajectory that the sampler would have stored."""
-    sequence = policy.tokenize(episode)
-    return StoredTrajectory(
+    rows: list[StoredRow] = []
+    for row in policy.tokenize(episode):
+        seen = rows[-1].screenshots.stop if rows else 0
+        log_probs, shown = row.response_log_probs, row.screenshots
+        rows.append(
+            StoredRow(row.prompt_ids, row.response_ids, row.response_mask, log_probs, shown, range(seen, shown.stop))
+        )
+    return StoredTrajectory.of_rows(
+        rows,
         task_id=episode.task_id,
         step=SEED_STEP,
         success=episode.success,
         reward=episode.reward,
-        prompt_ids=sequence.prompt_ids,
-        response_ids=sequence.response_ids,
-        response_mask=sequence.response_mask,
-        rollout_log_probs=sequence.response_log_probs,
         screenshots=episode.screenshots,
         num_turns=len(episode.screenshots) + len(episode.replies),
         extra_fields={

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers, SampleEpisode
-from arpo_verl.plugin.rollout_output import SCREENSHOTS
-from arpo_verl.plugin.rows import read_outcomes
+from arpo_verl.plugin.rows import read_outcomes, read_trajectories
 from arpo_verl.records.documents import folder_of
-from arpo_verl.replay.choice import Outcome
+from arpo_verl.replay.choice import episode_of
+from arpo_verl.replay.trajectory import StoredRow
 from arpo_verl.types import EpisodeId
 
 logger = logging.getLogger(__name__)
@@ -63,10 +63,23 @@ def read_samples(
     for key, info in zip(keys, extra_info, strict=True):
         by_task.setdefault(info["task_id"], (key, info))
     chosen = [by_task[task_id] for task_id in sorted(by_task, key=_draw)[:count]]
-    outcomes = read_outcomes([key for key, _ in chosen], partition_id)
+    episodes = {episode_of(key) for key, _ in chosen}
+    outcomes = read_outcomes([key for key in keys if episode_of(key) in episodes], partition_id)
+    instructions = {episode_of(key): info["instruction"] for key, info in chosen}
+    order = {episode_of(key): place for place, (key, _) in enumerate(chosen)}
+    outcomes.sort(key=lambda outcome: order[outcome.key])
+    trajectories = read_trajectories(outcomes, partition_id, step)
     return [
-        _sample(outcome, info["instruction"], partition_id, step, decode)
-        for outcome, (_, info) in zip(outcomes, chosen, strict=True)
+        SampleEpisode(
+            id=folder_of(EpisodeId(step, outcome.uid, outcome.session), outcome.task_id).as_posix(),
+            task_id=outcome.task_id,
+            instruction=instructions[outcome.key],
+            success=outcome.success,
+            stop_reason=outcome.stop_reason,
+            replies=tuple(decode(reply) for row in trajectory.each_row() for reply in _replies(row)),
+            screenshots=tuple(trajectory.screenshots),
+        )
+        for outcome, trajectory in zip(outcomes, trajectories, strict=True)
     ]
 
 
@@ -75,23 +88,13 @@ def _draw(task_id: str) -> bytes:
     return sha256(task_id.encode()).digest()
 
 
-def _sample(
-    outcome: Outcome, instruction: str, partition_id: str, step: int, decode: Callable[[list[int]], str]
-) -> SampleEpisode:
-    cells = {
-        name: _column([outcome.key], partition_id, name)[0] for name in ("responses", "response_mask", SCREENSHOTS)
-    }
-    is_reply = cells["response_mask"].tolist()
-    runs = itertools.groupby(zip(is_reply, cells["responses"].tolist(), strict=True), key=lambda token: token[0])
-    return SampleEpisode(
-        id=folder_of(EpisodeId(step, outcome.uid, outcome.session), outcome.task_id).as_posix(),
-        task_id=outcome.task_id,
-        instruction=instruction,
-        success=outcome.success,
-        stop_reason=outcome.stop_reason,
-        replies=tuple(decode([token for _, token in run]) for written, run in runs if written),
-        screenshots=tuple(cells[SCREENSHOTS]),
-    )
+def _replies(row: StoredRow) -> Iterator[list[int]]:
+    """The tokens of each reply that the row was generated with."""
+    for is_reply, run in itertools.groupby(
+        zip(row.response_mask, row.response_ids, strict=True), lambda token: token[0]
+    ):
+        if is_reply:
+            yield [token for _, token in run]
 
 
 def _column(keys: Sequence[str], partition_id: str, name: str) -> list[Any]:

@@ -92,7 +92,7 @@ class SequenceBuilder:
         for turn, reply in enumerate(demonstration.replies):
             if turn > 0:
                 last_id, size = episode.token_ids[-1], Size(*screenshots[turn].size)
-                episode.add_context(self._chat.next_screenshot(last_id, size))
+                episode.add_screenshot(self._chat.next_screenshot(last_id, size))
             episode.add_reply(self._reply_ids(reply), None)
         keys = tuple(self.images.add(screenshot) for screenshot in screenshots)
         input_ids = torch.tensor(episode.token_ids)

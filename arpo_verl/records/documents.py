@@ -12,7 +12,7 @@ from typing import Any
 from arpo_verl.records.layout import screenshot_name, step_folder
 from arpo_verl.rollout.episode import Episode, Turn
 from arpo_verl.rollout.scoring import Score
-from arpo_verl.rollout.sequence import Generated
+from arpo_verl.rollout.sequence import EpisodeSequence, Generated
 from arpo_verl.types import Action, EpisodeId, Task
 
 
@@ -41,8 +41,9 @@ class EpisodeRecord:
             "reward": score.reward,
             "reward_extra_info": dict(score.extra_info),
             "num_steps": len(episode.turns),
-            "prompt_tokens": len(episode.sequence.prompt_ids),
-            "response_tokens": len(episode.sequence.response_ids),
+            "prompt_tokens": sum(len(row.prompt_ids) for row in episode.rows),
+            "response_tokens": sum(len(row.response_ids) for row in episode.rows),
+            "rows": [_row(row) for row in episode.rows],
             "wall_s": episode.wall_s,
             "generate_s": episode.generate_s,
             "desktop_s": episode.desktop_s,
@@ -54,7 +55,7 @@ class EpisodeRecord:
             "screenshots": [screenshot_name(*numbered) for numbered in enumerate(episode.screenshots)],
             "verdicts": [dataclasses.asdict(verdict) for verdict in episode.verdicts],
         }
-        return cls(id, episode.task.task_id, content, tuple(episode.sequence.replies))
+        return cls(id, episode.task.task_id, content, tuple(reply for row in episode.rows for reply in row.replies))
 
     @property
     def folder(self) -> Path:
@@ -97,9 +98,21 @@ def _turns(turns: Sequence[Turn]) -> list[dict[str, Any]]:
             "parse_error": turn.parse_error,
             "generate_s": turn.generate_s,
             "desktop_s": turn.desktop_s,
+            "first_screenshot": turn.first_screenshot,
         }
         for number, turn in enumerate(turns)
     ]
+
+
+def _row(row: EpisodeSequence) -> dict[str, Any]:
+    """Of the token rows that the trainer got."""
+    return {
+        "prompt_tokens": len(row.prompt_ids),
+        "response_tokens": len(row.response_ids),
+        "reply_tokens": sum(row.response_mask),
+        "first_screenshot": row.screenshots.start,
+        "num_screenshots": len(row.screenshots),
+    }
 
 
 def _action(action: Action) -> dict[str, Any]:

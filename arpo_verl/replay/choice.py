@@ -21,12 +21,22 @@ def uid_of(key: str) -> str:
     return key.rsplit("_", 2)[0]
 
 
+def row_key(episode: str, number: int) -> str:
+    """The key of an episode's row by its number, from 0; `episode` is that of its first."""
+    return f"{episode.rsplit('_', 1)[0]}_{number}"
+
+
+def episode_of(key: str) -> str:
+    """The key of the first row of a row's episode."""
+    return f"{key.rsplit('_', 1)[0]}_0"
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What a rollout came to: the row's key, and what the agent loop recorded in it."""
+    """What a rollout came to: its rows' keys, and what the agent loop recorded in them."""
 
     key: str
-    """`{uid}_{session}_{index}`, veRL's name for the row."""
+    """`{uid}_{session}_0`, veRL's name for its first row."""
     task_id: str
     success: float
     """The evaluator's score, in [0, 1]."""
@@ -34,6 +44,12 @@ class Outcome:
     format_error: bool
     stop_reason: str
     num_steps: int
+    num_rows: int = 1
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The keys of its rows, in order."""
+        return tuple(row_key(self.key, number) for number in range(self.num_rows))
 
     @property
     def uid(self) -> str:
@@ -91,7 +107,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Replacement:
-    """The row to overwrite, and the past success to write there."""
+    """The rollout whose rows leave, and the past success whose rows come in their place."""
 
     outcome: Outcome
     candidate: Candidate
@@ -121,7 +137,7 @@ def choose_replays(
 ) -> tuple[Replacement, ...]:
     """For each group that triggers and has a cached success of its task: one random failure, one success by `choice`.
 
-    No success is used twice, and at most `config.max_share` of the rows are replaced. The choice depends on seed, step,
+    No success is used twice, and at most `config.max_share` of the rollouts are replaced. The choice depends on seed, step,
     draw, task and how many groups of that task triggered before: not on the order in which rollouts finished, and on no
     state that a checkpoint would have to carry. More groups only add to it, unless `max_share` is reached.
 
@@ -176,7 +192,7 @@ def _replace(group: Group, queue: list[Candidate], config: ReplayConfig, rng: ra
 def _limit(
     replacements: Sequence[Replacement], groups: Sequence[Group], config: ReplayConfig, rng: random.Random
 ) -> tuple[Replacement, ...]:
-    # Not a row less where the share of the rows is a whole number but for rounding.
+    # Not one less where the share of the rollouts is a whole number but for rounding.
     limit = int(config.max_share * sum(len(group.outcomes) for group in groups) + 1e-9)
     if len(replacements) <= limit:
         return tuple(replacements)

@@ -8,7 +8,7 @@ Labels travel through TransferQueue as pickles: its storage processes import thi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 REPLAYED = "replayed"
 """Key in a replayed row's `extra_fields` and tag; its value in `extra_fields` is the step that made the trajectory."""
@@ -30,6 +30,26 @@ class RowLabel(str):
 
     def __reduce__(self) -> tuple[type[RowLabel], tuple[str, str, bool, bool]]:
         return RowLabel, (str(self), self.key, self.is_replay, self.has_log_probs)
+
+
+def rows_to_episodes(index: Sequence[object]) -> tuple[list[int], list[int]]:
+    """Which rows are of one episode: a group's statistics are over episodes, of which one may have several rows.
+
+    Returns:
+        The last row of each episode, by position, and for each row the number of its episode. A row without a label is
+        an episode of its own.
+    """
+    numbers: dict[object, int] = {}
+    last: list[tuple[int, int]] = []
+    episodes = []
+    for position, uid in enumerate(index):
+        episode, row = uid.key.rsplit("_", 1) if isinstance(uid, RowLabel) else (position, 0)
+        number = numbers.setdefault(episode, len(numbers))
+        if number == len(last):
+            last.append((int(row), position))
+        last[number] = max(last[number], (int(row), position))
+        episodes.append(number)
+    return [position for _, position in last], episodes
 
 
 def labelled_rows(index: Iterable[object]) -> dict[int, RowLabel]:

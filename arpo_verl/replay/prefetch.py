@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from arpo_verl.replay.choice import Outcome, Replacement, form_groups
+from arpo_verl.replay.choice import Outcome, Replacement, episode_of, form_groups
 from arpo_verl.replay.store.success_store import Candidate
 
-Rebuild = Callable[[Candidate], Mapping[str, Any]]
+Rebuild = Callable[[Candidate], Iterable[Mapping[str, Any]]]
 
 
 class Prefetch:
@@ -18,10 +18,10 @@ class Prefetch:
     A cache and no more: what is replayed is decided when the batch is complete, and what is missing is made then.
 
     Args:
-        capacity: rebuilt rows that may wait in memory.
-        read: the outcomes of finished rows, by their keys.
+        capacity: rebuilt successes that may wait in memory.
+        read: the outcomes of the episodes that finished rows belong to, by the rows' keys.
         plan: which replacements the groups so far ask for.
-        rebuild: a success's fields, its screenshots read from the store; the costly part.
+        rebuild: the fields of a success's rows, its screenshots read from the store; the costly part.
     """
 
     def __init__(
@@ -34,17 +34,17 @@ class Prefetch:
         self._capacity = capacity
         self._read, self._plan, self._rebuild = read, plan, rebuild
         self._outcomes: dict[str, Outcome] = {}
-        self._rebuilt: list[tuple[Candidate, Mapping[str, Any]]] = []
+        self._rebuilt: list[tuple[Candidate, tuple[Mapping[str, Any], ...]]] = []
         self.seconds = 0.0
         """Spent ahead since the last `clear`."""
         self.hits = 0
-        """Rebuilt rows that were asked for since the last `clear`."""
+        """Rebuilt successes that were asked for since the last `clear`."""
 
     def step(self, keys: Iterable[str]) -> bool:
         """Look at the rows of the groups that are complete so far, and rebuild at most one replay that they want.
 
         Returns:
-            Whether a row was rebuilt, so that another call may find more to do.
+            Whether one was rebuilt, so that another call may find more to do.
         """
         start_s = time.perf_counter()
         outcomes = self.outcomes(keys)
@@ -52,21 +52,21 @@ class Prefetch:
             return False
         for replacement in self._plan(form_groups(outcomes)):
             if self._find(replacement.candidate) is None:
-                self._rebuilt.append((replacement.candidate, self._rebuild(replacement.candidate)))
+                self._rebuilt.append((replacement.candidate, tuple(self._rebuild(replacement.candidate))))
                 self.seconds += time.perf_counter() - start_s
                 return True
         self.seconds += time.perf_counter() - start_s
         return False
 
     def outcomes(self, keys: Iterable[str]) -> list[Outcome]:
-        """The rows' outcomes, in the order of `keys`, each read once."""
+        """Of the episodes that these rows belong to, in the order of `keys`, each read once."""
         keys = list(keys)
-        new = [key for key in keys if key not in self._outcomes]
-        self._outcomes.update(zip(new, self._read(new), strict=True))
-        return [self._outcomes[key] for key in keys]
+        new = [key for key in keys if episode_of(key) not in self._outcomes]
+        self._outcomes.update({outcome.key: outcome for outcome in self._read(new)})
+        return [self._outcomes[episode] for episode in dict.fromkeys(map(episode_of, keys))]
 
-    def rebuilt(self, candidate: Candidate) -> Mapping[str, Any]:
-        """The success's fields, ready or made now."""
+    def rebuilt(self, candidate: Candidate) -> Iterable[Mapping[str, Any]]:
+        """The fields of the success's rows, ready or made now, one after the other."""
         found = self._find(candidate)
         if found is not None:
             self.hits += 1
@@ -79,5 +79,5 @@ class Prefetch:
         self._rebuilt.clear()
         self.seconds, self.hits = 0.0, 0
 
-    def _find(self, candidate: Candidate) -> Mapping[str, Any] | None:
-        return next((fields for other, fields in self._rebuilt if other == candidate), None)
+    def _find(self, candidate: Candidate) -> tuple[Mapping[str, Any], ...] | None:
+        return next((rows for other, rows in self._rebuilt if other == candidate), None)

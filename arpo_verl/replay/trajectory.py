@@ -1,11 +1,11 @@
-"""A past success as a value: everything from which its training row can be made again. Pure."""
+"""A past success as a value: everything from which its training rows can be made again. Pure."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.types import EpisodeId
@@ -23,9 +23,34 @@ COLUMNS: Mapping[str, TypeCode] = {
 """The fields of one value a token, and the type codes of their arrays."""
 
 
+class RowSpan(NamedTuple):
+    """How much of a trajectory's columns one of its rows has, and which of its screenshots the row shows."""
+
+    prompt_tokens: int
+    response_tokens: int
+    first_screenshot: int
+    num_screenshots: int
+
+
+class StoredRow(NamedTuple):
+    """One row of a trajectory: the slices of its columns."""
+
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]
+    response_mask: Sequence[int]
+    rollout_log_probs: Sequence[float] | None
+    screenshots: range
+    """Which of the trajectory's it shows."""
+    new_screenshots: range
+    """Those of them that no row before showed."""
+
+
 @dataclass(frozen=True)
 class StoredTrajectory:
-    """One successful rollout. Plain values, picklable; columns may be given as any sequence and are kept as arrays."""
+    """One successful rollout. Plain values, picklable; columns may be given as any sequence and are kept as arrays.
+
+    A rollout of several rows (see `GuiAgentConfig.context`) has its rows' columns one after the other.
+    """
 
     task_id: str
     step: int
@@ -42,7 +67,7 @@ class StoredTrajectory:
     """Of the policy that made the trajectory, one per response token, float32; None where nobody recorded them, as in
     a demonstration."""
     screenshots: Sequence[bytes] = field(repr=False)
-    """As the desktop sent them or losslessly re-encoded, in order of the sequence."""
+    """As the desktop sent them or losslessly re-encoded, in order; each once, whichever rows show it."""
     num_turns: int = 0
     extra_fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The row's other extra fields, plain values."""
@@ -51,6 +76,8 @@ class StoredTrajectory:
     episode: EpisodeId | None = field(default=None, compare=False)
     """The episode that it is in this run's records; None for a seed, and in a store that was saved before version 2.
     Two episodes may come to the same trajectory."""
+    rows: Sequence[RowSpan] = field(default=(), repr=False)
+    """In order; by default one, with all there is."""
 
     def __post_init__(self) -> None:
         if not self.task_id:
@@ -60,7 +87,43 @@ class StoredTrajectory:
             if values is not None and not (isinstance(values, array) and values.typecode == type_code):
                 object.__setattr__(self, name, array(type_code, values))
         object.__setattr__(self, "screenshots", tuple(self.screenshots))
+        whole = (len(self.prompt_ids), len(self.response_ids), 0, len(self.screenshots))
+        object.__setattr__(self, "rows", tuple(RowSpan(*row) for row in self.rows or [whole]))
         self._check_lengths()
+        self._check_rows()
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[StoredRow], **fields: Any) -> StoredTrajectory:
+        """Put rows together; `fields` are the trajectory's other fields."""
+        log_probs = None if rows[0].rollout_log_probs is None else _joined(row.rollout_log_probs or () for row in rows)
+        return cls(
+            prompt_ids=_joined(row.prompt_ids for row in rows),
+            response_ids=_joined(row.response_ids for row in rows),
+            response_mask=_joined(row.response_mask for row in rows),
+            rollout_log_probs=log_probs,
+            rows=[
+                RowSpan(len(row.prompt_ids), len(row.response_ids), row.screenshots.start, len(row.screenshots))
+                for row in rows
+            ],
+            **fields,
+        )
+
+    def each_row(self) -> Iterator[StoredRow]:
+        """The rows, in order."""
+        prompt = response = seen = 0
+        for span in self.rows:
+            prompts, responses = slice(prompt, prompt + span.prompt_tokens), slice(response, response + span[1])
+            prompt, response = prompts.stop, responses.stop
+            shown = range(span.first_screenshot, span.first_screenshot + span.num_screenshots)
+            yield StoredRow(
+                self.prompt_ids[prompts],
+                self.response_ids[responses],
+                self.response_mask[responses],
+                None if self.rollout_log_probs is None else self.rollout_log_probs[responses],
+                shown,
+                range(seen, shown.stop),
+            )
+            seen = shown.stop
 
     def _check_lengths(self) -> None:
         length = len(self.response_ids)
@@ -76,3 +139,22 @@ class StoredTrajectory:
                     f"trajectory of task {self.task_id}: {name} must have one entry for each of the {length} response "
                     f"tokens, got {len(values)}"
                 )
+
+    def _check_rows(self) -> None:
+        spans = [span for span in self.rows if min(span) >= 0 < min(span[:2])]
+        sums = (sum(span.prompt_tokens for span in spans), sum(span.response_tokens for span in spans))
+        seen = 0
+        for span in spans:
+            if not span.first_screenshot <= seen <= span.first_screenshot + span.num_screenshots:
+                break
+            seen = span.first_screenshot + span.num_screenshots
+        expected = (len(self.prompt_ids), len(self.response_ids), len(self.screenshots))
+        if len(spans) < len(self.rows) or (*sums, seen) != expected:
+            raise ReplayError(
+                f"trajectory of task {self.task_id}: its rows must have its {expected[0]} and {expected[1]} tokens and "
+                f"show its {expected[2]} screenshots in order, got {list(map(tuple, self.rows))}"
+            )
+
+
+def _joined(columns: Iterable[Sequence[Any]]) -> list[Any]:
+    return [value for column in columns for value in column]

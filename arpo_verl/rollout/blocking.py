@@ -37,8 +37,9 @@ class PolicyConversation:
         image_size: of the image that the replies' coordinates are in; None: the screen itself.
     """
 
+    rows: tuple[EpisodeSequence, ...] = ()
+
     def __init__(self, policy: Policy, image_size: Size | None = None):
-        self.sequence = EpisodeSequence([])
         self._policy = policy
         self._image_size = image_size
         self._instruction = ""

@@ -65,6 +65,21 @@ class ChatTokenizer:
         ids = self.builder.build_initial_tokens(list(messages))
         return self._expand(ids, screen)
 
+    def opening(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Messages without a screenshot, up to where the model begins a reply."""
+        ids: list[int] = self.builder.build_initial_tokens(list(messages))
+        return ids
+
+    def next_reply(self, last_id: int) -> list[int]:
+        """What follows a reply whose screenshot is not shown, up to where the next one begins.
+
+        Args:
+            last_id: the last token of the reply.
+        """
+        shown = self.builder.merge_context_tokens([], [screenshot_message()], [self.end_id]).token_ids
+        behind_the_turn = len(shown) - shown[::-1].index(self.end_id)
+        return [*self._turn_end(last_id), *shown[behind_the_turn:]]
+
     def next_screenshot(self, last_id: int, screen: Size) -> list[int]:
         """What follows a reply: the end of its turn as far as it is missing, a screenshot, the begin of the next reply.
 
@@ -72,10 +87,8 @@ class ChatTokenizer:
             last_id: the last token of the sequence so far.
             screen: the screenshot's size in pixels.
         """
-        # The engine may leave the end token out, or the model end by another; a turn must be closed all the same.
-        missing = [] if last_id == self.end_id else [self.end_id]
         merged = self.builder.merge_context_tokens([], [screenshot_message()], [self.end_id])
-        return missing + self._expand(merged.token_ids[1:], screen)
+        return self._turn_end(last_id) + self._expand(merged.token_ids[1:], screen)
 
     def ends_turn(self, token_id: int) -> bool:
         """Whether the model ended its reply with this token."""
@@ -85,6 +98,10 @@ class ChatTokenizer:
         """A reply's text, without special tokens: the box tokens of UI-TARS are special, and optional."""
         text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return text
+
+    def _turn_end(self, last_id: int) -> list[int]:
+        # The engine may leave the end token out, or the model end by another; a turn must be closed all the same.
+        return [] if last_id == self.end_id else [self.end_id]
 
     def _expand(self, token_ids: Sequence[int], screen: Size) -> list[int]:
         """Repeat the one image placeholder to as many as the image has visual tokens."""

@@ -10,22 +10,36 @@ from arpo_verl.config import check_fields, number, one_of, require, text, whole
 from arpo_verl.rollout.prompts import PROMPT_GRAMMARS
 
 ALL, FAILURES_AND_REPLAYS, NONE = RECORDS = ("all", "failures_and_replays", "none")
+FULL, WINDOW, SEGMENTS = CONTEXTS = ("full", "window", "segments")
+
+_WINDOW_SCREENSHOTS = 5
+_SEGMENT_SCREENSHOTS = 10
 
 
 @dataclass(frozen=True)
 class GuiAgentConfig:
     """How long an episode may be, what the model is told, and whether episodes are recorded.
 
-    The history is one sequence, so its length is bounded by veRL's own `rollout.prompt_length` (prompt and first
-    screenshot) and `rollout.response_length` (everything after); see `check_lengths`.
+    The model sees its history in one or several rows of tokens (see docs/context.md). A row's length is bounded by
+    veRL's own `rollout.prompt_length` (of the first: prompt and first screenshot) and `rollout.response_length`; see
+    `check_lengths`.
     """
 
     max_steps: Annotated[int, whole(1)] = 15
     """Replies of the model in one episode; the paper's limit. Several actions in one reply are one step."""
-    max_screenshots: int | None = 15
-    """Screenshots that the model is shown, the first included; the episode stops when it would need one more, since
-    the history is one sequence and no screenshot leaves it. One reply follows each, so more than `max_steps` cannot
-    be used. None: `max_steps`."""
+    context: Annotated[str, one_of(CONTEXTS)] = FULL
+    """What of its history the model sees. `full`: all of it, one row an episode, which ends when there is no room for
+    more; the paper. `window`: the last `max_screenshots`, and the replies before them as text in the form of the
+    model's official runner; beyond the window each step is a row of its own. `segments`: a row grows to
+    `max_screenshots`, or to the token limits, then another begins with the last `kept_screenshots`, and the replies
+    before them as text: fewer rows, and the engine's prefix cache holds within one."""
+    max_screenshots: int | None = None
+    """Screenshots in one row, the first included. In `full` the episode stops when it would need one more. None: in
+    `full` `max_steps`, since one reply follows each; in `window` 5, as OSWorld's runners of UI-TARS and Qwen show (the
+    newest and four before it); in `segments` 10."""
+    kept_screenshots: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
+    """In `segments`, with how many of the last screenshots a row begins, the newest included. None: half of
+    `max_screenshots`, rounded up."""
     max_reply_tokens: Annotated[int, whole(1)] = 512
     """Tokens of one reply. A reply that has not ended by then is malformed. UI-TARS-1.5 writes 50 to 300."""
     prompt: Annotated[str, one_of(PROMPT_GRAMMARS)] = "ui_tars_15"
@@ -55,12 +69,21 @@ class GuiAgentConfig:
     def __post_init__(self) -> None:
         check_fields(self, "gui_agent")
         if self.max_screenshots is not None:
+            require(whole(1).holds(self.max_screenshots), "gui_agent.max_screenshots", "from 1", self.max_screenshots)
+        if self.context == FULL and self.max_screenshots is not None:
             require(
-                whole(1).holds(self.max_screenshots) and self.max_screenshots <= self.max_steps,
+                self.max_screenshots <= self.max_steps,
                 "gui_agent.max_screenshots",
                 f"from 1 to gui_agent.max_steps ({self.max_steps}), since each is followed by one reply",
                 self.max_screenshots,
-                "set it to null to take max_steps",
+                "set it to null to take max_steps, or gui_agent.context to window or segments for longer episodes",
+            )
+        if self.kept_screenshots is not None:
+            require(
+                self.context == SEGMENTS and self.kept_screenshots < self.row_screenshots,
+                "gui_agent.kept_screenshots",
+                f"less than gui_agent.max_screenshots ({self.row_screenshots}), and null but with context={SEGMENTS}",
+                self.kept_screenshots,
             )
         if self.prompt != "ui_tars_15":
             expected = f"English with gui_agent.prompt={self.prompt}, whose words ask for no language"
@@ -77,7 +100,21 @@ class GuiAgentConfig:
     @property
     def max_turns(self) -> int:
         """Replies that the step and screenshot limits allow together."""
-        return self.max_steps if self.max_screenshots is None else self.max_screenshots
+        return self.row_screenshots if self.context == FULL else self.max_steps
+
+    @property
+    def row_screenshots(self) -> int:
+        """Most screenshots in one row."""
+        by_context = {FULL: self.max_steps, WINDOW: _WINDOW_SCREENSHOTS, SEGMENTS: _SEGMENT_SCREENSHOTS}
+        return by_context[self.context] if self.max_screenshots is None else self.max_screenshots
+
+    @property
+    def screenshots_kept(self) -> int | None:
+        """With how many of the last screenshots another row begins where one is full; None: none does."""
+        if self.context == FULL:
+            return None
+        half = (self.row_screenshots + 1) // 2
+        return self.row_screenshots if self.context == WINDOW else self.kept_screenshots or half
 
 
 def check_lengths(config: GuiAgentConfig, response_length: int, screenshot_tokens: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from PIL import Image
@@ -11,7 +12,7 @@ from PIL import Image
 from arpo_verl.errors import ConfigError
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
-from arpo_verl.rollout.prompts import build_messages
+from arpo_verl.rollout.prompts import build_messages, lists_earlier
 from arpo_verl.rollout.sequence import EpisodeSequence, Generated
 from arpo_verl.types import Size, StopReason, Task
 
@@ -22,13 +23,16 @@ class Written:
 
     text: str
     problem: str | None = None
+    first_screenshot: int = 0
+    """Number of the first that was seen; with it all up to the newest."""
 
 
 class Conversation(Protocol):
     """One agent in one episode: it is shown screenshots and replies to each."""
 
-    sequence: EpisodeSequence
-    """What was said, in tokens; empty where no policy speaks."""
+    @property
+    def rows(self) -> Sequence[EpisodeSequence]:
+        """What was said, in tokens; none where no policy speaks in tokens."""
 
     def image_size(self, screen: Size) -> Size:
         """The size of the image that the agent's coordinates are in."""
@@ -58,53 +62,101 @@ class TokenLimits:
 
 
 class TokenConversation:
-    """A policy's: one token sequence, which no screenshot leaves."""
-
-    sequence: EpisodeSequence
+    """A policy's: one row of tokens, or, as `config.context` says, a new one where the history has outgrown it."""
 
     def __init__(self, generate: Generate, chat: ChatTokenizer, config: GuiAgentConfig, limits: TokenLimits):
+        self.rows: list[EpisodeSequence] = []
         self._generate = generate
         self._chat = chat
         self._config = config
         self._limits = limits
+        self._instruction = ""
+        self._screens: list[Size] = []
+        self._replies: list[tuple[int, ...]] = []
 
     def image_size(self, screen: Size) -> Size:
         return self._chat.geometry.image_size(screen)
 
     def open(self, task: Task, screen: Size) -> None:
-        """Begin the sequence.
+        """Begin the first row.
 
         Raises:
             ConfigError: the prompt does not fit its limit, or no episode could take a second step.
             MissingDependencyError: the model's own words are not installed.
         """
         check_lengths(self._config, self._limits.response, self._chat.geometry.num_tokens(screen))
-        messages = build_messages(task.instruction, kind=self._config.prompt, language=self._config.language)
-        prompt_ids = self._chat.prompt(messages, screen)
+        self._instruction = task.instruction
+        self._screens.append(screen)
+        prompt_ids = self._prompt(0)
         if len(prompt_ids) > self._limits.prompt:
             raise ConfigError(
                 f"actor_rollout_ref.rollout.prompt_length must hold the prompt of task {task.task_id} with its first "
                 f"screenshot, {len(prompt_ids)} tokens, got {self._limits.prompt}; raise data.max_prompt_length"
             )
-        self.sequence = EpisodeSequence(prompt_ids)
+        self.rows.append(EpisodeSequence(prompt_ids))
 
     async def reply(self, images: list[Image.Image]) -> Written:
         max_tokens = self._config.max_reply_tokens
-        generated = await self._generate(self.sequence.token_ids, images, max_tokens)
+        row = self.rows[-1]
+        shown = [images[number] for number in row.screenshots]
+        generated = await self._generate(row.token_ids, shown, max_tokens)
         token_ids = generated.token_ids[:max_tokens]  # for an engine that knows no such limit
         log_probs = generated.log_probs[:max_tokens] if generated.log_probs is not None else None
-        self.sequence.add_reply(token_ids, log_probs)
+        row.add_reply(token_ids, log_probs)
+        self._replies.append(tuple(token_ids))
         problem = None
         if len(token_ids) == max_tokens and not self._chat.ends_turn(token_ids[-1]):
             problem = f"a reply must end within gui_agent.max_reply_tokens={max_tokens}, got no end"
-        return Written(self._chat.text(token_ids), problem)
+        return Written(self._chat.text(token_ids), problem, row.screenshots.start)
 
     def show(self, screen: Size) -> StopReason | None:
         """Append a screenshot, if it and a whole reply to it still fit: neither is ever cut short by the limit."""
-        context = self._chat.next_screenshot(self.sequence.token_ids[-1], screen)
-        used = len(self.sequence.response_ids) + len(context) + self._config.max_reply_tokens
-        total = self._limits.total
-        if used > self._limits.response or (total is not None and len(self.sequence.prompt_ids) + used > total):
+        row = self.rows[-1]
+        context = self._chat.next_screenshot(row.token_ids[-1], screen)
+        is_full = len(row.screenshots) == self._config.row_screenshots
+        if not is_full and self._fits(len(row.prompt_ids), len(row.response_ids) + len(context)):
+            row.add_screenshot(context)
+            self._screens.append(screen)
+            return None
+        kept = self._config.screenshots_kept
+        if kept is None:
             return StopReason.TOKEN_LIMIT
-        self.sequence.add_context(context)
+        self._screens.append(screen)
+        newest = len(self._screens)
+        shown = range(max(0, newest - kept), newest)
+        prompt_ids = self._prompt(shown.start)
+        if not self._fits(len(prompt_ids), 0):
+            return StopReason.TOKEN_LIMIT
+        self.rows.append(EpisodeSequence(prompt_ids, shown))
         return None
+
+    def _fits(self, prompt: int, response: int) -> bool:
+        """Whether a row of so many tokens has room for a reply."""
+        response += self._config.max_reply_tokens
+        both = self._limits.prompt + self._limits.response
+        total = both if self._limits.total is None else self._limits.total
+        return response <= self._limits.response and prompt + response <= total
+
+    def _prompt(self, first: int) -> list[int]:
+        """The tokens of a row up to the reply to the newest screenshot.
+
+        Replies are the policy's own tokens, not their text tokenized again: what it wrote is what it sees.
+
+        Args:
+            first: number of the first screenshot that is shown.
+        """
+        kind, earlier = self._config.prompt, self._replies[:first]
+        messages = partial(build_messages, self._instruction, kind=kind, language=self._config.language)
+        if not earlier or lists_earlier(kind):
+            said = [self._chat.text(reply) for reply in earlier]
+            ids = self._chat.prompt(messages(earlier=said), self._screens[first])
+        else:
+            ids = self._chat.opening(messages()[:-1])
+            for number, reply in enumerate(earlier):
+                ids += self._chat.next_reply(ids[-1]) if number else []
+                ids += reply
+            ids += self._chat.next_screenshot(ids[-1], self._screens[first])
+        for reply, screen in zip(self._replies[first:], self._screens[first + 1 :], strict=True):
+            ids += reply
+            ids += self._chat.next_screenshot(ids[-1], screen)
+        return ids

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from PIL import Image
@@ -45,6 +44,8 @@ class Turn:
     generate_s: float = 0.0
     desktop_s: float = 0.0
     """Of its actions; 0 until they are done."""
+    first_screenshot: int = 0
+    """Number of the first that was seen; with it all up to the one that this replies to."""
 
 
 class Watcher(Protocol):
@@ -71,7 +72,8 @@ class Episode:
     """All that happened, judged. Times in seconds."""
 
     task: Task
-    sequence: EpisodeSequence = field(repr=False)
+    rows: tuple[EpisodeSequence, ...] = field(repr=False)
+    """What was said, in tokens; none where no policy spoke in tokens."""
     images: tuple[Image.Image, ...] = field(repr=False)
     screenshots: tuple[bytes, ...] = field(repr=False)
     """As sent by the desktop, one for each of `images`: those that the policy saw, in order."""
@@ -167,7 +169,7 @@ async def play(
         stop_reason, evaluation = StopReason.DESKTOP_ENDED, Evaluation(0.0)
     return Episode(
         task=task,
-        sequence=conversation.sequence,
+        rows=tuple(conversation.rows),
         images=tuple(player.images),
         screenshots=tuple(player.screenshots),
         turns=tuple(player.turns),
@@ -251,15 +253,16 @@ class _Player:
         written = await self._conversation.reply(list(self.images))
         generate_s = time.perf_counter() - began
         self.generate_s += generate_s
+        turn = Turn(written.text, generate_s=generate_s, first_screenshot=written.first_screenshot)
         try:
             if written.problem is not None:
                 raise ActionParseError(written.problem)
             screen = Size(*self.images[-1].size)
             reply = self._parse(written.text, self._conversation.image_size(screen), screen)
         except ActionParseError as error:
-            self._take(Turn(written.text, parse_error=str(error), generate_s=generate_s))
+            self._take(replace(turn, parse_error=str(error)))
             return ()
-        self._take(Turn(written.text, reply.thought, reply.actions, generate_s=generate_s))
+        self._take(replace(turn, thought=reply.thought, actions=reply.actions))
         return reply.actions
 
     def _take(self, turn: Turn) -> None:
@@ -273,7 +276,7 @@ class _Player:
         try:
             return await self._do(actions)
         finally:
-            self.turns[-1] = dataclasses.replace(self.turns[-1], desktop_s=self.desktop_s - before_s)
+            self.turns[-1] = replace(self.turns[-1], desktop_s=self.desktop_s - before_s)
 
     async def _do(self, actions: Sequence[Action]) -> tuple[StopReason | None, Observation]:
         """Do the actions in order; those after the one that ends the episode are not done."""

@@ -64,12 +64,13 @@ def ui_tars_15(instruction: str, language: str) -> Words:
     return Words("You are a helpful assistant.", user)
 
 
-def qwen(kind: str, instruction: str) -> Words:
+def qwen(kind: str, instruction: str, previous_actions: str = "None") -> Words:
     """Qwen2.5-VL's or Qwen3-VL's `computer_use` tool and its call, and the task.
 
     Args:
         kind: `qwen25_vl` or `qwen3_vl`.
         instruction: the task's own words.
+        previous_actions: those whose screenshots are no longer shown, a line each; the agent writes None for none.
 
     Raises:
         MissingDependencyError: the words are not installed.
@@ -78,8 +79,7 @@ def qwen(kind: str, instruction: str) -> Words:
         "json": json,
         "self": SimpleNamespace(coordinate_type="relative"),  # Qwen3-VL's thousandths, its agent's default
         "instruction": instruction,
-        # What the agent writes while all turns are in its window; our history is one sequence, so they always are.
-        "previous_actions_str": "None",
+        "previous_actions_str": previous_actions,
         # Named where coordinates are absolute.
         "processed_width": None,
         "processed_height": None,

@@ -23,8 +23,9 @@ class ScriptedConversation:
         image_size: of the image that the replies' coordinates are in; None: the screen itself.
     """
 
+    rows: tuple[EpisodeSequence, ...] = ()
+
     def __init__(self, next_reply: NextReply, image_size: Size | None = None):
-        self.sequence = EpisodeSequence([])
         self._next_reply = next_reply
         self._image_size = image_size
         self._next: str | None = None

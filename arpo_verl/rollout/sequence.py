@@ -1,4 +1,4 @@
-"""One episode as one token sequence: what the policy wrote, what it was shown, and which is which. Pure."""
+"""What a policy reads and writes as token sequences, the rows of an episode: which token is whose. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ class Generated:
 
 
 class EpisodeSequence:
-    """Prompt (system, instruction, first screenshot), then replies and context in turn.
+    """One row: prompt (system, instruction, first screenshot), then replies and screenshots in turn.
+
+    An episode has one, or several where its history does not fit into one; then the prompt of each but the first also
+    holds what it shows of the replies and screenshots before. Each reply is generated in one row alone.
 
     `response_mask` is 1 exactly on tokens that the policy generated, its end-of-turn token included.
     `response_log_probs` has the rollout engine's value for these and 0.0 elsewhere; None when the engine gives none.
     """
 
-    def __init__(self, prompt_ids: Sequence[int]):
+    def __init__(self, prompt_ids: Sequence[int], screenshots: range = range(1)):
         self.prompt_ids = list(prompt_ids)
+        self.screenshots = screenshots
+        """Which of the episode's it shows."""
         self.response_ids: list[int] = []
         self.response_mask: list[int] = []
         self._log_probs: list[float] = []
@@ -69,9 +74,10 @@ class EpisodeSequence:
             )
         self._append(token_ids, 1, log_probs)
 
-    def add_context(self, token_ids: Sequence[int]) -> None:
-        """Append what the policy was shown."""
+    def add_screenshot(self, token_ids: Sequence[int]) -> None:
+        """Append the next screenshot."""
         self._append(token_ids, 0, None)
+        self.screenshots = range(self.screenshots.start, self.screenshots.stop + 1)
 
     def _append(self, token_ids: Sequence[int], mask: int, log_probs: Sequence[float] | None) -> None:
         self.response_ids.extend(token_ids)

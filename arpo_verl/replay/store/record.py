@@ -33,6 +33,8 @@ def encode_record(trajectory: StoredTrajectory, screenshots: Sequence[str]) -> b
     """
     values = {name: _as_plain(trajectory, name) for name in _PLAIN_FIELDS}
     values["screenshots"] = list(screenshots)
+    if len(trajectory.rows) > 1:
+        values["rows"] = [list(span) for span in trajectory.rows]
     values["episode"] = None if trajectory.episode is None else dataclasses.asdict(trajectory.episode)
     for name in COLUMNS:
         column = getattr(trajectory, name)
