@@ -52,8 +52,10 @@ class GuiAgentLoop(AgentLoopBase):
         self._recorder = Recorder(self._settings.agent, runs_in_validation)
         self._limits = TokenLimits(self.rollout_config.prompt_length, self.rollout_config.response_length)
 
-    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
-        """Play, score and record one episode; returns its rows.
+    async def run(  # type: ignore[override]  # veRL takes a list too, and says so where it puts rows into its queue
+        self, sampling_params: dict[str, Any], **kwargs: Any
+    ) -> AgentLoopOutput | list[AgentLoopOutput]:
+        """Play, score and record one episode; returns its row, or its rows in order where there are several.
 
         Args:
             sampling_params: veRL's, for every reply.
@@ -71,7 +73,8 @@ class GuiAgentLoop(AgentLoopBase):
             engine = _Engine(self, sampling_params, kwargs)
             return await self._attempt(task, kwargs, engine, session, unclear_losses)
 
-        return await attempt_until_whole(self._pool, self._settings.environment, task.task_id, attempt)
+        rows = await attempt_until_whole(self._pool, self._settings.environment, task.task_id, attempt)
+        return rows[0] if len(rows) == 1 else rows
 
     async def _attempt(
         self, task: Task, row: Mapping[str, Any], engine: _Engine, session: Session, unclear_losses: int

@@ -74,8 +74,8 @@ def compute_replay_grpo_advantage(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """veRL's estimator interface: (B, T) rewards and mask, a group label a row, `config.algorithm` of the recipe.
 
-    With `replay.enable=false` this is stock GRPO itself, whatever `replay.std` says. Statistics are over episodes: one of
-    several rows is one member of its group, and all its rows get its advantage.
+    With `replay.enable=false` this is stock GRPO itself, whatever `replay.std` says. Statistics are over episodes: one
+    of several rows is one member of its group, and all its rows get its advantage.
 
     Returns:
         Advantages and returns, (B, T), the same tensor, as in stock GRPO.
@@ -135,8 +135,8 @@ def equal_weights(response_mask: torch.Tensor, episodes: Sequence[int], labels: 
 def episode_weight_of(algorithm: DictConfig | Mapping[str, Any] | None) -> str:
     """The recipe's `algorithm.episode_weight`.
 
-    `tokens`: an episode weighs as much as its tokens, veRL's own `token-mean` and the paper's. `equal`: each episode the
-    same; long ones, which fail more often, do not dominate the update.
+    `tokens`: an episode weighs as much as its tokens, veRL's own `token-mean` and the paper's. `equal`: each episode
+    the same; long ones, which fail more often, do not dominate the update.
 
     Raises:
         ConfigError: it is neither.

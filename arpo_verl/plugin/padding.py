@@ -61,8 +61,8 @@ class MiniBatches:
 
     veRL counts a mini-batch in rows: `ppo_mini_batch_size` x `n` of them, read from its configuration whenever it needs
     it (0.9.1, `trainer/ppo/v1/trainer_base.py`: `_get_required_batch_multiple`, `_update_actor`). Episodes of 46 rows
-    would be 46 times as many updates as the recipe asks for, each of a sixth of an episode. There is no plugin point; so
-    the number is set for each batch, in the configuration that the sampler's own section is a part of.
+    would be 46 times as many updates as the recipe asks for, each of a sixth of an episode. There is no plugin point;
+    so the number is set for each batch, in the configuration that the sampler's own section is a part of.
 
     Args:
         section: `trainer.v1.sampler.sampler_kwargs`, a node of veRL's configuration; where it is none, as in a test,

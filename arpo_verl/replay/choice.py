@@ -137,9 +137,9 @@ def choose_replays(
 ) -> tuple[Replacement, ...]:
     """For each group that triggers and has a cached success of its task: one random failure, one success by `choice`.
 
-    No success is used twice, and at most `config.max_share` of the rollouts are replaced. The choice depends on seed, step,
-    draw, task and how many groups of that task triggered before: not on the order in which rollouts finished, and on no
-    state that a checkpoint would have to carry. More groups only add to it, unless `max_share` is reached.
+    No success is used twice, and at most `config.max_share` of the rollouts are replaced. The choice depends on seed,
+    step, draw, task and how many groups of that task triggered before: not on the order in which rollouts finished, and
+    on no state that a checkpoint would have to carry. More groups only add to it, unless `max_share` is reached.
 
     Args:
         draw: which batch of the step this is, from 0; several only where the trainer updates several times a step.

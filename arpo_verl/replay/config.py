@@ -87,8 +87,8 @@ class ReplayConfig:
     hard tasks are not learnt from the same few successes alone."""
 
     max_share: Annotated[float, _share(_TRAIN_WITHOUT)] = 1.0
-    """Most replays in a batch, as a share of its rollouts; which groups go without is drawn by `seed`. The paper sets no
-    limit, and one of a group is one already; less bounds how far off-policy a batch can be."""
+    """Most replays in a batch, as a share of its rollouts; which groups go without is drawn by `seed`. The paper sets
+    no limit, and one of a group is one already; less bounds how far off-policy a batch can be."""
 
     max_age_steps: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
     """Training steps after which a success is no longer replayed (it stays stored); null: at any age, as in the paper.

@@ -87,7 +87,7 @@ class StoredTrajectory:
             if values is not None and not (isinstance(values, array) and values.typecode == type_code):
                 object.__setattr__(self, name, array(type_code, values))
         object.__setattr__(self, "screenshots", tuple(self.screenshots))
-        whole = (len(self.prompt_ids), len(self.response_ids), 0, len(self.screenshots))
+        whole = RowSpan(len(self.prompt_ids), len(self.response_ids), 0, len(self.screenshots))
         object.__setattr__(self, "rows", tuple(RowSpan(*row) for row in self.rows or [whole]))
         self._check_lengths()
         self._check_rows()

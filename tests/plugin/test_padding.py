@@ -51,7 +51,7 @@ def test_a_whole_batch_is_left_as_it_is(empty_queue, rollouts):
 
 
 def test_the_multiple_is_what_the_trainer_asks_for():
-    assert BatchShape(ppo_mini_batch_size=4, n=8).multiple == 32
+    assert BatchShape(ppo_mini_batch_size=4, n=8).rows == 32
     with pytest.raises(ConfigError, match="sampler_kwargs.batch.n must be a whole number of at least 1, got 0"):
         BatchShape(ppo_mini_batch_size=4, n=0)
 

@@ -13,7 +13,7 @@ from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
         ({"max_steps": 0}, "gui_agent.max_steps must be a whole number of at least 1, got 0"),
         ({"max_steps": True}, "gui_agent.max_steps"),
         ({"max_steps": 1.5}, "gui_agent.max_steps"),
-        ({"max_screenshots": 0}, "gui_agent.max_screenshots must be from 1 to gui_agent.max_steps"),
+        ({"max_screenshots": 0}, "gui_agent.max_screenshots must be from 1, got 0"),
         ({"max_steps": 3, "max_screenshots": 4}, "set it to null to take max_steps"),
         ({"max_reply_tokens": -1}, "gui_agent.max_reply_tokens"),
         ({"prompt": "long"}, "one of ui_tars_15, compact, qwen25_vl, qwen3_vl, got 'long'"),

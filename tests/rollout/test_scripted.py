@@ -18,7 +18,7 @@ def test_each_screenshot_gets_the_next_reply_until_there_is_none():
     assert conversation.show(SCREEN) is None
     assert asyncio.run(conversation.reply([])) == Written("two")
     assert conversation.show(SCREEN) is StopReason.STEP_LIMIT
-    assert conversation.sequence.token_ids == []
+    assert conversation.rows == ()
 
 
 def test_a_reply_is_asked_for_with_the_screen_that_it_replies_to():

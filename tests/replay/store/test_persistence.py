@@ -154,8 +154,8 @@ def test_a_store_of_version_1_is_read(tmp_path):
 def test_a_store_of_a_later_format_is_refused(tmp_path):
     save_store(filled(1), tmp_path, PRINT)
     values = json.loads((tmp_path / MANIFEST).read_text())
-    (tmp_path / MANIFEST).write_text(json.dumps({**values, "version": 3, "written_by": "arpo-verl 9.0"}))
-    with pytest.raises(ReplayError, match="must be of version 1 or 2, got 3, written by arpo-verl 9.0"):
+    (tmp_path / MANIFEST).write_text(json.dumps({**values, "version": 4, "written_by": "arpo-verl 9.0"}))
+    with pytest.raises(ReplayError, match="must be of version 1 or 2 or 3, got 4, written by arpo-verl 9.0"):
         load_store(tmp_path, PRINT)
 
 
