@@ -40,7 +40,7 @@ from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token
 
 from arpo_verl.desktop.provider import EmbeddedProvider
 from arpo_verl.plugin.model_inputs import ModelInputs
-from arpo_verl.plugin.rows import rebuild_fields
+from arpo_verl.plugin.rows import rebuild_rows
 from arpo_verl.policy.build import corpus_tokenizer
 from arpo_verl.replay.store.encoding import smallest_lossless
 from arpo_verl.replay.store.persistence import Fingerprint, load_store, save_store
@@ -199,7 +199,7 @@ class Policy:
             if number:
                 assert conversation.show(SCREEN) is None, "the episode must fit the recipe's 64K tokens"
             await conversation.reply([])
-        return conversation.sequence
+        return conversation.rows[0]
 
 
 def reference_bytes(fields: dict[str, Any]) -> int:
@@ -249,7 +249,7 @@ def measure_one(trajectories: Sequence[StoredTrajectory], policy: Policy, encodi
         times, cpu_times, fields = [], [], {}
         for _ in range(3):
             cpu_s = time.process_time()
-            seconds, fields = timed(lambda: rebuild_fields(store.of_task("task")[0], policy.inputs))
+            seconds, fields = timed(lambda: next(rebuild_rows(store.of_task("task")[0], policy.inputs)))
             times.append(seconds)
             cpu_times.append(time.process_time() - cpu_s)
     pixels, positions = original_inputs(trajectories[0], policy)

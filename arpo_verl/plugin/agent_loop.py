@@ -18,7 +18,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from arpo_verl.errors import GenerationError
 from arpo_verl.plugin.dataset import read_task
-from arpo_verl.plugin.rollout_output import FIRST_SCREENSHOT, GuiAgentOutput
+from arpo_verl.plugin.rollout_output import GuiAgentOutput, shows_from
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.pool.attempts import attempt_until_whole
 from arpo_verl.pool.desktop_pool import Session
@@ -133,7 +133,7 @@ class GuiAgentLoop(AgentLoopBase):
                         "stop_reason": episode.stop_reason.value,
                         "num_steps": len(episode.turns),
                         "reward_extra_info": dict(score.extra_info),
-                        FIRST_SCREENSHOT: numbers.start,
+                        **shows_from(numbers.start),
                     },
                     screenshots=list(episode.screenshots[shown : numbers.stop]),
                 )

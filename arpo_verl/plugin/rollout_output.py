@@ -12,7 +12,7 @@ from verl.experimental.agent_loop import AgentLoopOutput
 SCREENSHOTS = "screenshots"
 """The column's name."""
 FIRST_SCREENSHOT = "first_screenshot"
-"""Name in `extra_fields`: the number of the first of its episode's screenshots that a row shows."""
+"""Name in `extra_fields`: the number of the first of its episode's screenshots that a row shows, where it is not 0."""
 
 
 class GuiAgentOutput(AgentLoopOutput):
@@ -20,3 +20,8 @@ class GuiAgentOutput(AgentLoopOutput):
 
     screenshots: list[bytes]
     """As the desktop sent them, in order; only those that no row before shows, so that each is kept once."""
+
+
+def shows_from(number: int) -> dict[str, int]:
+    """The extra field of a row whose first screenshot is the one of this number."""
+    return {FIRST_SCREENSHOT: number} if number else {}

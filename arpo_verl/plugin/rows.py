@@ -18,7 +18,7 @@ from arpo_verl.errors import ReplayError
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.queue import Batch, plain
-from arpo_verl.plugin.rollout_output import FIRST_SCREENSHOT, SCREENSHOTS, GuiAgentOutput
+from arpo_verl.plugin.rollout_output import FIRST_SCREENSHOT, SCREENSHOTS, GuiAgentOutput, shows_from
 from arpo_verl.replay.choice import Outcome, episode_of, row_key, uid_of
 from arpo_verl.replay.labels import REPLAYED, RowLabel
 from arpo_verl.replay.trajectory import RowSpan, StoredRow, StoredTrajectory
@@ -177,7 +177,7 @@ def _rebuild(
         reward_score=trajectory.reward,
         num_turns=trajectory.num_turns,
         metrics=AgentLoopMetrics(),
-        extra_fields={**copy.deepcopy(dict(trajectory.extra_fields)), FIRST_SCREENSHOT: row.screenshots.start},
+        extra_fields={**copy.deepcopy(dict(trajectory.extra_fields)), **shows_from(row.screenshots.start)},
         screenshots=[trajectory.screenshots[number] for number in row.new_screenshots],
     )
     if trajectory.mm_processor_kwargs is not None:

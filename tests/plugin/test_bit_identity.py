@@ -8,7 +8,7 @@ import torch
 from PIL import Image, ImageDraw
 
 from arpo_verl.plugin.model_inputs import ModelInputs
-from arpo_verl.plugin.rows import rebuild_fields
+from arpo_verl.plugin.rows import rebuild_rows
 from arpo_verl.replay.store.persistence import Fingerprint, load_store, save_store
 from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.replay.trajectory import StoredTrajectory
@@ -57,7 +57,7 @@ def test_saved_and_loaded_screenshots_give_the_same_tensors(model_path, rollouts
     )
     save_store(store, tmp_path, Fingerprint("t", "p", "q"))
     (trajectory,) = load_store(tmp_path, None).trajectories()
-    fields = rebuild_fields(trajectory, inputs)
+    (fields,) = rebuild_rows(trajectory, inputs)
     rebuilt = fields["multi_modal_inputs"]
     assert torch.equal(rebuilt["pixel_values"], original["pixel_values"])
     assert torch.equal(rebuilt["image_grid_thw"], original["image_grid_thw"])

@@ -641,8 +641,8 @@ def test_replays_are_rebuilt_while_other_groups_still_generate(empty_queue, roll
         return last_debug_time
 
     rebuilt = []
-    rebuild = rows.rebuild_fields
-    monkeypatch.setattr(rows, "rebuild_fields", lambda *args: rebuilt.append(args[0].task_id) or rebuild(*args))
+    rebuild = rows.rebuild_rows
+    monkeypatch.setattr(rows, "rebuild_rows", lambda *args: rebuilt.append(args[0].task_id) or rebuild(*args))
     monkeypatch.setattr(ReplayBuffer, "_wait_for_next_poll", other_group_ends)
     for prefetch, ahead in ((4, ["a"]), (0, [])):
         replaying = sampler(f"+replay.prefetch={prefetch}")

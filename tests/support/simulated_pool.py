@@ -153,7 +153,7 @@ class Simulation:
             await desktop.reset(task)
             await desktop.step(Finish())
             await desktop.evaluate()
-            return SimpleNamespace(sequence=SimpleNamespace(response_ids=[]))
+            return SimpleNamespace(rows=())
 
         async def score(*_):
             return "score"
