@@ -12,6 +12,7 @@ from pathlib import Path
 
 from arpo_verl.errors import ArpoError
 from arpo_verl.policy.prepare import PolicyConfig, PreparedPolicy, prepare_policy
+from arpo_verl.rollout.config import CONTEXTS
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -42,6 +43,14 @@ def build_parser() -> argparse.ArgumentParser:
         "--floor", type=float, default=defaults.floor, help="and go on until each task's own probability is this"
     )
     parser.add_argument(
+        "--context",
+        choices=CONTEXTS,
+        default=defaults.context,
+        help="imitate in the rows of a run with this gui_agent.context",
+    )
+    parser.add_argument("--max-screenshots", type=int, help="gui_agent.max_screenshots of that run")
+    parser.add_argument("--kept-screenshots", type=int, help="gui_agent.kept_screenshots of that run")
+    parser.add_argument(
         "--num-desktops", type=int, default=defaults.num_desktops, help="desktops that demonstrations are played on"
     )
     return parser
@@ -62,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             tasks=args.tasks,
             target_success=args.target_success,
             floor=args.floor,
+            context=args.context,
+            max_screenshots=args.max_screenshots,
+            kept_screenshots=args.kept_screenshots,
             num_desktops=args.num_desktops,
         )
         prepared = prepare_policy(args.out, settings)

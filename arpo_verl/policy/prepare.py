@@ -12,12 +12,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from arpo_verl.config import check_fields, number, require, whole
+from arpo_verl.config import check_fields, number, one_of, require, whole
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.files import replacing_directory
 from arpo_verl.policy.architecture import MAX_PIXELS, MERGE_SIZE, MIN_PIXELS, PATCH_SIZE, PolicySize
 from arpo_verl.policy.demonstrations import collect_demonstrations, save_demonstrations
 from arpo_verl.records.recorded import RecordedEpisode, read_episodes
+from arpo_verl.rollout.config import CONTEXTS, FULL, GuiAgentConfig
 from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks import load_tasks
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Raise it when the code changes what the same settings give: finished policies are then made anew.
-_FORMAT = 1
+_FORMAT = 2
 _REPORT = "warm_start.json"
 PROMPT = "compact"
+_NO_LIMIT = 1000
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,13 @@ class PolicyConfig:
     """See `WarmStartConfig.target_success`."""
     floor: float = 0.0
     """See `WarmStartConfig.floor`."""
+    context: Annotated[str, one_of(CONTEXTS)] = FULL
+    """As `GuiAgentConfig.context` in the runs that the policy is for: it imitates in the rows that it will see there.
+    A row ends for its number of screenshots alone, as if the run's token limits left room for them."""
+    max_screenshots: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
+    """As `GuiAgentConfig.max_screenshots`; no demonstration is too long for `full`."""
+    kept_screenshots: int | None = None
+    """As `GuiAgentConfig.kept_screenshots`."""
     demonstrations_per_task: Annotated[int, whole(1, "at least 1")] = 1
     """More only pay where a task's screens differ from one time to the next."""
     num_desktops: Annotated[int, whole(1, "at least 1")] = 3
@@ -58,6 +67,18 @@ class PolicyConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _ = self.agent  # says what is wrong with the context
+
+    @property
+    def agent(self) -> GuiAgentConfig:
+        """The section `gui_agent` that the demonstrations are tokenized by."""
+        return GuiAgentConfig(
+            max_steps=_NO_LIMIT,
+            context=self.context,
+            max_screenshots=self.max_screenshots,
+            kept_screenshots=self.kept_screenshots,
+            prompt=PROMPT,
+        )
 
 
 @dataclass(frozen=True)
@@ -105,10 +126,10 @@ def _train(
     model = random_model(tokenizer, settings.seed, settings.size)
     with replacing_directory(out_dir) as scratch:
         save_policy(scratch, model, build_processor(tokenizer))
-        builder = SequenceBuilder(load_processor(scratch), PROMPT)
-        sequences = [builder.build(demonstration) for demonstration in demonstrations]
+        builder = SequenceBuilder(load_processor(scratch), settings.agent)
+        rows = [builder.build(demonstration) for demonstration in demonstrations]
         config = WarmStartConfig(settings.target_success, settings.floor, seed=settings.seed)
-        result = imitate(model, builder.images, sequences, config)
+        result = imitate(model, builder.images, rows, config)
         model.save_pretrained(scratch)
         report = _report(settings, result, key, sum(p.numel() for p in model.parameters()))
         (scratch / _REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

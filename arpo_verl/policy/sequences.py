@@ -1,4 +1,4 @@
-"""A demonstration as the one token sequence that the agent loop would have made of it, and batches of those."""
+"""A demonstration as the token sequences that the agent loop would have made of it, and batches of those."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ import torch
 from PIL import Image
 
 from arpo_verl.records.recorded import RecordedEpisode
-from arpo_verl.rollout.prompts import build_messages
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.conversation import TokenLimits
 from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.types import Size
 
 if TYPE_CHECKING:
     from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
 
+# A row of a demonstration ends where `gui_agent.context` says, never for its length: the run's limits are not known.
+_NO_LIMITS = TokenLimits(2**20, 2**20)
+
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """One tokenized demonstration of T tokens and N screenshots."""
+    """One row of a demonstration: T tokens and N screenshots."""
 
     task_id: str
     input_ids: torch.Tensor
@@ -65,43 +69,38 @@ class SequenceBuilder:
     So a reply that the policy is taught stands behind exactly the tokens that it will see when it acts.
     """
 
-    def __init__(self, processor: Any, prompt: str = "compact") -> None:
-        """`processor` as `arpo_verl.plugin.chat.load_processor` loads it, with a method that veRL binds to it;
-        `prompt` is `GuiAgentConfig.prompt`.
+    def __init__(self, processor: Any, agent: GuiAgentConfig) -> None:
+        """`processor` as `arpo_verl.plugin.chat.load_processor` loads it, with a method that veRL binds to it; `agent`
+        as in the runs that the policy is for.
         """
         from arpo_verl.plugin.chat import chat_tokenizer
+        from arpo_verl.plugin.model_inputs import model_fingerprint
+        from arpo_verl.plugin.seeding import SeedPolicy
 
         self._processor = processor
-        self._prompt = prompt
         self._chat = chat_tokenizer(processor.tokenizer, processor, "qwen2_5_vl")
+        fingerprint = model_fingerprint(processor.tokenizer, processor, {}, agent)
+        self._policy = SeedPolicy(self._chat, agent, _NO_LIMITS, {}, fingerprint)
         self.images = ImageStore(processor)
 
     def image_size(self, screen: Size) -> Size:
         """The size of a resized screenshot: what the coordinates in replies are in."""
         return self._chat.geometry.image_size(screen)
 
-    def build(self, demonstration: RecordedEpisode) -> TokenSequence:
-        """Tokenize one demonstration: prompt with the first screenshot, then reply, screenshot, reply, ...
+    def build(self, demonstration: RecordedEpisode) -> list[TokenSequence]:
+        """Tokenize one demonstration: its rows, in order.
 
         Raises:
-            ReplayError: it has not one screenshot before each reply.
+            ReplayError: it has not one screenshot before each reply, or a reply is not in the grammar.
         """
-        screenshots = demonstration.images()
-        messages = build_messages(demonstration.instruction, kind=self._prompt)
-        episode = EpisodeSequence(self._chat.prompt(messages, Size(*screenshots[0].size)))
-        for turn, reply in enumerate(demonstration.replies):
-            if turn > 0:
-                last_id, size = episode.token_ids[-1], Size(*screenshots[turn].size)
-                episode.add_screenshot(self._chat.next_screenshot(last_id, size))
-            episode.add_reply(self._reply_ids(reply), None)
-        keys = tuple(self.images.add(screenshot) for screenshot in screenshots)
-        input_ids = torch.tensor(episode.token_ids)
-        mask = torch.tensor([0] * len(episode.prompt_ids) + episode.response_mask, dtype=torch.bool)
-        positions = self._position_ids(input_ids, self.images.grids(keys))
-        return TokenSequence(demonstration.task_id, input_ids, mask, positions, keys)
+        keys = [self.images.add(screenshot) for screenshot in demonstration.images()]
+        rows = self._policy.tokenize(demonstration)
+        return [self._sequence(demonstration.task_id, row, tuple(keys[n] for n in row.screenshots)) for row in rows]
 
-    def _reply_ids(self, reply: str) -> list[int]:
-        return [*self._chat.tokenizer.encode(reply, add_special_tokens=False), self._chat.end_id]
+    def _sequence(self, task_id: str, row: EpisodeSequence, keys: tuple[str, ...]) -> TokenSequence:
+        input_ids = torch.tensor(row.token_ids)
+        mask = torch.tensor([0] * len(row.prompt_ids) + row.response_mask, dtype=torch.bool)
+        return TokenSequence(task_id, input_ids, mask, self._position_ids(input_ids, self.images.grids(keys)), keys)
 
     def _position_ids(self, input_ids: torch.Tensor, grids: torch.Tensor) -> torch.Tensor:
         is_image = (input_ids == self._chat.image_id).int()

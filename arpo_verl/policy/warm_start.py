@@ -73,13 +73,17 @@ class WarmStartResult:
 def imitate(
     model: Qwen2_5_VLForConditionalGeneration,
     images: ImageStore,
-    sequences: Sequence[TokenSequence],
+    demonstrations: Sequence[Sequence[TokenSequence]],
     config: WarmStartConfig,
 ) -> WarmStartResult:
-    """Train `model` in place on the reply tokens of `sequences` until it is as good as `config` asks.
+    """Train `model` in place on the reply tokens of `demonstrations` until it is as good as `config` asks.
 
-    The same model, sequences and config give the same weights on the same machine and number of threads.
+    The same model, demonstrations and config give the same weights on the same machine and number of threads.
+
+    Args:
+        demonstrations: each as its rows.
     """
+    sequences = [row for rows in demonstrations for row in rows]
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay
     )
@@ -87,12 +91,12 @@ def imitate(
         optimizer, lambda update: min(1.0, (update + 1) / config.warmup_updates)
     )
     order = random.Random(config.seed)
-    pending, gentle = list(sequences), False
+    pending, gentle = sequences, False
     progress = tqdm(range(1, config.max_epochs + 1), desc="imitation", unit="epoch")
     model.train()
     for epoch in progress:
         loss = _train_epoch(model, images, _batches(pending, config.batch_size, order), optimizer, schedule, config)
-        success = estimate_success(model, images, sequences) if gentle or loss < _WORTH_ASKING else {}
+        success = estimate_success(model, images, demonstrations) if gentle or loss < _WORTH_ASKING else {}
         result = WarmStartResult(epoch, loss, success or dict.fromkeys((s.task_id for s in sequences), 0.0))
         progress.set_postfix(loss=f"{loss:.3f}", success=f"{result.mean_success:.2f}")
         if not gentle and result.mean_success < config.target_success:
@@ -102,7 +106,7 @@ def imitate(
             break
         if not gentle:
             gentle, schedule = True, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: _GENTLE)
-        others = [s for s in sequences if s not in weak]
+        others = [s for s in sequences if result.success_by_task[s.task_id] >= config.floor]
         pending = weak + order.sample(others, min(len(others), len(weak) // 2))
     else:
         logger.warning(
@@ -120,17 +124,19 @@ def imitate(
 def estimate_success(
     model: Qwen2_5_VLForConditionalGeneration,
     images: ImageStore,
-    sequences: Sequence[TokenSequence],
+    demonstrations: Sequence[Sequence[TokenSequence]],
     batch_size: int = 8,
 ) -> dict[str, float]:
     """Each task's probability that sampling at temperature 1 writes the expert's replies; mean over demonstrations."""
-    values: defaultdict[str, list[float]] = defaultdict(list)
-    for start in range(0, len(sequences), batch_size):
-        batch = sequences[start : start + batch_size]
+    numbered = [(number, row) for number, rows in enumerate(demonstrations) for row in rows]
+    totals = torch.zeros(len(demonstrations))
+    for start in range(0, len(numbered), batch_size):
+        numbers, batch = zip(*numbered[start : start + batch_size], strict=True)
         log_probs, rows = reply_log_probs(model, images, batch)
-        totals = torch.zeros(len(batch)).index_add_(0, rows, log_probs)
-        for sequence, total in zip(batch, totals.exp().tolist(), strict=True):
-            values[sequence.task_id].append(total)
+        totals.index_add_(0, torch.tensor(numbers)[rows], log_probs)
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for demonstration, total in zip(demonstrations, totals.exp().tolist(), strict=True):
+        values[demonstration[0].task_id].append(total)
     return {task_id: sum(of_task) / len(of_task) for task_id, of_task in values.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +48,15 @@ def test_a_finished_policy_is_used_again_and_another_target_keeps_the_demonstrat
     assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["policy", "policy"]
 
 
+def test_another_context_is_another_policy_of_the_same_demonstrations(on_fakes, settings, tmp_path):
+    """No episode here is longer than a window, so both imitate the same rows."""
+    first = prepare_policy(tmp_path / "policy", settings)
+    window = replace(settings, context="window", max_screenshots=2)
+    other = prepare_policy(tmp_path / "policy", window)
+    assert not other.reused and prepare_policy(tmp_path / "policy", window).reused
+    assert other.report["mean_success"] == first.report["mean_success"] and len(on_fakes) == 1
+
+
 def test_interrupted_run_leaves_no_policy(on_fakes, settings, tmp_path, monkeypatch):
     def interrupt(*args):
         raise KeyboardInterrupt
@@ -58,11 +68,19 @@ def test_interrupted_run_leaves_no_policy(on_fakes, settings, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("target_success", 1), ("demonstrations_per_task", 0), ("num_desktops", 0)]
+    ("name", "value"),
+    [
+        ("target_success", 1),
+        ("demonstrations_per_task", 0),
+        ("num_desktops", 0),
+        ("context", "windows"),
+        ("max_screenshots", 0),
+        ("gui_agent.kept_screenshots", 2),
+    ],
 )
 def test_an_impossible_value_is_refused(name, value):
     with pytest.raises(ConfigError, match=f"^{name} must be "):
-        PolicyConfig(**{name: value})
+        PolicyConfig(**{name.removeprefix("gui_agent."): value})
 
 
 def test_a_folder_with_something_else_is_left_alone(on_fakes, settings, tmp_path):
