@@ -15,7 +15,7 @@ from arpo_verl.records.summaries import EpisodeKey, EpisodeSummary
 
 @dataclass(frozen=True, slots=True)
 class TrainedRow:
-    """One row of a group as it was trained on."""
+    """One member of a group, an episode of one or several rows of tokens, as it was trained on."""
 
     uid: str
     task_id: str | None
@@ -24,14 +24,14 @@ class TrainedRow:
     reward: float | None
     advantage: float | None
     replaced: bool
-    """Whether a replay took the row's place; reward and advantage are then the replay's."""
+    """Whether a replay took the episode's place; reward and advantage are then the replay's."""
     replay: EpisodeKey | None
     """The episode that did; without uid and session where another run recorded it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedGroup:
-    """The rows of one prompt that were trained on together, by session."""
+    """The episodes of one prompt that were trained on together, by session."""
 
     uid: str
     task_id: str | None

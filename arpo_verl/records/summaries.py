@@ -36,6 +36,8 @@ class EpisodeSummary:
     reward: float | None
     stop_reason: str
     num_steps: int
+    num_rows: int
+    """Of tokens that it was trained on in; none where no policy spoke in tokens."""
     format_error: bool
     screenshots: int
     """How many are on disk: the recording budget may have taken some."""
@@ -60,7 +62,7 @@ def read_summary(folder: Path) -> EpisodeSummary:
     content = read_episode(folder)
     if not isinstance(content.get("task_id"), str):
         raise ValueError(f"task_id must be a string, got {content.get('task_id')!r}")
-    turns = content.get("turns")
+    turns, rows = content.get("turns"), content.get("rows")
     number_of_turns = len(turns) if isinstance(turns, list) else 0
     return EpisodeSummary(
         id=f"{folder.parent.name}/{folder.name}",
@@ -74,6 +76,7 @@ def read_summary(folder: Path) -> EpisodeSummary:
         reward=as_number(content.get("reward")),
         stop_reason=_text(content, "stop_reason"),
         num_steps=_whole(content, "num_steps", number_of_turns),
+        num_rows=len(rows) if isinstance(rows, list) else 1,  # of before several were possible
         format_error=content.get("format_error") is True,
         screenshots=len(screenshot_names(folder)),
         started_at=as_number(content.get("started_at")),

@@ -92,6 +92,31 @@ def test_the_record_says_when_and_how_long(policy, tokenizer, tmp_path):
     assert episode["wall_s"] >= episode["desktop_s"] + episode["generate_s"]
 
 
+@pytest.mark.parametrize(
+    ("agent", "seen", "shown"),
+    [
+        ({}, [0, 0, 0, 0], [(0, 4)]),
+        ({"context": "window", "max_screenshots": 2}, [0, 0, 1, 2], [(0, 2), (1, 2), (2, 2)]),
+        ({"context": "segments", "max_screenshots": 3, "kept_screenshots": 1}, [0, 0, 0, 3], [(0, 3), (3, 1)]),
+    ],
+)
+def test_the_record_says_what_the_policy_saw_of_each_step_and_in_which_row(
+    policy, tokenizer, tmp_path, agent, seen, shown
+):
+    engine = ScriptedEngine(tokenizer, [MISS, MISS, HIT, DONE])
+    play(policy, engine, FakePool(), recipe({"trajectory_dir": str(tmp_path), **agent}))
+    (path,) = tmp_path.glob("*/*/episode.json")
+    episode = json.loads(path.read_text())
+    assert [turn["first_screenshot"] for turn in episode["turns"]] == seen
+    assert [len(call["images"]) for call in engine.calls] == [i + 1 - first for i, first in enumerate(seen)]
+    rows = episode["rows"]
+    assert [(row["first_screenshot"], row["num_screenshots"]) for row in rows] == shown
+    for name in ("prompt_tokens", "response_tokens"):
+        assert episode[name] == sum(row[name] for row in rows)
+    assert sum(row["reply_tokens"] for row in rows) == sum(len(token_ids) for token_ids, _ in engine.written)
+    assert len(json.loads((path.parent / "tokens.json").read_text())) == 4
+
+
 def test_an_episode_can_be_read_while_it_is_played(policy, tokenizer, tmp_path):
     seen = []
 

@@ -44,7 +44,14 @@ def test_an_episode_of_an_older_version_lacks_what_it_did_not_record(written, ru
     file.write_text(json.dumps(content))
     (episode,) = run.snapshot().episodes
     assert (episode.started_at, episode.wall_s, episode.validation) == (None, None, None)
-    assert (episode.session, episode.num_steps, episode.instruction) == (0, 2, "")
+    assert (episode.session, episode.num_steps, episode.num_rows, episode.instruction) == (0, 2, 1, "")
+
+
+@pytest.mark.parametrize(("rows", "count"), [([{}, {}, {}], 3), ([], 0), ("none", 1), ({"0": {}}, 1), (None, 1)])
+def test_the_rows_of_an_episode_are_counted(written, run, rows, count):
+    written.episode(1, rows=rows)
+    (episode,) = run.snapshot().episodes
+    assert episode.num_rows == count
 
 
 def test_numbers_that_json_does_not_know_are_none(written, run):

@@ -37,6 +37,10 @@ class BrowserRun:
     hostile: str
     bare: str
     """Its screenshots were not kept."""
+    windowed: str
+    """Of eight steps, of which the model saw at most three screenshots: six rows."""
+    segmented: str
+    """Of eight steps in three rows of at most four screenshots, each begun with two."""
     num_episodes: int
 
 
@@ -49,6 +53,8 @@ def make_run(folder: Path) -> BrowserRun:
     _tea(run, 2, "tea-b", 1, 0.0, _failure())
     _tea(run, 5, "tea-v", 0, 1.0, _failure(), validation=True)
     hostile = _write_hostile(run)
+    windowed = _write_rows(run, "windowed", [(0, 3), *((first, 3) for first in range(1, 6))])
+    segmented = _write_rows(run, "segmented", [(0, 4), (3, 4), (6, 2)])
     plain = [_write_plain(run, step, task) for step in range(1, NUM_STEPS + 1) for task in range(PLAIN_TASKS)]
     replay = {"step": 1, "uid": "tea-a", "session": 1}
     run.group(1, "tea-a", _row(0, 0.0, -1.0), _row(1, 1.0, 1.0), task=TEA)
@@ -57,7 +63,8 @@ def make_run(folder: Path) -> BrowserRun:
         validation = {"val-core__embedded__acc__mean@1": step / NUM_STEPS} if step % 5 == 0 else {}
         run.metrics(step, rollout__success_mean=step / NUM_STEPS, actor__entropy=1 / step, **validation)
     _write_frontier(run)
-    return BrowserRun(run, winner, replaced, hostile, plain[0], num_episodes=6 + len(plain))
+    ids = (winner, replaced, hostile, plain[0], windowed, segmented)
+    return BrowserRun(run, *ids, num_episodes=8 + len(plain))
 
 
 def _write_frontier(run: ViewerRun) -> None:
@@ -101,6 +108,20 @@ def _write_hostile(run: ViewerRun) -> str:
         "turns": _numbered(turns),
     }
     episode = run.episode(2, "hostile", "evil", 0, 0.0, len(turns), **content)
+    _draw_screenshots(run, episode, len(turns))
+    return episode
+
+
+def _write_rows(run: ViewerRun, task: str, shown: list[tuple[int, int]]) -> str:
+    """An episode whose rows show these screenshots: the first and how many."""
+    turns: list[dict[str, Any]] = []
+    for first, count in shown:
+        new = range(len(turns), first + count)
+        turns += [{**_turn("Action: click(...)", CLICK), "first_screenshot": first} for _ in new]
+    tokens = {"prompt_tokens": 400, "response_tokens": 250, "reply_tokens": 40}
+    rows = [{**tokens, "first_screenshot": first, "num_screenshots": count} for first, count in shown]
+    sums = {"prompt_tokens": 400 * len(rows), "response_tokens": 250 * len(rows)}
+    episode = run.episode(3, task, screenshots=len(turns), turns=_numbered(turns), rows=rows, **sums)
     _draw_screenshots(run, episode, len(turns))
     return episode
 

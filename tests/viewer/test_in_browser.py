@@ -244,17 +244,17 @@ def test_episode_tells_verdict_timings_and_group(server, made, page):
 
 def test_replay_links_lead_to_the_other_episode(server, made, page):
     page.goto(f"{server}#/episode/{made.replaced}")
-    see(page, ".message", "this row was replaced by the episode of step 1")
+    see(page, ".message", "this episode was replaced by the episode of step 1")
     page.get_by_role("link", name="Compare with the success").click()
     see(page, "h1", "Compare")
     linked = page.url
     page.keyboard.press("Escape")
-    see(page, ".message", "this row was replaced by the episode of step 1")
+    see(page, ".message", "this episode was replaced by the episode of step 1")
     page.keyboard.press("c")
     page.wait_for_url(linked)
     page.goto(f"{server}#/episode/{made.replaced}")
     page.get_by_role("link", name="the episode of step 1").click()
-    see(page, ".message", "This success was replayed into 1 row: the episode of step 2")
+    see(page, ".message", "This success took the place of 1 episode: the episode of step 2")
 
 
 def test_group_tells_what_a_replaced_row_was_trained_on(server, made, page):
@@ -262,6 +262,65 @@ def test_group_tells_what_a_replaced_row_was_trained_on(server, made, page):
     see(page, ".details tr.self", "0.00 → 1.00")
     page.get_by_role("link", name="replaced by step 1").click()
     see(page, ".stepper", "step 1 of 7")
+
+
+def places(page):
+    """Of each screenshot in the film strip, the number as shown: those that the model saw, and those that had left."""
+    classes = page.locator(".film button").evaluate_all("buttons => buttons.map(b => b.className)")
+    return tuple([i for i, name in enumerate(classes, 1) if name == wanted] for wanted in ("seen", "left"))
+
+
+def test_what_the_model_saw_of_a_window_is_marked(server, made, page):
+    page.goto(f"{server}#/episode/{made.windowed}?turn=2")
+    see(page, ".context", "The model saw screenshots 1–2 of 2; row 1 of 6.")
+    assert places(page) == ([1, 2], [])
+    page.keyboard.press("j")
+    page.keyboard.press("ArrowRight")
+    see(page, ".context", "The model saw screenshots 2–4 of 4, and reply 1 as text; row 2 of 6.")
+    assert places(page) == ([2, 3, 4], [1])
+    page.keyboard.press("End")
+    see(page, ".context", "The model saw screenshots 6–8 of 8, and replies 1–5 as text; row 6 of 6.")
+    see(page, "[role=status]", "Step 8 of 8: click left at (480, 380). The model saw screenshots 6–8 of 8")
+    assert places(page) == ([6, 7, 8], [1, 2, 3, 4, 5])
+    dimmed = page.locator(".film .left .shot").first.evaluate("shot => getComputedStyle(shot).opacity")
+    assert float(dimmed) < 0.5
+    see(page, ".details", "2400 in the prompt, 1500 in the response, 6 rows together")
+
+
+def test_where_a_row_begins_is_marked(server, made, page):
+    page.goto(f"{server}#/episode/{made.segmented}?turn=5")
+    see(page, ".context", "The model saw screenshots 4–5 of 5, and replies 1–3 as text; row 2 of 3.")
+    begins = page.locator(".film li.begins")
+    assert [text.split()[:3] for text in begins.all_inner_texts()] == [
+        ["1", "row", "1"],
+        ["5", "row", "2"],
+        ["8", "row", "3"],
+    ]
+
+
+def test_an_episode_in_one_row_is_shown_as_ever(server, made, page):
+    page.goto(f"{server}#/episode/{made.winner}?turn=3")
+    see(page, ".stepper", "step 3 of 7")
+    assert page.locator(".context, .seen, .left, .begins").count() == 0
+
+
+# What of the context is told of turns and rows as a broken record may have them: of each turn, first, newest and row.
+ODD_CONTEXTS = [
+    ([{"first_screenshot": -1}, {"first_screenshot": 9}], [], [[0, 0, None], [1, 1, None]]),
+    ([{"first_screenshot": True}, {"first_screenshot": 1.5}, {"first_screenshot": "1"}], "none", []),
+    ([{}, None, {"first_screenshot": 1}], [{"first_screenshot": 0}], [[0, 0, None], None, [1, 2, None]]),
+    ([{}, {}], [{"first_screenshot": 0, "num_screenshots": 1}] * 2, []),
+    ([{}, {}], [None, 3, "row"], []),
+    ([{}, {}], [{"first_screenshot": 0, "num_screenshots": n} for n in (1, 2)], [[0, 0, 0], [0, 1, 1]]),
+]
+
+
+def test_odd_contexts_are_told_as_far_as_they_go(server, page):
+    page.goto(server)
+    for turns, rows, told in ODD_CONTEXTS:
+        turns = [None if turn is None else {"screenshot": i, **turn} for i, turn in enumerate(turns)]
+        contexts = page.evaluate("episode => viewer.context.contextsOf(episode)", {"turns": turns, "rows": rows})
+        assert [context and [context[name] for name in ("first", "newest", "row")] for context in contexts] == told
 
 
 def test_screenshots_that_were_not_kept_are_told(server, made, page):
@@ -392,6 +451,7 @@ PAGES = [
     "episodes",
     "episode/{winner}",
     "episode/{hostile}",
+    "episode/{windowed}?turn=8",
     "compare/{replaced}",
     "heatmap",
     "frontier",
@@ -425,7 +485,7 @@ CONTRASTS = """() => {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_can_be_read_and_named(server, made, page, scheme):
     page.emulate_media(color_scheme=scheme)
-    names = {"winner": made.winner, "hostile": made.hostile, "replaced": made.replaced}
+    names = {name: getattr(made, name) for name in ("winner", "hostile", "replaced", "windowed")}
     backs = set()
     for name in PAGES:
         page.goto(f"{server}#/{name.format(**names)}")

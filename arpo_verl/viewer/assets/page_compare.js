@@ -16,6 +16,7 @@
     Screenshot,
     Actions,
     Reply,
+    Seen,
     framesOf,
   } = viewer.ui;
   const { useMemo } = preactHooks;
@@ -146,6 +147,7 @@
           <${Screenshot} src=${frame.src} alt=${frame.alt} marks=${frame.marks} marksAcross=${56} />
           <figcaption><${Actions} turn=${frame.turn} /></figcaption>
         </figure>
+        <${Seen} context=${frame.context} />
         ${frame.turn && html`<${Reply} turn=${frame.turn} />`}`
       }
     `;

@@ -84,7 +84,7 @@
       <p class="task"><bdi>${episode.instruction}</bdi></p>
       <${ReplayNotes} episode=${episode} byId=${byId} filters=${filters} />
       <${FilmStrip} frames=${frames} turn=${turn} show=${show} />
-      <p class="hidden" role="status">${frame ? `Step ${turn} of ${frames.length}: ${viewer.actions.describeTurn(frame.turn)}` : ""}</p>
+      <p class="hidden" role="status">${frame ? spoken(frame, turn, frames.length) : ""}</p>
       ${
         frame &&
         html`<${Step} total=${frames.length} ...${{ frame, turn, show, playing, play }}>
@@ -99,23 +99,33 @@
     `;
   }
 
+  /** The step for who does not see it. */
+  function spoken({ turn, context }, number, total) {
+    const seen = context ? `. ${viewer.context.describe(context)}` : "";
+    return `Step ${number} of ${total}: ${viewer.actions.describeTurn(turn)}${seen}`;
+  }
+
   function FilmStrip({ frames, turn, show }) {
     const current = useRef(null);
     useEffect(() => {
       const [item, strip] = [current.current, current.current?.parentElement];
       if (strip) strip.scrollLeft = item.offsetLeft - strip.offsetLeft - (strip.clientWidth - item.clientWidth) / 2;
     }, [turn, frames]);
+    const context = frames[turn - 1]?.context;
     return html`<ol class="film" aria-label="Film strip">
       ${frames.map(
-        (frame, i) => html`<li ref=${i + 1 === turn ? current : null}>
+        (frame, i) => html`<li ref=${i + 1 === turn ? current : null} class=${frame.context?.begins ? "begins" : ""}>
           <button
             type="button"
             aria-current=${i + 1 === turn ? "step" : null}
-            class=${frame.turn?.parse_error ? "fault" : ""}
+            class=${`${frame.turn?.parse_error ? "fault " : ""}${viewer.context.placeOf(context, frame.number)}`}
             onClick=${() => show(i + 1)}
           >
             <${Screenshot} src=${frame.src} alt=${frame.alt} marks=${frame.marks} marksAcross=${26} lazy />
-            <span class="what"><b>${i + 1}</b> <bdi>${viewer.actions.describeTurn(frame.turn)}</bdi></span>
+            <span class="what">
+              <b>${i + 1}</b> ${frame.context?.begins && html`<span class="muted">row ${frame.context.row + 1}</span>`}${" "}
+              <bdi>${viewer.actions.describeTurn(frame.turn)}</bdi>
+            </span>
           </button>
         </li>`,
       )}
@@ -136,6 +146,7 @@
           <button type="button" disabled=${total < 2} onClick=${play}>${playing ? "Pause" : "Play"}</button>
           ${frame.turn && html`<span class="muted timing">${timing(frame.turn)}</span>`}
         </div>
+        <${Seen} context=${frame.context} />
         ${frame.turn && html`<${Reply} turn=${frame.turn} />`} ${children}
       </div>
     </section>`;
@@ -149,6 +160,9 @@
     ];
     return parts.filter(Boolean).join(" · ");
   }
+
+  /** What the model saw, where that was not everything. */
+  const Seen = ({ context }) => context && html`<p class="muted context">${viewer.context.describe(context)}</p>`;
 
   const Reply = ({ turn }) => html`
     <h2>Thought</h2>
@@ -206,7 +220,7 @@
         ${self && ", this"}
       </th>
       <td><${Score} row=${member} /> <${Replacement} ...${{ member, byId, filters }} /></td>
-      <td class="numeric" title=${trained && "its own reward → that of the row trained on"}>
+      <td class="numeric" title=${trained && "its own reward → that of the episode trained on"}>
         ${number(member.reward)}${trained && ` → ${number(member.trained_reward)}`}
       </td>
       <td class="numeric">${signed(member.advantage)}</td>
@@ -238,7 +252,7 @@
       ${
         by &&
         html`<p class="message note">
-        In training, this row was replaced by ${link(by)}.${" "}
+        In training, this episode was replaced by ${link(by)}.${" "}
         <${CompareLink} ...${{ left: episode.id, right: by, filters }}>Compare with the success that took its place<//>
       </p>`
       }
@@ -246,13 +260,13 @@
         !by &&
         episode.replaced &&
         html`<p class="message note">
-        In training, a replayed success took this row's place; its own recording is not in this run.
+        In training, a replayed success took this episode's place; its own recording is not in this run.
       </p>`
       }
       ${
         into.length > 0 &&
         html`<p class="message info">
-        This success was replayed into ${plural(into.length, "row")}:${" "}
+        This success took the place of ${plural(into.length, "episode")}:${" "}
         ${into.map((id, i) => html`${i > 0 && ", "}${link(id)} (<${CompareLink} ...${{ left: id, right: episode.id, filters }}>compare<//>)`)}
       </p>`
       }
@@ -266,6 +280,13 @@
       </p>`
       }
     `;
+  }
+
+  /** "1234 in the prompt, 567 in the response"; of several rows their sums. */
+  function tokens({ prompt_tokens, response_tokens, rows }) {
+    const count = viewer.actions.list(rows).length;
+    const together = count > 1 ? `, ${count} rows together` : "";
+    return `${prompt_tokens ?? "–"} in the prompt, ${response_tokens ?? "–"} in the response${together}`;
   }
 
   function About({ episode, row, filters }) {
@@ -282,10 +303,7 @@
           ["took", duration(episode.wall_s ?? row.wall_s)],
           ["writing replies", duration(episode.generate_s)],
           ["the desktop", duration(episode.desktop_s)],
-          [
-            "tokens",
-            `${episode.prompt_tokens ?? "–"} in the prompt, ${episode.response_tokens ?? "–"} in the response`,
-          ],
+          ["tokens", tokens(episode)],
           ["ran on", html`<bdi>${episode.desktop || "–"}</bdi>`],
           ["model's image", viewer.actions.list(episode.image_size).join(" × ") || "–"],
           [
@@ -298,5 +316,5 @@
   }
 
   viewer.EpisodePage = EpisodePage;
-  Object.assign(viewer.ui, { Reply });
+  Object.assign(viewer.ui, { Reply, Seen });
 }

@@ -152,18 +152,25 @@
 
   /**
    * What one steps through: a frame a turn, then screenshots that no turn acted on.
-   * @returns {Array<{turn, src, marks, alt}>} `src` is null where the file is not there.
+   * @returns {Array<{turn, number, src, marks, alt, context}>} `number` is the screenshot's, from 0; `src` is null
+   *   where the file is not there, `context` where there is nothing to tell (`viewer.context`).
    */
   function framesOf(episode) {
     const turns = list(episode.turns);
     const marks = viewer.actions.marksOfTurns(turns);
+    const contexts = viewer.context.contextsOf(episode);
     const names = list(episode.screenshots);
     const files = new Set(episode.folder_files);
     const src = (name) =>
       name && files.has(name) ? `shots/${viewer.source.encodePath(episode.id)}/${encodeURIComponent(name)}` : null;
     const shown = new Set(turns.map((turn) => turn?.screenshot));
-    const frames = turns.map((turn, i) => ({ turn, src: src(names[turn?.screenshot]), marks: marks[i] }));
-    names.forEach((name, i) => shown.has(i) || frames.push({ turn: null, src: src(name), marks: [] }));
+    const frames = turns.map((turn, i) => {
+      const number = turn?.screenshot;
+      return { turn, number, src: src(names[number]), marks: marks[i], context: contexts[i] || null };
+    });
+    names.forEach(
+      (name, i) => shown.has(i) || frames.push({ turn: null, number: i, src: src(name), marks: [], context: null }),
+    );
     return frames.map((frame, i) => ({
       ...frame,
       alt: `Screenshot ${i + 1} of ${frames.length} of task ${episode.task_id}: ${viewer.actions.describeTurn(frame.turn)}`,
