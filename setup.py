@@ -162,7 +162,7 @@ setup(
         ],
         "arpo_verl.viewer.report": ["templates/*"],
         "arpo_verl.viewer": ["assets/*", "assets/*/*", "assets/*/*/*"],
-        "arpo_verl.tasks": ["embedded/*", "expert.json"],
+        "arpo_verl.tasks": ["embedded/*", "embedded_long/*", "expert*.json"],
     },
     install_requires=REQUIREMENTS,
     extras_require=EXTRAS,

@@ -25,8 +25,8 @@ from arpo_verl.rollout.conversation import Conversation
 from arpo_verl.rollout.episode import Episode
 from arpo_verl.rollout.prompts import prompt_of
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
-from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies, expert_task_ids
-from arpo_verl.tasks.loader import EMBEDDED_DIR, load_tasks
+from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
+from arpo_verl.tasks.loader import load_tasks, shipped_file
 from arpo_verl.types import Size, Task
 
 DESCRIPTION = """\
@@ -69,7 +69,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--screen", type=_size, metavar="WxH", help="default: 640x480 for shipped tasks, else 1920x1080"
     )
     parser.add_argument("--image-size", type=_size, metavar="WxH", help="of the image that coordinates are in")
-    parser.add_argument("--max-steps", type=int, default=15, metavar="N", help="replies at most (default: 15)")
+    parser.add_argument(
+        "--max-steps", type=int, metavar="N", help="replies at most (default: 15, with --expert as many as it has)"
+    )
     parser.add_argument(
         "--grammar", choices=sorted(GRAMMARS), default="ui_tars", help="of the replies (default: ui_tars)"
     )
@@ -81,8 +83,11 @@ def run(args: argparse.Namespace) -> int:
     """Play the task; 0 when it was played and judged."""
     task = find_task(args.task)
     environment = environment_config(args, task)
+    max_steps = args.max_steps
+    if max_steps is None:
+        max_steps = len(expert_replies(task.task_id)) if args.expert else 15
     agent = GuiAgentConfig(
-        max_steps=args.max_steps, max_screenshots=None, prompt=prompt_of(args.grammar), grammar=args.grammar
+        max_steps=max_steps, max_screenshots=None, prompt=prompt_of(args.grammar), grammar=args.grammar
     )
     conversation = _conversation(args, task, environment.screen_size)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -108,8 +113,7 @@ def find_task(name: str) -> Task:
     Raises:
         TaskError: there is no such task, or the file holds several.
     """
-    shipped = EMBEDDED_DIR / f"{name}.json"
-    tasks = load_tasks(shipped if name in expert_task_ids() and not Path(name).exists() else name)
+    tasks = load_tasks(name if Path(name).exists() else shipped_file(name) or name)
     if len(tasks) != 1:
         raise TaskError(f"one task can be tried at a time, got {len(tasks)} in {name}; name the task's own file")
     return tasks[0]
@@ -121,7 +125,7 @@ def environment_config(args: argparse.Namespace, task: Task) -> EnvironmentConfi
     Raises:
         ConfigError: an option does not exist or has a wrong value.
     """
-    screen = args.screen or (EXPERT_SCREEN if task.task_id in expert_task_ids() else OSWORLD_SCREEN)
+    screen = args.screen or (EXPERT_SCREEN if shipped_file(task.task_id) else OSWORLD_SCREEN)
     return build_environment(args, {**default_options(args.provider), "screen_size": screen})
 
 

@@ -1,7 +1,8 @@
-"""The scripted expert of the shipped suite: the replies that solve each task of `embedded` on a 640x480 screen.
+"""The scripted expert of the shipped suites: the replies that solve each of their tasks on a 640x480 screen.
 
-`expert.json` maps a task's id to its replies in order, each a `thought` and an `action` in the UI-TARS-1.5 grammar with
-coordinates in screen pixels. Several actions of one reply are separated by a blank line, as the model writes them.
+`expert.json` (of `embedded`) and `expert_long.json` (of `embedded_long`) map a task's id to its replies in order, each a `thought` and an `action` in the UI-TARS-1.5 grammar with
+coordinates in screen pixels. Several actions of one reply are separated by a blank line, as the model writes them; a
+long task's reply has one action, and its thought says how far the task is.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from pathlib import Path
 from arpo_verl.actions.reply import Reply
 from arpo_verl.actions.ui_tars import parse_reply
 from arpo_verl.errors import TaskError
+from arpo_verl.tasks.loader import EMBEDDED, EMBEDDED_LONG
 from arpo_verl.types import Size
 
 EXPERT_PATH = Path(__file__).with_name("expert.json")
+_PATHS = {EMBEDDED: EXPERT_PATH, EMBEDDED_LONG: EXPERT_PATH.with_name("expert_long.json")}
 
 EXPERT_SCREEN = Size(640, 480)
-"""The screen on which the coordinates of `expert.json` hold."""
+"""The screen on which the scripts' coordinates hold."""
 
 
 def expert_replies(task_id: str) -> list[Reply]:
@@ -30,24 +33,25 @@ def expert_replies(task_id: str) -> list[Reply]:
     Raises:
         TaskError: the expert knows no such task.
     """
-    script = _scripts().get(task_id)
+    scripts = {known: script for suite in _PATHS for known, script in _scripts(suite).items()}
+    script = scripts.get(task_id)
     if script is None:
-        close = difflib.get_close_matches(task_id, _scripts(), n=1)
-        hint = f"did you mean {close[0]}?" if close else f"it knows the {len(_scripts())} tasks of the shipped suite"
+        close = difflib.get_close_matches(task_id, scripts, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it knows the {len(scripts)} tasks of {' and '.join(_PATHS)}"
         raise TaskError(f"the expert has no script for the task {task_id!r}; {hint}")
     return [_parse(turn["thought"], turn["action"]) for turn in script]
 
 
-def expert_task_ids() -> list[str]:
-    """The ids of the tasks that the expert solves, sorted."""
-    return sorted(_scripts())
+def expert_task_ids(suite: str = EMBEDDED) -> list[str]:
+    """The ids of a shipped suite's tasks, all of which the expert solves, sorted."""
+    return sorted(_scripts(suite))
 
 
 def _parse(thought: str, action: str) -> Reply:
     return parse_reply(f"Thought: {thought}\nAction: {action}", EXPERT_SCREEN, EXPERT_SCREEN)
 
 
-@lru_cache(maxsize=1)
-def _scripts() -> dict[str, list[dict[str, str]]]:
-    scripts: dict[str, list[dict[str, str]]] = json.loads(EXPERT_PATH.read_text(encoding="utf-8"))
+@lru_cache
+def _scripts(suite: str) -> dict[str, list[dict[str, str]]]:
+    scripts: dict[str, list[dict[str, str]]] = json.loads(_PATHS[suite].read_text(encoding="utf-8"))
     return scripts

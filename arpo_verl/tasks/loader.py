@@ -1,4 +1,4 @@
-"""Reads task files: one, a folder, an index in OSWorld's layout, or the shipped suite."""
+"""Reads task files: one, a folder, an index in OSWorld's layout, or a shipped suite."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ logger = logging.getLogger(__name__)
 
 EMBEDDED = "embedded"
 EMBEDDED_DIR = Path(__file__).with_name("embedded")
+EMBEDDED_LONG = "embedded_long"
 
 # A message names so many bad tasks and counts the rest.
 MAX_NAMED_PROBLEMS = 20
 
 TaskPath = str | os.PathLike[str]
+
+SUITES: Mapping[TaskPath, Path] = {EMBEDDED: EMBEDDED_DIR, EMBEDDED_LONG: EMBEDDED_DIR.with_name(EMBEDDED_LONG)}
+"""The shipped suites' folders, by the name that stands for each wherever tasks are named."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ def load_tasks(
     Args:
         path: one of
             `embedded`: the suite that is shipped with the embedded desktop;
+            `embedded_long`: its long tasks, of 17 to 33 steps;
             a task's JSON file, or a JSON list of tasks;
             a folder: OSWorld's (`test_all.json` beside `examples/`), or any with task files in it or below it;
             an index such as OSWorld's `test_all.json` or `test_small.json`, `{domain: [ids]}`, beside
@@ -78,6 +83,11 @@ def load_tasks(
     if not tasks:
         raise TaskError(f"{_shown(path)} must hold at least one task, got none; name a task file, folder or index")
     return tasks
+
+
+def shipped_file(task_id: str) -> Path | None:
+    """The file of a shipped task; None where no suite has it."""
+    return next((file for folder in SUITES.values() for file in folder.glob("*.json") if file.stem == task_id), None)
 
 
 def scan_tasks(path: TaskPath | Iterable[TaskPath]) -> Iterator[Task | TaskProblem]:
@@ -116,8 +126,8 @@ def _find_all(path: TaskPath | Iterable[TaskPath]) -> Iterator[_Found | TaskProb
     absent = [str(one) for one in paths if isinstance(one, Path) and not one.exists()]
     if absent:
         raise TaskError(
-            f"{', '.join(absent)} must be a task file, a folder of task files, NAME:ARGUMENT or {EMBEDDED!r}, got a "
-            f"path that does not exist (seen from {Path.cwd()})"
+            f"{', '.join(absent)} must be a task file, a folder of task files, NAME:ARGUMENT or one of "
+            f"{', '.join(map(str, SUITES))}, got a path that does not exist (seen from {Path.cwd()})"
         )
     for one in paths:
         if isinstance(one, Path):
@@ -129,7 +139,9 @@ def _find_all(path: TaskPath | Iterable[TaskPath]) -> Iterator[_Found | TaskProb
 def _paths(path: TaskPath | Iterable[TaskPath]) -> Iterator[Path | tuple[str, str]]:
     """Files and folders, and sources by name and argument."""
     if path == "" or not isinstance(path, (str, os.PathLike, Iterable)):
-        raise TaskError(f"a task file, a folder of task files or {EMBEDDED!r} must be named, got {path!r}")
+        raise TaskError(
+            f"a task file, a folder of task files or a suite such as {EMBEDDED!r} must be named, got {path!r}"
+        )
     if not isinstance(path, (str, os.PathLike)):
         for one in path:
             yield from _paths(one)
@@ -137,7 +149,7 @@ def _paths(path: TaskPath | Iterable[TaskPath]) -> Iterator[Path | tuple[str, st
         for one in path.split(","):
             yield from _paths(one.strip())
     else:
-        yield split_source(path) or (EMBEDDED_DIR if path == EMBEDDED else Path(path).expanduser())
+        yield split_source(path) or SUITES.get(path) or Path(path).expanduser()
 
 
 def _find(path: Path) -> Iterator[_Found | TaskProblem]:

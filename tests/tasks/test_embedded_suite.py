@@ -1,19 +1,13 @@
 """The shipped suite: its format, and on real desktops that the expert solves it and that doing nothing does not."""
 
-import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from arpo_verl.actions.ui_tars import format_reply, parse_reply
-from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.tasks import load_tasks
-from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
-from arpo_verl.types import Fail, Finish, Size
-
-POLICY_VIEW = Size(364, 252)
-NUM_DESKTOPS = 3
+from arpo_verl.tasks.expert import expert_replies
+from arpo_verl.types import Fail, Finish
+from support.suite_desktops import as_the_policy_writes, play_all, score
 
 TASKS = {task.task_id: task for task in load_tasks("embedded")}
 INFEASIBLE = {task_id for task_id, task in TASKS.items() if task.spec["evaluator"]["func"] == "infeasible"}
@@ -73,10 +67,7 @@ def test_a_set_up_fails_where_its_window_does_not_show(task_id):
 
 
 def expert(task):
-    """The expert's actions as the policy learns them: through the text and the coordinates of its smaller view."""
-    for reply in expert_replies(task.task_id):
-        text = format_reply(reply, POLICY_VIEW, EXPERT_SCREEN)
-        yield from parse_reply(text, POLICY_VIEW, EXPERT_SCREEN).actions
+    return as_the_policy_writes(expert_replies(task.task_id))
 
 
 def idle(task):
@@ -96,68 +87,25 @@ EPISODES = [
 ]
 
 
-class Desktops:
-    """One desktop a thread, made on first use."""
-
-    def __init__(self):
-        self._local = threading.local()
-        self._all = []
-
-    def play(self, episode):
-        """The score of one episode; an exception is a result too, for the test of its task to raise."""
-        task_id, policy = episode
-        try:
-            desktop = self._mine()
-            desktop.reset(TASKS[task_id])
-            for action in POLICIES[policy](TASKS[task_id]):
-                desktop.step(action)
-            return desktop.evaluate().score
-        except Exception as error:
-            return error
-
-    def _mine(self):
-        if not hasattr(self._local, "desktop"):
-            from arpo_verl.environments.osworld.environment import OSWorldEnvironment
-
-            self._local.desktop = OSWorldEnvironment(EnvironmentConfig(), threading.current_thread().name)
-            self._all.append(self._local.desktop)
-        return self._local.desktop
-
-    def close(self):
-        for desktop in self._all:
-            desktop.close()
-
-
 @pytest.fixture(scope="module")
 def results():
     """The outcome of every episode: `{(task_id, policy): score or exception}`."""
-    desktops = Desktops()
-    try:
-        with ThreadPoolExecutor(NUM_DESKTOPS, thread_name_prefix="suite") as threads:
-            return dict(zip(EPISODES, threads.map(desktops.play, EPISODES), strict=True))
-    finally:
-        desktops.close()
-
-
-def score(results, task_id, policy):
-    result = results[task_id, policy]
-    if isinstance(result, Exception):
-        raise result
-    return result
+    played = play_all((TASKS[task_id], POLICIES[policy](TASKS[task_id])) for task_id, policy in EPISODES)
+    return dict(zip(EPISODES, played, strict=True))
 
 
 @pytest.mark.desktop
 @pytest.mark.parametrize("task_id", TASKS)
 def test_the_expert_solves_it(results, task_id):
-    assert score(results, task_id, "expert") == 1.0
+    assert score(results[task_id, "expert"]) == 1.0
 
 
 @pytest.mark.desktop
 @pytest.mark.parametrize("task_id", TASKS)
 def test_claiming_success_at_once_does_not_solve_it(results, task_id):
-    assert score(results, task_id, "idle") == 0.0
+    assert score(results[task_id, "idle"]) == 0.0
 
 
 @pytest.mark.desktop
 def test_giving_up_does_not_solve_a_feasible_task(results):
-    assert score(results, FEASIBLE[0], "give_up") == 0.0
+    assert score(results[FEASIBLE[0], "give_up"]) == 0.0
