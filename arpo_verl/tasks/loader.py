@@ -139,9 +139,7 @@ def _find_all(path: TaskPath | Iterable[TaskPath]) -> Iterator[_Found | TaskProb
 def _paths(path: TaskPath | Iterable[TaskPath]) -> Iterator[Path | tuple[str, str]]:
     """Files and folders, and sources by name and argument."""
     if path == "" or not isinstance(path, (str, os.PathLike, Iterable)):
-        raise TaskError(
-            f"a task file, a folder of task files or a suite such as {EMBEDDED!r} must be named, got {path!r}"
-        )
+        raise TaskError(f"a task file, a folder of task files or {EMBEDDED!r} must be named, got {path!r}")
     if not isinstance(path, (str, os.PathLike)):
         for one in path:
             yield from _paths(one)

@@ -3,11 +3,11 @@
 from collections import Counter
 
 import pytest
+from support.suite_desktops import as_the_policy_writes, play_all, score
 
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.expert import expert_replies
 from arpo_verl.types import Fail, Finish
-from support.suite_desktops import as_the_policy_writes, play_all, score
 
 TASKS = {task.task_id: task for task in load_tasks("embedded")}
 INFEASIBLE = {task_id for task_id, task in TASKS.items() if task.spec["evaluator"]["func"] == "infeasible"}

@@ -1,20 +1,20 @@
-"""The long tasks: their length and form, and on real desktops that a script solves them, and not without its last action."""
+"""The long tasks: their length and form, and on real desktops that a script solves them and nothing less does."""
 
 import pytest
+from support.suite_desktops import as_the_policy_writes, play_all, score
 
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.expert import expert_replies, expert_task_ids
 from arpo_verl.tasks.loader import EMBEDDED_LONG
 from arpo_verl.types import Finish, TypeText
-from support.suite_desktops import as_the_policy_writes, play_all, score
 
 TASKS = {task.task_id: task for task in load_tasks("embedded_long")}
 LENGTHS = {
     "files-delete-six": 19,
     "files-move-four": 17,
     "files-new-months": 17,
-    "files-rename-animals": 19,
-    "files-rename-cities": 19,
+    "files-rename-animals": 17,
+    "files-rename-cities": 17,
     "form-choose-eight": 17,
     "form-guests-eight": 33,
     "form-guests-family": 17,
