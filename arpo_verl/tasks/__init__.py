@@ -1,7 +1,7 @@
 """Tasks: OSWorld's own JSON files, read and checked before anything starts, and other sources in that format.
 
-`tasks/loader.py: load_tasks` reads a file, a folder, an index, a shipped suite (`embedded/`, `embedded_long/`) or what a
-package brings (`tasks/sources.py: source_tasks`), with `schema` and `catalogue` saying what is malformed;
+`tasks/loader.py: load_tasks` reads a file, a folder, an index, a shipped suite (`embedded/`, `embedded_long/`) or what
+a package brings (`tasks/sources.py: source_tasks`), with `schema` and `catalogue` saying what is malformed;
 `tasks/selection.py: load_selected_tasks` is the same under the recipe's section `data.tasks`, called by the dataset and
 by the check before a run. `tasks/frontier.py: Frontier.draw` says which task training plays next, where it goes by what
 the policy can do. `tasks/validation.py: explain_task` says why this machine cannot run one, from `programs` and

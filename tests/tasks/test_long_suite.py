@@ -10,11 +10,11 @@ from arpo_verl.types import Finish, TypeText
 
 TASKS = {task.task_id: task for task in load_tasks("embedded_long")}
 LENGTHS = {
+    "editor-five-animals": 20,
+    "editor-five-cities": 20,
     "files-delete-six": 19,
     "files-move-four": 17,
     "files-new-months": 17,
-    "files-rename-animals": 17,
-    "files-rename-cities": 17,
     "form-choose-eight": 17,
     "form-guests-eight": 33,
     "form-guests-family": 17,
