@@ -83,7 +83,7 @@ def add_playing_options(parser: argparse.ArgumentParser, temperature: float = 0.
         help="take the sections gui_agent and environment, the limits on pixels and the validation tasks of a recipe "
         "(as `arpo-verl recipes list` names it, or a YAML file); options given here win",
     )
-    how.add_argument("--tasks", metavar="WHICH", help="'embedded', or task files, folders or indices")
+    how.add_argument("--tasks", metavar="WHICH", help="'embedded', 'embedded_long', or task files, folders or indices")
     how.add_argument(
         "--agent",
         action="append",

@@ -32,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="the policy's folder; demonstrations go beside it",
     )
     parser.add_argument("--seed", type=int, default=defaults.seed, help="of the weights and the order of imitation")
-    parser.add_argument("--tasks", default=defaults.tasks, help="task file, folder or 'embedded'")
+    parser.add_argument("--tasks", default=defaults.tasks, help="task file, folder, 'embedded' or 'embedded_long'")
     parser.add_argument(
         "--target-success",
         type=float,

@@ -1,9 +1,9 @@
 """The scripted expert of the shipped suites: the replies that solve each of their tasks on a 640x480 screen.
 
 `expert.json`, of `embedded`, and `expert_long.json`, of `embedded_long`, map a task's id to its replies in order, each
-a `thought` and an `action` in the UI-TARS-1.5 grammar with coordinates in screen pixels. Several actions of one reply are
-separated by a blank line, as the model writes them. A long task's replies have one action each, and thoughts that say
-how far it is.
+a `thought` and an `action` in the UI-TARS-1.5 grammar with coordinates in screen pixels. Several actions of one reply
+are separated by a blank line, as the model writes them. A long task's replies have one action each, and thoughts that
+say how far it is.
 """
 
 from __future__ import annotations
