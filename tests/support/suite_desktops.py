@@ -21,23 +21,29 @@ def as_the_policy_writes(replies):
 
 
 def play_all(episodes):
-    """The scores of episodes, each a task and its actions; an exception is a result too, for its test to raise."""
+    """The scores of episodes, each a task and its actions in one or more parts: a score after each part.
+
+    An exception is a result too, for its test to raise.
+    """
     mine, desktops = threading.local(), []
 
     def play(episode):
         from arpo_verl.environments.osworld.environment import OSWorldEnvironment
 
-        task, actions = episode
+        task, *parts = episode
         try:
             if not hasattr(mine, "desktop"):
                 mine.desktop = OSWorldEnvironment(EnvironmentConfig(), threading.current_thread().name)
                 desktops.append(mine.desktop)
             mine.desktop.reset(task)
-            for action in actions:
-                mine.desktop.step(action)
-            return mine.desktop.evaluate().score
+            return [play_part(mine.desktop, actions) for actions in parts]
         except Exception as error:
             return error
+
+    def play_part(desktop, actions):
+        for action in actions:
+            desktop.step(action)
+        return desktop.evaluate().score
 
     try:
         with ThreadPoolExecutor(NUM_DESKTOPS, thread_name_prefix="suite") as threads:
@@ -47,7 +53,7 @@ def play_all(episodes):
             desktop.close()
 
 
-def score(result):
+def scores(result):
     """A result of `play_all`, raised where it is an exception."""
     if isinstance(result, Exception):
         raise result

@@ -1,7 +1,7 @@
 """The long tasks: their length and form, and on real desktops that a script solves them and nothing less does."""
 
 import pytest
-from support.suite_desktops import NUM_DESKTOPS, POLICY_VIEW, as_the_policy_writes, play_all, score
+from support.suite_desktops import NUM_DESKTOPS, POLICY_VIEW, as_the_policy_writes, play_all, scores
 
 from arpo_verl.cli.main import main
 from arpo_verl.environments.config import EnvironmentConfig
@@ -84,19 +84,22 @@ def here():
 def test_the_expert_solves_each_with_one_step_a_reply(here):
     environment = EnvironmentConfig(num_desktops=NUM_DESKTOPS)
     episodes = collect_demonstrations(here, expert_replies, environment, lambda screen: POLICY_VIEW, repeats=1)
-    assert {e.task.task_id: (e.success, len(e.steps)) for e in episodes} == {
+    assert {e.task.task_id: (e.success, len(e.turns)) for e in episodes} == {
         task.task_id: (1.0, LENGTHS[task.task_id]) for task in here
     }
 
 
 @pytest.mark.desktop
 def test_nothing_less_solves_them(here):
-    """Neither claiming success at once nor doing so one action too early."""
-    scripts = [(task, expert_replies(task.task_id)) for task in here]
-    episodes = [(task, replies[-1:]) for task, replies in scripts]
-    episodes += [(task, [*replies[:-2], replies[-1]]) for task, replies in scripts]
-    results = play_all((task, as_the_policy_writes(replies)) for task, replies in episodes)
-    assert [score(result) for result in results] == [0.0] * len(results)
+    """Neither nothing, nor half of the script, nor all but its last action."""
+
+    def parts(task):
+        replies = expert_replies(task.task_id)[:-2]
+        half = len(replies) // 2
+        return [[], as_the_policy_writes(replies[:half]), as_the_policy_writes(replies[half:])]
+
+    results = play_all((task, *parts(task)) for task in here)
+    assert [scores(result) for result in results] == [[0.0, 0.0, 0.0]] * len(here)
 
 
 @pytest.mark.desktop
