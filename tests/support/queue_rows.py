@@ -76,18 +76,45 @@ class Rollouts:
             screenshots=screenshots,
         )
 
+    def rows(self, task_id, success, seed, step=1, turns=4, window=2):
+        """As `output`, but seen through a window: each reply beyond it is a row of its own."""
+        whole = self.output(task_id, success, seed, step, turns)
+        images, rng = whole.multi_modal_data["images"], np.random.default_rng(seed + 1000)
+        first = self.output(task_id, success, seed, step, window)
+        fields = {"reward_score": whole.reward_score, "num_turns": whole.num_turns}
+        rows = [first.model_copy(update={**fields, "extra_fields": dict(whole.extra_fields)})]
+        for turn in range(window, turns):
+            start = turn + 1 - window
+            text = "".join(f"<|im_start|>user\n{IMAGE}<|im_end|>\n<|im_start|>assistant\n{turn}" for _ in range(window))
+            prompt_ids = self._ids(f"{task_id} {start} earlier{text}", images[start : turn + 1])
+            reply = self._ids(f"Thought: {seed} {turn}.<|im_end|>", None) + [int(rng.integers(50, 90))]
+            changes = {
+                "prompt_ids": prompt_ids,
+                "response_ids": reply,
+                "response_mask": [1] * len(reply),
+                "response_logprobs": rng.normal(-1, 1, len(reply)).astype(np.float32).tolist(),
+                "multi_modal_data": {"images": images[start : turn + 1]},
+                "extra_fields": {**whole.extra_fields, "first_screenshot": start},
+                "screenshots": whole.screenshots[turn : turn + 1],
+            }
+            rows.append(whole.model_copy(update=changes))
+        return rows
+
     def put(self, uid, outputs, step=1, partition_id="train"):
-        """Put a finished prompt with its sessions; `outputs` by session, or None for a session that failed."""
+        """Put a finished prompt with its sessions; `outputs` by session: a row or a list of them, or None for a session
+        that failed."""
         for session, output in enumerate(outputs):
             if output is None:
                 continue
+            any_row = output[0] if isinstance(output, list) else output
+            task_id = any_row.extra_fields["task_id"]
             prompt = {
                 "uid": uid,
                 "session_id": session,
                 "global_steps": step,
-                "raw_prompt": [{"role": "user", "content": output.extra_fields["task_id"]}],
+                "raw_prompt": [{"role": "user", "content": task_id}],
                 "data_source": "osworld",
-                "extra_info": {"task_id": output.extra_fields["task_id"], "instruction": "Wait, please."},
+                "extra_info": {"task_id": task_id, "instruction": "Wait, please."},
                 "reward_model": {"ground_truth": ""},
             }
             asyncio.run(self.worker._agent_loop_postprocess(output, partition_id == "val", **prompt))

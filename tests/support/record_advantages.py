@@ -25,6 +25,7 @@ def _observe_estimator(core_algos) -> None:
             "rewards": token_level_rewards.sum(-1),
             "advantages": (advantages * response_mask).sum(-1) / response_mask.sum(-1),
             "groups": [str(group) for group in index],
+            "keys": [getattr(group, "key", None) for group in index],
             "is_replay": [getattr(group, "is_replay", False) for group in index],
         }
         number = len(list(FOLDER.glob("advantages-*.pt")))
@@ -42,9 +43,9 @@ def _observe_sampler(sampler) -> None:
         (FOLDER / "store.json").write_text(json.dumps([digest(t) for t in self.store.trajectories()]))
 
     def observed_inject(self, batch, replacements):
-        replays = inject(self, batch, replacements)
+        batch, replays = inject(self, batch, replacements)
         (FOLDER / f"replays-{self._step}.json").write_text(json.dumps([digest(t) for t in replays.values()]))
-        return replays
+        return batch, replays
 
     sampler.Replayer.__init__, sampler.Replayer._inject = observed_make, observed_inject
 
