@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from omegaconf import OmegaConf
-from support.queue_rows import screenshot
-from tensordict import TensorDict
+from support.queue_rows import TRAJECTORY_FIELDS, advantages_of, equal, read, replayed_keys, screenshot
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
@@ -31,10 +30,6 @@ from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 
 REFILL = "+trainer.v1.sampler.sampler_kwargs.sync_refill_failed_groups=${trainer.v1.sampler.sync_refill_failed_groups}"
 RECORDED_IN = "+trainer.v1.sampler.sampler_kwargs.gui_agent.trajectory_dir="
-# What the trajectory determines in a row; the rest of a row is the prompt's.
-TRAJECTORY_FIELDS = ["prompts", "responses", "input_ids", "response_mask", "loss_mask", "position_ids"]
-TRAJECTORY_FIELDS += ["rollout_log_probs", "rm_scores", "num_turns", "multi_modal_inputs", "extra_fields"]
-TRAJECTORY_FIELDS += ["screenshots"]
 
 
 @pytest.fixture
@@ -51,47 +46,6 @@ def sampler(compose, model_path):
         return PPOTrainer._build_replay_buffer(trainer)
 
     return make
-
-
-def read(tq, key, partition_id="train"):
-    """All fields of one row, as the trainer's workers get them."""
-    data = tq.kv_batch_get(keys=[key], partition_id=partition_id)
-    return {name: plain(data[name][0]) for name in data.keys()}
-
-
-def equal(a, b):
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
-    if isinstance(a, torch.Tensor):
-        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
-    return a == b
-
-
-def score(tq, batch, shifts=None):
-    """Put old log-probs into the queue, as if the actor had scored the rows.
-
-    Args:
-        shifts: by key, how much likelier each token has become since it was written; the same likelihood without.
-    """
-    data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["rollout_log_probs"])
-    rows = zip(batch.keys, data["rollout_log_probs"], strict=True)
-    scored = torch.nested.as_nested_tensor([row + (shifts or {}).get(key, 0) for key, row in rows], layout=torch.jagged)
-    fields = TensorDict({"old_log_probs": scored, "entropy": scored.exp()}, batch_size=len(batch))
-    tq.kv_batch_put(batch.keys, batch.partition_id, fields=fields)
-
-
-def advantages_of(tq, batch, config, shifts=None):
-    """What the trainer's own `_compute_advantage` leaves in the queue for the actor: one number a trajectory."""
-    score(tq, batch, shifts)
-    PPOTrainer._compute_advantage(SimpleNamespace(config=config), batch, metrics={})
-    data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["advantages", "response_mask"])
-    rows = zip(batch.keys, data["advantages"], data["response_mask"], strict=True)
-    values = {key: {round(a, 5) for a in advantages[mask.bool()].tolist()} for key, advantages, mask in rows}
-    return {key: value.pop() for key, value in values.items() if len(value) == 1}  # padding rows have none
-
-
-def replayed_keys(batch):
-    return [key for key, tag in zip(batch.keys, batch.tags, strict=True) if tag.get("replayed")]
 
 
 def test_an_all_failed_group_gets_one_replayed_success_and_the_hand_computed_advantages(

@@ -2,16 +2,25 @@
 
 import asyncio
 import io
+from types import SimpleNamespace
 
 import numpy as np
+import torch
 import transfer_queue as tq
 from PIL import Image
+from tensordict import TensorDict
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.rollout_output import GuiAgentOutput
 from arpo_verl.rollout.vision import decode_screenshot
 
+# What the trajectory determines in a row; the rest of a row is the prompt's.
+TRAJECTORY_FIELDS = ["prompts", "responses", "input_ids", "response_mask", "loss_mask", "position_ids"]
+TRAJECTORY_FIELDS += ["rollout_log_probs", "rm_scores", "num_turns", "multi_modal_inputs", "extra_fields"]
+TRAJECTORY_FIELDS += ["screenshots"]
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 
 
@@ -121,3 +130,44 @@ class Rollouts:
         status = "failure" if None in outputs else "finished"
         tag = {"is_prompt": True, "status": status, "global_steps": step}
         tq.kv_batch_put(keys=[uid], partition_id=partition_id, tags=[tag])
+
+
+def read(tq, key, partition_id="train"):
+    """All fields of one row, as the trainer's workers get them."""
+    data = tq.kv_batch_get(keys=[key], partition_id=partition_id)
+    return {name: plain(data[name][0]) for name in data.keys()}
+
+
+def equal(a, b):
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    return a == b
+
+
+def score(tq, batch, shifts=None):
+    """Put old log-probs into the queue, as if the actor had scored the rows.
+
+    Args:
+        shifts: by key, how much likelier each token has become since it was written; the same likelihood without.
+    """
+    data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["rollout_log_probs"])
+    rows = zip(batch.keys, data["rollout_log_probs"], strict=True)
+    scored = torch.nested.as_nested_tensor([row + (shifts or {}).get(key, 0) for key, row in rows], layout=torch.jagged)
+    fields = TensorDict({"old_log_probs": scored, "entropy": scored.exp()}, batch_size=len(batch))
+    tq.kv_batch_put(batch.keys, batch.partition_id, fields=fields)
+
+
+def advantages_of(tq, batch, config, shifts=None):
+    """What the trainer's own `_compute_advantage` leaves in the queue for the actor: one number a trajectory."""
+    score(tq, batch, shifts)
+    PPOTrainer._compute_advantage(SimpleNamespace(config=config), batch, metrics={})
+    data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["advantages", "response_mask"])
+    rows = zip(batch.keys, data["advantages"], data["response_mask"], strict=True)
+    values = {key: {round(a, 5) for a in advantages[mask.bool()].tolist()} for key, advantages, mask in rows}
+    return {key: value.pop() for key, value in values.items() if len(value) == 1}  # padding rows have none
+
+
+def replayed_keys(batch):
+    return [key for key, tag in zip(batch.keys, batch.tags, strict=True) if tag.get("replayed")]
