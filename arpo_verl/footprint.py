@@ -21,8 +21,10 @@ ADAM_BYTES = 2 * FP32
 GPU_RESERVE_BYTES = 3 * GB
 # Of a trajectory's pixel values while a rollout worker makes them: measured 2.25 GB for the 0.76 GB of 15 screenshots.
 PROCESSING_FACTOR = 3
-# Tokens of the chat template around one screenshot and one reply.
-TURN_TOKENS = 16
+# Tokens of the chat template around one screenshot and one reply, and around a reply alone.
+TURN_TOKENS, REPLY_TURN_TOKENS = 16, 5
+# Of a reply: UI-TARS-1.5 writes 50 to 300. Rows that hold no more for each of an episode's replies are told.
+COMMON_REPLY_TOKENS = 100
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,11 @@ class Run:
     image: Size
     """A screenshot in pixels, as the processor resizes it."""
     max_screenshots: int
+    """In one row."""
     max_replies: int
+    """In one row, those that stay as text included."""
+    rows_per_episode: int
+    """Of one that takes all its steps: 1 where the model sees its whole history."""
     max_reply_tokens: int
     instruction_tokens: int
     """The prompt without its screenshot; an estimate."""
@@ -156,6 +162,7 @@ class Run:
     """`data.max_prompt_length` and `data.max_response_length` together."""
     tasks_per_step: int
     rollouts_per_task: int
+    tasks_per_update: int
     tasks_per_fetch: int
     """What the trainer's processes get at once: a step's tasks, in separate_async an update's."""
     batches_in_queue: int
@@ -177,6 +184,8 @@ class Run:
     num_desktops: int
     desktop_bytes: int
     store_bytes: int
+    replays_ahead: int
+    """Whose pixel values wait in the trainer's memory."""
     checkpoints_kept: int | None
     engine: Engine | None
     """None: not vLLM."""
@@ -220,10 +229,10 @@ def pixel_bytes(model: Model, image: Size) -> int:
 
 
 def sequence_tokens(run: Run, screenshots: int, reply_tokens: int) -> int:
-    """Tokens of an episode's one sequence.
+    """Tokens of one row, which is the whole episode where there is one.
 
     Args:
-        screenshots: how many it was shown.
+        screenshots: how many it shows.
         reply_tokens: of all its replies together.
     """
     shown = screenshots * (screenshot_tokens(run.model, run.image) + TURN_TOKENS)
@@ -231,13 +240,25 @@ def sequence_tokens(run: Run, screenshots: int, reply_tokens: int) -> int:
 
 
 def longest_sequence(run: Run) -> int:
-    """Tokens of the longest episode: every screenshot, every reply at its limit; not yet cut at the token limits."""
+    """Tokens of the longest row: every screenshot, every reply at its limit; not yet cut at the token limits."""
     return sequence_tokens(run, run.max_screenshots, run.max_replies * run.max_reply_tokens)
 
 
-def trajectory_bytes(run: Run) -> int:
-    """Pixel values of an episode that used all its screenshots."""
+def reply_tokens_that_fit(run: Run) -> int:
+    """Tokens a reply, on average, with which an episode of several rows takes all its steps: its last row shows the
+    newest screenshot, has room for a reply, and holds those before as text."""
+    left = run.max_sequence_tokens - sequence_tokens(run, 1, run.max_reply_tokens)
+    return max(0, left // max(1, run.max_replies - 1) - REPLY_TURN_TOKENS)
+
+
+def row_bytes(run: Run) -> int:
+    """Pixel values of a row that shows all its screenshots."""
     return run.max_screenshots * pixel_bytes(run.model, run.image)
+
+
+def trajectory_bytes(run: Run) -> int:
+    """Pixel values of an episode that used all its screenshots: veRL makes them for each row."""
+    return run.rows_per_episode * row_bytes(run)
 
 
 # --- A node's host memory and disk -------------------------------------------------------------------------------
@@ -279,6 +300,7 @@ def host_memory(run: Run) -> dict[str, int]:
     here = -(-run.num_desktops // run.num_nodes_with_gpus)
     parts[f"desktops: {here} x {size(run.desktop_bytes)}"] = here * run.desktop_bytes
     parts["store of successes, at most"] = run.store_bytes
+    parts[f"replays rebuilt ahead, at most {run.replays_ahead}"] = run.replays_ahead * trajectory_bytes(run)
     return parts
 
 
@@ -428,18 +450,38 @@ def _episode(run: Run, machine: Machine, lines: list[str], problems: list[Proble
     tokens, longest = screenshot_tokens(run.model, run.image), longest_sequence(run)
     rounds = -(-run.rollouts_per_step // run.num_desktops)
     pixels = size(run.rollouts_per_step * trajectory_bytes(run))
+    in_rows, reply = run.rows_per_episode > 1, f"{reply_tokens_that_fit(run):,} tokens on average"
+    cut = "; the oldest screenshots give way" if in_rows and longest > run.max_sequence_tokens else ""
     lines += [
         "an episode at its longest, and a step",
         _line("screenshot", f"{run.image.width} x {run.image.height} pixels, {tokens:,} tokens"),
         _line(f"visual tokens of {run.max_screenshots} screenshots", f"{run.max_screenshots * tokens:,}"),
-        _line("longest sequence", f"{longest:,} tokens; {run.max_sequence_tokens:,} allowed"),
+        _line("longest sequence", f"{longest:,} tokens; {run.max_sequence_tokens:,} allowed{cut}"),
+    ]
+    if in_rows:
+        lines += [
+            _line("rows of an episode", f"{run.rows_per_episode}, of {size(row_bytes(run))} pixel values each"),
+            _line(f"all {run.max_replies} steps fit with replies of", reply),
+        ]
+    updates = -(-run.tasks_per_step // run.tasks_per_update)
+    rows = min(run.tasks_per_update, run.tasks_per_step) * run.rollouts_per_task * run.rows_per_episode
+    lines += [
         _line("its pixel values, float32", size(trajectory_bytes(run))),
+        _line("updates a step", f"{updates} of {rows:,} rows"),
         _line(
             f"a step's {run.rollouts_per_step} episodes on {run.num_desktops} desktops",
             f"in {rounds} round{'s' * (rounds > 1)}; pixel values {pixels}",
         ),
     ]
-    if longest > run.max_sequence_tokens:
+    if in_rows and reply_tokens_that_fit(run) < min(run.max_reply_tokens, COMMON_REPLY_TOKENS):
+        problems.append(
+            Problem(
+                f"{run.max_replies} steps with replies of more than {reply} in rows of {run.max_sequence_tokens:,}; "
+                "longer episodes end as token_limit",
+                "raise data.max_response_length (and rollout.max_model_len), or lower gui_agent.max_steps",
+            )
+        )
+    if not in_rows and longest > run.max_sequence_tokens:
         problems.append(
             Problem(
                 f"an episode of {longest:,} tokens in {run.max_sequence_tokens:,}; longer ones end as token_limit",
@@ -486,7 +528,7 @@ def _engine(run: Run, machine: Machine, lines: list[str], problems: list[Problem
         return
     episodes = episodes_per_engine(run, engine)
     # vLLM keeps them in the model's own precision.
-    need = episodes * trajectory_bytes(run) // 2
+    need = episodes * row_bytes(run) // 2
     lines += [
         f"a vLLM engine of {engine.tensor_parallel_size} GPUs, with {episodes} episodes at once",
         _line("processed images of these", f"{size(need)}; its cache has {size(engine.image_cache_bytes)}"),

@@ -21,6 +21,8 @@ from arpo_verl.footprint import (
     longest_sequence,
     pixel_bytes,
     reckon,
+    reply_tokens_that_fit,
+    row_bytes,
     rows_per_rank,
     screenshot_tokens,
     training_state_bytes,
@@ -47,11 +49,13 @@ FULL = Run(
     image=Size(1932, 1092),
     max_screenshots=15,
     max_replies=15,
+    rows_per_episode=1,
     max_reply_tokens=1024,
     instruction_tokens=400,
     max_sequence_tokens=65536,
     tasks_per_step=16,
     rollouts_per_task=8,
+    tasks_per_update=8,
     tasks_per_fetch=16,
     batches_in_queue=1,
     is_async=False,
@@ -68,10 +72,30 @@ FULL = Run(
     num_desktops=128,
     desktop_bytes=5 * GB,
     store_bytes=4 * GB,
+    replays_ahead=4,
     checkpoints_kept=2,
     engine=ENGINE,
 )
 ENOUGH = Machine(memory_bytes=2000 * GB, gpu_bytes=80 * GB, disk_bytes=1000 * GB)
+
+
+# Windows of 5 screenshots over 50 steps: 2 tasks x 8 on one node.
+WINDOW = dataclasses.replace(
+    FULL,
+    max_screenshots=5,
+    max_replies=50,
+    rows_per_episode=46,
+    max_reply_tokens=512,
+    max_sequence_tokens=16384,
+    tasks_per_step=2,
+    tasks_per_update=1,
+    tasks_per_fetch=2,
+    num_nodes=1,
+    sequence_parallel_size=1,
+    num_desktops=16,
+    replays_ahead=1,
+    engine=dataclasses.replace(ENGINE, tensor_parallel_size=1, max_model_len=16384, num_gpus=8),
+)
 
 
 def about(value: float, share: float = 0.02):
@@ -94,6 +118,29 @@ def test_a_rank_gets_what_its_group_trains_on_and_the_groups_ranks_the_same():
     assert parts["pixel values fetched: 8 ranks x 32 trajectories"] == 8 * 32 * 759_507_840
     assert parts["pixel values waiting in TransferQueue"] == 128 * 759_507_840 // 2
     assert parts["weights and optimizer, offloaded or copied"] == about(8.29e9 * 12 / 2, 0.001)
+
+
+def test_an_episode_of_several_rows_has_the_pixel_values_of_each():
+    image = pixel_bytes(UI_TARS, FULL.image)
+    assert row_bytes(WINDOW) == 5 * image and trajectory_bytes(WINDOW) == 46 * 5 * image
+    # 8 GPUs, none shares a sequence: two episodes each.
+    assert rows_per_rank(WINDOW) == 2
+    parts = host_memory(WINDOW)
+    assert parts["pixel values waiting in TransferQueue"] == 16 * 46 * 5 * image == about(186 * GB, 0.01)
+    assert parts["pixel values fetched: 8 ranks x 2 trajectories"] == 16 * 46 * 5 * image
+    assert parts["replays rebuilt ahead, at most 1"] == trajectory_bytes(WINDOW)
+    assert sum(parts.values()) < 1000 * GB
+    # The last row: prompt, newest screenshot, a reply of 512, and 49 replies with 5 tokens around each.
+    fits = reply_tokens_that_fit(WINDOW)
+    assert 400 + 2691 + 16 + 512 + 49 * (fits + 5) <= 16384 < 400 + 2691 + 16 + 512 + 49 * (fits + 6)
+    text = str(reckon(WINDOW, ENOUGH))
+    assert "46, of 253 MB pixel values each" in text and "2 of 368 rows" in text and "does not fit" not in text
+
+
+def test_replies_that_leave_no_room_for_all_steps_are_told_where_a_row_holds_them_all():
+    assert reckon(WINDOW, ENOUGH).problems == (), "their oldest screenshots give way"
+    (problem,) = reckon(dataclasses.replace(WINDOW, max_replies=150), ENOUGH).problems
+    assert "150 steps with replies of more than" in problem.what and "gui_agent.max_steps" in problem.remedy
 
 
 def test_an_asynchronous_run_has_a_batch_more_in_the_queue_and_in_its_checkpoints():

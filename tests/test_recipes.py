@@ -25,6 +25,7 @@ NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem != "arp
 OSWORLD = [name for name in NAMES if name.startswith("osworld")]
 BASELINES = [None, *sorted(path.stem for path in (RECIPES / "baseline").glob("*.yaml"))]
 POLICIES = [None, *sorted(path.stem for path in (RECIPES / "policy").glob("*.yaml"))]
+CONTEXTS = [None, *sorted(path.stem for path in (RECIPES / "context").glob("*.yaml"))]
 # The sides of a policy's visual tokens in pixels; None is UI-TARS-1.5, a Qwen2.5-VL.
 PATCH_SIZES = {None: 14, "qwen25_vl": 14, "qwen3_vl": 16}
 # A bound on the tokens of a text: of the models' own prompts, Qwen's vocabulary makes one of 3.7 characters or more.
@@ -39,23 +40,25 @@ def compose_recipe(name: str, *overrides: str) -> DictConfig:
         return compose(name, overrides=[*fixed, *overrides])
 
 
-def choices(policy: str | None, baseline: str | None) -> list[str]:
-    groups = {"policy": policy, "baseline": baseline}
+def choices(policy: str | None, baseline: str | None = None, context: str | None = None) -> list[str]:
+    groups = {"policy": policy, "baseline": baseline, "context": context}
     return [f"+{group}={choice}" for group, choice in groups.items() if choice is not None]
 
 
 # Every pair of a recipe and one choice, and all triples of the largest: the choices know nothing of the recipes.
 COMBINATIONS = [
-    (name, policy, baseline)
-    for name, policy, baseline in itertools.product(NAMES, POLICIES, BASELINES)
-    if name == "osworld_full" or policy is None or (name == "osworld_full_async" and baseline is None)
+    (name, policy, baseline, context)
+    for name, policy, baseline, context in itertools.product(NAMES, POLICIES, BASELINES, CONTEXTS)
+    if (name == "osworld_full" and context is None)
+    or sum(choice is not None for choice in (policy, baseline, context)) <= 1
+    or (name in ("osworld_full", "osworld_window") and baseline is None)
 ]
 
 
 @pytest.fixture(params=COMBINATIONS, ids=lambda c: "-".join(filter(None, c)), scope="module")
-def combination(request: pytest.FixtureRequest) -> tuple[DictConfig, str | None, str | None]:
-    name, policy, baseline = request.param
-    return compose_recipe(name, *choices(policy, baseline)), policy, baseline
+def combination(request: pytest.FixtureRequest) -> tuple[DictConfig, str | None, str | None, str | None]:
+    name, policy, baseline, context = request.param
+    return compose_recipe(name, *choices(policy, baseline, context)), policy, baseline, context
 
 
 def section_of(cls, name: str, recipe: DictConfig):
@@ -63,7 +66,8 @@ def section_of(cls, name: str, recipe: DictConfig):
 
 
 def test_there_are_the_recipes_that_the_readme_names():
-    assert {"embedded", "osworld_subset32", "osworld_full", "osworld_full_async"} <= set(NAMES)
+    assert {"embedded", "osworld_subset32", "osworld_full", "osworld_full_async", "osworld_window"} <= set(NAMES)
+    assert CONTEXTS == [None, "segments", "window"]
     assert BASELINES == [None, "arpo_dynamic", "dynamic_sampling", "grpo"] and POLICIES == [
         None,
         "qwen25_vl",
@@ -72,11 +76,12 @@ def test_there_are_the_recipes_that_the_readme_names():
 
 
 def test_every_combination_passes_verls_validation_and_ours_and_its_numbers_fit(combination):
-    recipe, policy, baseline = combination
+    recipe, policy, baseline, context = combination
     check_verls_validation(recipe)
     check_batches(recipe)
     agent = section_of(GuiAgentConfig, "gui_agent", recipe)
     environment = section_of(EnvironmentConfig, "environment", recipe)
+    assert context is None or agent.context == context
     replay = section_of(ReplayConfig, "replay", recipe)
     assert replay.enable is (baseline in (None, "arpo_dynamic"))
     rollouts = recipe.data.train_batch_size * recipe.actor_rollout_ref.rollout.n
@@ -128,12 +133,19 @@ def check_an_episode_fits(
     prompt = math.ceil(sum(map(len, texts)) / CHARACTERS_PER_TOKEN)
     assert prompt + screenshot <= recipe.data.max_prompt_length
     turn_tokens = 16  # of the chat template, around each screenshot
-    response = (agent.max_turns - 1) * (screenshot + turn_tokens) + agent.max_turns * agent.max_reply_tokens
-    assert agent.max_turns == 15 and response <= recipe.data.max_response_length
     rollout = recipe.actor_rollout_ref.rollout
-    assert rollout.prompt_length + rollout.response_length <= rollout.max_model_len == 64 * 1024
+    # What the agent loop holds a row to must be no more than what the engine takes.
+    limit = rollout.prompt_length + rollout.response_length
+    is_short = recipe.trainer.experiment_name.startswith("osworld_window")
+    assert limit <= rollout.max_model_len == (16 if is_short else 64) * 1024
+    shown = agent.row_screenshots * (screenshot + turn_tokens)
+    if agent.context == "full":
+        response = shown - (screenshot + turn_tokens) + agent.max_turns * agent.max_reply_tokens
+        assert agent.max_turns == 15 and response <= recipe.data.max_response_length
+    elif agent.context == "window":
+        assert prompt + shown + agent.max_reply_tokens <= limit
     vllm = rollout.engine_kwargs.vllm
-    assert vllm.limit_mm_per_prompt == {"image": agent.max_turns, "video": 0}
+    assert vllm.limit_mm_per_prompt == {"image": agent.row_screenshots, "video": 0}
     assert vllm.mm_processor_kwargs == recipe.data.mm_processor_kwargs, "vLLM would expect images of another size"
     assert screenshot <= rollout.max_num_batched_tokens < rollout.max_model_len, "each prefill a batch of its own"
 
@@ -183,7 +195,7 @@ def test_a_whole_update_is_not_filled_up_however_many_gpus_train():
     recipe = compose_recipe("osworld_full_async", "trainer.nnodes=2", *sizes)
     check_batches(recipe)
     shape = BatchShape(**recipe.trainer.v1.sampler.sampler_kwargs.batch)
-    assert shape.multiple == recipe.actor_rollout_ref.rollout.n == 8
+    assert shape.rows == recipe.actor_rollout_ref.rollout.n == 8
 
 
 def test_the_copies_of_the_weights_are_those_that_the_trainer_saves():
@@ -226,7 +238,7 @@ def test_osworld_recipe_follows_the_paper():
     assert (actor.clip_ratio_low, actor.clip_ratio_high, actor.optim.lr) == (0.2, 0.3, 1e-6)
     assert not actor.use_kl_loss and not recipe.algorithm.use_kl_in_reward
     assert recipe.data.max_prompt_length + recipe.data.max_response_length == 65536
-    assert (recipe.gui_agent.max_steps, recipe.gui_agent.max_screenshots) == (15, 15)
+    assert (recipe.gui_agent.max_steps, recipe.gui_agent.context) == (15, "full")
     assert (recipe.actor_rollout_ref.rollout.n, recipe.trainer.total_epochs) == (8, 15)
     assert (recipe.trainer.nnodes, recipe.trainer.n_gpus_per_node) == (2, 8)
     # The reference's script: 16 tasks a step, 8 an update, which is the paper's too.
@@ -240,6 +252,35 @@ def test_engine_takes_an_episode_that_has_no_limit_of_screenshots_but_its_steps(
     # The limit was `null` then, which vLLM refuses.
     recipe = compose_recipe("osworld_full", "gui_agent.max_screenshots=null")
     assert recipe.actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image == recipe.gui_agent.max_steps
+
+
+def test_the_window_recipes_longest_row_is_a_quarter_of_the_full_one_and_holds_fifty_steps():
+    full, window = compose_recipe("osworld_full"), compose_recipe("osworld_window")
+    assert 4 * window.actor_rollout_ref.rollout.max_model_len == full.actor_rollout_ref.rollout.max_model_len
+    assert 4 * (window.data.max_prompt_length + window.data.max_response_length) == 65536
+    agent = section_of(GuiAgentConfig, "gui_agent", window)
+    assert (agent.context, agent.row_screenshots, agent.max_steps, agent.max_rows) == ("window", 5, 50, 46)
+    assert window.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size == 1
+    assert (window.trainer.nnodes, window.trainer.n_gpus_per_node, window.environment.num_desktops) == (1, 8, 16)
+    # The comment's own reckoning: 1,100 tokens of prompt, and the first row's four further screenshots.
+    left = 16384 - 1100 - 5 * (2691 + 16) - agent.max_reply_tokens
+    assert left > 1200 and window.data.max_response_length >= 4 * (2691 + 16) + agent.max_reply_tokens
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_context_is_one_word_behind_any_recipe_and_nothing_else_changes(name):
+    whole = OmegaConf.to_container(compose_recipe(name), resolve=False)
+    for context in filter(None, CONTEXTS):
+        chosen = OmegaConf.to_container(compose_recipe(name, f"+context={context}"), resolve=False)
+        values = dict(leaves(whole))
+        changed = {path for path, value in leaves(chosen) if values.get(path) != value}
+        assert changed <= {
+            "variant.context",
+            "gui_agent.context",
+            "gui_agent.max_screenshots",
+            "gui_agent.kept_screenshots",
+            "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image",
+        }
 
 
 def test_the_smaller_and_the_asynchronous_recipe_differ_where_they_say():
@@ -302,16 +343,19 @@ def leaves(section: dict, path: tuple[str, ...] = ()):
 @pytest.mark.parametrize("name", ["arpo", *NAMES])
 def test_a_recipe_says_only_what_differs(name):
     content = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
-    below = compose_verls_own()
-    for base in content.pop("defaults", []):
-        if base not in ("ppo_trainer", "_self_"):
-            below = OmegaConf.merge(below, OmegaConf.load(RECIPES / "arpo.yaml"))
-            below = below if base == "arpo" else OmegaConf.merge(below, OmegaConf.load(RECIPES / f"{base}.yaml"))
+    below = functools.reduce(OmegaConf.merge, map(OmegaConf.load, files_below(content)), compose_verls_own())
+    content.pop("defaults", None)
     content.pop("hydra", None)
     plain = {path: value for path, value in leaves(content) if not (isinstance(value, str) and "$" in value)}
     raw = OmegaConf.to_container(below, resolve=False)
     same = {path for path, value in plain.items() if str(lookup(raw, path)) == str(value)}
     assert same <= PINNED
+
+
+def files_below(content: dict) -> list:
+    """The recipes that one builds on, those that they build on first."""
+    bases = [RECIPES / f"{base}.yaml" for base in content.get("defaults", []) if base not in ("ppo_trainer", "_self_")]
+    return [path for base in bases for path in (*files_below(yaml.safe_load(base.read_text())), base)]
 
 
 def lookup(section: dict, path: str):

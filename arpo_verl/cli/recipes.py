@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 PACKAGE = "arpo_verl.recipes"
 DEFAULTS = re.compile(r"^defaults:\n((?:  - .*\n)+)", re.M)
 SEARCH_PATH = (
-    f"  # What this recipe builds on, and the groups baseline/, engine/ and policy/.\n  searchpath: [pkg://{PACKAGE}]\n"
+    "  # What this recipe builds on, and the groups baseline/, context/, engine/ and policy/.\n"
+    f"  searchpath: [pkg://{PACKAGE}]\n"
 )
 
 

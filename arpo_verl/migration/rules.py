@@ -128,8 +128,8 @@ def _trainer(settings: Settings, options: Options, lost: list[str]) -> None:
     ok = re.fullmatch(r"\w[\w.+-]{0,200}", name) is not None
     remedy = "say another: trainer.experiment_name=NAME"
     require(ok, "trainer.experiment_name", "letters, digits and .+-_ alone, since it names a folder", name, remedy)
-    # With what +policy and +baseline behind the recipe add.
-    options["trainer.experiment_name"] = f"{name}${{variant.policy}}${{variant.baseline}}"
+    # With what +policy, +context and +baseline behind the recipe add.
+    options["trainer.experiment_name"] = f"{name}${{variant.policy}}${{variant.context}}${{variant.baseline}}"
     loggers = settings["trainer.logger"]
     loggers = [loggers] if isinstance(loggers, str) else list(loggers)
     options["trainer.logger"] = loggers + ["file"] * ("file" not in loggers)

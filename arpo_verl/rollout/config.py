@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -32,7 +33,8 @@ class GuiAgentConfig:
     more; the paper. `window`: the last `max_screenshots`, and the replies before them as text in the form of the
     model's official runner; beyond the window each step is a row of its own. `segments`: a row grows to
     `max_screenshots`, or to the token limits, then another begins with the last `kept_screenshots`, and the replies
-    before them as text: fewer rows, and the engine's prefix cache holds within one."""
+    before them as text: fewer rows, and the engine's prefix cache holds within one. Where replies leave a new row no
+    room for so many screenshots, it shows fewer, the newest at least."""
     max_screenshots: int | None = None
     """Screenshots in one row, the first included. In `full` the episode stops when it would need one more. None: in
     `full` `max_steps`, since one reply follows each; in `window` 5, as OSWorld's runners of UI-TARS and Qwen show (the
@@ -107,6 +109,13 @@ class GuiAgentConfig:
         """Most screenshots in one row."""
         by_context = {FULL: self.max_steps, WINDOW: _WINDOW_SCREENSHOTS, SEGMENTS: _SEGMENT_SCREENSHOTS}
         return by_context[self.context] if self.max_screenshots is None else self.max_screenshots
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of an episode that takes all its steps, where no row ends before by the token limits."""
+        kept = self.screenshots_kept
+        beyond = 0 if kept is None else max(0, self.max_steps - self.row_screenshots)
+        return 1 + math.ceil(beyond / (self.row_screenshots - (kept or 0) + 1))
 
     @property
     def screenshots_kept(self) -> int | None:

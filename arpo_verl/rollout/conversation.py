@@ -123,12 +123,12 @@ class TokenConversation:
             return StopReason.TOKEN_LIMIT
         self._screens.append(screen)
         newest = len(self._screens)
-        shown = range(max(0, newest - kept), newest)
-        prompt_ids = self._prompt(shown.start)
-        if not self._fits(len(prompt_ids), 0):
-            return StopReason.TOKEN_LIMIT
-        self.rows.append(EpisodeSequence(prompt_ids, shown))
-        return None
+        for first in range(max(0, newest - kept), newest):  # the oldest give way to replies that leave them no room
+            prompt_ids = self._prompt(first)
+            if self._fits(len(prompt_ids), 0):
+                self.rows.append(EpisodeSequence(prompt_ids, range(first, newest)))
+                return None
+        return StopReason.TOKEN_LIMIT
 
     def _fits(self, prompt: int, response: int) -> bool:
         """Whether a row of so many tokens has room for a reply."""

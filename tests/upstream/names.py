@@ -454,6 +454,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
 
 # Keys of our recipes that veRL's own configuration does not declare: ours, or of a mapping that veRL hands on whole.
 OPEN_KEYS = (
+    "algorithm.episode_weight",
     "algorithm.replay",
     "data.tasks",
     "trainer.v1.sampler.by_mode",
