@@ -60,6 +60,7 @@ def test_each_reply_is_trained_once_in_exactly_the_context_that_it_was_written_i
     engine, rows = rows_of(policy, tokenizer, agent)
     shots = screenshots_of(rows)
     assert len(shots) == len(REPLIES) and firsts_of(rows) == firsts
+    assert GuiAgentConfig(max_steps=len(REPLIES), **agent).max_rows == len(rows)
     trained = []
     for row in rows:
         sequence = row.prompt_ids + row.response_ids
@@ -103,12 +104,18 @@ def test_a_segment_ends_where_its_tokens_do(policy, tokenizer):
     assert rows[-1].extra_fields["stop_reason"] == "finished"
 
 
-def test_an_episode_whose_next_row_has_no_room_ends_at_the_token_limit(policy, tokenizer):
-    _, rows = rows_of(
-        policy, tokenizer, {"context": "window", "max_screenshots": 2}, prompt_length=210, response_length=190
-    )
-    assert rows[-1].extra_fields["stop_reason"] == "token_limit"
-    assert all(len(row.prompt_ids) + len(row.response_ids) <= 400 for row in rows)
+def test_a_row_without_room_shows_fewer_screenshots_and_an_episode_ends_where_the_newest_has_none(policy, tokenizer):
+    """Earlier replies are never left out, so that they fill a row at last."""
+    agent = {"context": "window", "max_screenshots": 3, "max_steps": 40}
+    replies = [f"Thought: step {n}.\n{MISS}" for n in range(40)]
+    engine, rows = rows_of(policy, tokenizer, agent, replies, prompt_length=300, response_length=500)
+    assert rows[-1].extra_fields["stop_reason"] == "token_limit" and len(engine.calls) < 40
+    assert all(len(row.prompt_ids) + len(row.response_ids) <= 800 for row in rows)
+    counts = [len(call["images"]) for call in engine.calls]
+    assert counts[:3] == [1, 2, 3] and counts[2:] == sorted(counts[2:], reverse=True) and set(counts) == {1, 2, 3}
+    shots = screenshots_of(rows)
+    for number, (call, shown) in enumerate(zip(engine.calls, counts, strict=True)):
+        assert call["prompt_ids"] == rendered(policy, replies[:number], number + 1 - shown, shots)
 
 
 def test_steps_and_screenshots_of_a_context_are_apart():
