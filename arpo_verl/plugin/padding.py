@@ -50,10 +50,10 @@ class BatchShape:
         """How many mini-batches so many episodes are."""
         return max(1, math.ceil(num_episodes / self.rows))
 
-    def rows_of(self, num_episodes: int, num_rows: int) -> int:
-        """Of a mini-batch, so that episodes of several rows are as many mini-batches as they would be of one row each:
-        a multiple of `rows`."""
-        return self.rows * math.ceil(num_rows / self.updates(num_episodes) / self.rows)
+    def rows_of(self, num_episodes: int, num_rows: int, unit: int) -> int:
+        """Of a mini-batch, a multiple of `unit`, so that episodes of several rows are as many mini-batches as they
+        would be of one row each."""
+        return max(self.rows, unit * math.ceil(num_rows / self.updates(num_episodes) / unit))
 
 
 class MiniBatches:
@@ -71,38 +71,43 @@ class MiniBatches:
 
     def __init__(self, shape: BatchShape, section: Any) -> None:
         self._shape = shape
-        root = section._get_root() if isinstance(section, DictConfig) else None
-        self._actor = OmegaConf.select(root, "actor_rollout_ref.actor") if root is not None else None
+        root: Any = section._get_root() if isinstance(section, DictConfig) else OmegaConf.create()
+        self._actor = OmegaConf.select(root, "actor_rollout_ref.actor")
+        gpus, nodes = (OmegaConf.select(root, f"trainer.{name}") or 1 for name in ("n_gpus_per_node", "nnodes"))
+        # What the number of processes divides, any number of data parallel ones does.
+        unit = math.lcm(shape.n, gpus * nodes)
+        self._unit = unit if shape.rows % unit == 0 else shape.rows
 
     def form(self, batch: Batch, num_episodes: int) -> tuple[Batch, dict[str, float]]:
-        """Set the size of a mini-batch, and fill the last one up.
+        """Set the size of a mini-batch, and fill the batch up to whole ones.
 
         Returns:
             The batch, and metrics of it.
         """
         rows = self._shape.rows
+        updates = math.ceil(len(batch) / rows)
         if self._actor is not None:
-            rows = self._shape.rows_of(num_episodes, len(batch))
+            rows = self._shape.rows_of(num_episodes, len(batch), self._unit)
+            updates = self._shape.updates(num_episodes)
             self._actor.ppo_mini_batch_size = rows // self._shape.n
-        filled = fill_up(batch, rows)
+        filled = fill_up(batch, updates * rows)
         return filled, {
             "batch/rows": len(batch),
             "batch/rows_per_episode": len(batch) / max(1, num_episodes),
             "batch/padding_rows": len(filled) - len(batch),
-            "batch/updates": len(filled) // rows,
+            "batch/updates": updates,
         }
 
 
-def fill_up(batch: Batch, multiple: int) -> Batch:
+def fill_up(batch: Batch, size: int) -> Batch:
     """Append copies of the batch's shortest row that no loss, group or metric counts.
 
-    A whole copy, and not a short row made up: whatever veRL keeps by token stays consistent. There are fewer of them
-    than a mini-batch has rows.
+    A whole copy, and not a short row made up: whatever veRL keeps by token stays consistent.
 
     Returns:
-        A batch whose length is a multiple of `multiple`: `batch` itself where it is one already.
+        A batch of `size` rows: `batch` itself where it has as many already.
     """
-    missing = -len(batch) % multiple
+    missing = size - len(batch)
     if not missing:
         return batch
     source = min(range(len(batch)), key=lambda row: batch.tags[row]["seq_len"])
