@@ -1,4 +1,4 @@
-"""In veRL's own loss the gradient of an episode of several rows is the sum over its replies, each in its own context."""
+"""In veRL's own loss the gradient of an episode is the sum over its replies, each in its own context."""
 
 import pytest
 import torch

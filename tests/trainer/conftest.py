@@ -15,6 +15,9 @@ from arpo_verl.cli.main import main
 # Each task four times a step, in groups of two: groups that fail find a stored success.
 GROUPS = 16
 OVERRIDES = ["actor_rollout_ref.rollout.n=2", "trainer.save_freq=1", "trainer.max_actor_ckpt_to_keep=null"]
+OVERRIDES += ["actor_rollout_ref.actor.ppo_mini_batch_size=4"]
+# Most episodes are longer than two screenshots, so they have several rows, and so have replays.
+CONTEXT = ["gui_agent.context=window", "gui_agent.max_screenshots=2"]
 TIMEOUT_S = 3600.0
 
 
@@ -25,8 +28,10 @@ class Run:
     folder: Path
     metrics: dict[int, dict]
     """What veRL logged."""
+    rows: dict[int, dict]
+    """What `replay_grpo` took and gave, padding left out; see `support/record_advantages.py`."""
     estimated: dict[int, dict]
-    """What `replay_grpo` took and gave; see `support/record_advantages.py`."""
+    """The same of episodes, as their last rows have it."""
     restored: list
     """The store's trajectories when the sampler was made."""
     stdout: str
@@ -34,14 +39,30 @@ class Run:
     @classmethod
     def read(cls, folder: Path, first_step: int, stdout: str) -> "Run":
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        records = sorted((folder / "recorded").glob("advantages-*.pt"))
+        records = [torch.load(path) for path in sorted((folder / "recorded").glob("advantages-*.pt"))]
+        of_rows = [pick(record, [i for i, key in enumerate(record["keys"]) if key]) for record in records]
+        of_episodes = [pick(record, last_rows(record["keys"])) for record in of_rows]
         return cls(
             folder,
             {row["step"]: row["data"] for row in rows if "replay/injected" in row["data"]},
-            {first_step + number: torch.load(path) for number, path in enumerate(records)},
+            dict(enumerate(of_rows, first_step)),
+            dict(enumerate(of_episodes, first_step)),
             json.loads((folder / "recorded" / "store.json").read_text()),
             stdout,
         )
+
+
+def pick(record: dict, rows: list[int]) -> dict:
+    return {name: [values[row] for row in rows] for name, values in record.items()}
+
+
+def last_rows(keys: list[str]) -> list[int]:
+    """Of each episode, by position."""
+    last = {}
+    for position, key in enumerate(keys):
+        episode, number = key.rsplit("_", 1)
+        last[episode] = max(last.get(episode, (-1, -1)), (int(number), position))
+    return [position for _, position in last.values()]
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +80,9 @@ def policy(workplace) -> Path:
 def seeds(policy) -> Path:
     """A store of the expert's demonstrations, which are one a task and were written by no policy."""
     (demonstrations,) = policy.parent.glob("policy-demonstrations-*")
-    recipe = ["--recipe", str(ROOT / "recipes" / "embedded.yaml"), "--set", f"actor_rollout_ref.model.path={policy}"]
+    recipe = ["--recipe", str(ROOT / "recipes" / "embedded.yaml")]
+    for override in (f"actor_rollout_ref.model.path={policy}", *CONTEXT):
+        recipe += ["--set", override]
     out = policy.parent / "seeds"
     assert main(["replay", "seed", str(demonstrations), *recipe, "--out", str(out)]) == 0
     return out
@@ -75,7 +98,7 @@ def start(workplace, seeds):
         path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
         env = {"VERL_USE_EXTERNAL_MODULES": "support.record_advantages", "PYTHONPATH": path}
         env["ARPO_VERL_RECORDED"] = str(recorded)
-        overrides = [*OVERRIDES, f"replay.seed_from={seeds}"]
+        overrides = [*OVERRIDES, *CONTEXT, f"replay.seed_from={seeds}"]
         return workplace.start(name, steps, *overrides, groups=GROUPS, env=env)
 
     return start_in

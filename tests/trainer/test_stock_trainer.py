@@ -1,10 +1,14 @@
 """Two steps of the stock trainer with a replay: the first two of the run that is killed in its third."""
 
 import json
+import statistics
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
+
+# 16 groups, four an update.
+UPDATES = 4
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop]
 
@@ -34,6 +38,21 @@ def test_the_trainer_used_the_replays_in_its_advantages(run):
         successes = played_successes(run.folder, step)
         replayed = [g for g, rows in groups.items() if not any(successes[g]) and max(rows)[0] == 1.0]
         assert len(replayed) == run.metrics[step]["replay/injected"] == sum(record["is_replay"])
+
+
+def test_episodes_of_several_rows_are_trained_on_and_replayed(run):
+    """All rows of an episode have its advantage; the number of updates is the recipe's, whatever that of the rows."""
+    for step in (1, 2):
+        record, metrics = run.rows[step], run.metrics[step]
+        assert len(record["keys"]) == len(set(record["keys"])) == metrics["batch/rows"] > 32
+        advantages = defaultdict(set)
+        replayed = defaultdict(int)
+        for key, advantage, replay in zip(record["keys"], record["advantages"], record["is_replay"], strict=True):
+            advantages[key.rsplit("_", 1)[0]].add(round(advantage.item(), 4))
+            replayed[key.rsplit("_", 1)[0]] += replay
+        assert all(len(values) == 1 for values in advantages.values())
+        assert max(replayed.values()) > 1
+        assert metrics["batch/updates"] == UPDATES
 
 
 def played_successes(folder: Path, step: int) -> dict[str, list[float]]:
@@ -79,10 +98,12 @@ def test_the_trainers_metrics_are_told_without_the_replays_too(run):
         diff = run.metrics[step]["replay/without/training/rollout_probs_diff_max"]
         assert diff < 0.01 < run.metrics[step]["training/rollout_probs_diff_max"]
     second = run.metrics[2]
-    record = run.estimated[2]
+    record = run.rows[2]
     own = [reward.item() for reward, replay in zip(record["rewards"], record["is_replay"], strict=True) if not replay]
     assert second["replay/without/critic/rewards/mean"] == pytest.approx(sum(own) / len(own), abs=1e-5)
-    assert second["critic/rewards/mean"] == pytest.approx(record["rewards"].mean().item(), abs=1e-5)
+    assert second["critic/rewards/mean"] == pytest.approx(
+        statistics.fmean(reward.item() for reward in record["rewards"]), abs=1e-5
+    )
     staleness = "training/off_policy/trajectory_staleness/mean"
     assert second[f"replay/without/{staleness}"] == 0 < second[staleness]
     assert second["replay/ratio_mean"] == pytest.approx(1, abs=0.5) and second["replay/weight_mean"] == 1
