@@ -143,7 +143,7 @@ def theirs():
 
     module = official_module("uitars15_v1")
     qwen = {kind: qwen_agent(kind) for kind in ("qwen25_vl", "qwen3_vl")}
-    screenshot = png(SCREEN)
+    screenshot = png()
 
     def call(grammar, text):
         if grammar == "ui_tars":

@@ -1,14 +1,22 @@
 """The models' own words: what our prompts render to beside what OSWorld's agents send."""
 
+import asyncio
+import re
 import subprocess
 import sys
 
 import pytest
+from PIL import Image
 from support import needs_words
 
 from arpo_verl.errors import MissingDependencyError
 from arpo_verl.rollout import official_words
-from arpo_verl.rollout.prompts import build_messages, reply_message, screenshot_message
+from arpo_verl.rollout.chat import ChatTokenizer
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.conversation import TokenConversation, TokenLimits
+from arpo_verl.rollout.prompts import build_messages, reply_message, said_action, screenshot_message
+from arpo_verl.rollout.sequence import Generated
+from arpo_verl.types import Size, Task
 
 CALL_USER = (
     "call_user() # Submit the task and call the user when the task is unsolvable, or when you need the user's help.\n"
@@ -21,11 +29,11 @@ REPLIES = {
 }
 
 
-def render(messages):
-    """As text, in the manner of Qwen's chat template."""
+def render(messages, name_of=lambda part: "<image>"):
+    """As text, in the manner of Qwen's chat template; a screenshot as it is named."""
     turns = []
     for message in messages:
-        parts = [part["text"] if part["type"] == "text" else "<image>" for part in message["content"]]
+        parts = [part["text"] if part["type"] == "text" else name_of(part) for part in message["content"]]
         turns.append(f"<|im_start|>{message['role']}\n{''.join(parts)}<|im_end|>\n")
     return "".join(turns)
 
@@ -41,12 +49,107 @@ def test_a_conversation_renders_to_what_the_official_agent_sends(kind, turns, tm
     messages = build_messages(instruction, kind=kind)
     for _ in range(turns - 1):
         messages += [reply_message(REPLIES[kind]), screenshot_message()]
-    ours, theirs = render(messages), render(sent_messages(kind, instruction, [REPLIES[kind]] * turns))
+    ours, theirs = render(messages), render(sent_messages(kind, instruction, [REPLIES[kind]] * turns)[-1])
     if kind == "ui_tars_15":
         assert ours.count(CALL_USER) == 1 and CALL_USER not in theirs
         ours = ours.replace(CALL_USER, "")
     assert ours == theirs
     assert instruction in theirs
+
+
+def click(kind, number):
+    """The reply to a screenshot; in Qwen's own form, and once each without the line that says what is done."""
+    if kind == "ui_tars_15":
+        return f"Thought: The {number}th button.\nAction: click(start_box='({number},20)')"
+    arguments = f'{{"action": "left_click", "coordinate": [{number}, 20]}}'
+    line = "" if number == 1 else f"Action: Press the {number}th button.\n"
+    return f'{line}<tool_call>\n{{"name": "computer_use", "arguments": {arguments}}}\n</tool_call>'
+
+
+def told_to_the_engine(policy, kind, instruction, replies, **context):
+    """What a policy's conversation gives to the engine before each reply, as text, and the screenshots beside it."""
+    from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+    tokenizer, processor = policy
+    builder = create_continuous_token_builder(tokenizer, hf_model_type="qwen2_5_vl", processor=processor)
+    chat = ChatTokenizer.from_processor(tokenizer, processor, builder)
+    told = []
+
+    async def generate(prompt_ids, images, max_tokens):
+        text = tokenizer.decode(prompt_ids, skip_special_tokens=False)
+        names = iter(f"<image {image.getpixel((0, 0))[0]}>" for image in images)
+        told.append(re.sub(r"<\|vision_start\|>(<\|image_pad\|>)+<\|vision_end\|>", lambda _: next(names), text))
+        assert next(names, None) is None
+        return Generated((*tokenizer.encode(replies[len(told) - 1], add_special_tokens=False), chat.end_id), None)
+
+    grammar = "ui_tars" if kind == "ui_tars_15" else kind
+    config = GuiAgentConfig(max_steps=len(replies), prompt=kind, grammar=grammar, **context)
+    conversation = TokenConversation(generate, chat, config, TokenLimits(10**5, 10**5))
+    screen = Size(640, 480)
+    conversation.open(Task("t", instruction, {}), screen)
+    images = []
+    for number in range(len(replies)):
+        images.append(Image.new("RGB", screen, (number, 0, 0)))
+        asyncio.run(conversation.reply(images))
+        assert conversation.show(screen) is None
+    return told, [step.count("<image ") for step in told]
+
+
+@needs_words
+@pytest.mark.parametrize("kind", REPLIES)
+@pytest.mark.parametrize(
+    ("context", "shown"),
+    [
+        ({"context": "window"}, [1, 2, 3, 4, 5, 5, 5, 5]),
+        ({"context": "window", "max_screenshots": 1}, [1] * 8),
+        ({"context": "segments", "max_screenshots": 4, "kept_screenshots": 2}, [1, 2, 3, 4, 2, 3, 4, 2]),
+    ],
+    ids=["as-configured", "the-newest-alone", "segments"],
+)
+def test_what_the_engine_is_given_is_what_the_official_agent_sends(policy, kind, context, shown, tmp_path, monkeypatch):
+    """Token by token what a row holds, beside the agent's messages with as many screenshots; a window is the agent as
+    it is configured."""
+    pytest.importorskip("verl")
+    from support.official_agents import number_of, sent_messages
+
+    monkeypatch.chdir(tmp_path)
+    instruction = "Press them all."
+    replies = [click(kind, number) for number in range(len(shown))]
+    told, counts = told_to_the_engine(policy, kind, instruction, replies, **context)
+    assert counts == shown
+    default = context == {"context": "window"}
+    sent = {count: sent_messages(kind, instruction, replies, None if default else count) for count in set(shown)}
+    for step, (ours, count) in enumerate(zip(told, shown, strict=True)):
+        theirs = render(sent[count][step], lambda part: f"<image {number_of(part)}>") + "<|im_start|>assistant\n"
+        if kind == "ui_tars_15":
+            # Theirs puts special tokens around older coordinates; a policy's reply is its own tokens.
+            theirs, ours = (
+                re.sub(r"<\|box_(start|end)\|>", "", text) for text in (theirs, ours.replace(CALL_USER, ""))
+            )
+        else:
+            theirs = theirs.replace("Performing click action", "Performing left_click action")
+        assert ours == theirs, f"step {step}"
+
+
+@needs_words
+@pytest.mark.parametrize("kind", ["qwen25_vl", "qwen3_vl"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Action: Wait for it.",
+        "  action: wait",
+        "Thought: hm.\nAction: one. Action: two\nAction: three",
+        "Step 3: Open it.",
+        "I will open it.\nAction: Open.",
+        "Nothing of that kind.",
+    ],
+)
+def test_what_a_reply_says_that_it_does_is_what_the_official_agent_lists(kind, said):
+    from support.official_agents import qwen_agent
+
+    reply = f"{said}\n{click(kind, 1)}"
+    theirs = qwen_agent(kind).parse_response(reply, 640, 480, 640, 480)[0]
+    assert said_action(reply, kind) == theirs.replace("Performing click action", "Performing left_click action")
 
 
 @needs_words

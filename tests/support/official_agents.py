@@ -4,6 +4,7 @@ its replies. What they import and is not here (clients of model services, a modu
 
 from __future__ import annotations
 
+import base64
 import importlib
 import io
 import sys
@@ -20,11 +21,17 @@ SCREEN = (640, 480)
 QWEN = {"qwen25_vl": ("qwen25vl_agent", "Qwen25VLAgent"), "qwen3_vl": ("qwen3vl_agent", "Qwen3VLAgent")}
 
 
-def png(size: tuple[int, int] = SCREEN) -> bytes:
-    """A blank screenshot."""
+def png(number: int = 0) -> bytes:
+    """A screenshot of one colour, by which `number_of` knows it."""
     buffer = io.BytesIO()
-    Image.new("RGB", size).save(buffer, "PNG")
+    Image.new("RGB", SCREEN, (number, 0, 0)).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def number_of(part: dict[str, Any]) -> int:
+    """Which screenshot a part of a message shows."""
+    data = base64.b64decode(part["image_url"]["url"].removeprefix("data:image/png;base64,"))
+    return Image.open(io.BytesIO(data)).convert("RGB").getpixel((0, 0))[0]
 
 
 @contextmanager
@@ -79,8 +86,14 @@ def qwen_agent(kind: str) -> Any:
     return agent
 
 
-def sent_messages(kind: str, instruction: str, replies: list[str]) -> list[dict[str, Any]]:
-    """What the agent of a `gui_agent.prompt` sends before its last reply."""
+def sent_messages(
+    kind: str, instruction: str, replies: list[str], shown: int | None = None
+) -> list[list[dict[str, Any]]]:
+    """What the agent of a `gui_agent.prompt` sends before each reply.
+
+    Args:
+        shown: screenshots that it shows, the newest included; None: as it is configured.
+    """
     sent: list[Any] = []
     if kind == "ui_tars_15":
         agent = ui_tars_agent(replies)
@@ -99,6 +112,8 @@ def sent_messages(kind: str, instruction: str, replies: list[str]) -> list[dict[
             return remaining.pop(0)
 
         agent.call_llm = call_llm
-    for _ in replies:
-        agent.predict(instruction, {"screenshot": png()})
-    return sent[-1]
+    if shown is not None:
+        agent.history_n = shown if kind == "ui_tars_15" else shown - 1  # Qwen's counts those before the newest
+    for number in range(len(replies)):
+        agent.predict(instruction, {"screenshot": png(number)})
+    return sent
