@@ -6,11 +6,12 @@ mends one, so that its refusal can go.
 
 from __future__ import annotations
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.config import require
 from arpo_verl.footprint import Model
 from arpo_verl.plugin.recipe_footprint import sequence_parallel_size, weight_copies
+from arpo_verl.rollout.config import FULL
 
 _FSDP = "actor_rollout_ref.actor.fsdp_config"
 
@@ -25,7 +26,16 @@ def check_combinations(config: DictConfig, model: Model | None) -> None:
     Raises:
         ConfigError: the first combination that cannot work, with the way out.
     """
+    require(
+        config.trainer.use_v1,
+        "trainer.use_v1",
+        "true: sampler, desktops and replay hang on the V1 trainer",
+        False,
+        "leave it out",
+    )
     _check_offload(config)
+    if OmegaConf.select(config, "gui_agent.context", default=FULL) != FULL:
+        _check_several_rows(config)
     require(
         not config.actor_rollout_ref.actor.get("freeze_vision_tower", False),
         "actor_rollout_ref.actor.freeze_vision_tower",
@@ -57,6 +67,22 @@ def _check_offload(config: DictConfig) -> None:
             "set it to false (optimizer_offload may stay true), or take actor_rollout_ref.actor.strategy=fsdp, which "
             "copies",
         )
+
+
+def _check_several_rows(config: DictConfig) -> None:
+    """What veRL does with an episode's last row alone, or with each row as if it were an episode.
+
+    Routed experts are those that the engine tells with its last reply; teachers' log-probs are asked for the last row
+    (`agent_loop_tq.py: _agent_loop_postprocess`); advantages are taken over last rows for the built-in `grpo` alone
+    (`compute_advantage_for_multi_trajectories`), and over episodes by ours.
+    """
+    remedy = "or set gui_agent.context=full"
+    for name in ("actor_rollout_ref.rollout.enable_rollout_routing_replay", "distillation.enabled"):
+        expected = "false with episodes of several rows: only the last one would have what it takes"
+        require(not OmegaConf.select(config, name, default=False), name, expected, True, remedy)
+    estimator = config.algorithm.adv_estimator
+    expected = "replay_grpo or grpo with episodes of several rows: any other takes each row for a rollout of the group"
+    require(estimator in ("replay_grpo", "grpo"), "algorithm.adv_estimator", expected, estimator, remedy)
 
 
 def _check_fused_kernels(config: DictConfig, model: Model) -> None:

@@ -15,14 +15,15 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.provider_checks import check_provider
 from arpo_verl.environments.providers import PROVIDERS
 from arpo_verl.errors import ConfigError, TaskError
+from arpo_verl.footprint import Model, sequence_tokens
 from arpo_verl.plugin.combinations import check_combinations
 from arpo_verl.plugin.policy_files import PolicyFiles
-from arpo_verl.plugin.recipe_footprint import model_shape
+from arpo_verl.plugin.recipe_footprint import model_shape, read_run
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.replay.config import NONE, SAMPLERS, ReplayConfig, check_filter, check_one_correction, check_sampler
 from arpo_verl.replay.store.persistence import Manifest, check_fingerprint, read_manifest, read_records
 from arpo_verl.replay.store.record import read_record
-from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
+from arpo_verl.rollout.config import FULL, GuiAgentConfig, check_lengths
 from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.vision import ImageGeometry, check_pixel_limits
 from arpo_verl.tasks.selection import FRONTIER, TaskSelection, load_selected_tasks
@@ -56,7 +57,11 @@ def check_recipe(config: DictConfig) -> None:
     check_pixel_limits(config.data.get("mm_processor_kwargs") or {})
     if config.actor_rollout_ref.rollout.name == "vllm":
         _check_image_limit(config, agent)
-    check_combinations(config, model_shape(str(config.actor_rollout_ref.model.path)))
+    _check_episode_weight(config)
+    model = model_shape(str(config.actor_rollout_ref.model.path))
+    check_combinations(config, model)
+    if model is not None and agent.context != FULL:
+        _check_row(config, model)
     if _is_local_model(config):
         _check_lengths(config, agent, environment)
         if replay.enable and replay.seed_from is not None:
@@ -205,11 +210,37 @@ def _check_image_limit(config: DictConfig, agent: GuiAgentConfig) -> None:
         limit = limits["image"].get("count", 999) if OmegaConf.is_dict(limits["image"]) else limits["image"]
         option += ".image"
     require(
-        isinstance(limit, int) and limit >= agent.max_turns,
+        isinstance(limit, int) and limit >= agent.row_screenshots,
         option,
-        f"at least the {agent.max_turns} screenshots of an episode",
+        f"at least the {agent.row_screenshots} screenshots of {'an episode' if agent.context == FULL else 'a row'}",
         limit,
-        "leave it out, or set it to ${gui_agent.max_steps}",
+        "leave it out, or set it to ${gui_agent." + ("max_steps}" if agent.context == FULL else "max_screenshots}"),
+    )
+
+
+def _check_row(config: DictConfig, model: Model) -> None:
+    """A row of `gui_agent.context` must hold its screenshots: where older replies are long, fewer are shown, but limits
+    under which they never are all shown are a mistake."""
+    run = read_run(config, model)
+    tokens = sequence_tokens(run, run.max_screenshots, run.max_reply_tokens)
+    require(
+        tokens <= run.max_sequence_tokens,
+        "data.max_prompt_length + data.max_response_length",
+        f"at least the {tokens} tokens of a row with {run.max_screenshots} screenshots and one reply, reckoned",
+        run.max_sequence_tokens,
+        "raise data.max_response_length, or lower gui_agent.max_screenshots or the processor's max_pixels",
+    )
+
+
+def _check_episode_weight(config: DictConfig) -> None:
+    from arpo_verl.plugin.estimator import EQUAL, episode_weight_of
+
+    mode = config.actor_rollout_ref.actor.loss_agg_mode
+    require(
+        episode_weight_of(config.algorithm) != EQUAL or mode == "token-mean",
+        "actor_rollout_ref.actor.loss_agg_mode",
+        "token-mean with algorithm.episode_weight=equal, whose factors are for that mean",
+        mode,
     )
 
 

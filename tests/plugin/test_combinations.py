@@ -34,7 +34,7 @@ def check(name: str, *overrides: str, model=UI_TARS) -> None:
     check_combinations(config, model)
 
 
-@pytest.mark.parametrize("name", ["osworld_subset32", "osworld_full", "osworld_full_async"])
+@pytest.mark.parametrize("name", ["osworld_subset32", "osworld_window", "osworld_full", "osworld_full_async"])
 def test_the_shipped_recipes_pass(name):
     check(name)
 

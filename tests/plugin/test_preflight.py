@@ -145,6 +145,9 @@ def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(ch
         ("environment.provider=dokcer", ConfigError, "environment.provider"),
         ("data.max_response_length=100", ConfigError, "max_response_length"),
         ("+data.mm_processor_kwargs.max_pixels=31360", ConfigError, "both min_pixels and max_pixels or neither"),
+        ("trainer.use_v1=false", ConfigError, "trainer.use_v1 must be true"),
+        ("gui_agent.context=windows", ConfigError, "gui_agent.context must be one of full, window, segments"),
+        ("algorithm.episode_weight=rows", ConfigError, "algorithm.episode_weight must be one of tokens, equal"),
         ("actor_rollout_ref.actor.freeze_vision_tower=true", ConfigError, "nothing in veRL 0.9.1's FSDP trainer reads"),
     ],
 )
@@ -182,6 +185,36 @@ def test_verls_own_limit_of_images_is_the_one_that_counts(check):
 @pytest.mark.parametrize("limit", ["null", "{image:8}", "{video:0}", "{image:{width:640}}"])
 def test_a_limit_of_images_that_holds_an_episode_passes(check, limit):
     check(VLLM, f"{LIMITS}={limit}")
+
+
+def test_a_limit_of_images_is_a_rows(check):
+    window = ("+context=window", VLLM)
+    check(*window)
+    limit = LIMITS.removeprefix("+") + ".image"
+    check(*window, f"{limit}=5")
+    with pytest.raises(ConfigError, match="at least the 5 screenshots of a row, got 4; leave it out, or .*max_screens"):
+        check(*window, f"{limit}=4")
+
+
+@pytest.mark.parametrize("context", ["window", "segments"])
+def test_a_context_passes_and_what_cannot_work_with_several_rows_is_refused(check, context):
+    check(f"+context={context}", "gui_agent.max_steps=40")
+    check(f"+context={context}", "algorithm.episode_weight=equal")
+    for override, says in (
+        ("actor_rollout_ref.rollout.enable_rollout_routing_replay=true", "enable_rollout_routing_replay must be false"),
+        ("distillation.enabled=true", "distillation.enabled must be false with episodes of several rows"),
+        ("algorithm.adv_estimator=rloo", "adv_estimator must be replay_grpo or grpo with .* got 'rloo'"),
+        ("data.max_response_length=200", "must be at least the .* tokens of a row with .* screenshots and one reply"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            check(f"+context={context}", override)
+    check("algorithm.adv_estimator=rloo")
+
+
+def test_equal_episodes_are_refused_with_another_mean_of_the_loss(check):
+    check("algorithm.episode_weight=equal")
+    with pytest.raises(ConfigError, match="loss_agg_mode must be token-mean with algorithm.episode_weight=equal"):
+        check("algorithm.episode_weight=equal", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean")
 
 
 def test_screenshots_without_a_limit_of_their_own_are_as_many_as_steps(check):
