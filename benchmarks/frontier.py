@@ -24,10 +24,9 @@ from typing import Any
 
 from figures import write
 from learning import difference, interval
-from learning_runs import Curve, Study, train
-from trainer_run import TrainerRun, copy_tasks, make_policy, trainer_arguments
+from learning_runs import Curve, Study, last_checkpoint, play_all, train
+from trainer_run import copy_tasks, make_policy, trainer_arguments
 
-from arpo_verl.records.run import open_run
 from arpo_verl.tasks.loader import EMBEDDED_DIR
 
 SAMPLINGS = ("uniform", "frontier")
@@ -113,12 +112,6 @@ def prepare(work: Path, smoke: bool, environment_steps: int, format_weight: floa
     )
 
 
-def last_checkpoint(run_dir: Path) -> Path | None:
-    """Of a run; None where it was ended within its first step."""
-    tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
-    return run_dir / "checkpoints" / f"global_step_{tracker.read_text().strip()}" if tracker.is_file() else None
-
-
 def validate(study: FrontierStudy, run_dir: Path, checkpoint: Path | None) -> dict[str, float]:
     """Play all tasks at temperature 0.6, by a run's checkpoint or by the warm start; what was played is only read.
 
@@ -128,19 +121,8 @@ def validate(study: FrontierStudy, run_dir: Path, checkpoint: Path | None) -> di
     Raises:
         RuntimeError: the trainer failed.
     """
-    done = run_dir / "done"
-    if not done.is_file():
-        options = [*study.overrides("uniform", seed=1), "trainer.val_before_train=true", "trainer.val_only=true"]
-        if checkpoint is None:
-            options.append(f"actor_rollout_ref.rollout.val_kwargs.n={BASE_ROLLOUTS}")
-        else:
-            options += ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}"]
-        TrainerRun(run_dir, *options).wait()
-        done.touch()
-    by_task: dict[str, list[float]] = {}
-    for episode in open_run(run_dir).episodes():
-        by_task.setdefault(episode.task_id, []).append(episode.success or 0.0)
-    return {task_id: statistics.fmean(successes) for task_id, successes in sorted(by_task.items())}
+    often = [f"actor_rollout_ref.rollout.val_kwargs.n={BASE_ROLLOUTS}"] if checkpoint is None else []
+    return play_all(run_dir, [*study.overrides("uniform", seed=1), *often], checkpoint)
 
 
 # --- Figures -------------------------------------------------------------------------------------------------------

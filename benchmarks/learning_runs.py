@@ -223,6 +223,34 @@ def validate_base(study: Study, folder: Path) -> Validation:
     return validation
 
 
+def last_checkpoint(run_dir: Path) -> Path | None:
+    """Of a run; None where it was ended within its first step."""
+    tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
+    return run_dir / "checkpoints" / f"global_step_{tracker.read_text().strip()}" if tracker.is_file() else None
+
+
+def play_all(run_dir: Path, overrides: Sequence[str], checkpoint: Path | None) -> dict[str, float]:
+    """Validate on all tasks, by a run's checkpoint or by the warm start; what was played is only read.
+
+    Returns:
+        Success by task, in [0, 1].
+
+    Raises:
+        RuntimeError: the trainer failed.
+    """
+    done = run_dir / "done"
+    if not done.is_file():
+        options = [*overrides, "trainer.val_before_train=true", "trainer.val_only=true"]
+        if checkpoint is not None:
+            options += ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}"]
+        TrainerRun(run_dir, *options).wait()
+        done.touch()
+    by_task: dict[str, list[float]] = {}
+    for episode in open_run(run_dir).episodes():
+        by_task.setdefault(episode.task_id, []).append(episode.success or 0.0)
+    return {task_id: statistics.fmean(successes) for task_id, successes in sorted(by_task.items())}
+
+
 def _forget_after_checkpoint(run_dir: Path) -> None:
     """Remove the records of the steps that a run which goes on from its checkpoint does again."""
     tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"

@@ -40,11 +40,11 @@ def trainer_arguments(description: str | None, smoke: str) -> Arguments:
     return parser
 
 
-def copy_tasks(folder: Path, task_ids: Sequence[str] = TASKS) -> Path:
+def copy_tasks(folder: Path, task_ids: Sequence[str] = TASKS, suite: Path = EMBEDDED_DIR) -> Path:
     """Copy shipped tasks into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for task_id in task_ids:
-        shutil.copy(EMBEDDED_DIR / f"{task_id}.json", folder)
+        shutil.copy(suite / f"{task_id}.json", folder)
     return folder
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Raise it when the code changes what the same settings give: finished policies are then made anew.
-_FORMAT = 2
+_FORMAT = 1
 _REPORT = "warm_start.json"
 PROMPT = "compact"
 _NO_LIMIT = 1000
