@@ -43,6 +43,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--floor", type=float, default=defaults.floor, help="and go on until each task's own probability is this"
     )
     parser.add_argument(
+        "--epochs", type=int, help="imitate for so many at most, with a falling learning rate: for long demonstrations"
+    )
+    parser.add_argument(
         "--context",
         choices=CONTEXTS,
         default=defaults.context,
@@ -71,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             tasks=args.tasks,
             target_success=args.target_success,
             floor=args.floor,
+            epochs=args.epochs,
             context=args.context,
             max_screenshots=args.max_screenshots,
             kept_screenshots=args.kept_screenshots,

@@ -52,6 +52,9 @@ class PolicyConfig:
     """See `WarmStartConfig.target_success`."""
     floor: float = 0.0
     """See `WarmStartConfig.floor`."""
+    epochs: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
+    """Imitate so long at most, with a learning rate that falls to nothing, as long demonstrations need it. None: the
+    rate is constant, and `WarmStartConfig.max_epochs` the end."""
     context: Annotated[str, one_of(CONTEXTS)] = FULL
     """As `GuiAgentConfig.context` in the runs that the policy is for: it imitates in the rows that it will see there.
     A row ends for its number of screenshots alone, as if the run's token limits left room for them."""
@@ -129,6 +132,8 @@ def _train(
         builder = SequenceBuilder(load_processor(scratch), settings.agent)
         rows = [builder.build(demonstration) for demonstration in demonstrations]
         config = WarmStartConfig(settings.target_success, settings.floor, seed=settings.seed)
+        if settings.epochs is not None:
+            config = dataclasses.replace(config, max_epochs=settings.epochs, decay=True)
         result = imitate(model, builder.images, rows, config)
         model.save_pretrained(scratch)
         report = _report(settings, result, key, sum(p.numel() for p in model.parameters()))

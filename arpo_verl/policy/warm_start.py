@@ -46,6 +46,9 @@ class WarmStartConfig:
     max_grad_norm: _PositiveFloat = 1.0
     max_epochs: _PositiveInt = 120
     """Passes over the demonstrations after which it ends below the target, with a warning."""
+    decay: bool = False
+    """Whether the learning rate falls to nothing over `max_epochs`. Of twenty replies all must be right, and at a
+    constant rate of the size that teaches them they are not."""
     seed: int = 0
     """Of the order of demonstrations."""
 
@@ -87,9 +90,13 @@ def imitate(
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda update: min(1.0, (update + 1) / config.warmup_updates)
-    )
+    updates = config.max_epochs * -(-len(sequences) // config.batch_size)
+
+    def rate(update: int) -> float:
+        left = 1 - update / updates if config.decay else 1.0
+        return left * min(1.0, (update + 1) / config.warmup_updates)
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     order = random.Random(config.seed)
     pending, gentle = sequences, False
     progress = tqdm(range(1, config.max_epochs + 1), desc="imitation", unit="epoch")

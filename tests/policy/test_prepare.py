@@ -12,6 +12,7 @@ from arpo_verl.errors import ConfigError, TaskError
 from arpo_verl.policy import prepare
 from arpo_verl.policy.__main__ import main
 from arpo_verl.policy.prepare import PolicyConfig, prepare_policy
+from arpo_verl.policy.warm_start import WarmStartResult
 
 
 @pytest.fixture
@@ -57,6 +58,19 @@ def test_another_context_is_another_policy_of_the_same_demonstrations(on_fakes, 
     assert other.report["mean_success"] == first.report["mean_success"] and len(on_fakes) == 1
 
 
+def test_a_number_of_epochs_lets_the_learning_rate_fall(on_fakes, settings, tmp_path, monkeypatch):
+    configs = []
+
+    def imitate(model, images, demonstrations, config):
+        configs.append(config)
+        return WarmStartResult(1, 0.5, {"red": 0.1})
+
+    monkeypatch.setattr("arpo_verl.policy.warm_start.imitate", imitate)
+    for number, epochs in enumerate((None, 7)):
+        prepare_policy(tmp_path / f"policy-{number}", replace(settings, epochs=epochs))
+    assert [(config.decay, config.max_epochs) for config in configs] == [(False, 120), (True, 7)]
+
+
 def test_interrupted_run_leaves_no_policy(on_fakes, settings, tmp_path, monkeypatch):
     def interrupt(*args):
         raise KeyboardInterrupt
@@ -73,6 +87,7 @@ def test_interrupted_run_leaves_no_policy(on_fakes, settings, tmp_path, monkeypa
         ("target_success", 1),
         ("demonstrations_per_task", 0),
         ("num_desktops", 0),
+        ("epochs", 0),
         ("context", "windows"),
         ("max_screenshots", 0),
         ("gui_agent.kept_screenshots", 2),

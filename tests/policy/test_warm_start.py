@@ -132,6 +132,19 @@ def test_the_floor_brings_up_a_task_that_lags_behind(small_policy_dir, builder, 
     assert success[0.0]["crimson"] < 0.25 <= min(success[0.25].values())
 
 
+def test_a_learning_rate_that_decays_is_nothing_at_the_end(model, builder, rows, monkeypatch):
+    """Of two epochs of one update each: the whole rate, then half of it."""
+    rates, step = [], torch.optim.AdamW.step
+
+    def noted(optimizer, *args, **kwargs):
+        rates.append(optimizer.param_groups[0]["lr"])
+        return step(optimizer, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
+    imitate(model, builder.images, rows, WarmStartConfig(warmup_updates=1, max_epochs=2, decay=True, learning_rate=0.1))
+    assert rates == pytest.approx([0.1, 0.05])
+
+
 def test_imitation_that_ends_below_its_target_says_so(model, builder, rows, caplog):
     result = imitate(model, builder.images, rows, WarmStartConfig(max_epochs=1))
     assert result.mean_success == 0
