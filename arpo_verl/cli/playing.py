@@ -17,7 +17,7 @@ from arpo_verl.config import build_config, require
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
 from arpo_verl.environments.factory import default_options
 from arpo_verl.evaluation.policy import Policy, Sampling
-from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.config import FULL, GuiAgentConfig
 from arpo_verl.rollout.vision import ImageGeometry, check_pixel_limits
 from arpo_verl.tasks.loader import load_tasks
 from arpo_verl.tasks.validation import check_tasks_run_here
@@ -123,8 +123,8 @@ def read_playing(args: argparse.Namespace) -> Playing:
     agent = {**recipe.section("gui_agent"), **parse_options(args.agent, "--agent", "gui_agent.")}
     budgets = args.max_steps or (agent.get("max_steps", 15),)
     agent |= {"max_steps": max(budgets), "trajectory_dir": None}
-    if "max_screenshots" not in agent or args.max_steps:
-        agent["max_screenshots"] = None  # as many as replies: the history is one sequence
+    if args.max_steps and agent.get("context", FULL) == FULL:
+        agent["max_screenshots"] = None  # as many as replies
     agent_config = build_config(GuiAgentConfig, "gui_agent", agent)
     which = args.tasks or recipe.value("data.val_files")
     require(which is not None, "--tasks", "given, or a --recipe", None)
@@ -166,7 +166,7 @@ def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterat
         return
     from arpo_verl.evaluation.vllm_server import serving
 
-    images = max(playing.settings.budgets) if (most := playing.settings.agent.max_screenshots) is None else most
+    images = playing.settings.agent.row_screenshots
     values = {"images": images, "context": args.context, "pixels": playing.pixels, "options": shlex.split(args.vllm)}
     out.mkdir(parents=True, exist_ok=True)
     with serving(folder, out / "vllm-server.log", **values) as url:

@@ -33,7 +33,7 @@ from arpo_verl.pool.desktop_pool import MESSAGE_CHARACTERS, DesktopPool, Session
 from arpo_verl.pool.own_pool import own_pool
 from arpo_verl.records.recorder import Recorder
 from arpo_verl.reward import compute_score
-from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.config import FULL, GuiAgentConfig
 from arpo_verl.rollout.episode import play
 from arpo_verl.rollout.scoring import score_episode
 from arpo_verl.types import Task
@@ -74,6 +74,8 @@ class EvaluationSettings:
     def facts(self, policy: Policy) -> dict[str, Any]:
         """All that a result depends on beside its task, as JSON."""
         agent = {name: getattr(self.agent, name) for name in ("prompt", "grammar", "language", "max_reply_tokens")}
+        if self.agent.context != FULL:  # an older evaluation, which had no other, goes on
+            agent |= {name: getattr(self.agent, name) for name in ("context", "row_screenshots", "screenshots_kept")}
         return {
             "max_steps": list(self.budgets),
             "max_screenshots": self.agent.max_screenshots,
@@ -86,10 +88,12 @@ class EvaluationSettings:
     def agent_of(self, trial: Trial, trajectories: Path) -> GuiAgentConfig:
         """The section `gui_agent` of a trial: every episode is recorded whole, however many there are."""
         most = self.agent.max_screenshots
+        if most is not None and self.agent.context == FULL:
+            most = min(most, trial.max_steps)
         return dataclasses.replace(
             self.agent,
             max_steps=trial.max_steps,
-            max_screenshots=None if most is None else min(most, trial.max_steps),
+            max_screenshots=most,
             record="all",
             record_share=1.0,
             trajectory_budget_bytes=None,

@@ -21,7 +21,7 @@ FAKE = ("--provider", "fake", "--tasks", "embedded")
 def test_a_recipe_says_how_and_options_win():
     playing = read("--recipe", "embedded")
     agent, environment = playing.settings.agent, playing.settings.environment
-    assert (agent.prompt, agent.max_reply_tokens, agent.max_screenshots) == ("compact", 96, 8)
+    assert (agent.prompt, agent.max_reply_tokens, agent.row_screenshots) == ("compact", 96, 8)
     assert playing.settings.budgets == (8,) and len(playing.tasks) == 32
     assert environment.provider == "embedded" and environment.num_desktops == 8 and environment.status_file is None
     options = ["--max-steps", "4,20", "--agent", "max_reply_tokens=64", "--desktops", "3"]

@@ -359,3 +359,30 @@ def test_a_key_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv("SOME_KEY", "a\nb")
     with pytest.raises(ConfigError, match="SOME_KEY"):
         read_api_key("SOME_KEY")
+
+
+def test_a_window_is_sent_as_the_model_would_see_it_in_training(tmp_path):
+    """Two screenshots at a time; of what came before them the replies, as turns of their own."""
+    replies = [HIT, HIT, HIT, DONE]
+    agent = {"context": "window", "max_screenshots": 2, "max_steps": 4}
+    with serving(lambda number, body: says(replies[number - 1], total=200)) as server:
+        (result,) = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent).results
+    assert result.steps == 4
+    sent = [
+        [m["content"] if isinstance(m["content"], str) else "image" for m in one["body"]["messages"]]
+        for one in server.asked
+    ]
+    words = sent[0][:2]
+    assert sent == [
+        [*words, "image"],
+        [*words, "image", HIT, "image"],
+        [*words, HIT, "image", HIT, "image"],
+        [*words, HIT, HIT, "image", HIT, "image"],
+    ]
+    shown = [
+        [m["content"][0]["image_url"]["url"] for m in one["body"]["messages"] if not isinstance(m["content"], str)]
+        for one in server.asked
+    ]
+    assert shown[2][0] == shown[1][1] and shown[3][0] == shown[2][1]
+    (document,) = [json.loads(path.read_text()) for path in (tmp_path / "e").rglob("episode.json")]
+    assert [turn["first_screenshot"] for turn in document["turns"]] == [0, 0, 1, 2]

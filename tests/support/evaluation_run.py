@@ -38,9 +38,9 @@ class Scripted:
         return ScriptedConversation(replies_of(self.replies), Size(364, 252))
 
 
-def settings(budgets=(4,), desktops=2, sampling=DRAWN, **environment):
+def settings(budgets=(4,), desktops=2, sampling=DRAWN, agent=None, **environment):
     environment = {"provider": "fake", "num_desktops": desktops, "retry_backoff_s": 0, **environment}
-    agent = GuiAgentConfig(max_screenshots=None, prompt="compact", max_reply_tokens=64)
+    agent = GuiAgentConfig(**{"prompt": "compact", "max_reply_tokens": 64, **(agent or {})})
     return EvaluationSettings(EnvironmentConfig(**environment), agent, budgets, sampling)
 
 
