@@ -87,6 +87,24 @@ def test_a_failures_rows_leave_and_a_successs_come_whatever_their_numbers(
     )
 
 
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+def test_the_asynchronous_modes_replay_rows_too(empty_queue, rollouts, sampler, mode):
+    """The second group of step 1 waits in the queue until step 2."""
+    name = "trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync"
+    one_batch = "trainer.v1.separate_async.parameter_sync_step=1"
+    replaying, config = sampler(name, one_batch, BATCH, trainer_mode=mode)
+    written = store_a_success(empty_queue, rollouts, replaying)
+    rollouts.put("p2", failures(rollouts, [2, 5], 1), step=1)
+    batch, metrics = sample(replaying, 2)
+    keys = replayed_keys(batch)
+    assert metrics["replay/injected"] == 1 and len(keys) == len(written) == 3
+    assert {tag["global_steps"] for key, tag in zip(batch.keys, batch.tags, strict=True) if key in keys} == {1}
+    for key, original in zip(keys, written, strict=True):
+        assert equal(original["input_ids"], read(empty_queue, key)["input_ids"])
+    of_replay = {key: value for key, value in advantages_of(empty_queue, batch, config).items() if key in keys}
+    assert of_replay == pytest.approx(dict.fromkeys(keys, 1.0), abs=1e-4)
+
+
 def test_statistics_are_over_episodes_and_rows_get_their_episodes_advantage(empty_queue, rollouts, sampler):
     """One success of five rows and three failures of one: as if each had one."""
     group = [rollouts.rows("a", 1.0, 1, turns=6), *(rollouts.output("a", 0.0, i) for i in (2, 3, 4))]
