@@ -38,8 +38,8 @@ def test_inspect_tells_tasks_steps_ages_and_fingerprint(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{folder}: 3 successes of 2 tasks") and lines[0].endswith("newest of step 9")
     assert "aaaa" in lines[2] and "bbbb" in lines[2] and "cccc" in lines[2]
-    assert lines[-2].split() == ["calc", "2", "0.06", "3-9", "0", "1.00", "2.0", "2/2"]
-    assert lines[-1].split() == ["dialog", "1", "0.00", "4-4", "5", "1.00", "1.0", "0/1"]
+    assert lines[-2].split() == ["calc", "2", "0.06", "3-9", "0", "1.00", "2.0", "1.0", "2/2"]
+    assert lines[-1].split() == ["dialog", "1", "0.00", "4-4", "5", "1.00", "1.0", "1.0", "0/1"]
     assert main(["replay", "inspect", "--json", folder]) == 0
     contents = json.loads(capsys.readouterr().out)
     assert [task["trajectories"] for task in contents["tasks"]] == [2, 1]

@@ -57,6 +57,7 @@ def _export_trajectory(folder: Path, trajectory: StoredTrajectory, record: Store
         "reply_tokens": sum(trajectory.response_mask),
         "has_log_probs": trajectory.rollout_log_probs is not None,
         "extra_fields": dict(trajectory.extra_fields),
+        "rows": [row._asdict() for row in trajectory.rows],
         "mm_processor_kwargs": trajectory.mm_processor_kwargs,
         "screenshots": names,
         "stored_as": list(record.screenshots),
@@ -65,8 +66,8 @@ def _export_trajectory(folder: Path, trajectory: StoredTrajectory, record: Store
     tokens = {name: None if (column := getattr(trajectory, name)) is None else column.tolist() for name in COLUMNS}
     (folder / "tokens.json").write_text(json.dumps(tokens) + "\n", encoding="utf-8")
     if decode is not None:
-        text = _readable([*trajectory.prompt_ids, *trajectory.response_ids], decode)
-        (folder / "text.txt").write_text(text + "\n", encoding="utf-8", errors="replace")
+        rows = [_readable([*row.prompt_ids, *row.response_ids], decode) for row in trajectory.each_row()]
+        (folder / "text.txt").write_text("\n\n".join(rows) + "\n", encoding="utf-8", errors="replace")
 
 
 def _readable(token_ids: Sequence[int], decode: Decode) -> str:

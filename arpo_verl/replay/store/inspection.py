@@ -22,6 +22,7 @@ class TaskContents:
     last_step: int
     mean_success: float
     mean_screenshots: float
+    mean_rows: float
     with_log_probs: int
 
 
@@ -71,6 +72,7 @@ def _task_contents(task_id: str, lines: list[bytes], sizes: dict[str, int]) -> T
         last_step=max(record["step"] for record in records),
         mean_success=statistics.fmean(record["success"] for record in records),
         mean_screenshots=statistics.fmean(len(record["screenshots"]) for record in records),
+        mean_rows=statistics.fmean(len(record.get("rows", [None])) for record in records),
         with_log_probs=sum(record["rollout_log_probs"] is not None for record in records),
     )
 
@@ -79,12 +81,13 @@ def format_contents(contents: StoreContents) -> str:
     """A table for people."""
     manifest, newest = contents.manifest, max((task.last_step for task in contents.tasks), default=0)
     header = (
-        f"{'task':40} {'stored':>6} {'MiB':>8} {'steps':>13} {'age':>5} {'success':>7} {'shots':>6} {'log-probs':>9}"
+        f"{'task':40} {'stored':>6} {'MiB':>8} {'steps':>13} {'age':>5} {'success':>7} {'shots':>6} {'rows':>5} "
+        f"{'log-probs':>9}"
     )
     rows = [
         f"{task.task_id[:40]:40} {task.trajectories:>6} {task.num_bytes / 2**20:>8.2f} "
         f"{f'{task.first_step}-{task.last_step}':>13} {newest - task.last_step:>5} {task.mean_success:>7.2f} "
-        f"{task.mean_screenshots:>6.1f} {f'{task.with_log_probs}/{task.trajectories}':>9}"
+        f"{task.mean_screenshots:>6.1f} {task.mean_rows:>5.1f} {f'{task.with_log_probs}/{task.trajectories}':>9}"
         for task in contents.tasks
     ]
     parts = "  ".join(f"{part} {value}" for part, value in vars(manifest.fingerprint).items())
