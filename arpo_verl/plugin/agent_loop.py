@@ -50,7 +50,8 @@ class GuiAgentLoop(AgentLoopBase):
             self.tokenizer, self.processor, self.continuous_token_builder, self.mm_processor_kwargs
         )
         self._recorder = Recorder(self._settings.agent, runs_in_validation)
-        self._limits = TokenLimits(self.rollout_config.prompt_length, self.rollout_config.response_length)
+        rollout = self.rollout_config
+        self._limits = TokenLimits(rollout.prompt_length, rollout.response_length, rollout.get("max_model_len"))
 
     async def run(  # type: ignore[override]  # veRL takes a list too, and says so where it puts rows into its queue
         self, sampling_params: dict[str, Any], **kwargs: Any

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from arpo_verl.config import require
 from arpo_verl.footprint import Model
 from arpo_verl.plugin.recipe_footprint import sequence_parallel_size, weight_copies
+from arpo_verl.replay.config import SAMPLERS
 from arpo_verl.rollout.config import FULL
 
 _FSDP = "actor_rollout_ref.actor.fsdp_config"
@@ -74,7 +75,7 @@ def _check_several_rows(config: DictConfig) -> None:
 
     Routed experts are those that the engine tells with its last reply; teachers' log-probs are asked for the last row
     (`agent_loop_tq.py: _agent_loop_postprocess`); advantages are taken over last rows for the built-in `grpo` alone
-    (`compute_advantage_for_multi_trajectories`), and over episodes by ours.
+    (`compute_advantage_for_multi_trajectories`), and over episodes by ours, which knows them by our samplers' labels.
     """
     remedy = "or set gui_agent.context=full"
     for name in ("actor_rollout_ref.rollout.enable_rollout_routing_replay", "distillation.enabled"):
@@ -83,6 +84,10 @@ def _check_several_rows(config: DictConfig) -> None:
     estimator = config.algorithm.adv_estimator
     expected = "replay_grpo or grpo with episodes of several rows: any other takes each row for a rollout of the group"
     require(estimator in ("replay_grpo", "grpo"), "algorithm.adv_estimator", expected, estimator, remedy)
+    sampler = config.trainer.v1.sampler.custom_sampler.name
+    expected = f"{' or '.join(SAMPLERS)} with replay_grpo and episodes of several rows: they tell it which rows are whose"
+    name = "trainer.v1.sampler.custom_sampler.name"
+    require(estimator == "grpo" or sampler in SAMPLERS, name, expected, sampler, remedy)
 
 
 def _check_fused_kernels(config: DictConfig, model: Model) -> None:

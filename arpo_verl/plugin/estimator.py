@@ -96,15 +96,14 @@ def compute_replay_grpo_advantage(
                 rewards_E, groups, std=replay.std, epsilon=replay.epsilon, divide_by_std=divide_by_std
             )
         else:
-            mask_ET = response_mask[last]
-            stock_ET, _ = compute_grpo_outcome_advantage(
+            # Of one token each: a rollout correction may have rejected all of an episode's last row, and no other.
+            stock_E1, _ = compute_grpo_outcome_advantage(
                 token_level_rewards[last],
-                mask_ET,
+                response_mask.new_ones(len(last), 1),
                 np.array(groups, dtype=object),
                 norm_adv_by_std_in_grpo=divide_by_std,
             )
-            # The same for all tokens of a row, and 0 where there is none.
-            advantages_E = stock_ET[torch.arange(len(last)), mask_ET.argmax(dim=-1)]
+            advantages_E = stock_E1[:, 0]
         advantages_B = advantages_E[episodes]
         GROUP_LOG.write(labels, rewards_E[episodes], advantages_B)
         advantages_BT = advantages_B.unsqueeze(-1) * response_mask

@@ -75,7 +75,7 @@ class MiniBatches:
         self._actor = OmegaConf.select(root, "actor_rollout_ref.actor")
         gpus, nodes = (OmegaConf.select(root, f"trainer.{name}") or 1 for name in ("n_gpus_per_node", "nnodes"))
         # What the number of processes divides, any number of data parallel ones does.
-        unit = math.lcm(shape.n, gpus * nodes)
+        unit = math.lcm(shape.n, gpus * nodes * _micro_batch(root))
         self._unit = unit if shape.rows % unit == 0 else shape.rows
 
     def form(self, batch: Batch, num_episodes: int) -> tuple[Batch, dict[str, float]]:
@@ -97,6 +97,15 @@ class MiniBatches:
             "batch/padding_rows": len(filled) - len(batch),
             "batch/updates": updates,
         }
+
+
+def _micro_batch(root: Any) -> int:
+    """Rows that a process scores and trains on at once: it takes whole micro-batches alone, unless it counts tokens
+    instead (`workers/engine/utils.py: prepare_micro_batches`)."""
+    if OmegaConf.select(root, "actor_rollout_ref.actor.use_dynamic_bsz"):
+        return 1
+    names = ("actor.ppo_micro_batch_size", "rollout.log_prob_micro_batch_size", "ref.log_prob_micro_batch_size")
+    return math.lcm(*(OmegaConf.select(root, f"actor_rollout_ref.{name}_per_gpu") or 1 for name in names))
 
 
 def fill_up(batch: Batch, size: int) -> Batch:

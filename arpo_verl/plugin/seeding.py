@@ -64,7 +64,8 @@ class SeedPolicy:
         from arpo_verl.plugin.policy_files import PolicyFiles
 
         agent = build_config(GuiAgentConfig, "gui_agent", plain_section("gui_agent", recipe.gui_agent))
-        model, kwargs = recipe.actor_rollout_ref.model, dict(recipe.data.get("mm_processor_kwargs") or {})
+        model, rollout = recipe.actor_rollout_ref.model, recipe.actor_rollout_ref.rollout
+        kwargs = dict(recipe.data.get("mm_processor_kwargs") or {})
         try:
             inputs = ModelInputs.load(PolicyFiles.of_recipe(recipe), kwargs)
             model_type = _model_type(model.get("hf_config_path") or model.path)
@@ -79,7 +80,9 @@ class SeedPolicy:
         return cls(
             chat=chat,
             agent=agent,
-            limits=TokenLimits(recipe.data.max_prompt_length, recipe.data.max_response_length),
+            limits=TokenLimits(
+                recipe.data.max_prompt_length, recipe.data.max_response_length, rollout.get("max_model_len")
+            ),
             mm_processor_kwargs=kwargs,
             fingerprint=model_fingerprint(inputs.tokenizer, inputs.processor, kwargs, agent),
         )

@@ -133,8 +133,9 @@ class TokenConversation:
     def _fits(self, prompt: int, response: int) -> bool:
         """Whether a row of so many tokens has room for a reply."""
         response += self._config.max_reply_tokens
-        both = self._limits.prompt + self._limits.response
-        total = both if self._limits.total is None else self._limits.total
+        total = self._limits.prompt + self._limits.response
+        if self._limits.total is not None:
+            total = min(total, self._limits.total)
         return response <= self._limits.response and prompt + response <= total
 
     def _prompt(self, first: int) -> list[int]:

@@ -104,6 +104,16 @@ def test_a_segment_ends_where_its_tokens_do(policy, tokenizer):
     assert rows[-1].extra_fields["stop_reason"] == "finished"
 
 
+@pytest.mark.parametrize("context", ["full", "window"])
+def test_no_row_is_longer_than_the_engine_takes(policy, tokenizer, context):
+    """Its server would cut the reply short, and nobody would know."""
+    lengths = {"prompt_length": 512, "response_length": 1536, "max_model_len": 700}
+    engine, rows = rows_of(policy, tokenizer, {"context": context, "max_screenshots": 5}, **lengths)
+    assert all(len(call["prompt_ids"]) + 64 <= 700 for call in engine.calls)
+    assert max(len(call["prompt_ids"]) for call in engine.calls) > 500
+    assert rows[-1].extra_fields["stop_reason"] == ("token_limit" if context == "full" else "finished")
+
+
 def test_a_row_without_room_shows_fewer_screenshots_and_an_episode_ends_where_the_newest_has_none(policy, tokenizer):
     """Earlier replies are never left out, so that they fill a row at last."""
     agent = {"context": "window", "max_screenshots": 3, "max_steps": 40}

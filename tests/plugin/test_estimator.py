@@ -10,6 +10,7 @@ from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.plugin.estimator import REPLAY_GRPO, compute_replay_grpo_advantage, group_advantages
+from arpo_verl.replay.labels import RowLabel
 
 WORKED_EXAMPLE = torch.tensor([1.0] + [0.0] * 7)
 
@@ -49,6 +50,16 @@ def test_groups_do_not_mix_and_rows_keep_their_places():
 def test_equal_rewards_and_a_lone_trajectory_get_zero():
     advantages = group_advantages(torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0]), ["x", "x", "y", "y", "alone"])
     assert advantages.tolist() == [0.0] * 5
+
+
+def test_an_episode_keeps_its_advantage_where_a_correction_rejects_its_last_row():
+    index = np.array([RowLabel("g", key) for key in ("g_0_0", "g_0_1", "g_1_0")], dtype=object)
+    token_level, mask = batch([1.0, 1.0, 0.0])
+    mask[0], mask[1] = 1, 0
+    advantages, _ = compute_replay_grpo_advantage(token_level, mask, index, config=algorithm(enable=False))
+    # Sample sigma of (1, 0) is 0.7071.
+    assert advantages[0].tolist() == pytest.approx([0.5 / 0.7071] * 5, abs=1e-4)
+    assert not advantages[1].any()
 
 
 @pytest.mark.parametrize("divide", [True, False])

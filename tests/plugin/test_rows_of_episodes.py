@@ -231,3 +231,17 @@ def test_a_recipe_that_is_no_node_of_verls_configuration_keeps_its_own_mini_batc
     assert [shape.rows_of(16, rows, 4) for rows in (16, 17, 161)] == [8, 12, 84]
     assert [shape.rows_of(16, rows, 8) for rows in (16, 17, 160, 161)] == [8, 16, 80, 88]
     assert [shape.rows_of(episodes, episodes, 4) for episodes in (1, 8, 9, 16, 40)] == [8] * 5
+
+
+@pytest.mark.parametrize(("dynamic", "unit"), [(False, 12), (True, 2)])
+def test_each_process_gets_whole_micro_batches(dynamic, unit):
+    """On two of them, which train on two rows at once and score three; veRL's `prepare_micro_batches` asserts it."""
+    from arpo_verl.plugin.padding import BatchShape, MiniBatches
+
+    roles = {
+        "actor": {"use_dynamic_bsz": dynamic, "ppo_micro_batch_size_per_gpu": 2},
+        "rollout": {"log_prob_micro_batch_size_per_gpu": 3},
+    }
+    trainer = {"n_gpus_per_node": 2, "nnodes": 1}
+    root = OmegaConf.create({"actor_rollout_ref": roles, "trainer": trainer, "section": {}})
+    assert MiniBatches(BatchShape(6, 2), root.section)._unit == unit

@@ -55,7 +55,7 @@ class ScriptedEngine:
         return TokenOutput(**{**output, **self.outputs})
 
 
-def recipe(agent=None, *, prompt_length=512, response_length=1536, reward=None, data=None):
+def recipe(agent=None, *, prompt_length=512, response_length=1536, max_model_len=None, reward=None, data=None):
     return OmegaConf.create(
         {
             "gui_agent": {
@@ -72,6 +72,7 @@ def recipe(agent=None, *, prompt_length=512, response_length=1536, reward=None, 
                 "rollout": {
                     "prompt_length": prompt_length,
                     "response_length": response_length,
+                    "max_model_len": max_model_len,
                     "full_determinism": False,
                 }
             },
