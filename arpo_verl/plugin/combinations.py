@@ -85,7 +85,7 @@ def _check_several_rows(config: DictConfig) -> None:
     expected = "replay_grpo or grpo with episodes of several rows: any other takes each row for a rollout of the group"
     require(estimator in ("replay_grpo", "grpo"), "algorithm.adv_estimator", expected, estimator, remedy)
     sampler = config.trainer.v1.sampler.custom_sampler.name
-    expected = f"{' or '.join(SAMPLERS)} with replay_grpo and episodes of several rows: they tell it which rows are whose"
+    expected = f"{' or '.join(SAMPLERS)} with replay_grpo and episodes of several rows: they tell it whose each is"
     name = "trainer.v1.sampler.custom_sampler.name"
     require(estimator == "grpo" or sampler in SAMPLERS, name, expected, sampler, remedy)
 
