@@ -93,7 +93,7 @@ def _arguments() -> argparse.Namespace:
     parser = trainer_arguments(__doc__, "twelve steps in tokens, four tasks, one long task, one seed, few steps")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="by default all")
     parser.add_size("--seeds", 3, 1, "runs of each context")
-    parser.add_size("--suite-steps", 480, 20, "environment steps of each run on the suite")
+    parser.add_size("--suite-steps", 400, 20, "environment steps of each run on the suite")
     parser.add_size("--long-steps", 1400, 30, "environment steps of each run on the long tasks")
     return parser.parse()
 
@@ -118,7 +118,7 @@ def compare_on_suite(work: Path, arguments: argparse.Namespace) -> dict[str, Any
             learning_rate=2e-4,
             validate_every=1,
             groups=4 if smoke else 8,
-            validation_rollouts=1 if smoke else 6,
+            validation_rollouts=1 if smoke else 4,
             max_steps=8,
         )
         for method in (FULL, WINDOW)
