@@ -81,11 +81,13 @@ def main() -> None:
         figures |= context_tokens.figures(work / "processor", 12 if arguments.smoke else context_tokens.STEPS)
         (recorded,) = record_episodes(1, seed=0)
         figures["context_tokens"]["screenshot_bytes_per_step"] = statistics.fmean(map(len, recorded))
+        write(figures, arguments.json)  # as after each part: hours are not lost to the last one
     if "suite" in arguments.parts:
         figures |= compare_on_suite(work / "suite", arguments)
+        write(figures, arguments.json)
     if "long" in arguments.parts:
         figures |= train_on_long_tasks(work / "long", arguments)
-    write(figures, arguments.json)
+        write(figures, arguments.json)
     print(table(figures))
 
 
@@ -93,7 +95,7 @@ def _arguments() -> argparse.Namespace:
     parser = trainer_arguments(__doc__, "twelve steps in tokens, four tasks, one long task, one seed, few steps")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="by default all")
     parser.add_size("--seeds", 3, 1, "runs of each context")
-    parser.add_size("--suite-steps", 400, 20, "environment steps of each run on the suite")
+    parser.add_size("--suite-steps", 800, 20, "environment steps of each run on the suite")
     parser.add_size("--long-steps", 3000, 30, "environment steps of each run on the long tasks")
     return parser.parse()
 
