@@ -284,6 +284,7 @@ class _EndpointConversation:
         self._context = context
         self._messages: list[dict[str, Any]] = []
         self._urls: list[str] = []
+        self._image_tokens: list[int] = []
         self._said: list[str] = []
         self._instruction = ""
         self._first = 0
@@ -294,6 +295,7 @@ class _EndpointConversation:
 
     def open(self, task: Task, screen: Size) -> None:
         self._instruction = task.instruction
+        self._image_tokens.append(self._geometry.num_tokens(screen))
         self._begin_row(0)
 
     def _begin_row(self, first: int) -> None:
@@ -317,26 +319,36 @@ class _EndpointConversation:
         body = self._body(_as_openai(self._messages, self._urls[self._first :]), len(self._said))
         answer = await self._endpoint.reply(body)
         said, problem, self._used = _read_reply(answer, self._config.max_reply_tokens, self._endpoint.shown)
-        said = re.sub(_STRUCTURE, "", said)  # sent back they would be more turns and images than there are
+        said = _without_structure(said)
         self._said.append(said)
         self._messages.append(reply_message(said))
         return Written(re.sub(_MARKS, "", said), problem, self._first)
 
     def show(self, screen: Size) -> StopReason | None:
         """Append a screenshot, if it and a whole reply to it still fit into the context, as far as that is known; where
-        the row is full, begin another."""
+        the row is full, begin another, with fewer screenshots where replies leave it no room for so many."""
+        self._image_tokens.append(self._geometry.num_tokens(screen))
         newest = len(self._said)
         kept = self._config.screenshots_kept
         is_full = newest - self._first == self._config.row_screenshots
-        needed = self._used + self._geometry.num_tokens(screen) + TURN_TOKENS + self._config.max_reply_tokens
-        if not is_full and not (self._context is not None and self._used and needed > self._context):
+        if not is_full and self._fits(self._first):
             self._messages.append(screenshot_message())
             return None
-        first = 0 if kept is None else max(0, newest + 1 - kept)
-        if first == self._first:
-            return StopReason.TOKEN_LIMIT
-        self._begin_row(first)
-        return None
+        oldest = newest + 1 if kept is None else max(self._first, newest - kept) + 1
+        for first in range(oldest, newest + 1):
+            if self._fits(first):
+                self._begin_row(first)
+                return None
+        return StopReason.TOKEN_LIMIT
+
+    def _fits(self, first: int) -> bool:
+        """Whether the newest screenshot and a reply to it fit, where `first` is the first screenshot that is shown: of
+        those that leave only the image's own tokens are gone, as far as is known."""
+        if self._context is None or not self._used:
+            return True
+        gone = sum(self._image_tokens[self._first : first])
+        needed = self._used - gone + self._image_tokens[-1] + TURN_TOKENS + self._config.max_reply_tokens
+        return needed <= self._context
 
 
 class _Again(Exception):
@@ -383,6 +395,13 @@ def _read_reply(answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str
     if reason == "length":
         problem = f"a reply must end within gui_agent.max_reply_tokens={max_tokens}, got no end"
     return text, problem, used
+
+
+def _without_structure(said: str) -> str:
+    """A reply without what, sent back, would be more turns and images than there are."""
+    said = re.sub(_STRUCTURE, "", said)
+    # What was around one may have become another.
+    return re.sub(_STRUCTURE, lambda found: found[0].replace("<|", "< |"), said)
 
 
 def _as_openai(messages: Sequence[Mapping[str, Any]], urls: Sequence[str]) -> list[dict[str, Any]]:

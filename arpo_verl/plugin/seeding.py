@@ -111,7 +111,10 @@ class SeedPolicy:
         remaining = iter(replies)
 
         async def generate(token_ids: list[int], shown: list[Image.Image], max_tokens: int) -> Generated:
-            return next(remaining)
+            reply = next(remaining)
+            if not self.chat.placeholder_ids.isdisjoint(reply.token_ids):
+                raise ReplayError("a reply must hold no <|image_pad|> and no <|video_pad|>, with no image behind it")
+            return reply
 
         conversation = TokenConversation(generate, self.chat, self.agent, self.limits)
         conversation.open(Task(episode.task_id, episode.instruction, {}), Size(*images[0].size))

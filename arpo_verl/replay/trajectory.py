@@ -141,7 +141,7 @@ class StoredTrajectory:
                 )
 
     def _check_rows(self) -> None:
-        spans = [span for span in self.rows if min(span) >= 0 < min(span[:2])]
+        spans = [span for span in self.rows if set(map(type, span)) == {int} and min(span) >= 0 < min(span[:2])]
         sums = (sum(span.prompt_tokens for span in spans), sum(span.response_tokens for span in spans))
         seen = 0
         for span in spans:

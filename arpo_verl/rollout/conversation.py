@@ -9,7 +9,7 @@ from typing import Protocol
 
 from PIL import Image
 
-from arpo_verl.errors import ConfigError
+from arpo_verl.errors import ConfigError, GenerationError
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
 from arpo_verl.rollout.prompts import build_messages, lists_earlier
@@ -103,6 +103,8 @@ class TokenConversation:
         token_ids = generated.token_ids[:max_tokens]  # for an engine that knows no such limit
         log_probs = generated.log_probs[:max_tokens] if generated.log_probs is not None else None
         row.add_reply(token_ids, log_probs)
+        if (row.response_log_probs is None) != (self.rows[0].response_log_probs is None):
+            raise GenerationError("the rollout engine must give log-probs of every row's replies, or of none")
         self._replies.append(tuple(token_ids))
         problem = None
         if len(token_ids) == max_tokens and not self._chat.ends_turn(token_ids[-1]):

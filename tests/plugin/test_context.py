@@ -5,7 +5,7 @@ import itertools
 import pytest
 from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, play, recipe
 
-from arpo_verl.errors import ConfigError
+from arpo_verl.errors import ConfigError, GenerationError
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.prompts import build_messages, reply_message, screenshot_message
 from arpo_verl.rollout.vision import decode_screenshot
@@ -126,6 +126,17 @@ def test_a_row_without_room_shows_fewer_screenshots_and_an_episode_ends_where_th
     shots = screenshots_of(rows)
     for number, (call, shown) in enumerate(zip(engine.calls, counts, strict=True)):
         assert call["prompt_ids"] == rendered(policy, replies[:number], number + 1 - shown, shots)
+
+
+def test_log_probs_of_some_rows_only_are_refused(policy, tokenizer):
+    class Forgetful(ScriptedEngine):
+        async def generate(self, *args, **kwargs):
+            self.log_probs = len(self.calls) < 2
+            return await super().generate(*args, **kwargs)
+
+    config = recipe({**LONG, "context": "window", "max_screenshots": 2}, prompt_length=2048, response_length=4096)
+    with pytest.raises(GenerationError, match="log-probs of every row's replies, or of none"):
+        play(policy, Forgetful(tokenizer, REPLIES), FakePool(), config)
 
 
 def test_steps_and_screenshots_of_a_context_are_apart():

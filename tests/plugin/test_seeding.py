@@ -126,6 +126,17 @@ def test_what_does_not_fit_the_run_is_left_out_with_the_reason(policy, tmp_path,
     assert "must be in the grammar qwen25_vl" in caplog.text
 
 
+def test_a_reply_that_spells_an_image_is_no_seed_where_its_text_is_tokenized(policy, seed_policy, tmp_path):
+    """There is no image behind it: training would end where it is replayed."""
+    record(policy, tmp_path)
+    path = next(tmp_path.rglob("episode.json"))
+    document = json.loads(path.read_text())
+    document["turns"][0]["text"] = "Thought: <|image_pad|>\nAction: click(start_box='(20,20)')"
+    path.write_text(json.dumps(document))
+    trajectories, report = seeded(tmp_path, seed_policy)
+    assert not trajectories and report.skipped == {"does not fit this policy": 1}
+
+
 def test_a_folder_without_episodes_is_told(seed_policy, tmp_path):
     with pytest.raises(ReplayError, match="no episode.json is in it"):
         seeded(tmp_path, seed_policy)

@@ -55,6 +55,9 @@ def test_a_trajectory_of_one_row_is_written_as_before_there_were_several():
         [RowSpan(2, 3, 0, 1), RowSpan(3, 1, 2, 1)],
         [RowSpan(5, 4, 0, 3), RowSpan(0, 0, 0, 3)],
         [RowSpan(6, 3, 0, 2), RowSpan(-1, 1, 1, 2)],
+        [RowSpan(2.0, 3, 0, 2), RowSpan(3, 1, 1, 2)],
+        [RowSpan(2, 3, 0.5, 1.5), RowSpan(3, 1, 1, 2)],
+        [RowSpan(2, 3, False, 2), RowSpan(3, 1, True, 2)],
     ],
 )
 def test_rows_that_do_not_make_up_the_trajectory_are_refused(rows):

@@ -72,7 +72,7 @@ def _task_contents(task_id: str, lines: list[bytes], sizes: dict[str, int]) -> T
         last_step=max(record["step"] for record in records),
         mean_success=statistics.fmean(record["success"] for record in records),
         mean_screenshots=statistics.fmean(len(record["screenshots"]) for record in records),
-        mean_rows=statistics.fmean(len(record.get("rows", [None])) for record in records),
+        mean_rows=statistics.fmean(len(record.get("rows") or [None]) for record in records),
         with_log_probs=sum(record["rollout_log_probs"] is not None for record in records),
     )
 

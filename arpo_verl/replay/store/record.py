@@ -72,7 +72,7 @@ def read_record(record: bytes) -> dict[str, Any]:
     """
     try:
         values = json.loads(record)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ReplayError(f"a record must be one line of JSON, got {record[:80]!r}: {error}") from error
     if not isinstance(values, dict):
         raise ReplayError(f"a record must be a JSON object, got {type(values).__name__}")

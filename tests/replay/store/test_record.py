@@ -30,3 +30,8 @@ def test_a_field_that_json_cannot_hold_is_named_with_its_type(value):
         ReplayError, match=f"task a: extra_fields.odd must be a plain value.*got {type(value).__name__}"
     ):
         through(stored(extra_fields={"odd": value}))
+
+
+def test_a_record_that_no_stack_can_hold_is_refused():
+    with pytest.raises(ReplayError, match="must be one line of JSON"):
+        decode_record(b"[" * 200_000, lambda name: b"")
