@@ -78,6 +78,11 @@ def _check_several_rows(config: DictConfig) -> None:
     (`compute_advantage_for_multi_trajectories`), and over episodes by ours, which knows them by our samplers' labels.
     """
     remedy = "or set gui_agent.context=full"
+    mode = str(config.actor_rollout_ref.actor.loss_agg_mode)
+    expected = "token-mean or token-sum with episodes of several rows: a mean over sequences takes each for an episode"
+    require(mode.startswith("token"), "actor_rollout_ref.actor.loss_agg_mode", expected, mode, remedy)
+    expected = "false with episodes of several rows: its mini-batches would be cut apart from the policy's"
+    require(not OmegaConf.select(config, "critic.enable", default=False), "critic.enable", expected, True, remedy)
     for name in ("actor_rollout_ref.rollout.enable_rollout_routing_replay", "distillation.enabled"):
         expected = "false with episodes of several rows: only the last one would have what it takes"
         require(not OmegaConf.select(config, name, default=False), name, expected, True, remedy)

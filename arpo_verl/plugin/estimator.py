@@ -107,10 +107,10 @@ def compute_replay_grpo_advantage(
         advantages_B = advantages_E[episodes]
         GROUP_LOG.write(labels, rewards_E[episodes], advantages_B)
         advantages_BT = advantages_B.unsqueeze(-1) * response_mask
-        if replay.enable and labels:
-            advantages_BT = _correct(token_level_rewards, advantages_BT, response_mask, labels, replay)
         if episode_weight_of(config) == EQUAL:
             advantages_BT = advantages_BT * equal_weights(response_mask, episodes, labels).unsqueeze(-1)
+        if replay.enable and labels:
+            advantages_BT = _correct(token_level_rewards, advantages_BT, response_mask, labels, replay)
     return advantages_BT, advantages_BT
 
 

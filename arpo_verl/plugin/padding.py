@@ -109,9 +109,11 @@ def _micro_batch(root: Any) -> int:
 
 
 def fill_up(batch: Batch, size: int) -> Batch:
-    """Append copies of the batch's shortest row that no loss, group or metric counts.
+    """Add copies of the batch's shortest row that no loss, group or metric counts.
 
-    A whole copy, and not a short row made up: whatever veRL keeps by token stays consistent.
+    A whole copy, and not a short row made up: whatever veRL keeps by token stays consistent. They stand evenly among
+    the others, since veRL cuts mini-batches in this order: all at the end, they would be most of the last one, and few
+    rows would have an update of their own.
 
     Returns:
         A batch of `size` rows: `batch` itself where it has as many already.
@@ -129,4 +131,7 @@ def fill_up(batch: Batch, size: int) -> Batch:
     queue.write(keys, batch.partition_id, [{**fields, "uid": uid}] * missing, [tag] * missing)
     logger.info("%d of %d rows are padding, up to whole mini-batches", missing, len(batch) + missing)
     tags = {**dict(zip(batch.keys, batch.tags, strict=True)), **dict.fromkeys(keys, tag)}
-    return queue.rebatch(batch, batch.keys + keys, tags)
+    order = list(batch.keys)
+    for number, key in enumerate(keys, 1):
+        order.insert(number * size // missing - 1, key)
+    return queue.rebatch(batch, order, tags)

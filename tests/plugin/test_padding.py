@@ -8,7 +8,7 @@ import torch
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.plugin import rows
+from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.padding import BatchShape, fill_up
 from arpo_verl.plugin.queue import Batch, plain
 from arpo_verl.replay.labels import RowLabel
@@ -28,7 +28,12 @@ def test_a_batch_is_filled_up_with_its_shortest_row_which_nothing_counts(empty_q
     tq = empty_queue
     batch = put(rollouts, tq, 3, 1, 2)
     padded = fill_up(batch, 8)
-    assert padded.keys[:3] == batch.keys and len(padded) == 8 and len(set(padded.keys)) == 8
+    # Evenly among the others: mini-batches are cut in this order.
+    added = [key.startswith("pad") for key in padded.keys]
+    assert added == [True, False, True, True, False, True, False, True] and len(set(padded.keys)) == 8
+    assert [key for key in padded.keys if not key.startswith("pad")] == batch.keys
+    padded = queue.rebatch(padded, sorted(padded.keys), dict(zip(padded.keys, padded.tags, strict=True)))
+    padded.reorder([*range(5, 8), *range(5)])
     data = tq.kv_batch_get(padded.keys, "train")
     for row in range(3, 8):
         assert padded.tags[row] == {**batch.tags[1], "is_padding": True}

@@ -203,6 +203,8 @@ def test_a_context_passes_and_what_cannot_work_with_several_rows_is_refused(chec
     for override, says in (
         ("actor_rollout_ref.rollout.enable_rollout_routing_replay=true", "enable_rollout_routing_replay must be false"),
         ("distillation.enabled=true", "distillation.enabled must be false with episodes of several rows"),
+        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", "loss_agg_mode must be token-mean or token-sum"),
+        ("critic.enable=true", "critic.enable must be false with episodes of several rows"),
         ("algorithm.adv_estimator=rloo", "adv_estimator must be replay_grpo or grpo with .* got 'rloo'"),
         ("trainer.v1.sampler.custom_sampler.name=Other", "must be ReplaySampler or ReplaySamplerAsync with"),
         ("data.max_response_length=200", "must be at least the .* tokens of a row with .* screenshots and one reply"),
