@@ -33,7 +33,6 @@ def test_a_batch_is_filled_up_with_its_shortest_row_which_nothing_counts(empty_q
     assert added == [True, False, True, True, False, True, False, True] and len(set(padded.keys)) == 8
     assert [key for key in padded.keys if not key.startswith("pad")] == batch.keys
     padded = queue.rebatch(padded, sorted(padded.keys), dict(zip(padded.keys, padded.tags, strict=True)))
-    padded.reorder([*range(5, 8), *range(5)])
     data = tq.kv_batch_get(padded.keys, "train")
     for row in range(3, 8):
         assert padded.tags[row] == {**batch.tags[1], "is_padding": True}
