@@ -28,7 +28,7 @@ def embedded_overrides(*, policy: Path, tasks: Path) -> list[str]:
     options |= {"actor_rollout_ref.model.path": str(policy), "data.train_files": str(tasks)}
     options |= {"data.val_files": str(tasks), "environment.num_desktops": 8, "trainer.nnodes": 1}
     # Limits of a 1080p screen and of an engine that is not here.
-    options |= {"actor_rollout_ref.rollout.max_model_len": None}
+    options |= {"actor_rollout_ref.rollout.max_model_len": None, "gui_agent.max_screenshots": None}
     options |= {name: 0 for name in ("environment.action_pause_s", "environment.guest_retry_s")}
     options |= {f"actor_rollout_ref.actor.fsdp_config.{name}_offload": False for name in ("param", "optimizer")}
     limits = [f"~data.mm_processor_kwargs.{name}_pixels" for name in ("min", "max")]  # the policy has its own
