@@ -30,15 +30,20 @@ def test_the_log_tells_what_the_run_will_take_before_its_first_step(run):
 
 def test_sequences_are_as_long_as_reckoned(reckoned, run):
     for step, logged in run.metrics.items():
-        lengths = []
+        lengths, built = [], []
         for path in (run.folder / "trajectories" / f"step_{step:06d}").glob("[!.]*/tokens.json"):
             replies = json.loads(path.read_text())
-            lengths.append(sequence_tokens(reckoned, len(replies), sum(len(reply["token_ids"]) for reply in replies)))
-        longest = logged["prompt_length/max"] + logged["response_length/max"]
+            for row in json.loads((path.parent / "episode.json").read_text())["rows"]:
+                # It shows some of the screenshots, and has all replies up to its last one.
+                shown = row["num_screenshots"]
+                written = replies[: row["first_screenshot"] + shown]
+                tokens = sum(len(reply["token_ids"]) for reply in written)
+                lengths.append(sequence_tokens(reckoned, shown, tokens))
+                built.append(row["prompt_tokens"] + row["response_tokens"])
         mean = logged["prompt_length/mean"] + logged["response_length/mean"]
         assert sum(lengths) / len(lengths) == pytest.approx(mean, rel=WITHIN)
-        assert max(lengths) == pytest.approx(longest, rel=WITHIN)
-        assert longest <= longest_sequence(reckoned)
+        assert max(lengths) == pytest.approx(max(built), rel=WITHIN)
+        assert max(built) <= longest_sequence(reckoned)
 
 
 def test_a_checkpoint_takes_what_was_reckoned(reckoned, run):
