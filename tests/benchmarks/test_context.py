@@ -1,8 +1,5 @@
 """`benchmarks/context.py`: what it counts of rows and requests, its options, and its smoke form."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -84,21 +81,3 @@ def test_the_recipe_takes_the_options_of_both():
         assert (config.gui_agent.context, config.gui_agent.max_steps) == (method, 8)
         assert config.gui_agent.max_screenshots == {"full": None, "window": 2}[method]
         assert (config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size) == (8, 2)
-
-
-@pytest.mark.trainer
-@pytest.mark.desktop
-@pytest.mark.slow
-def test_it_runs_in_small_and_trains_nothing_again(tmp_path):
-    def measure() -> dict:
-        command = [sys.executable, context.__file__, "--smoke", "--work", str(tmp_path / "work")]
-        subprocess.run([*command, "--json", str(tmp_path / "context.json")], check=True)
-        return json.loads((tmp_path / "context.json").read_text())
-
-    figures = measure()
-    assert figures["longest_sequence_ratio"] <= 0.25
-    assert figures["suite"]["window"]["environment_steps"]["1"] >= 20
-    assert figures["long_tasks"]["full_success"] == 0
-    assert -100 <= figures["window_minus_full_points"] <= 100 and -100 <= figures["long_task_gain_points"] <= 100
-    again = measure()
-    assert again["suite"] == figures["suite"] and again["long_tasks"] == figures["long_tasks"]
