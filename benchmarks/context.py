@@ -25,7 +25,7 @@ from typing import Any
 import context_tokens
 from figures import write
 from learning import difference, interval
-from learning_runs import Curve, Study, last_checkpoint, play_all, train
+from learning_runs import Curve, PartialStudy, last_checkpoint, play_all, train
 from replay_memory import record_episodes
 from trainer_run import copy_tasks, make_policy, read_steps, trainer_arguments
 
@@ -49,27 +49,17 @@ AGENT = {
 
 
 @dataclass(frozen=True)
-class ContextStudy(Study):
+class ContextStudy(PartialStudy):
     """Runs that differ in what the policy sees of its history."""
 
-    groups: int
-    """Of a training step."""
-    validation_rollouts: int
-    """Of each task, by the warm start and by each run's last checkpoint."""
     max_steps: int
 
     def overrides(self, method: str, seed: int) -> list[str]:
         return [
             *super().overrides(method, seed),
-            f"data.val_files={self.tasks}",
-            f"data.train_batch_size={self.groups}",
-            f"actor_rollout_ref.actor.ppo_mini_batch_size={max(1, self.groups // 4)}",
-            f"actor_rollout_ref.rollout.val_kwargs.n={self.validation_rollouts}",
             "actor_rollout_ref.rollout.val_kwargs.temperature=1.0",
             f"gui_agent.max_steps={self.max_steps}",
             *AGENT[method],
-            # The last checkpoint is what a run is judged by.
-            "trainer.test_freq=-1",
         ]
 
 

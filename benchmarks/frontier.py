@@ -24,7 +24,7 @@ from typing import Any
 
 from figures import write
 from learning import difference, interval
-from learning_runs import Curve, Study, last_checkpoint, play_all, train
+from learning_runs import Curve, PartialStudy, last_checkpoint, play_all, train
 from trainer_run import copy_tasks, make_policy, trainer_arguments
 
 from arpo_verl.tasks.loader import EMBEDDED_DIR
@@ -40,27 +40,17 @@ BASE_ROLLOUTS = 6
 
 
 @dataclass(frozen=True)
-class FrontierStudy(Study):
-    """Runs that differ in which task comes next, and each step of which has only some of the tasks."""
+class FrontierStudy(PartialStudy):
+    """Runs that differ in which task comes next."""
 
-    groups: int
-    """Of a training step."""
-    validation_rollouts: int
-    """Of each task, by a run's last checkpoint."""
     known: tuple[str, ...]
     format_weight: float
 
     def overrides(self, method: str, seed: int) -> list[str]:
         return [
             *super().overrides(method, seed),
-            f"data.val_files={self.tasks}",
-            f"data.train_batch_size={self.groups}",
-            f"actor_rollout_ref.actor.ppo_mini_batch_size={max(1, self.groups // 4)}",
-            f"actor_rollout_ref.rollout.val_kwargs.n={self.validation_rollouts}",
             f"data.tasks.sampling={method}",
             f"+reward.custom_reward_function.reward_kwargs.format_weight={self.format_weight}",
-            # The last checkpoint is what a run is judged by.
-            "trainer.test_freq=-1",
         ]
 
 
