@@ -1,8 +1,8 @@
 """A policy behind an OpenAI-compatible server: vLLM's, SGLang's, a hosted one. What it sends is taken for hostile.
 
 Screenshots go as image messages, in the size to which training resizes them and by the same function, so a server of
-the same model has nothing left to resize. All of an episode's replies and screenshots are sent each time, as in
-training's one sequence.
+the same model has nothing left to resize. What `gui_agent.context` shows of the replies and screenshots is sent each
+time, as training has it in a row.
 """
 
 from __future__ import annotations

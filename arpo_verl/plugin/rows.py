@@ -121,7 +121,7 @@ def _trajectory(outcome: Outcome, rows: Sequence[Mapping[str, Any]], step: int, 
     screenshots: list[bytes] = []
     stored = []
     for row in rows:
-        seen, log_probs = len(screenshots), row.get("rollout_log_probs")
+        log_probs = row.get("rollout_log_probs")
         screenshots += row[SCREENSHOTS]
         stored.append(
             StoredRow(
@@ -130,7 +130,6 @@ def _trajectory(outcome: Outcome, rows: Sequence[Mapping[str, Any]], step: int, 
                 response_mask=row["response_mask"].tolist(),
                 rollout_log_probs=None if log_probs is None else log_probs.tolist(),
                 screenshots=range(int(row["extra_fields"].get(FIRST_SCREENSHOT, 0)), len(screenshots)),
-                new_screenshots=range(seen, len(screenshots)),
             )
         )
     last = rows[-1]
@@ -157,16 +156,19 @@ def rebuild_rows(trajectory: StoredTrajectory, inputs: ModelInputs) -> Iterator[
     replayed one is weighed by its true distance. The other fields of a row come from the task, not the trajectory.
     """
     images: dict[int, Image.Image] = {}
+    seen = 0
     for row in trajectory.each_row():
         images = {
             number: images[number] if number in images else decode_screenshot(trajectory.screenshots[number])
             for number in row.screenshots
         }
-        yield _rebuild(trajectory, row, list(images.values()), inputs)
+        new = trajectory.screenshots[seen : row.screenshots.stop]
+        seen = row.screenshots.stop
+        yield _rebuild(trajectory, row, list(images.values()), list(new), inputs)
 
 
 def _rebuild(
-    trajectory: StoredTrajectory, row: StoredRow, images: list[Image.Image], inputs: ModelInputs
+    trajectory: StoredTrajectory, row: StoredRow, images: list[Image.Image], new: list[bytes], inputs: ModelInputs
 ) -> dict[str, Any]:
     output = GuiAgentOutput(
         prompt_ids=list(row.prompt_ids),
@@ -178,7 +180,7 @@ def _rebuild(
         num_turns=trajectory.num_turns,
         metrics=AgentLoopMetrics(),
         extra_fields={**copy.deepcopy(dict(trajectory.extra_fields)), **shows_from(row.screenshots.start)},
-        screenshots=[trajectory.screenshots[number] for number in row.new_screenshots],
+        screenshots=new,
     )
     if trajectory.mm_processor_kwargs is not None:
         output.mm_processor_kwargs = dict(trajectory.mm_processor_kwargs)

@@ -184,13 +184,10 @@ def seed_store(
 
 def seed_trajectory(episode: RecordedEpisode, policy: SeedPolicy) -> StoredTrajectory:
     """The episode as the trajectory that the sampler would have stored."""
-    rows: list[StoredRow] = []
-    for row in policy.tokenize(episode):
-        seen = rows[-1].screenshots.stop if rows else 0
-        log_probs, shown = row.response_log_probs, row.screenshots
-        rows.append(
-            StoredRow(row.prompt_ids, row.response_ids, row.response_mask, log_probs, shown, range(seen, shown.stop))
-        )
+    rows = [
+        StoredRow(row.prompt_ids, row.response_ids, row.response_mask, row.response_log_probs, row.screenshots)
+        for row in policy.tokenize(episode)
+    ]
     return StoredTrajectory.of_rows(
         rows,
         task_id=episode.task_id,

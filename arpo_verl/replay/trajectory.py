@@ -40,9 +40,7 @@ class StoredRow(NamedTuple):
     response_mask: Sequence[int]
     rollout_log_probs: Sequence[float] | None
     screenshots: range
-    """Which of the trajectory's it shows."""
-    new_screenshots: range
-    """Those of them that no row before showed."""
+    """Which of the trajectory's it shows; with each row they go on from those before."""
 
 
 @dataclass(frozen=True)
@@ -110,20 +108,17 @@ class StoredTrajectory:
 
     def each_row(self) -> Iterator[StoredRow]:
         """The rows, in order."""
-        prompt = response = seen = 0
+        prompt = response = 0
         for span in self.rows:
             prompts, responses = slice(prompt, prompt + span.prompt_tokens), slice(response, response + span[1])
             prompt, response = prompts.stop, responses.stop
-            shown = range(span.first_screenshot, span.first_screenshot + span.num_screenshots)
             yield StoredRow(
                 self.prompt_ids[prompts],
                 self.response_ids[responses],
                 self.response_mask[responses],
                 None if self.rollout_log_probs is None else self.rollout_log_probs[responses],
-                shown,
-                range(seen, shown.stop),
+                range(span.first_screenshot, span.first_screenshot + span.num_screenshots),
             )
-            seen = shown.stop
 
     def _check_lengths(self) -> None:
         length = len(self.response_ids)

@@ -13,8 +13,8 @@ from arpo_verl.replay.trajectory import RowSpan, StoredRow, StoredTrajectory
 
 FIELDS = {"task_id": "a", "step": 1, "success": 1.0, "reward": 1.0, "screenshots": (b"s0", b"s1", b"s2")}
 ROWS = [
-    StoredRow([1, 2], [3, 4, 5], [1, 0, 1], [-0.5, 0.0, -1.0], range(2), range(2)),
-    StoredRow([6, 7, 8], [9], [1], [-2.0], range(1, 3), range(2, 3)),
+    StoredRow([1, 2], [3, 4, 5], [1, 0, 1], [-0.5, 0.0, -1.0], range(2)),
+    StoredRow([6, 7, 8], [9], [1], [-2.0], range(1, 3)),
 ]
 
 
