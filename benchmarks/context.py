@@ -110,7 +110,7 @@ def compare_on_suite(work: Path, arguments: argparse.Namespace) -> dict[str, Any
             learning_rate=2e-4,
             validate_every=1,
             groups=4 if smoke else 8,
-            validation_rollouts=1 if smoke else 4,
+            validation_rollouts=1 if smoke else 8,
             max_steps=8,
         )
         for method in (FULL, WINDOW)

@@ -147,7 +147,8 @@ class StoredTrajectory:
         if len(spans) < len(self.rows) or (*sums, seen) != expected:
             raise ReplayError(
                 f"trajectory of task {self.task_id}: its rows must have its {expected[0]} and {expected[1]} tokens and "
-                f"show its {expected[2]} screenshots in order, got {list(map(tuple, self.rows))}"
+                f"show its {expected[2]} screenshots in order, got {len(self.rows)} rows, the first of them "
+                f"{list(map(tuple, self.rows[:3]))}"
             )
 
 
