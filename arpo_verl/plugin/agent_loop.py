@@ -18,7 +18,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from arpo_verl.errors import GenerationError
 from arpo_verl.plugin.dataset import read_task
-from arpo_verl.plugin.rollout_output import GuiAgentOutput, shows_from
+from arpo_verl.plugin.rollout_output import SCREENSHOTS, GuiAgentOutput, shows_from
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.pool.attempts import attempt_until_whole
 from arpo_verl.pool.desktop_pool import Session
@@ -114,7 +114,10 @@ class GuiAgentLoop(AgentLoopBase):
                     response_mask=row.response_mask,
                     response_logprobs=row.response_log_probs,
                     routed_experts=engine.routed_experts,
-                    multi_modal_data={"images": list(episode.images[numbers.start : numbers.stop])},
+                    multi_modal_data={
+                        "images": list(episode.images[numbers.start : numbers.stop]),
+                        SCREENSHOTS: list(episode.screenshots[numbers.start : numbers.stop]),
+                    },
                     mm_processor_kwargs=self._get_mm_processor_kwargs(),
                     reward_score=score.reward,
                     num_turns=len(episode.images) + len(episode.turns),

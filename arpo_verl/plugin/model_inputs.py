@@ -5,20 +5,23 @@ stored trajectories mean something to: the fingerprint of tokenizer, processor a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
 import torch
-from verl.experimental.agent_loop import AgentLoopOutput, AgentLoopWorker
+from verl.experimental.agent_loop import AgentLoopWorker
 from verl.utils import get_processor_token_id, hf_processor, hf_tokenizer
 from verl.utils.fs import copy_to_local
 
 from arpo_verl.errors import ConfigError, ReplayError
+from arpo_verl.images import image_size
+from arpo_verl.pixels import LazyPixels, describe_processor
 from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.replay.store.persistence import Fingerprint
 from arpo_verl.rollout.config import FULL, GuiAgentConfig
 from arpo_verl.rollout.prompts import build_messages
+from arpo_verl.rollout.vision import ImageGeometry
 
 
 class ModelInputs(AgentLoopWorker):
@@ -52,9 +55,21 @@ class ModelInputs(AgentLoopWorker):
             processor.chat_template = tokenizer.chat_template
         return cls(tokenizer, processor, mm_processor_kwargs)
 
-    def compute(self, output: AgentLoopOutput, input_ids: torch.Tensor) -> tuple[dict[str, Any], torch.Tensor]:
-        """`multi_modal_inputs` and `position_ids` (4, T) of one sequence, `input_ids` (T,)."""
-        multi_modal_inputs = self._compute_multi_modal_inputs(output, input_ids)
+    def compute(
+        self,
+        screenshots: Sequence[bytes],
+        input_ids: torch.Tensor,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+    ) -> tuple[dict[str, Any], torch.Tensor]:
+        """`multi_modal_inputs` and `position_ids` (4, T) of one row, `input_ids` (T,), that shows these screenshots.
+
+        Pixel values are `LazyPixels`, whatever class of worker the run has: veRL takes both side by side.
+
+        Args:
+            mm_processor_kwargs: of the rollout, where it had its own.
+        """
+        kwargs = self._get_mm_processor_kwargs() if mm_processor_kwargs is None else mm_processor_kwargs
+        multi_modal_inputs = lazy_inputs(screenshots, self.processor, kwargs)
         self._check_visual_tokens(input_ids, multi_modal_inputs)
         attention_mask = torch.ones_like(input_ids)
         position_ids = self._compute_position_ids(
@@ -72,6 +87,27 @@ class ModelInputs(AgentLoopWorker):
                 f"the stored screenshots must give the sequence's {expected} visual tokens, got {got}; keep the "
                 "processor's pixel limits, and let sampler_kwargs.mm_processor_kwargs be data.mm_processor_kwargs"
             )
+
+
+def lazy_inputs(screenshots: Sequence[bytes], processor: Any, mm_processor_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """A row's `multi_modal_inputs` as veRL's `_compute_multi_modal_inputs` makes them, without making a pixel.
+
+    The grid of patches, which positions and visual tokens follow from, is known by an image's size.
+
+    Args:
+        screenshots: those that the row shows, in order.
+    """
+    if not screenshots:
+        return {}
+    geometry = ImageGeometry.from_processor(processor, mm_processor_kwargs)
+    patch = processor.image_processor.patch_size
+    sizes = [geometry.image_size(image_size(screenshot)) for screenshot in screenshots]
+    grid = torch.tensor([[1, size.height // patch, size.width // patch] for size in sizes])
+    return {
+        "pixel_values": LazyPixels(screenshots, describe_processor(processor.image_processor, mm_processor_kwargs)),
+        "image_grid_thw": grid,
+        "images_seqlens": grid[:, 1] * grid[:, 2],
+    }
 
 
 def model_fingerprint(

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from PIL import Image
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 
 from arpo_verl.errors import ReplayError
@@ -22,7 +21,6 @@ from arpo_verl.plugin.rollout_output import FIRST_SCREENSHOT, SCREENSHOTS, GuiAg
 from arpo_verl.replay.choice import Outcome, episode_of, row_key, uid_of
 from arpo_verl.replay.labels import REPLAYED, RowLabel
 from arpo_verl.replay.trajectory import RowSpan, StoredRow, StoredTrajectory
-from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import EpisodeId
 
 _OUTCOME_FIELDS = ("task_id", "success", "format_error", "stop_reason", "num_steps")
@@ -148,49 +146,38 @@ def _trajectory(outcome: Outcome, rows: Sequence[Mapping[str, Any]], step: int, 
 
 
 def rebuild_rows(trajectory: StoredTrajectory, inputs: ModelInputs) -> Iterator[dict[str, Any]]:
-    """The own fields of the trajectory's rows, as the rollout that made it wrote them; one row at a time, since pixel
-    values are large.
+    """The own fields of the trajectory's rows, as the rollout that made it wrote them.
 
     `rollout_log_probs` stay those of the policy that made it: veRL scores every row anew before the update, so the
     clipped ratio starts at 1 as in the reference, and where `algorithm.rollout_correction` weighs off-policy rows, a
     replayed one is weighed by its true distance. The other fields of a row come from the task, not the trajectory.
     """
-    images: dict[int, Image.Image] = {}
     seen = 0
     for row in trajectory.each_row():
-        images = {
-            number: images[number] if number in images else decode_screenshot(trajectory.screenshots[number])
-            for number in row.screenshots
-        }
-        new = trajectory.screenshots[seen : row.screenshots.stop]
-        seen = row.screenshots.stop
-        yield _rebuild(trajectory, row, list(images.values()), list(new), inputs)
-
-
-def _rebuild(
-    trajectory: StoredTrajectory, row: StoredRow, images: list[Image.Image], new: list[bytes], inputs: ModelInputs
-) -> dict[str, Any]:
-    output = GuiAgentOutput(
-        prompt_ids=list(row.prompt_ids),
-        response_ids=list(row.response_ids),
-        response_mask=list(row.response_mask),
-        response_logprobs=None if row.rollout_log_probs is None else list(row.rollout_log_probs),
-        multi_modal_data={"images": images} if images else {},
-        reward_score=trajectory.reward,
-        num_turns=trajectory.num_turns,
-        metrics=AgentLoopMetrics(),
-        extra_fields={**copy.deepcopy(dict(trajectory.extra_fields)), **shows_from(row.screenshots.start)},
-        screenshots=new,
-    )
-    if trajectory.mm_processor_kwargs is not None:
-        output.mm_processor_kwargs = dict(trajectory.mm_processor_kwargs)
-    fields = output.as_dict()
-    for name in ("multi_modal_data", "metrics"):  # veRL drops the first; the second is how long this rollout took
-        fields.pop(name, None)
-    fields["input_ids"] = torch.cat([fields["prompts"], fields["responses"]])
-    fields["loss_mask"] = fields["response_mask"]
-    fields["multi_modal_inputs"], fields["position_ids"] = inputs.compute(output, fields["input_ids"])
-    return fields
+        new, seen = trajectory.screenshots[seen : row.screenshots.stop], row.screenshots.stop
+        output = GuiAgentOutput(
+            prompt_ids=list(row.prompt_ids),
+            response_ids=list(row.response_ids),
+            response_mask=list(row.response_mask),
+            response_logprobs=None if row.rollout_log_probs is None else list(row.rollout_log_probs),
+            reward_score=trajectory.reward,
+            num_turns=trajectory.num_turns,
+            metrics=AgentLoopMetrics(),
+            extra_fields={**copy.deepcopy(dict(trajectory.extra_fields)), **shows_from(row.screenshots.start)},
+            screenshots=list(new),
+        )
+        if trajectory.mm_processor_kwargs is not None:
+            output.mm_processor_kwargs = dict(trajectory.mm_processor_kwargs)
+        fields = output.as_dict()
+        for name in ("multi_modal_data", "metrics"):  # veRL drops the first; the second is how long this rollout took
+            fields.pop(name, None)
+        fields["input_ids"] = torch.cat([fields["prompts"], fields["responses"]])
+        fields["loss_mask"] = fields["response_mask"]
+        shown = [trajectory.screenshots[number] for number in row.screenshots]
+        fields["multi_modal_inputs"], fields["position_ids"] = inputs.compute(
+            shown, fields["input_ids"], trajectory.mm_processor_kwargs
+        )
+        yield fields
 
 
 def replay_tag(tag: Mapping[str, Any], trajectory: StoredTrajectory, row: RowSpan) -> dict[str, Any]:

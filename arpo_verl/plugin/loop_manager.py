@@ -1,0 +1,40 @@
+"""Rows that carry screenshots in the place of pixel values: `rollout.agent.agent_loop_manager_class` of veRL.
+
+veRL's worker has the image processor make a row's pixel values when it puts the row into TransferQueue, and only its
+class decides that (veRL 0.9.1, `trainer/ppo/v1/agent_loop_tq.py: AgentLoopWorkerTQ._agent_loop_postprocess`). The
+manager's class is the plugin point: `trainer/main_ppo.py: TaskRunnerV1.init_agent_loop_manager`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+import torch
+from verl.experimental.agent_loop import AgentLoopOutput
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
+
+from arpo_verl.plugin.model_inputs import lazy_inputs
+from arpo_verl.plugin.rollout_output import SCREENSHOTS
+
+_Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # the class under Ray's actor
+
+
+@ray.remote
+class GuiAgentLoopWorker(_Worker):  # type: ignore[misc]
+    """veRL's rollout worker, but for the pixel values of the agent loop `gui_agent`."""
+
+    def _compute_multi_modal_inputs(self, output: AgentLoopOutput, input_ids: torch.Tensor) -> dict[str, Any]:
+        shown = (output.multi_modal_data or {}).get(SCREENSHOTS)
+        if shown is None:  # another agent loop's
+            stock: dict[str, Any] = super()._compute_multi_modal_inputs(output, input_ids)
+            return stock
+        return lazy_inputs(shown, self.processor, output.mm_processor_kwargs or {})
+
+
+class GuiAgentLoopManager(AgentLoopManagerTQ):
+    """veRL's manager, with workers of `GuiAgentLoopWorker`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]  # veRL's
+        self.agent_loop_workers_class = GuiAgentLoopWorker
