@@ -38,7 +38,9 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 from verl.utils import hf_processor, hf_tokenizer
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
+from arpo_verl import pixels
 from arpo_verl.desktop.provider import EmbeddedProvider
+from arpo_verl.pixels import LazyPixels
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.rows import rebuild_rows
 from arpo_verl.policy.build import corpus_tokenizer
@@ -205,12 +207,12 @@ class Policy:
 def reference_bytes(fields: dict[str, Any]) -> int:
     """Of what the reference keeps of a trajectory: pixel values and grid, ids, masks, positions, log-probs."""
     names = ("input_ids", "responses", "response_mask", "position_ids", "rollout_log_probs")
-    tensors = [fields[name] for name in names] + list(fields["multi_modal_inputs"].values())
+    tensors = [fields[name] for name in names] + list(made(fields["multi_modal_inputs"]).values())
     return sum(tensor.nbytes for tensor in tensors)
 
 
 def original_inputs(trajectory: StoredTrajectory, policy: Policy) -> tuple[dict[str, Any], torch.Tensor]:
-    """Pixel values, grid and position ids as the rollout worker makes them, from what the desktop sent."""
+    """Pixel values, grid and position ids as veRL's own rollout worker makes them, from what the desktop sent."""
     output = AgentLoopOutput(
         prompt_ids=list(trajectory.prompt_ids),
         response_ids=list(trajectory.response_ids),
@@ -218,7 +220,21 @@ def original_inputs(trajectory: StoredTrajectory, policy: Policy) -> tuple[dict[
         multi_modal_data={"images": [decode_screenshot(screenshot) for screenshot in trajectory.screenshots]},
         metrics=AgentLoopMetrics(),
     )
-    return policy.inputs.compute(output, torch.tensor([*trajectory.prompt_ids, *trajectory.response_ids]))
+    ids = torch.tensor([*trajectory.prompt_ids, *trajectory.response_ids])
+    stock = policy.inputs._compute_multi_modal_inputs(output, ids)
+    return stock, policy.inputs._compute_position_ids(ids[None], torch.ones_like(ids)[None], stock).squeeze(0)
+
+
+def made(inputs: dict[str, Any]) -> dict[str, Any]:
+    """With pixel values, as the training engine has them."""
+    return {name: value.tensor() if isinstance(value, LazyPixels) else value for name, value in inputs.items()}
+
+
+def rebuild(trajectory: StoredTrajectory, inputs: ModelInputs) -> dict[str, Any]:
+    """A replayed row as the update sees it: put into the queue, and its pixel values made."""
+    pixels._PATCHES = pixels._Patches(0)  # as another process's: no patch is at hand
+    fields = next(rebuild_rows(trajectory, inputs))
+    return {**fields, "multi_modal_inputs": made(fields["multi_modal_inputs"])}
 
 
 @contextmanager
@@ -249,12 +265,12 @@ def measure_one(trajectories: Sequence[StoredTrajectory], policy: Policy, encodi
         times, cpu_times, fields = [], [], {}
         for _ in range(3):
             cpu_s = time.process_time()
-            seconds, fields = timed(lambda: next(rebuild_rows(store.of_task("task")[0], policy.inputs)))
+            seconds, fields = timed(lambda: rebuild(store.of_task("task")[0], policy.inputs))
             times.append(seconds)
             cpu_times.append(time.process_time() - cpu_s)
-    pixels, positions = original_inputs(trajectories[0], policy)
+    original, positions = original_inputs(trajectories[0], policy)
     rebuilt = fields["multi_modal_inputs"]
-    assert set(pixels) == set(rebuilt) and all(torch.equal(pixels[name], rebuilt[name]) for name in pixels)
+    assert all(torch.equal(original[name], values) for name, values in rebuilt.items())
     assert torch.equal(positions, fields["position_ids"])
     mean = statistics.fmean(size for size, _, _ in stored)
     return {

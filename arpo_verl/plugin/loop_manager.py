@@ -17,11 +17,11 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from arpo_verl.plugin.model_inputs import lazy_inputs
 from arpo_verl.plugin.rollout_output import SCREENSHOTS
 
-_Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # the class under Ray's actor
+_Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # type: ignore[attr-defined]  # the class under Ray's actor
 
 
 @ray.remote
-class GuiAgentLoopWorker(_Worker):  # type: ignore[misc]
+class GuiAgentLoopWorker(_Worker):
     """veRL's rollout worker, but for the pixel values of the agent loop `gui_agent`."""
 
     def _compute_multi_modal_inputs(self, output: AgentLoopOutput, input_ids: torch.Tensor) -> dict[str, Any]:

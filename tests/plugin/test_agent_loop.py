@@ -5,6 +5,7 @@ import asyncio
 import pytest
 import torch
 from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, make_loop, play, recipe
+from support.pixel_values import made
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
 from arpo_verl.environments.fake import FakeScript
@@ -263,12 +264,12 @@ def test_a_mark_of_an_image_in_a_reply_is_a_token_as_any_other(policy, tokenizer
     ordinary.response_ids = [place.get(token, token) if bit else token for token, bit in masked]
     assert sum(map(int.__ne__, output.response_ids, ordinary.response_ids)) == 3
     inputs, expected = (
-        ModelInputs(*policy).compute(each, torch.tensor(each.prompt_ids + each.response_ids))
+        ModelInputs(*policy).compute(each.screenshots, torch.tensor(each.prompt_ids + each.response_ids))
         for each in (output, ordinary)
     )
     assert torch.equal(inputs[1], expected[1]), "positions"
-    assert all(torch.equal(inputs[0][name], expected[0][name]) for name in expected[0])
-    assert inputs[0].keys() == expected[0].keys()
+    given, usual = made(inputs[0]), made(expected[0])
+    assert given.keys() == usual.keys() and all(torch.equal(given[name], usual[name]) for name in usual)
 
 
 def test_a_deterministic_run_knows_its_sessions_by_what_they_are(policy, tokenizer):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw
+from support.pixel_values import made
 
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.rows import rebuild_rows
@@ -58,7 +59,7 @@ def test_saved_and_loaded_screenshots_give_the_same_tensors(model_path, rollouts
     save_store(store, tmp_path, Fingerprint("t", "p", "q"))
     (trajectory,) = load_store(tmp_path, None).trajectories()
     (fields,) = rebuild_rows(trajectory, inputs)
-    rebuilt = fields["multi_modal_inputs"]
+    rebuilt = made(fields["multi_modal_inputs"])
     assert torch.equal(rebuilt["pixel_values"], original["pixel_values"])
     assert torch.equal(rebuilt["image_grid_thw"], original["image_grid_thw"])
     assert torch.equal(fields["position_ids"][1:], positions[:, 0])

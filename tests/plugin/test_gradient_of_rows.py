@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.loop_harness import DONE, MISS, FakePool, ScriptedEngine, play, recipe
+from support.pixel_values import made
 from verl.trainer.ppo.core_algos import compute_policy_loss_vanilla
 from verl.workers.config import ActorConfig
 
@@ -20,11 +21,11 @@ def model(model_path):
     return model.eval()
 
 
-def log_probs_of(model, inputs, prompt_ids, response_ids, images):
+def log_probs_of(model, inputs, prompt_ids, response_ids, screenshots):
     """Of the response's tokens, (T,)."""
-    output = type("Output", (), {"multi_modal_data": {"images": images}, "mm_processor_kwargs": {}})()
     ids = torch.tensor(prompt_ids + response_ids)
-    multi_modal, positions = inputs.compute(output, ids)
+    multi_modal, positions = inputs.compute(screenshots, ids)
+    multi_modal = made(multi_modal)
     logits = model(
         input_ids=ids[None],
         position_ids=positions[1:, None],
@@ -50,7 +51,8 @@ def test_the_gradient_of_an_episode_is_the_sum_over_its_replies(policy, tokenize
 
     # As the trainer sees it: rows, padded, with one advantage, under token-mean.
     per_row = [
-        log_probs_of(model, inputs, row.prompt_ids, row.response_ids, row.multi_modal_data["images"]) for row in rows
+        log_probs_of(model, inputs, row.prompt_ids, row.response_ids, row.multi_modal_data["screenshots"])
+        for row in rows
     ]
     masks = [torch.tensor(row.response_mask) for row in rows]
     log_prob, mask = (torch.nn.utils.rnn.pad_sequence(part, batch_first=True) for part in (per_row, masks))
@@ -63,8 +65,10 @@ def test_the_gradient_of_an_episode_is_the_sum_over_its_replies(policy, tokenize
     # By hand: each reply behind the very tokens and images that the engine was given for it.
     by_hand = {name: torch.zeros_like(gradient) for name, gradient in in_rows.items()}
     num_tokens = sum(len(token_ids) for token_ids, _ in engine.written)
-    for call, (token_ids, _) in zip(engine.calls, engine.written, strict=True):
-        written = log_probs_of(model, inputs, call["prompt_ids"], list(token_ids), call["images"])
+    shots = [shot for row in rows for shot in row.screenshots]
+    for number, (call, (token_ids, _)) in enumerate(zip(engine.calls, engine.written, strict=True)):
+        shown = shots[number + 1 - len(call["images"]) : number + 1]
+        written = log_probs_of(model, inputs, call["prompt_ids"], list(token_ids), shown)
         for name, gradient in gradients(model, -ADVANTAGE * written.sum() / num_tokens).items():
             by_hand[name] += gradient
 

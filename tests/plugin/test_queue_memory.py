@@ -2,6 +2,7 @@
 
 import ray
 import torch
+from support.pixel_values import made
 from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorStack
 
@@ -47,5 +48,5 @@ def test_a_rows_pixel_values_and_visual_tokens_are_as_many_as_reckoned(empty_que
     rows = empty_queue.kv_batch_get(keys=["p_0_0", "p_1_0"], partition_id="train", select_fields=fields)
     pad = rollouts.worker.tokenizer.convert_tokens_to_ids("<|image_pad|>")
     for screenshots, ids, inputs in zip((2, 1), rows["input_ids"].unbind(), rows["multi_modal_inputs"], strict=True):
-        assert inputs["pixel_values"].nbytes == screenshots * pixel_bytes(model, image)
+        assert made(inputs)["pixel_values"].nbytes == screenshots * pixel_bytes(model, image)
         assert ids.tolist().count(pad) == screenshots * screenshot_tokens(model, image)

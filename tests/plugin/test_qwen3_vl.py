@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 from support import needs_words
 from support.loop_harness import FakePool, ScriptedEngine, play, recipe
+from support.pixel_values import made
 from support.tiny_qwen3_vl import build_qwen3_vl
 
 from arpo_verl.plugin.model_inputs import ModelInputs
@@ -79,7 +80,8 @@ def test_the_rebuilt_inputs_are_what_the_model_takes_whatever_marks_a_reply_hold
     engine = ScriptedEngine(policy[0], [HIT + mark, DONE + mark], end=not mark)
     output = play(policy, engine, None, qwen_recipe())
     input_ids = torch.tensor(output.prompt_ids + output.response_ids)
-    inputs, positions = ModelInputs(*policy).compute(output, input_ids)
+    inputs, positions = ModelInputs(*policy).compute(output.screenshots, input_ids)
+    inputs = made(inputs)
     assert positions.shape == (4, len(input_ids)) and positions[0].tolist() == list(range(len(input_ids)))
     model = Qwen3VLForConditionalGeneration.from_pretrained(folder)
     is_image = (input_ids == policy[1].image_token_id).int()

@@ -10,9 +10,9 @@ import transfer_queue as tq
 from PIL import Image
 from tensordict import TensorDict
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
-from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from arpo_verl.plugin.loop_manager import GuiAgentLoopWorker
 from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.rollout_output import GuiAgentOutput
 from arpo_verl.rollout.vision import decode_screenshot
@@ -39,7 +39,7 @@ class Rollouts:
 
     def __init__(self, tokenizer, processor):
         # The worker class under Ray's actor, without the worker's start: only what its post-processing reads.
-        self.worker = object.__new__(AgentLoopWorkerTQ.__ray_metadata__.modified_class)
+        self.worker = object.__new__(GuiAgentLoopWorker.__ray_actor_class__)
         self.worker.tokenizer, self.worker.processor = tokenizer, processor
         self.worker.mm_processor_kwargs = {}
         self.worker.reward_loop_worker_handles = None
@@ -67,7 +67,7 @@ class Rollouts:
             response_ids=response_ids,
             response_mask=mask,
             response_logprobs=rng.normal(-1, 1, len(response_ids)).astype(np.float32).tolist(),
-            multi_modal_data={"images": images},
+            multi_modal_data={"images": images, "screenshots": screenshots},
             mm_processor_kwargs=self.worker._get_mm_processor_kwargs(),
             reward_score=success - 0.5 * format_error,
             num_turns=2 * turns,
@@ -102,7 +102,10 @@ class Rollouts:
                 "response_ids": reply,
                 "response_mask": [1] * len(reply),
                 "response_logprobs": rng.normal(-1, 1, len(reply)).astype(np.float32).tolist(),
-                "multi_modal_data": {"images": images[start : turn + 1]},
+                "multi_modal_data": {
+                    "images": images[start : turn + 1],
+                    "screenshots": whole.screenshots[start : turn + 1],
+                },
                 "extra_fields": {**whole.extra_fields, "first_screenshot": start},
                 "screenshots": whole.screenshots[turn : turn + 1],
             }
