@@ -29,7 +29,7 @@ class GuiAgentLoopWorker(_Worker):
         if shown is None:  # another agent loop's
             stock: dict[str, Any] = super()._compute_multi_modal_inputs(output, input_ids)
             return stock
-        return lazy_inputs(shown, self.processor, output.mm_processor_kwargs or {})
+        return lazy_inputs(shown, input_ids, self.processor, output.mm_processor_kwargs or {})
 
 
 class GuiAgentLoopManager(AgentLoopManagerTQ):

@@ -69,7 +69,7 @@ class ModelInputs(AgentLoopWorker):
             mm_processor_kwargs: of the rollout, where it had its own.
         """
         kwargs = self._get_mm_processor_kwargs() if mm_processor_kwargs is None else mm_processor_kwargs
-        multi_modal_inputs = lazy_inputs(screenshots, self.processor, kwargs)
+        multi_modal_inputs = lazy_inputs(screenshots, input_ids, self.processor, kwargs)
         self._check_visual_tokens(input_ids, multi_modal_inputs)
         attention_mask = torch.ones_like(input_ids)
         position_ids = self._compute_position_ids(
@@ -89,25 +89,30 @@ class ModelInputs(AgentLoopWorker):
             )
 
 
-def lazy_inputs(screenshots: Sequence[bytes], processor: Any, mm_processor_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def lazy_inputs(
+    screenshots: Sequence[bytes], input_ids: torch.Tensor, processor: Any, mm_processor_kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
     """A row's `multi_modal_inputs` as veRL's `_compute_multi_modal_inputs` makes them, without making a pixel.
 
     The grid of patches, which positions and visual tokens follow from, is known by an image's size.
 
     Args:
         screenshots: those that the row shows, in order.
+        input_ids: the row's, (T,).
     """
-    if not screenshots:
-        return {}
-    geometry = ImageGeometry.from_processor(processor, mm_processor_kwargs)
-    patch = processor.image_processor.patch_size
-    sizes = [geometry.image_size(image_size(screenshot)) for screenshot in screenshots]
-    grid = torch.tensor([[1, size.height // patch, size.width // patch] for size in sizes])
-    return {
-        "pixel_values": LazyPixels(screenshots, describe_processor(processor.image_processor, mm_processor_kwargs)),
-        "image_grid_thw": grid,
-        "images_seqlens": grid[:, 1] * grid[:, 2],
-    }
+    is_image = input_ids == get_processor_token_id(processor, "image")
+    # Only that there are any: `_compute_position_ids` takes them out, and counts them anew.
+    inputs: dict[str, Any] = {"mm_token_type_ids": is_image.int().unsqueeze(0)}
+    if screenshots:
+        geometry = ImageGeometry.from_processor(processor, mm_processor_kwargs)
+        patch = processor.image_processor.patch_size
+        sizes = [geometry.image_size(image_size(screenshot)) for screenshot in screenshots]
+        grid = torch.tensor([[1, size.height // patch, size.width // patch] for size in sizes])
+        described = describe_processor(processor.image_processor, mm_processor_kwargs)
+        inputs["pixel_values"] = LazyPixels(screenshots, described)
+        inputs["image_grid_thw"] = grid
+        inputs["images_seqlens"] = grid[:, 1] * grid[:, 2]
+    return inputs
 
 
 def model_fingerprint(
