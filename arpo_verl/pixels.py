@@ -1,31 +1,41 @@
 """Pixel values that are made where they are used: a row carries its screenshots as the desktop sent them.
 
 A screenshot of 1920x1080 is 0.2 MB as PNG and 51 MB as the float32 patches that a Qwen-VL model takes. veRL has a row's
-patches made by the rollout worker, and sends them through its queue and Ray's object store to the training process. A
-`LazyPixels` stands in their place on that way; the training engine puts a micro-batch's together with `torch.cat`
-(veRL 0.9.1, `utils/model.py: extract_multi_modal_inputs`), and there they become a tensor, by PyTorch's own protocol
-for objects that stand for one (`__torch_function__`).
+patches made by the rollout worker, and sends them through its queue to the training process. A `LazyPixels` stands in
+their place on that way; the training engine puts a micro-batch's together with `torch.cat` (veRL 0.9.1,
+`utils/model.py: extract_multi_modal_inputs`), and there they become a tensor, by PyTorch's own protocol for objects
+that stand for one (`__torch_function__`).
 
 It travels as a pickle, through TransferQueue's storage processes: they import this module, which imports next to
 nothing.
+
+A step asks for a row's patches two or three times, for log-probs and for the update. Decoded and resized they are kept
+in between, as the bytes of one frame: an eighth of the patches, which are float32 and the frame twice.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
 from hashlib import sha256
+from threading import Lock
 from typing import TYPE_CHECKING, Any
-
-from arpo_verl.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
+    from PIL import Image
 
-CACHE_BYTES = 1 << 30
-"""Of patches that a process keeps, newest first: rows of one episode show the same screenshots."""
+logger = logging.getLogger(__name__)
+
+KEPT_BYTES = 8 << 30
+"""Of resized screenshots, that a process keeps, newest first: 1,350 of 1080p."""
+THREADS = 4
+"""That make a row's patches: 15 screenshots take 2 s of one core."""
 
 
 class LazyPixels:
@@ -33,7 +43,7 @@ class LazyPixels:
 
     Args:
         screenshots: as the desktop sent them, or encoded anew without loss.
-        processor: what the image processor is; see `describe_processor`.
+        processor: what makes them, as `pixel_values` writes it: as JSON, the class, its settings and those of its call.
     """
 
     __slots__ = ("processor", "screenshots")
@@ -57,11 +67,15 @@ class LazyPixels:
         """Make them.
 
         Raises:
-            ImageError: a screenshot is no picture.
+            ImageError: a screenshot is no picture, or a larger one than any screen's.
         """
         import torch
 
-        return torch.cat([_PATCHES.get(screenshot, self.processor) for screenshot in self.screenshots])
+        processor = _processor(self.processor)
+        resized = dict.fromkeys(self.screenshots)  # a screen that did not change is sent again
+        resized = dict(zip(resized, _threads().map(lambda shot: _KEPT.get(shot, processor), resized), strict=True))
+        patches = dict(zip(resized, _threads().map(processor.patches, resized.values()), strict=True))
+        return torch.cat([patches[screenshot] for screenshot in self.screenshots])
 
     @classmethod
     def __torch_function__(
@@ -71,11 +85,33 @@ class LazyPixels:
         return function(*map(_made, args), **{name: _made(value) for name, value in (kwargs or {}).items()})
 
 
-def describe_processor(image_processor: Any, mm_processor_kwargs: Mapping[str, Any] | None = None) -> str:
-    """What a `LazyPixels` is made by, as JSON: the class of transformers, its settings, the arguments of its call."""
-    settings = {name: value for name, value in image_processor.to_dict().items() if name != "processor_class"}
-    described = [type(image_processor).__name__, settings, dict(mm_processor_kwargs or {})]
-    return json.dumps(described, sort_keys=True)
+def pixel_values(
+    screenshots: Sequence[bytes], image_processor: Any, mm_processor_kwargs: Mapping[str, Any] | None = None
+) -> LazyPixels | torch.Tensor:
+    """The patches of these screenshots, (P, C) float32: made later, where other processes have the image processor too.
+
+    Args:
+        screenshots: in order.
+        image_processor: of transformers. One that comes with a model's files makes them here and now.
+        mm_processor_kwargs: the arguments of its call.
+    """
+    import transformers
+
+    kwargs, kind = dict(mm_processor_kwargs or {}), type(image_processor)
+    if getattr(transformers, kind.__name__, None) is kind:
+        settings = {name: value for name, value in image_processor.to_dict().items() if name != "processor_class"}
+        return LazyPixels(screenshots, json.dumps([kind.__name__, settings, kwargs], sort_keys=True))
+    from arpo_verl.images import read_image
+
+    _tell_once(f"rows carry pixel values, not screenshots: {kind.__name__} is no image processor of transformers")
+    images = [read_image(screenshot) for screenshot in screenshots]
+    made: torch.Tensor = image_processor(images=images, return_tensors="pt", **kwargs)["pixel_values"]
+    return made
+
+
+@cache
+def _tell_once(message: str) -> None:
+    logger.warning(message)
 
 
 def _made(value: Any) -> Any:
@@ -84,40 +120,93 @@ def _made(value: Any) -> Any:
     return type(value)(map(_made, value)) if isinstance(value, (list, tuple)) else value
 
 
-@lru_cache(maxsize=4)
-def _processor(described: str) -> tuple[Any, dict[str, Any]]:
-    import transformers
+class _Processor:
+    """An image processor whose work is done in two parts: the longer one's outcome is small, and can be kept."""
 
-    name, settings, kwargs = json.loads(described)
-    if not name.endswith(("ImageProcessor", "ImageProcessorFast")):
-        raise ConfigError(f"pixel values must be made by an image processor of transformers, got {name!r}")
-    return getattr(transformers, name).from_dict(settings), kwargs
+    def __init__(self, described: str) -> None:
+        import transformers
 
+        self._described = described
+        name, settings, self._kwargs = json.loads(described)
+        self._processor = getattr(transformers, name).from_dict(settings)
+        self._has_parts: bool | None = None
 
-class _Patches:
-    """The newest screenshots' patches, each made once."""
+    def key(self, screenshot: bytes) -> tuple[bytes, str]:
+        return sha256(screenshot).digest(), self._described
 
-    def __init__(self, capacity_bytes: int) -> None:
-        self._capacity_bytes = capacity_bytes
-        self._made: OrderedDict[tuple[bytes, str], torch.Tensor] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, screenshot: bytes, processor: str) -> torch.Tensor:
-        key = sha256(screenshot).digest(), processor
-        if key in self._made:
-            self._made.move_to_end(key)
-            return self._made[key]
+    def resized(self, screenshot: bytes) -> torch.Tensor:
+        """(P, colours, height, width) of the patches' first frame, bytes; or the patches, of a processor of which no
+        parts are known."""
         from arpo_verl.images import read_image
 
-        image_processor, kwargs = _processor(processor)
-        patches: torch.Tensor = image_processor(images=[read_image(screenshot)], return_tensors="pt", **kwargs)[
-            "pixel_values"
-        ]
-        self._made[key] = patches
-        self._bytes += patches.nbytes
-        while self._bytes > self._capacity_bytes and len(self._made) > 1:
-            self._bytes -= self._made.popitem(last=False)[1].nbytes
+        image = read_image(screenshot)
+        if self._has_parts is None:
+            self._has_parts = self._agrees(image)
+        return self._frame(image) if self._has_parts else self._whole(image)
+
+    def patches(self, resized: torch.Tensor) -> torch.Tensor:
+        """(P, C) float32, of what `resized` gave."""
+        if resized.ndim == 2:
+            return resized
+        made_by = self._processor
+        scale = (True, made_by.rescale_factor, True, tuple(made_by.image_mean), tuple(made_by.image_std))
+        frame: torch.Tensor = made_by.rescale_and_normalize(resized, *scale)
+        return frame.unsqueeze(2).expand(-1, -1, made_by.temporal_patch_size, -1, -1).reshape(len(frame), -1)
+
+    def _agrees(self, image: Image.Image) -> bool:
+        """Whether the parts make what the processor makes, to the bit."""
+        import torch
+
+        try:
+            return torch.equal(self.patches(self._frame(image)), self._whole(image))
+        except (AttributeError, RuntimeError, TypeError, ValueError):  # another family's, or without rescaling
+            return False
+
+    def _frame(self, image: Image.Image) -> torch.Tensor:
+        """Only decoded, resized and cut into patches (`Qwen2VLImageProcessor._preprocess`, transformers 5.9)."""
+        side, frames = self._processor.patch_size, self._processor.temporal_patch_size
+        patches = self._whole(image, do_rescale=False, do_normalize=False)
+        return patches.view(len(patches), -1, frames, side, side)[:, :, 0].contiguous()
+
+    def _whole(self, image: Image.Image, **kwargs: Any) -> torch.Tensor:
+        made = self._processor(images=[image], return_tensors="pt", **{**self._kwargs, **kwargs})
+        patches: torch.Tensor = made["pixel_values"]
         return patches
 
 
-_PATCHES = _Patches(CACHE_BYTES)
+@lru_cache(maxsize=4)
+def _processor(described: str) -> _Processor:
+    return _Processor(described)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(THREADS, len(os.sched_getaffinity(0))), "pixels")
+
+
+class _Kept:
+    """The newest screenshots, resized, each once."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._resized: OrderedDict[tuple[bytes, str], torch.Tensor] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def get(self, screenshot: bytes, processor: _Processor) -> torch.Tensor:
+        key = processor.key(screenshot)
+        with self._lock:
+            if key in self._resized:
+                self._resized.move_to_end(key)
+                return self._resized[key]
+        resized = processor.resized(screenshot)
+        with self._lock:
+            if key not in self._resized:
+                self._resized[key] = resized
+                self._bytes += resized.nbytes
+            while self._bytes > self._capacity_bytes:
+                self._bytes -= self._resized.popitem(last=False)[1].nbytes
+        return resized
+
+
+_KEPT = _Kept(KEPT_BYTES)

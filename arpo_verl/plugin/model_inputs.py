@@ -16,7 +16,7 @@ from verl.utils.fs import copy_to_local
 
 from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.images import image_size
-from arpo_verl.pixels import LazyPixels, describe_processor
+from arpo_verl.pixels import pixel_values
 from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.replay.store.persistence import Fingerprint
 from arpo_verl.rollout.config import FULL, GuiAgentConfig
@@ -63,7 +63,7 @@ class ModelInputs(AgentLoopWorker):
     ) -> tuple[dict[str, Any], torch.Tensor]:
         """`multi_modal_inputs` and `position_ids` (4, T) of one row, `input_ids` (T,), that shows these screenshots.
 
-        Pixel values are `LazyPixels`, whatever class of worker the run has: veRL takes both side by side.
+        Pixel values are `LazyPixels`, also where rollouts carry tensors: veRL takes both side by side.
 
         Args:
             mm_processor_kwargs: of the rollout, where it had its own.
@@ -108,8 +108,7 @@ def lazy_inputs(
         patch = processor.image_processor.patch_size
         sizes = [geometry.image_size(image_size(screenshot)) for screenshot in screenshots]
         grid = torch.tensor([[1, size.height // patch, size.width // patch] for size in sizes])
-        described = describe_processor(processor.image_processor, mm_processor_kwargs)
-        inputs["pixel_values"] = LazyPixels(screenshots, described)
+        inputs["pixel_values"] = pixel_values(screenshots, processor.image_processor, mm_processor_kwargs)
         inputs["image_grid_thw"] = grid
         inputs["images_seqlens"] = grid[:, 1] * grid[:, 2]
     return inputs
