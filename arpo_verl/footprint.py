@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from arpo_verl.pixels import KEPT_BYTES
 from arpo_verl.types import Size
 
 GB = 10**9
@@ -19,8 +20,16 @@ FP32, BF16 = 4, 2
 ADAM_BYTES = 2 * FP32
 # What CUDA, NCCL and, in vLLM, CUDA graphs hold on a GPU beside all that is counted here; an assumption.
 GPU_RESERVE_BYTES = 3 * GB
-# Of a trajectory's pixel values while a rollout worker makes them: measured 2.25 GB for the 0.76 GB of 15 screenshots.
+# Of a screenshot as the desktop sends it, a pixel of the screen: 1 MB of 1080p. Windows and text take 0.2 MB
+# (docs/replay.md), a photograph as wallpaper more than this.
+SENT_BYTES_A_PIXEL = 0.5
+# Copies of a micro-batch's pixel values while they are put together: each row's, and all.
+MAKING_FACTOR = 2
+# Of a trajectory's pixel values while a rollout worker of veRL's own makes them: measured 2.25 GB for the 0.76 GB of 15
+# screenshots.
 PROCESSING_FACTOR = 3
+# Whose rollout workers leave pixel values to the training processes: the recipes' agent loop manager.
+MANAGER = "arpo_verl.plugin.loop_manager.GuiAgentLoopManager"
 # Tokens of the chat template around one screenshot and one reply, and around a reply alone.
 TURN_TOKENS, REPLY_TURN_TOKENS = 16, 5
 # Of a reply: UI-TARS-1.5 writes 50 to 300. Rows that hold no more for each of an episode's replies are told.
@@ -149,6 +158,10 @@ class Run:
     model: Model
     image: Size
     """A screenshot in pixels, as the processor resizes it."""
+    screen: Size
+    """The same as the desktop sends it."""
+    carries_pixels: bool
+    """Whether rows carry pixel values: veRL's own agent loop manager has them made by its rollout workers."""
     max_screenshots: int
     """In one row."""
     max_replies: int
@@ -167,6 +180,8 @@ class Run:
     """What the trainer's processes get at once: a step's tasks, in separate_async an update's."""
     batches_in_queue: int
     """Batches that are in TransferQueue at once: 1, and those that an asynchronous trainer is ahead."""
+    episodes_validated: int
+    """At once: their rows lie in TransferQueue beside the batches."""
     is_async: bool
     num_nodes: int
     """That train."""
@@ -185,7 +200,7 @@ class Run:
     desktop_bytes: int
     store_bytes: int
     replays_ahead: int
-    """Whose pixel values wait in the trainer's memory."""
+    """Whose rows wait in the trainer's memory."""
     checkpoints_kept: int | None
     engine: Engine | None
     """None: not vLLM."""
@@ -257,8 +272,15 @@ def row_bytes(run: Run) -> int:
 
 
 def trajectory_bytes(run: Run) -> int:
-    """Pixel values of an episode that used all its screenshots: veRL makes them for each row."""
+    """Pixel values of an episode that used all its screenshots, over all its rows."""
     return run.rows_per_episode * row_bytes(run)
+
+
+def images_bytes(run: Run) -> int:
+    """Of the images in an episode's rows on their way: each row's own, and each screenshot once for the store."""
+    sent = int(run.screen.width * run.screen.height * SENT_BYTES_A_PIXEL)
+    shown = trajectory_bytes(run) if run.carries_pixels else run.rows_per_episode * run.max_screenshots * sent
+    return shown + run.max_replies * sent
 
 
 # --- A node's host memory and disk -------------------------------------------------------------------------------
@@ -271,8 +293,17 @@ def rows_per_rank(run: Run) -> int:
 
 
 def queue_bytes(run: Run) -> int:
-    """Pixel values that are in TransferQueue at once, on all nodes together."""
-    return run.batches_in_queue * run.rollouts_per_step * trajectory_bytes(run)
+    """Of the images that are in TransferQueue at once, on all nodes together, validation's left out."""
+    return run.batches_in_queue * run.rollouts_per_step * images_bytes(run)
+
+
+def made_bytes(run: Run) -> int:
+    """What a training process holds of pixel values that it makes itself: a micro-batch's, and each screenshot of its
+    rows resized, a byte a value and one frame (`arpo_verl/pixels.py`)."""
+    shown = rows_per_rank(run) * run.rows_per_episode * run.max_screenshots
+    different = min(shown, run.tasks_per_fetch * run.rollouts_per_task * run.max_replies)
+    resized = pixel_bytes(run.model, run.image) // (FP32 * run.model.temporal_patch_size)
+    return MAKING_FACTOR * run.micro_batch_size * row_bytes(run) + min(KEPT_BYTES, different * resized)
 
 
 def host_memory(run: Run) -> dict[str, int]:
@@ -280,13 +311,19 @@ def host_memory(run: Run) -> dict[str, int]:
     with it: measured by `tests/plugin/test_queue_memory.py`."""
     ranks, rows = run.gpus_per_node, rows_per_rank(run)
     parameters = run.model.num_parameters
+    kind = "pixel values" if run.carries_pixels else "screenshots"
     parts = {
-        "pixel values waiting in TransferQueue": queue_bytes(run) // run.num_nodes_with_gpus,
-        f"pixel values fetched: {ranks} ranks x {rows} trajectories": ranks * rows * trajectory_bytes(run),
-        "rollout workers, an episode each in processing": PROCESSING_FACTOR
-        * trajectory_bytes(run)
-        * min(-(-run.rollout_workers // run.num_nodes_with_gpus), run.batches_in_queue * run.tasks_per_step),
+        f"{kind} waiting in TransferQueue": queue_bytes(run) // run.num_nodes_with_gpus,
+        f"of {run.episodes_validated} episodes of a validation": run.episodes_validated
+        * images_bytes(run)
+        // run.num_nodes_with_gpus,
+        f"{kind} fetched: {ranks} ranks x {rows} trajectories": ranks * rows * images_bytes(run),
     }
+    if run.carries_pixels:
+        at_work = min(-(-run.rollout_workers // run.num_nodes_with_gpus), run.batches_in_queue * run.tasks_per_step)
+        parts["rollout workers, an episode each in processing"] = PROCESSING_FACTOR * trajectory_bytes(run) * at_work
+    else:
+        parts[f"pixel values made of them by {ranks} ranks"] = ranks * made_bytes(run)
     if run.on_gpus:
         states = FP32 * run.offloads_weights + ADAM_BYTES * run.offloads_optimizer
         states += FP32 * run.weight_copies
@@ -300,7 +337,7 @@ def host_memory(run: Run) -> dict[str, int]:
     here = -(-run.num_desktops // run.num_nodes_with_gpus)
     parts[f"desktops: {here} x {size(run.desktop_bytes)}"] = here * run.desktop_bytes
     parts["store of successes, at most"] = run.store_bytes
-    parts[f"replays rebuilt ahead, at most {run.replays_ahead}"] = run.replays_ahead * trajectory_bytes(run)
+    parts[f"replays rebuilt ahead, at most {run.replays_ahead}"] = run.replays_ahead * images_bytes(run)
     return parts
 
 
@@ -449,7 +486,7 @@ def _table(title: str, parts: Mapping[str, int], lines: list[str], there: str) -
 def _episode(run: Run, machine: Machine, lines: list[str], problems: list[Problem]) -> None:
     tokens, longest = screenshot_tokens(run.model, run.image), longest_sequence(run)
     rounds = -(-run.rollouts_per_step // run.num_desktops)
-    pixels = size(run.rollouts_per_step * trajectory_bytes(run))
+    images = size(run.rollouts_per_step * images_bytes(run))
     in_rows, reply = run.rows_per_episode > 1, f"{reply_tokens_that_fit(run):,} tokens on average"
     cut = "; the oldest screenshots give way" if in_rows and longest > run.max_sequence_tokens else ""
     lines += [
@@ -467,10 +504,11 @@ def _episode(run: Run, machine: Machine, lines: list[str], problems: list[Proble
     rows = min(run.tasks_per_update, run.tasks_per_step) * run.rollouts_per_task * run.rows_per_episode
     lines += [
         _line("its pixel values, float32", size(trajectory_bytes(run))),
+        _line("its images on their way", f"{size(images_bytes(run))}{', pixel values' * run.carries_pixels}"),
         _line("updates a step", f"{updates} of {rows:,} rows"),
         _line(
             f"a step's {run.rollouts_per_step} episodes on {run.num_desktops} desktops",
-            f"in {rounds} round{'s' * (rounds > 1)}; pixel values {pixels}",
+            f"in {rounds} round{'s' * (rounds > 1)}; {images} in the queue",
         ),
     ]
     if in_rows and reply_tokens_that_fit(run) < min(run.max_reply_tokens, COMMON_REPLY_TOKENS):
@@ -495,7 +533,8 @@ def _host(run: Run, machine: Machine, lines: list[str], problems: list[Problem])
     here = "" if machine.memory_bytes is None else f"of {size(machine.memory_bytes)}"
     total = _table("host memory of a node that trains", host_memory(run), lines, here)
     if machine.memory_bytes is not None and total > machine.memory_bytes:
-        remedies = ["lower data.train_batch_size, gui_agent.max_screenshots or data.mm_processor_kwargs.max_pixels"]
+        remedies = [f"set actor_rollout_ref.rollout.agent.agent_loop_manager_class={MANAGER}"] * run.carries_pixels
+        remedies += ["lower data.train_batch_size, gui_agent.max_screenshots or data.mm_processor_kwargs.max_pixels"]
         if run.sequence_parallel_size > 1:
             remedies.append("halve ulysses_sequence_parallel_size: each rank gets half as many trajectories")
         remedies += ["host desktops on other nodes", "take more nodes"]

@@ -14,11 +14,13 @@ from arpo_verl.footprint import (
     Run,
     checkpoint_bytes,
     host_memory,
+    images_bytes,
     kept_checkpoints_bytes,
     kv_bytes_per_token,
     kv_cache_tokens,
     layer_activation_bytes,
     longest_sequence,
+    made_bytes,
     pixel_bytes,
     reckon,
     reply_tokens_that_fit,
@@ -29,6 +31,7 @@ from arpo_verl.footprint import (
     trajectory_bytes,
     update_memory,
 )
+from arpo_verl.pixels import KEPT_BYTES
 from arpo_verl.types import Size
 
 UI_TARS = KNOWN_MODELS["ByteDance-Seed/UI-TARS-1.5-7B"]
@@ -47,6 +50,8 @@ FULL = Run(
     model_name="UI-TARS",
     model=UI_TARS,
     image=Size(1932, 1092),
+    screen=Size(1920, 1080),
+    carries_pixels=False,
     max_screenshots=15,
     max_replies=15,
     rows_per_episode=1,
@@ -58,6 +63,7 @@ FULL = Run(
     tasks_per_update=8,
     tasks_per_fetch=16,
     batches_in_queue=1,
+    episodes_validated=32,
     is_async=False,
     num_nodes=2,
     num_rollout_nodes=0,
@@ -115,9 +121,33 @@ def test_a_rank_gets_what_its_group_trains_on_and_the_groups_ranks_the_same():
     assert rows_per_rank(FULL) == 32
     assert rows_per_rank(dataclasses.replace(FULL, sequence_parallel_size=2)) == 16
     parts = host_memory(FULL)
-    assert parts["pixel values fetched: 8 ranks x 32 trajectories"] == 8 * 32 * 759_507_840
-    assert parts["pixel values waiting in TransferQueue"] == 128 * 759_507_840 // 2
+    # Each screenshot is in its row, and in the column that the store takes it from.
+    images = 2 * 15 * 1920 * 1080 // 2
+    assert images_bytes(FULL) == images
+    assert parts["screenshots fetched: 8 ranks x 32 trajectories"] == 8 * 32 * images
+    assert parts["screenshots waiting in TransferQueue"] == 128 * images // 2
+    assert parts["of 32 episodes of a validation"] == 32 * images // 2
     assert parts["weights and optimizer, offloaded or copied"] == about(8.29e9 * 12 / 2, 0.001)
+
+
+def test_a_training_process_keeps_its_rows_screenshots_resized_and_makes_a_micro_batch_of_them():
+    image = pixel_bytes(UI_TARS, FULL.image)
+    assert made_bytes(FULL) == 2 * 15 * image + 32 * 15 * image // 8
+    assert made_bytes(dataclasses.replace(FULL, micro_batch_size=2)) == made_bytes(FULL) + 2 * 15 * image
+    # Rows of one episode show the same ones: of 2 x 46 x 5 that are shown, and of 16 episodes' 800, the fewer.
+    assert made_bytes(WINDOW) == 2 * 5 * image + 2 * 46 * 5 * image // 8
+    assert made_bytes(dataclasses.replace(FULL, tasks_per_fetch=160)) == 2 * 15 * image + KEPT_BYTES
+
+
+def test_rows_that_carry_pixel_values_are_told_with_the_manager_that_leaves_them_out():
+    pixels = dataclasses.replace(FULL, carries_pixels=True)
+    assert images_bytes(pixels) == trajectory_bytes(FULL) + images_bytes(FULL) // 2
+    parts = host_memory(pixels)
+    assert parts["pixel values fetched: 8 ranks x 32 trajectories"] == 8 * 32 * images_bytes(pixels)
+    assert parts["rollout workers, an episode each in processing"] == 3 * 8 * trajectory_bytes(FULL)
+    (problem,) = reckon(pixels, dataclasses.replace(ENOUGH, memory_bytes=600 * GB)).problems
+    assert "agent_loop_manager_class=arpo_verl.plugin.loop_manager.GuiAgentLoopManager" in problem.remedy
+    assert not reckon(FULL, dataclasses.replace(ENOUGH, memory_bytes=600 * GB)).problems
 
 
 def test_an_episode_of_several_rows_has_the_pixel_values_of_each():
@@ -126,10 +156,11 @@ def test_an_episode_of_several_rows_has_the_pixel_values_of_each():
     # 8 GPUs, none shares a sequence: two episodes each.
     assert rows_per_rank(WINDOW) == 2
     parts = host_memory(WINDOW)
-    assert parts["pixel values waiting in TransferQueue"] == 16 * 46 * 5 * image == about(186 * GB, 0.01)
-    assert parts["pixel values fetched: 8 ranks x 2 trajectories"] == 16 * 46 * 5 * image
-    assert parts["replays rebuilt ahead, at most 1"] == trajectory_bytes(WINDOW)
-    assert sum(parts.values()) < 1000 * GB
+    images = (46 * 5 + 50) * 1920 * 1080 // 2
+    assert parts["screenshots waiting in TransferQueue"] == 16 * images == about(4.6 * GB, 0.01)
+    assert parts["screenshots fetched: 8 ranks x 2 trajectories"] == 16 * images
+    assert parts["replays rebuilt ahead, at most 1"] == images_bytes(WINDOW) == images
+    assert sum(parts.values()) < 400 * GB
     # The last row: prompt, newest screenshot, a reply of 512, and 49 replies with 5 tokens around each.
     fits = reply_tokens_that_fit(WINDOW)
     assert 400 + 2691 + 16 + 512 + 49 * (fits + 5) <= 16384 < 400 + 2691 + 16 + 512 + 49 * (fits + 6)
@@ -146,7 +177,7 @@ def test_replies_that_leave_no_room_for_all_steps_are_told_where_a_row_holds_the
 def test_an_asynchronous_run_has_a_batch_more_in_the_queue_and_in_its_checkpoints():
     ahead = dataclasses.replace(FULL, is_async=True, batches_in_queue=2)
     assert checkpoint_bytes(FULL) == about(99.5 * GB)
-    assert checkpoint_bytes(ahead) - checkpoint_bytes(FULL) == 256 * 759_507_840 == about(195 * GB, 0.01)
+    assert checkpoint_bytes(ahead) - checkpoint_bytes(FULL) == 256 * images_bytes(FULL) == about(8 * GB, 0.01)
 
 
 def test_the_oldest_weights_go_before_new_ones_are_written_but_not_the_only_ones(tmp_path):
@@ -164,7 +195,7 @@ def test_the_oldest_weights_go_before_new_ones_are_written_but_not_the_only_ones
             manager.register_checkpoint(str(folder), kept)
         assert max(held) == most and kept_checkpoints_bytes(FULL, kept) == most * checkpoint_bytes(FULL)
     ahead = dataclasses.replace(FULL, is_async=True, batches_in_queue=2)
-    assert kept_checkpoints_bytes(ahead, 2) == 2 * checkpoint_bytes(FULL) + 3 * 256 * 759_507_840
+    assert kept_checkpoints_bytes(ahead, 2) == 2 * checkpoint_bytes(FULL) + 3 * 256 * images_bytes(FULL)
 
 
 class TestPublishedFigures:
@@ -263,7 +294,7 @@ def test_a_run_that_fits_has_no_problem():
     ("run", "machine", "says", "option"),
     [
         ({"max_reply_tokens": 4096}, {}, "tokens in 65,536", "data.max_response_length"),
-        ({}, {"memory_bytes": 500 * GB}, "host memory in a node of 500 GB", "data.train_batch_size"),
+        ({}, {"memory_bytes": 400 * GB}, "host memory in a node of 400 GB", "data.train_batch_size"),
         ({}, {"gpu_bytes": 40 * GB}, "in the update", "max_pixels"),
         ({"engine": dataclasses.replace(ENGINE, num_gpus=4)}, {}, "images in vLLM's cache", "cache_gb=23"),
         ({"engine": dataclasses.replace(ENGINE, gpu_memory_utilization=0.2)}, {}, "KV cache of", "utilization"),

@@ -19,13 +19,14 @@ from arpo_verl.config import build_config
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.providers import PROVIDERS
 from arpo_verl.errors import ArpoError
-from arpo_verl.footprint import BF16, FP32, GB, KNOWN_MODELS, Engine, Machine, Model, Report, Run, reckon
+from arpo_verl.footprint import BF16, FP32, GB, KNOWN_MODELS, MANAGER, Engine, Machine, Model, Report, Run, reckon
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
+from arpo_verl.types import Task
 
 # The smallest GPU that a 7B policy with histories of 64K tokens is trained on, where this machine has none to ask.
 ASSUMED_GPU_BYTES = 80 * GB
@@ -95,6 +96,8 @@ def read_run(config: DictConfig, model: Model) -> Run:
         model_name=str(config.actor_rollout_ref.model.path),
         model=model,
         image=image,
+        screen=environment.screen_size,
+        carries_pixels=rollout.agent.get("agent_loop_manager_class") != MANAGER,
         max_screenshots=agent.row_screenshots,
         max_replies=agent.max_turns,
         rows_per_episode=agent.max_rows,
@@ -106,6 +109,7 @@ def read_run(config: DictConfig, model: Model) -> Run:
         tasks_per_update=actor.ppo_mini_batch_size,
         tasks_per_fetch=config.data.train_batch_size // updates,
         batches_in_queue=1 + ahead,
+        episodes_validated=_episodes_validated(config),
         is_async=mode != "sync",
         num_nodes=trainer.nnodes,
         num_rollout_nodes=rollout.nnodes if mode == "separate_async" else 0,
@@ -191,16 +195,32 @@ def _gpu_bytes() -> int | None:
     return min(int(size) for size in sizes) * 2**20 if sizes and all(size.isdigit() for size in sizes) else None
 
 
-def _instruction_characters(config: DictConfig) -> int:
-    """Of the recipe's tasks, on average."""
+def _tasks(config: DictConfig, files: str) -> list[Task]:
+    """The recipe's; none where they cannot be read."""
     try:
         selection = build_config(
             TaskSelection, "data.tasks", plain_section("data.tasks", config.data.get("tasks") or {})
         )
-        tasks = load_selected_tasks(OmegaConf.select(config, "data.train_files"), selection)
+        return load_selected_tasks(OmegaConf.select(config, files), selection)
     except ArpoError:
-        return INSTRUCTION_CHARACTERS
-    return sum(len(task.instruction) for task in tasks) // len(tasks)
+        return []
+
+
+def _instruction_characters(config: DictConfig) -> int:
+    """Of the recipe's tasks, on average."""
+    tasks = _tasks(config, "data.train_files")
+    return sum(len(task.instruction) for task in tasks) // len(tasks) if tasks else INSTRUCTION_CHARACTERS
+
+
+def _episodes_validated(config: DictConfig) -> int:
+    """At once: all tasks', by veRL's default. As many tasks as a step has where they cannot be read."""
+    data, trainer = config.data, config.trainer
+    if trainer.test_freq <= 0 and not trainer.val_before_train:
+        return 0
+    num_tasks = len(_tasks(config, "data.val_files")) or data.train_batch_size
+    limits = (data.val_max_samples, data.val_batch_size)
+    num_tasks = min([num_tasks, *(limit for limit in limits if limit is not None and limit > 0)])
+    return int(num_tasks * config.actor_rollout_ref.rollout.val_kwargs.n)
 
 
 def _geometry(config: DictConfig, model: Model) -> ImageGeometry:

@@ -1,4 +1,4 @@
-"""What `arpo_verl/footprint.py` counts of pixel values: one copy where they wait, one in each process with them."""
+"""What `arpo_verl/footprint.py` counts of images: one copy where they wait, one in each process with them."""
 
 import ray
 import torch
