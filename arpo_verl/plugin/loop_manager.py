@@ -2,7 +2,8 @@
 
 veRL's worker has the image processor make a row's pixel values when it puts the row into TransferQueue, and only its
 class decides that (veRL 0.9.1, `trainer/ppo/v1/agent_loop_tq.py: AgentLoopWorkerTQ._agent_loop_postprocess`). The
-manager's class is the plugin point: `trainer/main_ppo.py: TaskRunnerV1.init_agent_loop_manager`.
+manager's class is the plugin point, of the V1 trainer in all of its modes: `trainer/main_ppo.py:
+TaskRunnerV1.init_agent_loop_manager`. Where it is not set, rows carry pixel values, as veRL's own.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class GuiAgentLoopWorker(_Worker):
         if shown is None:  # another agent loop's
             stock: dict[str, Any] = super()._compute_multi_modal_inputs(output, input_ids)
             return stock
-        return lazy_inputs(shown, input_ids, self.processor, output.mm_processor_kwargs or {})
+        own = output.mm_processor_kwargs
+        return lazy_inputs(shown, input_ids, self.processor, self._get_mm_processor_kwargs() if own is None else own)
 
 
 class GuiAgentLoopManager(AgentLoopManagerTQ):

@@ -20,15 +20,16 @@ tensordict
     TensorDict
 
 verl.experimental.agent_loop
-    AgentLoopOutput
+    AgentLoopOutput: mm_processor_kwargs multi_modal_data
     AgentLoopWorker
 verl.experimental.agent_loop.agent_loop
     AgentLoopBase: __init__ run config rollout_config tokenizer processor mm_processor_kwargs continuous_token_builder
     AgentLoopBase._get_mm_processor_kwargs()
+    AgentLoopManager: __init__ agent_loop_workers_class
     AgentLoopMetrics
     AgentLoopOutput:
     AgentLoopWorker: __init__ tokenizer processor mm_processor_kwargs
-    AgentLoopWorker._compute_multi_modal_inputs(output, input_ids)
+    AgentLoopWorker._get_mm_processor_kwargs()
     AgentLoopWorker._compute_position_ids(input_ids, attention_mask, multi_modal_inputs)
     register(agent_name)
 verl.model_merger
@@ -44,6 +45,9 @@ verl.trainer.ppo.metric_utils
     compute_data_metrics(batch, use_critic)
 verl.trainer.ppo.reward
     get_custom_reward_fn(config)
+verl.trainer.ppo.v1.agent_loop_tq
+    AgentLoopManagerTQ: __init__ agent_loop_workers_class
+    AgentLoopWorkerTQ: __ray_actor_class__
 verl.trainer.ppo.v1.replay_buffer
     ReplayBuffer: __init__ trainer_mode trainer_config sampler_kwargs poll_interval sync_refill_failed_groups
         filter_groups_metric max_inflight_gen_batches gen_batch_size train_batch_size
@@ -198,6 +202,23 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
             '"seq_len": prompt_len + response_len,',
             '"global_steps": kwargs["global_steps"],',
         ),
+    ),
+    # Pixel values: where a row's are made, in every mode, and where an engine puts a micro-batch's together
+    (
+        "plugin.loop_manager",
+        "verl.trainer.main_ppo:TaskRunnerV1.init_agent_loop_manager",
+        ('.get("agent_loop_manager_class")', 'load_class_from_fqn(manager_class_fqn, "AgentLoopManager")', ".create("),
+    ),
+    (
+        "plugin.loop_manager",
+        "verl.experimental.agent_loop.agent_loop:AgentLoopManager._init_agent_loop_workers",
+        ("self.agent_loop_workers_class.options(",),
+    ),
+    ("plugin.loop_manager", _POSTPROCESS, ("self._compute_multi_modal_inputs(output, input_ids)",)),
+    ("pixels", "verl.utils.model:extract_multi_modal_inputs", ("torch.cat(values, dim=0)",)),
+    *(
+        ("pixels", f"verl.workers.engine.{engine}.transformer_impl", ("= extract_multi_modal_inputs(",))
+        for engine in ("fsdp", "megatron", "automodel", "torchtitan")
     ),
     ("plugin.queue", _POSTPROCESS, ('partition_id="train" if not validate else "val"',)),
     ("plugin.padding", _TRAINER, ('not tag.get("is_padding", False) for tag in batch.tags',)),
