@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+import queue_bytes
 import requests
 import torch
 from figures import Arguments, machine, report
@@ -40,7 +41,6 @@ from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token
 
 from arpo_verl import pixels
 from arpo_verl.desktop.provider import EmbeddedProvider
-from arpo_verl.pixels import LazyPixels
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.rows import rebuild_rows
 from arpo_verl.policy.build import corpus_tokenizer
@@ -207,7 +207,7 @@ class Policy:
 def reference_bytes(fields: dict[str, Any]) -> int:
     """Of what the reference keeps of a trajectory: pixel values and grid, ids, masks, positions, log-probs."""
     names = ("input_ids", "responses", "response_mask", "position_ids", "rollout_log_probs")
-    tensors = [fields[name] for name in names] + list(made(fields["multi_modal_inputs"]).values())
+    tensors = [fields[name] for name in names] + list(fields["multi_modal_inputs"].values())
     return sum(tensor.nbytes for tensor in tensors)
 
 
@@ -225,16 +225,10 @@ def original_inputs(trajectory: StoredTrajectory, policy: Policy) -> tuple[dict[
     return stock, policy.inputs._compute_position_ids(ids[None], torch.ones_like(ids)[None], stock).squeeze(0)
 
 
-def made(inputs: dict[str, Any]) -> dict[str, Any]:
-    """With pixel values, as the training engine has them."""
-    return {name: value.tensor() if isinstance(value, LazyPixels) else value for name, value in inputs.items()}
-
-
 def rebuild(trajectory: StoredTrajectory, inputs: ModelInputs) -> dict[str, Any]:
     """A replayed row as the update sees it: put into the queue, and its pixel values made."""
-    pixels._PATCHES = pixels._Patches(0)  # as another process's: no patch is at hand
-    fields = next(rebuild_rows(trajectory, inputs))
-    return {**fields, "multi_modal_inputs": made(fields["multi_modal_inputs"])}
+    pixels._KEPT = pixels._Kept(0)  # as another process's: no screenshot is at hand
+    return queue_bytes.made(next(rebuild_rows(trajectory, inputs)))
 
 
 @contextmanager
@@ -270,6 +264,7 @@ def measure_one(trajectories: Sequence[StoredTrajectory], policy: Policy, encodi
             cpu_times.append(time.process_time() - cpu_s)
     original, positions = original_inputs(trajectories[0], policy)
     rebuilt = fields["multi_modal_inputs"]
+    carried = queue_bytes.compare(row for each in trajectories for row in rebuild_rows(each, policy.inputs))
     assert all(torch.equal(original[name], values) for name, values in rebuilt.items())
     assert torch.equal(positions, fields["position_ids"])
     mean = statistics.fmean(size for size, _, _ in stored)
@@ -281,6 +276,7 @@ def measure_one(trajectories: Sequence[StoredTrajectory], policy: Policy, encodi
         "injection_cpu_s": statistics.median(cpu_times),
         "add_s": statistics.fmean(seconds for _, seconds, _ in stored),
         "bit_identical": True,
+        **{f"queue_{name}": value for name, value in carried.items()},
     }
 
 

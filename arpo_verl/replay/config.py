@@ -110,8 +110,8 @@ class ReplayConfig:
     """Bound of rho, above 1. 2 is veRL's own for truncated importance sampling."""
 
     prefetch: Annotated[int, whole(0, "a whole number from 0")] = 4
-    """Replays whose pixel values may be rebuilt while other groups still generate, and wait in the trainer's memory (15
-    screenshots of 1080p are 0.7 GiB); 0 rebuilds all once the batch is complete. No influence on what is replayed."""
+    """Replays whose rows may be rebuilt while other groups still generate, and wait in the trainer's memory with their
+    screenshots; 0 rebuilds all once the batch is complete. No influence on what is replayed."""
 
     success_threshold: Annotated[float, _share()] = 0.5
     """Least score of a success worth storing. Most OSWorld evaluators give 0 or 1; the few graded ones give fractions,
