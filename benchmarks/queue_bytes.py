@@ -19,8 +19,9 @@ INPUTS = "multi_modal_inputs"
 
 
 def sent_bytes(row: Mapping[str, Any]) -> int:
-    """Of one row, all its fields."""
-    return sum(memoryview(frame).nbytes for frame in encode(list_of_dict_to_tensordict([dict(row)])))
+    """Of one row, all its fields, as they go to a storage unit (`AsyncSimpleStorageManager.put_data`)."""
+    fields = list_of_dict_to_tensordict([dict(row)])
+    return sum(memoryview(frame).nbytes for frame in encode({name: fields[name] for name in fields.keys()}))
 
 
 def made(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,10 @@ from verl.utils.transferqueue_utils import _meta_to_realdata
 from verl.workers.engine.utils import prepare_micro_batches
 
 from arpo_verl import pixels
+from arpo_verl.cli.recipes import compose_recipe
+from arpo_verl.footprint import MANAGER
 from arpo_verl.pixels import LazyPixels
+from arpo_verl.plugin.loop_manager import GuiAgentLoopWorker
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.rows import read_outcomes, read_trajectories, rebuild_rows
@@ -131,3 +134,20 @@ def test_they_survive_the_older_batches_of_verl(rollouts, put):
     given = extract_multi_modal_inputs(again.non_tensor_batch["multi_modal_inputs"])
     expected = extract_multi_modal_inputs([rows[i] for i in (2, 0, 3, 1)])
     assert torch.equal(given["pixel_values"], expected["pixel_values"])
+
+
+def test_a_row_of_another_agent_loop_is_made_as_verl_makes_it(rollouts, stock):
+    output = rollouts.output("task", 1.0, seed=1)
+    output.multi_modal_data = {"images": output.multi_modal_data["images"]}
+    ids = torch.tensor([*output.prompt_ids, *output.response_ids])
+    made, expected = (each.worker._compute_multi_modal_inputs(output, ids) for each in (rollouts, stock))
+    assert made.keys() == expected.keys() and all(torch.equal(made[name], expected[name]) for name in expected)
+
+
+def test_the_recipes_have_the_manager_whose_workers_make_no_pixel():
+    from verl.utils.import_utils import load_class_from_fqn
+
+    config = compose_recipe("embedded")
+    name = config.actor_rollout_ref.rollout.agent.agent_loop_manager_class
+    manager = load_class_from_fqn(name, "AgentLoopManager")(config, llm_client=None)
+    assert name == MANAGER and manager.agent_loop_workers_class is GuiAgentLoopWorker
