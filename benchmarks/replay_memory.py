@@ -197,10 +197,11 @@ class Policy:
 
         conversation = TokenConversation(generate, self.chat, GuiAgentConfig(), TokenLimits(4096, 61440))
         conversation.open(Task("task", "Change the text and save it.", {}), SCREEN)
+        unseen = [Image.new("RGB", (1, 1))] * len(screenshots)
         for number in range(len(screenshots)):
             if number:
                 assert conversation.show(SCREEN) is None, "the episode must fit the recipe's 64K tokens"
-            await conversation.reply([])
+            await conversation.reply(unseen)
         return conversation.rows[0]
 
 

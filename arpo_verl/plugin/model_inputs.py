@@ -100,9 +100,8 @@ def lazy_inputs(
         screenshots: those that the row shows, in order.
         input_ids: the row's, (T,).
     """
-    is_image = input_ids == get_processor_token_id(processor, "image")
-    # Only that there are any: `_compute_position_ids` takes them out, and counts them anew.
-    inputs: dict[str, Any] = {"mm_token_type_ids": is_image.int().unsqueeze(0)}
+    # Only that there are any: `_compute_position_ids` takes them out, and counts them itself.
+    inputs: dict[str, Any] = {"mm_token_type_ids": torch.zeros_like(input_ids)}
     if screenshots:
         geometry = ImageGeometry.from_processor(processor, mm_processor_kwargs)
         patch = processor.image_processor.patch_size
