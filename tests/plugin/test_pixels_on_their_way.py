@@ -5,6 +5,7 @@ import pickle
 import pytest
 import ray
 import torch
+from support import ROOT
 from support.queue_rows import Rollouts
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
@@ -147,7 +148,7 @@ def test_a_row_of_another_agent_loop_is_made_as_verl_makes_it(rollouts, stock):
 def test_the_recipes_have_the_manager_whose_workers_make_no_pixel():
     from verl.utils.import_utils import load_class_from_fqn
 
-    config = compose_recipe("embedded")
+    config = compose_recipe(ROOT / "recipes" / "embedded.yaml", [])
     name = config.actor_rollout_ref.rollout.agent.agent_loop_manager_class
     manager = load_class_from_fqn(name, "AgentLoopManager")(config, llm_client=None)
     assert name == MANAGER and manager.agent_loop_workers_class is GuiAgentLoopWorker

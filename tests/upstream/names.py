@@ -478,6 +478,7 @@ OPEN_KEYS = (
     "algorithm.episode_weight",
     "algorithm.replay",
     "data.tasks",
+    "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
     "trainer.v1.sampler.by_mode",
     "trainer.v1.sampler.sampler_kwargs",
     "actor_rollout_ref.actor.fsdp_config.mixed_precision",
