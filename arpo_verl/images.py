@@ -7,8 +7,11 @@ and a name such as `.png` says nothing about which of Pillow's forty decoders, G
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from hashlib import sha256
+from uuid import UUID
 
-from PIL import Image
+from PIL import ExifTags, Image
 
 from arpo_verl.errors import ImageError
 from arpo_verl.types import Size
@@ -48,6 +51,50 @@ def read_image(data: bytes, formats: tuple[str, ...] = KEPT) -> Image.Image:
         return image.convert("RGB")
     except Exception as error:  # decoders of broken data raise OSError, SyntaxError, ValueError, zlib.error, ...
         raise ImageError(f"a picture of {len(data)} bytes is broken: {type(error).__name__}: {error}") from error
+
+
+class LazyImage(Image.Image):
+    """A picture in RGB whose file is read and decoded when a pixel is first asked for: 1920x1080 has 6.2 MB of pixels.
+
+    Its EXIF `ImageID` is its content's UUID, by which vLLM's cache of processed images knows it without a pixel
+    (0.24, `multimodal/hasher.py: MultiModalHasher.serialize_item`).
+
+    Args:
+        size: in pixels.
+        id: of the content; see `content_id`.
+        read: gives the file's bytes.
+    """
+
+    def __init__(self, size: Size, id: UUID, read: Callable[[], bytes]) -> None:
+        super().__init__()
+        self._mode, self._size = "RGB", (size.width, size.height)
+        self._read: Callable[[], bytes] | None = read
+        self.getexif()[ExifTags.Base.ImageID] = id
+
+    def load(self) -> Image.core.PixelAccess | None:
+        """Have the pixels; Pillow calls it before it looks at one.
+
+        Raises:
+            ImageError: see `read_image`.
+        """
+        read = self._read
+        if read is not None:
+            self.im, self._read = read_image(read()).im, None
+        return super().load()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Image.frombytes, (self.mode, self.size, self.tobytes())  # elsewhere a picture as any other
+
+
+def content_id(data: bytes) -> UUID:
+    """A file's UUID: the same for the same bytes, and for no others."""
+    return UUID(bytes=sha256(data).digest()[:16])
+
+
+def content_of(image: Image.Image) -> bytes:
+    """What two pictures differ in: the UUID that vLLM goes by too, or else the pixels."""
+    id = image.getexif().get(ExifTags.Base.ImageID)
+    return id.bytes if isinstance(id, UUID) else image.tobytes()
 
 
 def _open(data: bytes, formats: tuple[str, ...]) -> Image.Image:

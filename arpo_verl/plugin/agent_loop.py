@@ -19,6 +19,7 @@ from verl.workers.rollout.replica import TokenOutput
 from arpo_verl.errors import GenerationError
 from arpo_verl.plugin.dataset import read_task
 from arpo_verl.plugin.rollout_output import SCREENSHOTS, GuiAgentOutput, shows_from
+from arpo_verl.plugin.sent_images import take_in
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.pool.attempts import attempt_until_whole
 from arpo_verl.pool.desktop_pool import Session
@@ -85,7 +86,7 @@ class GuiAgentLoop(AgentLoopBase):
             async with session.lease() as desktop:
                 writer.begin(f"{desktop.name} on {desktop.host}")
                 episode = await play_episode(
-                    task, desktop, engine.generate, self._chat, self._settings.agent, self._limits, writer
+                    task, desktop, engine.generate, self._chat, self._settings.agent, self._limits, writer, take_in
                 )
             solution = self._chat.text([token_id for row in episode.rows for token_id in row.response_ids])
             score = await score_episode(

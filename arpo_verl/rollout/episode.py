@@ -122,6 +122,7 @@ async def play_episode(
     config: GuiAgentConfig,
     limits: TokenLimits,
     watcher: Watcher | None = None,
+    decode: Decode = decode_in_thread,
 ) -> Episode:
     """Let a policy play `task` to its end and have it judged; `watcher` is told what happens.
 
@@ -130,7 +131,7 @@ async def play_episode(
         GenerationError: the engine gave no usable reply.
         ConfigError: the prompt does not fit its limit.
     """
-    return await play(task, desktop, TokenConversation(generate, chat, config, limits), config, watcher)
+    return await play(task, desktop, TokenConversation(generate, chat, config, limits), config, watcher, decode)
 
 
 async def play(

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from PIL.Image import Image
 
+from arpo_verl.images import content_of
+
 # Features of this many images are kept: one rollout batch's worth of screenshots.
 _MAX_IMAGES = 256
 
@@ -21,7 +23,7 @@ class PreparedImage:
     """One image as the model sees it.
 
     Attributes:
-        digest: of pixels and processor options, negative, so that it is never a token id.
+        digest: of its content and processor options, negative, so that it is never a token id.
         grid: [3], patches in time, height and width.
         pixel_values: [patches, channels], until `features` are computed.
         features: [visual tokens, hidden], under the current weights.
@@ -127,6 +129,6 @@ class PromptPreparer:
 
 
 def _digest(image: Image, processor_kwargs: Mapping[str, Any]) -> int:
-    hashed = hashlib.sha256(image.tobytes())
+    hashed = hashlib.sha256(content_of(image))
     hashed.update(repr((image.mode, image.size, sorted(processor_kwargs.items()))).encode())
     return -1 - int.from_bytes(hashed.digest()[:8], "big") // 2
