@@ -97,6 +97,7 @@ def measure(policy: Path, context: str, episodes: int, steps: int, trace: bool =
     import ray
     import transfer_queue as tq
     from event_loop_parts import Server, measured
+    from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
     from verl.utils.import_utils import load_class_from_fqn
     from verl.workers.rollout.llm_server import LLMServerClient
     from verl.workers.rollout.router import get_router_handle
@@ -114,8 +115,9 @@ def measure(policy: Path, context: str, episodes: int, steps: int, trace: bool =
         }
         ray.get([server.__ray_ready__.remote() for server in servers.values()])
         client = LLMServerClient(config, get_router_handle(servers))
-        manager = config.actor_rollout_ref.rollout.agent.get("agent_loop_manager_class")
-        worker = measured(load_class_from_fqn(manager, "AgentLoopManager") if manager else None)
+        fqn = config.actor_rollout_ref.rollout.agent.get("agent_loop_manager_class")
+        manager = load_class_from_fqn(fqn, "AgentLoopManager") if fqn else AgentLoopManagerTQ
+        worker = measured(manager(config, client).agent_loop_workers_class)
         worker = worker.options(num_cpus=0).remote(config, client, None, None)
         try:
             ray.get(worker.__ray_ready__.remote())

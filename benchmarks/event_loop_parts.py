@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import io
 import itertools
@@ -222,14 +221,9 @@ def _name(handle: Any) -> str:
     return str(getattr(callback, "__qualname__", type(callback).__name__))
 
 
-def measured(manager: type | None) -> Any:
-    """The Ray actor of a rollout worker whose loop is watched: `manager`'s class of workers, or veRL's own."""
-    from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
-
-    made = object.__new__(manager or AgentLoopManagerTQ)
-    with contextlib.suppress(Exception):  # it sets the class, and then wants a recipe
-        made.__init__(None)
-    upstream = made.agent_loop_workers_class.__ray_actor_class__
+def measured(workers_class: Any) -> Any:
+    """A class of rollout workers, which is a Ray actor's, with a watch on its loop."""
+    upstream = workers_class.__ray_actor_class__
 
     class MeasuredWorker(upstream):  # type: ignore[misc,valid-type]
         async def watch(self, trace: bool) -> None:
