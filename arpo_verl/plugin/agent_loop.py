@@ -6,6 +6,7 @@ on import.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -88,12 +89,15 @@ class GuiAgentLoop(AgentLoopBase):
                 episode = await play_episode(
                     task, desktop, engine.generate, self._chat, self._settings.agent, self._limits, writer, take_in
                 )
-            solution = self._chat.text([token_id for row in episode.rows for token_id in row.response_ids])
+            solution = await asyncio.to_thread(self._solution, episode)
             score = await score_episode(
                 self._settings.reward_function, episode, solution, row, unclear_losses, await self._credit(episode, row)
             )
             await writer.finish(episode, score)
-        return self._output(episode, engine, score)
+        return await asyncio.to_thread(self._output, episode, engine, score)
+
+    def _solution(self, episode: Episode) -> str:
+        return self._chat.text([token_id for row in episode.rows for token_id in row.response_ids])
 
     async def _credit(self, episode: Episode, row: Mapping[str, Any]) -> float:
         """The weight of partial credit: none unless it is certain that veRL trains on the episode."""

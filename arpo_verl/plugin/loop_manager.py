@@ -1,4 +1,5 @@
-"""Rows that carry screenshots in the place of pixel values: `rollout.agent.agent_loop_manager_class` of veRL.
+"""Rows that carry screenshots in the place of pixel values, and are made beside the worker's event loop:
+`rollout.agent.agent_loop_manager_class` of veRL.
 
 veRL's worker has the image processor make a row's pixel values when it puts the row into TransferQueue, and only its
 class decides that (veRL 0.9.1, `trainer/ppo/v1/agent_loop_tq.py: AgentLoopWorkerTQ._agent_loop_postprocess`). The
@@ -8,6 +9,9 @@ TaskRunnerV1.init_agent_loop_manager`. Where it is not set, rows carry pixel val
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import threading
 from typing import Any
 
 import ray
@@ -23,7 +27,14 @@ _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # type: ignore[attr-define
 
 @ray.remote
 class GuiAgentLoopWorker(_Worker):
-    """veRL's rollout worker, but for the pixel values of the agent loop `gui_agent`."""
+    """veRL's rollout worker, but for the pixel values of the agent loop `gui_agent`, and for where rows are made."""
+
+    async def _agent_loop_postprocess(
+        self, output: AgentLoopOutput | list[AgentLoopOutput], validate: bool, **kwargs: Any
+    ) -> None:
+        # A row of 40,000 tokens takes 0.1 s, an episode of a window has tens: the other episodes would all wait.
+        making = super()._agent_loop_postprocess(output, validate, **kwargs)
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(making, _rows_loop()))
 
     def _compute_multi_modal_inputs(self, output: AgentLoopOutput, input_ids: torch.Tensor) -> dict[str, Any]:
         shown = (output.multi_modal_data or {}).get(SCREENSHOTS)
@@ -32,6 +43,14 @@ class GuiAgentLoopWorker(_Worker):
             return stock
         own = output.mm_processor_kwargs
         return lazy_inputs(shown, input_ids, self.processor, self._get_mm_processor_kwargs() if own is None else own)
+
+
+@functools.cache
+def _rows_loop() -> asyncio.AbstractEventLoop:
+    """A second event loop of this process, in a thread of its own. TransferQueue's client has sockets for each."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="arpo_verl-rows").start()
+    return loop
 
 
 class GuiAgentLoopManager(AgentLoopManagerTQ):

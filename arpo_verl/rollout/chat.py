@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from arpo_verl.errors import ConfigError
@@ -76,9 +77,8 @@ class ChatTokenizer:
         Args:
             last_id: the last token of the reply.
         """
-        shown = self.builder.merge_context_tokens([], [screenshot_message()], [self.end_id]).token_ids
-        behind_the_turn = len(shown) - shown[::-1].index(self.end_id)
-        return [*self._turn_end(last_id), *shown[behind_the_turn:]]
+        behind_the_turn = len(self._shown) - self._shown[::-1].index(self.end_id)
+        return [*self._turn_end(last_id), *self._shown[behind_the_turn:]]
 
     def next_screenshot(self, last_id: int, screen: Size) -> list[int]:
         """What follows a reply: the end of its turn as far as it is missing, a screenshot, the begin of the next reply.
@@ -87,8 +87,7 @@ class ChatTokenizer:
             last_id: the last token of the sequence so far.
             screen: the screenshot's size in pixels.
         """
-        merged = self.builder.merge_context_tokens([], [screenshot_message()], [self.end_id])
-        return self._turn_end(last_id) + self._expand(merged.token_ids[1:], screen)
+        return self._turn_end(last_id) + self._expand(self._shown[1:], screen)
 
     def ends_turn(self, token_id: int) -> bool:
         """Whether the model ended its reply with this token."""
@@ -98,6 +97,13 @@ class ChatTokenizer:
         """A reply's text, without special tokens: the box tokens of UI-TARS are special, and optional."""
         text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return text
+
+    @cached_property
+    def _shown(self) -> list[int]:
+        """A turn's end, a screenshot of one placeholder, and the begin of the next reply: rendered once an episode, since
+        a row of a long history holds tens of them, at 5 ms each."""
+        shown: list[int] = self.builder.merge_context_tokens([], [screenshot_message()], [self.end_id]).token_ids
+        return shown
 
     def _turn_end(self, last_id: int) -> list[int]:
         # The engine may leave the end token out, or the model end by another; a turn must be closed all the same.
