@@ -1,4 +1,4 @@
-"""What `event_loop.py` plays, and what it listens with: desktops, a policy's servers, a rollout worker that is timed."""
+"""What `event_loop.py` plays and listens with: desktops, a policy's servers, a rollout worker that is timed."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class LoopWatch:
         # Nanoseconds that the thread ran, and that it waited for a core.
         self._schedule = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
         self._since = 0.0
-        upstream = asyncio.events.Handle._run
+        self._upstream = upstream = asyncio.events.Handle._run
 
         def run(handle: Any) -> None:
             if threading.get_ident() != self._thread:
@@ -183,6 +183,10 @@ class LoopWatch:
         asyncio.events.Handle._run = run  # type: ignore[method-assign,assignment]
         if trace:
             threading.Thread(target=self._look, daemon=True).start()
+
+    def stop(self) -> None:
+        """Time no more."""
+        asyncio.events.Handle._run = self._upstream  # type: ignore[method-assign]
 
     def _waited_s(self) -> float:
         return int(os.pread(self._schedule, 99, 0).split()[1]) / 1e9

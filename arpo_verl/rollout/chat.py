@@ -100,8 +100,8 @@ class ChatTokenizer:
 
     @cached_property
     def _shown(self) -> list[int]:
-        """A turn's end, a screenshot of one placeholder, and the begin of the next reply: rendered once an episode, since
-        a row of a long history holds tens of them, at 5 ms each."""
+        """A turn's end, a screenshot of one placeholder, and the begin of the next reply. Rendered once an episode: it
+        takes 5 ms, and a row of a long history holds tens of them."""
         shown: list[int] = self.builder.merge_context_tokens([], [screenshot_message()], [self.end_id]).token_ids
         return shown
 
