@@ -83,3 +83,25 @@ def test_no_other_module_of_the_host_opens_a_picture():
         if re.search(r"Image\.(open|frombytes|frombuffer)\(", path.read_text()) and "guest" not in path.parts
     }
     assert opening == {"images.py"}
+
+
+def test_a_lazy_image_is_decoded_when_a_pixel_is_asked_for_and_not_before():
+    data, reads = picture(), []
+
+    def read():
+        reads.append(1)
+        return data
+
+    image = images.LazyImage(image_size(data), images.content_id(data), read)
+    assert (image.size, image.mode, images.content_of(image)) == ((30, 20), "RGB", images.content_id(data).bytes)
+    assert not reads and images.content_id(data) != images.content_id(picture(size=(30, 21)))
+    assert image.convert("RGB").tobytes() == image.tobytes() == read_image(data).tobytes()
+    assert len(reads) == 1 and image.resize((3, 2)).size == (3, 2)
+    assert images.content_of(read_image(data)) == image.tobytes(), "of a picture without an id, the pixels"
+
+
+def test_a_lazy_image_of_a_broken_file_is_refused_as_any_other():
+    data = picture()
+    image = images.LazyImage(image_size(data), images.content_id(data), lambda: data[:-30])
+    with pytest.raises(ImageError, match="broken"):
+        image.tobytes()

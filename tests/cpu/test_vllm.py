@@ -42,6 +42,22 @@ answers = {
 print(json.dumps(answers))
 """
 
+KNOWN_IMAGE = """
+import uuid
+from vllm.multimodal.hasher import MultiModalHasher
+from arpo_verl.images import LazyImage
+from arpo_verl.types import Size
+
+def unread():
+    raise AssertionError("a pixel was looked at")
+
+def key(id):
+    return MultiModalHasher.hash_kwargs(model_id="model", image=LazyImage(Size(1920, 1080), id, unread), max_pixels=9)
+
+first, other = uuid.UUID(int=1), uuid.UUID(int=2)
+assert key(first) == key(first) != key(other)
+"""
+
 
 def test_hook_takes_the_kernel_away_and_refuses_a_vllm_that_has_no_such_flag():
     custom_ops = ModuleType("stand_in")
@@ -77,6 +93,11 @@ def test_vllm_is_as_the_hook_takes_it(python, platform):
     hooked = platform == "cpu"
     assert answers["flag"] is not hooked and answers["kept"] is hooked
     assert (answers["environment"] == vllm.ENVIRONMENT) is hooked
+
+
+@pytest.mark.vllm
+def test_vllms_image_cache_knows_a_screenshot_without_its_pixels(python):
+    python("-c", KNOWN_IMAGE)
 
 
 @pytest.mark.vllm
