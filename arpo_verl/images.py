@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from hashlib import sha256
+from typing import Any
 from uuid import UUID
 
 from PIL import ExifTags, Image
@@ -71,7 +72,7 @@ class LazyImage(Image.Image):
         self._read: Callable[[], bytes] | None = read
         self.getexif()[ExifTags.Base.ImageID] = id
 
-    def load(self) -> Image.core.PixelAccess | None:
+    def load(self) -> Any:
         """Have the pixels; Pillow calls it before it looks at one.
 
         Raises:

@@ -161,6 +161,7 @@ def test_all_of_a_recipe_fits_where_it_says_it_does(name, policy):
     run = read_run(recipe, model_shape(recipe.actor_rollout_ref.model.path))
     node = Machine(memory_bytes=(400 if "subset" in name else 1000) * GB, gpu_bytes=80 * GB, disk_bytes=1000 * GB)
     problems = reckon(run, node).problems
+    assert not any("processed images" in problem.what for problem in problems), "each screenshot is processed once"
     # An asynchronous run has 32 episodes on an engine, and Qwen3-VL's keys and values are two and a half times as
     # large: not all of them fit the cache at their longest, which few are at once.
     assert all(problem.only_slow for problem in problems)

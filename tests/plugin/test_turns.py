@@ -95,7 +95,9 @@ def test_a_screenshot_travels_once_and_arrives_as_it_was(queue):
 
         async def look(self, images):
             pixels = await asyncio.to_thread(lambda: [np.asarray(image) for image in images])
-            return [(image.getexif()[ExifTags.Base.ImageID], array) for image, array in zip(images, pixels, strict=True)]
+            return [
+                (image.getexif()[ExifTags.Base.ImageID], array) for image, array in zip(images, pixels, strict=True)
+            ]
 
     engine = Engine.options(num_cpus=0).remote()
     for _ in range(2):

@@ -220,6 +220,22 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         ("pixels", f"verl.workers.engine.{engine}.transformer_impl", ("= extract_multi_modal_inputs(",))
         for engine in ("fsdp", "megatron", "automodel", "torchtitan")
     ),
+    # Turns: an episode's requests have one id, all images go along, and rows are put from another event loop
+    (
+        "plugin.agent_loop",
+        "verl.workers.rollout.router:GlobalRequestLoadBalancer.acquire_server",
+        (
+            "if request_id in self._request_id_to_server:",
+            "server_id = self._request_id_to_server[request_id]",
+            "return server_id, self._servers[server_id]",
+        ),
+    ),
+    (
+        "plugin.sent_images",
+        "verl.workers.rollout.llm_server:LLMServerClient.generate",
+        ("await self._acquire_server(\n            request_id,", "server.generate.remote(", "image_data=image_data,"),
+    ),
+    ("plugin.loop_manager", "transfer_queue.utils.zmq_utils:_lease_owner", ("return asyncio.get_running_loop()",)),
     ("plugin.queue", _POSTPROCESS, ('partition_id="train" if not validate else "val"',)),
     ("plugin.padding", _TRAINER, ('not tag.get("is_padding", False) for tag in batch.tags',)),
     (
