@@ -16,8 +16,8 @@ from arpo_verl.cli.main import main
 GROUPS = 16
 OVERRIDES = ["actor_rollout_ref.rollout.n=2", "trainer.save_freq=1", "trainer.max_actor_ckpt_to_keep=null"]
 OVERRIDES += ["actor_rollout_ref.actor.ppo_mini_batch_size=4"]
-# Most episodes are longer than two screenshots, so they have several rows, and so have replays.
-CONTEXT = ["gui_agent.context=window", "gui_agent.max_screenshots=2"]
+# A row a step, so that whichever success is replayed has several: each takes two steps at least.
+CONTEXT = ["gui_agent.context=window", "gui_agent.max_screenshots=1"]
 TIMEOUT_S = 3600.0
 
 
