@@ -86,7 +86,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="by default all")
     parser.add_size("--seeds", 3, 1, "runs of each context")
     parser.add_size("--suite-steps", 800, 20, "environment steps of each run on the suite")
-    parser.add_size("--long-steps", 3000, 30, "environment steps of each run on the long tasks")
+    parser.add_size("--long-steps", 6000, 30, "environment steps of each run on the long tasks")
     return parser.parse()
 
 
@@ -137,13 +137,13 @@ def train_on_long_tasks(work: Path, arguments: argparse.Namespace) -> dict[str, 
         tasks=tasks,
         held_out=tasks,
         environment_steps=arguments.long_steps,
-        # Larger groups than on the suite: three episodes of four fail at the start.
-        group_size=8,
-        groups_per_task=1,
+        # As in `learning.py`: of two episodes that fail, a stored success replaces one.
+        group_size=2,
+        groups_per_task=4,
         learning_rate=2e-4,
         validate_every=1,
-        groups=len(list(tasks.glob("*.json"))),
-        validation_rollouts=1 if smoke else 8,
+        groups=4 * len(list(tasks.glob("*.json"))),
+        validation_rollouts=1 if smoke else 16,
         max_steps=LONG_STEPS,
     )
     window = _measure(study, work, WINDOW, arguments.seeds)
