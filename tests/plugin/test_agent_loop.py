@@ -258,7 +258,7 @@ def test_a_mark_of_an_image_in_a_reply_is_a_token_as_any_other(policy, tokenizer
     output = play(policy, ScriptedEngine(tokenizer, written, end=False))
     assert output.extra_fields["stop_reason"] == "finished" and len(output.screenshots) == 3
     assert output.response_ids[-1] == tokenizer.convert_tokens_to_ids(mark) and output.response_mask[-1] == 1
-    ordinary = output.model_copy(deep=True)
+    ordinary = output.model_copy()
     place = {tokenizer.convert_tokens_to_ids(mark): tokenizer.convert_tokens_to_ids("a")}
     masked = zip(ordinary.response_ids, ordinary.response_mask, strict=True)
     ordinary.response_ids = [place.get(token, token) if bit else token for token, bit in masked]
