@@ -147,7 +147,7 @@ def _wait(tq: Any, groups: int) -> None:
     done, since = 0, time.monotonic()
     while done < groups:
         tags = [tag for key, tag in ((tq.kv_list() or {}).get("train") or {}).items() if key.count("_") == 0]
-        states = [tag["status"] for tag in tags]
+        states = [tag.get("status") for tag in tags]  # a key is there a moment before its tag
         if "failure" in states:
             raise RuntimeError("an episode failed; the worker's log says why")
         if states.count("finished") > done:
