@@ -24,10 +24,9 @@ def sent_bytes(row: Mapping[str, Any]) -> int:
     return sum(memoryview(frame).nbytes for frame in encode({name: fields[name] for name in fields.keys()}))
 
 
-def made(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with its pixel values, bit by bit those that veRL's own worker puts there."""
-    inputs = {name: value.tensor() if isinstance(value, LazyPixels) else value for name, value in row[INPUTS].items()}
-    return {**row, INPUTS: inputs}
+def made(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A row's `multi_modal_inputs` with the pixel values made, as the training engine has them."""
+    return {name: value.tensor() if isinstance(value, LazyPixels) else value for name, value in inputs.items()}
 
 
 def compare(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -36,6 +35,6 @@ def compare(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     Args:
         rows: all their fields, as they are in the queue; taken one by one, since pixel values are large.
     """
-    sizes = [(sent_bytes(made(row)), sent_bytes(row)) for row in rows]
+    sizes = [(sent_bytes({**row, INPUTS: made(row[INPUTS])}), sent_bytes(row)) for row in rows]
     pixels, screenshots = (sum(column) for column in zip(*sizes, strict=True))
     return {"bytes_with_pixels": pixels, "bytes_with_screenshots": screenshots, "bytes_ratio": pixels / screenshots}

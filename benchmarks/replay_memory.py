@@ -229,7 +229,8 @@ def original_inputs(trajectory: StoredTrajectory, policy: Policy) -> tuple[dict[
 def rebuild(trajectory: StoredTrajectory, inputs: ModelInputs) -> dict[str, Any]:
     """A replayed row as the update sees it: put into the queue, and its pixel values made."""
     pixels._KEPT = pixels._Kept(0)  # as another process's: no screenshot is at hand
-    return queue_bytes.made(next(rebuild_rows(trajectory, inputs)))
+    row = next(rebuild_rows(trajectory, inputs))
+    return {**row, "multi_modal_inputs": queue_bytes.made(row["multi_modal_inputs"])}
 
 
 @contextmanager

@@ -5,9 +5,9 @@ import pickle
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from PIL import Image
+from support.pictures import screenshot as picture
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -16,17 +16,6 @@ from arpo_verl import pixels  # noqa: E402
 from arpo_verl.errors import ImageError  # noqa: E402
 from arpo_verl.images import read_image  # noqa: E402
 from arpo_verl.pixels import pixel_values  # noqa: E402
-
-
-def picture(seed, size):
-    """A PNG of flat areas and some noise."""
-    rng = np.random.default_rng(seed)
-    pixels = np.full((size[1], size[0], 3), rng.integers(0, 255, 3), dtype=np.uint8)
-    pixels[20:80, 30:180] = rng.integers(0, 255, (60, 150, 3))
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
-    return buffer.getvalue()
-
 
 TWO_PARTS = {"do_rescale": False, "do_normalize": False}
 LIMITS = {"min_pixels": 3136, "max_pixels": 2_116_800}

@@ -1,4 +1,4 @@
-"""What the model is fed beside the token ids: pixel values and position ids, made from stored screenshots; and what
+"""What the model is fed beside the token ids: screenshots that become pixel values, and position ids; and what
 stored trajectories mean something to: the fingerprint of tokenizer, processor and prompt.
 """
 
@@ -25,7 +25,7 @@ from arpo_verl.rollout.vision import ImageGeometry
 
 
 class ModelInputs(AgentLoopWorker):
-    """veRL's own computation of pixel values and position ids, without the worker around it."""
+    """veRL's own computation of position ids, without the worker around it, and pixel values that are made later."""
 
     def __init__(self, tokenizer: Any, processor: Any, mm_processor_kwargs: Mapping[str, Any] | None = None) -> None:
         # No super().__init__(): it starts a rollout worker. The two functions used below need these three alone.

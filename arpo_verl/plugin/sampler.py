@@ -56,7 +56,7 @@ class SamplerConfig:
     """The recipe's `trainer.v1.sampler.sampler_kwargs`."""
 
     model_path: Annotated[str, text("the policy's path", "${actor_rollout_ref.model.path}")] = ""
-    """`${actor_rollout_ref.model.path}`: the processor there rebuilds a replayed row's pixel values."""
+    """`${actor_rollout_ref.model.path}`: by the processor there a replayed row is made anew."""
     replay: Mapping[str, Any] = field(default_factory=dict)
     """`${replay}`."""
     environment: Mapping[str, Any] | None = None

@@ -9,14 +9,12 @@ takes over it fetches what it needs.
 
 from __future__ import annotations
 
-import asyncio
 from uuid import UUID
 
 import ray
-from PIL import Image
 
 from arpo_verl.images import LazyImage, content_id
-from arpo_verl.rollout.vision import decode_screenshot
+from arpo_verl.rollout.episode import decode_in_thread
 from arpo_verl.types import Observation, Size
 
 
@@ -49,11 +47,7 @@ async def take_in(observation: Observation) -> SentImage:
     """The screenshot of a desktop, once it is known to be whole: decoded beside the event loop, and its pixels dropped.
 
     Raises:
-        DesktopLostError: see `decode_screenshot`.
+        DesktopLostError: see `arpo_verl.rollout.vision.decode_screenshot`.
     """
-    return await asyncio.get_running_loop().run_in_executor(None, _take_in, observation.screenshot)
-
-
-def _take_in(screenshot: bytes) -> SentImage:
-    image: Image.Image = decode_screenshot(screenshot)
-    return SentImage(screenshot, Size(*image.size))
+    image = await decode_in_thread(observation)
+    return SentImage(observation.screenshot, Size(*image.size))

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("verl")
 
 import queue_bytes  # noqa: E402
-from support.queue_rows import screenshot  # noqa: E402
+from support.pictures import screenshot  # noqa: E402
 from transformers import Qwen2VLImageProcessor  # noqa: E402
 
 from arpo_verl.pixels import pixel_values  # noqa: E402

@@ -6,7 +6,7 @@ import json
 import pytest
 from PIL import Image
 from support import ROOT
-from support.queue_rows import screenshot
+from support.pictures import screenshot
 from support.replay_trajectories import stored
 
 from arpo_verl.actions.reply import Reply

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw
-from support.pixel_values import made
+from queue_bytes import made
 
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.rows import rebuild_rows

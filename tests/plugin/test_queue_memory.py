@@ -2,7 +2,7 @@
 
 import ray
 import torch
-from support.pixel_values import made
+from queue_bytes import made
 from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorStack
 

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from omegaconf import OmegaConf
-from support.queue_rows import TRAJECTORY_FIELDS, advantages_of, equal, read, replayed_keys, screenshot
+from support.pictures import screenshot
+from support.queue_rows import TRAJECTORY_FIELDS, advantages_of, equal, read, replayed_keys
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync

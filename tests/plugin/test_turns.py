@@ -12,7 +12,7 @@ import pytest
 import ray
 from PIL import ExifTags
 from support.loop_harness import DONE, MISS, ROW, FakePool, ScriptedEngine, make_loop, play, recipe
-from support.queue_rows import screenshot
+from support.pictures import screenshot
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 from arpo_verl.cpu.generation.prompts import PromptPreparer

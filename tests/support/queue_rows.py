@@ -1,13 +1,11 @@
 """Rows in a real TransferQueue, put there by veRL's own post-processing of an agent loop's output."""
 
 import asyncio
-import io
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 import transfer_queue as tq
-from PIL import Image
 from tensordict import TensorDict
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
@@ -16,22 +14,13 @@ from arpo_verl.plugin.loop_manager import GuiAgentLoopWorker
 from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.rollout_output import GuiAgentOutput
 from arpo_verl.rollout.vision import decode_screenshot
+from support.pictures import screenshot
 
 # What the trajectory determines in a row; the rest of a row is the prompt's.
 TRAJECTORY_FIELDS = ["prompts", "responses", "input_ids", "response_mask", "loss_mask", "position_ids"]
 TRAJECTORY_FIELDS += ["rollout_log_probs", "rm_scores", "num_turns", "multi_modal_inputs", "extra_fields"]
 TRAJECTORY_FIELDS += ["screenshots"]
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
-
-
-def screenshot(seed, size=(640, 480)):
-    """A PNG as a desktop sends it: flat areas, some noise."""
-    rng = np.random.default_rng(seed)
-    pixels = np.full((size[1], size[0], 3), rng.integers(0, 255, 3), dtype=np.uint8)
-    pixels[20:80, 30:180] = rng.integers(0, 255, (60, 150, 3))
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 class Rollouts:
