@@ -146,7 +146,7 @@ def shared_boots_s(boots: Sequence[float], bears: int) -> float:
 
 def lockstep_s(world: World, sessions: Sequence[Session], hosts: Sequence[int], bears: int) -> dict[str, float]:
     """A step as the reference takes it: all desktops are set up together, then all reply, then all act, until the last
-    is done, then all are judged; each time the slowest is waited for. As many at once as there are desktops.
+    is done; each time the slowest is waited for. As many at once as there are desktops.
 
     A fault ends its episode, which the reference trains on as a failure: no second try.
 
@@ -166,32 +166,47 @@ def lockstep_s(world: World, sessions: Sequence[Session], hosts: Sequence[int], 
             )
             for part in per_host
         )
-        faults = [world.fault(session, 0) for session in group]
-        for call in range(world.steps + 2):
-            acts, replies = [0.0], [0.0]
-            for session, fault, times in zip(group, faults, factor, strict=True):
-                length = world.length(session)
-                # Whoever is done waits for the verdicts.
-                own = length + 1 if call == world.steps + 1 else call if call <= length else None
-                if own is None or (fault is not None and fault.call < own):
-                    continue
-                if 1 <= own <= length:
-                    replies.append(world.reply(session, own - 1))
-                hangs = fault is not None and fault.call == own and fault.hangs
-                acts.append(HANG_S if hangs else times * world.desktop_call(session, own))
-            total += max(acts) + max(replies)
+        total += _round_s(world, group, factor)
     return {"total": total + boots, "boots": boots}
 
 
-def least_s(world: World, sessions: Sequence[Session], hosts: Sequence[int], max_attempts: int) -> float:
+def _round_s(world: World, sessions: Sequence[Session], factors: Sequence[float]) -> float:
+    """From the set-up of these sessions, on as many desktops, to the last verdict: each is asked for when its own
+    episode is over, as in the reference."""
+    faults = [world.fault(session, 0) for session in sessions]
+    now, judged = 0.0, 0.0
+    for call in range(world.steps + 1):
+        acts, replies, over = [0.0], [0.0], []
+        for session, fault, factor in zip(sessions, faults, factors, strict=True):
+            length = world.length(session)
+            if call > length or (fault is not None and fault.call < call):
+                continue
+            if call > 0:
+                replies.append(world.reply(session, call - 1))
+            hangs = fault is not None and fault.call == call and fault.hangs
+            acts.append(HANG_S if hangs else factor * world.desktop_call(session, call))
+            if call == length and (fault is None or fault.call > length):
+                hangs = fault is not None and fault.hangs
+                over.append(HANG_S if hangs else factor * world.desktop_call(session, length + 1))
+        now += max(acts) + max(replies)
+        judged = max(judged, now + max(over, default=0.0))
+    return max(now, judged)
+
+
+def least_s(
+    world: World, sessions: Sequence[Session], hosts: Sequence[int], max_attempts: int, in_stream: bool = False
+) -> float:
     """The least that a step takes, whatever the schedule: the longest session, or the desktops' work shared evenly.
 
     A session's attempts follow one another; what a fault took is in them, since no schedule foresees it. Each desktop
     serves its first attempt without a boot, which may lie before the step, and boots for every other, at full speed.
     With a slow host the longest session is at its best on another; the work is shared by the desktops' speeds.
+
+    Args:
+        in_stream: nothing lies before the step, and what is longest reaches into the next: only the work counts.
     """
     spent = [world.attempts(session, max_attempts) for session in sessions]
     speed = sum(hosts) - (hosts[0] * (1 - 1 / SLOW_FACTOR) if world.tails == "slow_host" else 0.0)
-    boots = max(0, sum(map(len, spent)) - sum(hosts))
+    boots = max(0, sum(map(len, spent)) - (0 if in_stream else sum(hosts)))
     work = sum(map(sum, spent)) + boots * world.mean_boot_s
-    return max(max(map(sum, spent)), work / speed)
+    return work / speed if in_stream else max(max(map(sum, spent)), work / speed)

@@ -1,0 +1,348 @@
+"""How near rollouts come to what their desktops allow, and how far behind them a step in lockstep lies.
+
+    .venv/bin/python benchmarks/rollout_schedule.py [--smoke] [--desktops N] [--tails KIND] [--json PATH]
+
+A training step is 16 tasks of 8 rollouts with 15 replies each, on desktops of which 32 share a host. The agent loop, the
+pool's handle, coordinator, leases, boots and retries are the package's own; the desktops and the policy take the seconds
+that `rollout_draws.py` draws, by a clock that passes when nothing is left to do (`virtual_clock.py`), so that the
+figures are the schedule's alone and hold on a busy machine: what Ray, decoding and the queue cost is not in them.
+`--scale 0.5` plays one setting in real processes instead, on Ray, with the pool's workers, veRL's agent-loop workers
+and TransferQueue, and each second takes half a second: on a quiet machine it shows what they add.
+
+Each setting is compared on the same draws with
+
+    lockstep   as in the reference: set up together, then all reply and all act, until the slowest has, and so on
+    bound      the larger of the longest session and the desktops' work shared evenly: no schedule does better
+
+and tells of `--steps` steps behind the first, whose desktops booted beforehand. Between them the trainer takes
+`TRAIN_S`. In `sync` a step waits for its last verdict; in `stream`, as in the asynchronous modes, the next batch of
+prompts is there before. Keys:
+
+    speedup_vs_lockstep      lockstep / ours, at 128 desktops, sync
+    fraction_of_bound        bound / ours, the same; `fraction_of_bound_with_faults` with 10% of attempts broken
+    environment_utilisation  share of the desktops' time, while `stream` generates, in which they are in an episode or
+                             boot for one; `in_episode` of it in an episode
+
+A host bears `--bears` boots at full speed and shares itself among more; this number is assumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from figures import Arguments, machine, report
+from omegaconf import DictConfig, OmegaConf
+from rollout_desktop import Host, SimulatedCalls, SimulatedPolicy
+from rollout_draws import SLOW_FACTOR, TAILS, Session, World, least_s, lockstep_s
+from trainer_run import ROOT
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+from virtual_clock import Handle, VirtualLoop, virtual_ray
+
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.errors import DesktopError
+from arpo_verl.plugin.agent_loop import GuiAgentLoop
+from arpo_verl.policy.architecture import PolicySize
+from arpo_verl.policy.build import build_policy
+from arpo_verl.pool.coordinator import DesktopCoordinator
+from arpo_verl.pool.desktop_pool import DesktopPool
+
+DESKTOPS_PER_HOST = 32
+TRAIN_S, STREAM_TRAIN_S = 120.0, 60.0
+FAULTS = (0.0, 0.02, 0.1)
+COUNTS = (8, 32, 128, 512)
+BOOT_POLL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One run of training steps."""
+
+    desktops: int = 128
+    tasks: int = 16
+    rollouts: int = 8
+    steps: int = 4
+    """Those that are measured; one more goes before them."""
+    mode: str = "sync"
+    world: World = World()
+    bears: int = 16
+
+    @property
+    def hosts(self) -> list[int]:
+        """Desktops of each host."""
+        full, rest = divmod(self.desktops, DESKTOPS_PER_HOST)
+        return [DESKTOPS_PER_HOST] * full + [rest] * bool(rest)
+
+    def sessions(self, step: int) -> list[Session]:
+        return [(step, task, rollout) for task in range(self.tasks) for rollout in range(self.rollouts)]
+
+    @property
+    def measured(self) -> range:
+        return range(2, 2 + self.steps)
+
+
+class Stage:
+    """What all settings share: a small policy's tokenizer and processor, and the recipe."""
+
+    def __init__(self, folder: Path):
+        from verl.utils import hf_processor, hf_tokenizer
+
+        self.folder = folder
+        self.path = str(build_policy(folder / "policy", size=PolicySize(num_layers=1, vision_depth=1)))
+        self.tokenizer, self.processor = hf_tokenizer(self.path), hf_processor(self.path)
+
+    @cached_property
+    def _recipe(self) -> DictConfig:
+        from hydra import compose, initialize_config_dir
+
+        fixed = ["hydra.searchpath=[pkg://verl.trainer.config]", f"actor_rollout_ref.model.path={self.path}"]
+        fixed += [f"run_dir={self.folder}", "++gui_agent.trajectory_dir=null", "trainer.logger=[console]"]
+        fixed += ["data.max_response_length=4096", "actor_rollout_ref.rollout.full_determinism=true"]
+        with initialize_config_dir(str(ROOT / "recipes"), version_base=None):
+            return compose("embedded", overrides=fixed)
+
+    def config(self, setting: Setting, environment: dict[str, Any]) -> DictConfig:
+        config = self._recipe.copy()
+        OmegaConf.set_struct(config, False)
+        config.gui_agent.max_steps = setting.world.steps
+        config.actor_rollout_ref.rollout.n = setting.rollouts
+        config.environment = {"num_desktops": setting.desktops, "screen_size": [200, 150], **environment}
+        OmegaConf.resolve(config)
+        return config
+
+
+class VirtualRun:
+    """A setting by the virtual clock."""
+
+    def __init__(self, stage: Stage, setting: Setting, **options: Any):
+        self.stage, self.setting = stage, setting
+        environment = {"provider": "rollout_desktop:make_desktop", "host_resource": "docker:", **options}
+        self.config = stage.config(setting, environment)
+        self.environment = EnvironmentConfig(**OmegaConf.to_container(self.config.environment))
+        self.policy = SimulatedPolicy(setting.world, stage.tokenizer)
+        self.lost = 0
+
+    def play(self) -> dict[str, Any]:
+        """Play all steps; the figures of those that are measured."""
+        loop, setting = VirtualLoop(), self.setting
+        slow = setting.world.tails == "slow_host"
+        units = {f"h{number}": size for number, size in enumerate(setting.hosts)}
+        self.hosts = hosts = {name: Host(setting.bears, SLOW_FACTOR if slow and name == "h0" else 1.0) for name in units}
+        with tempfile.TemporaryDirectory(dir=self.stage.folder) as folder:
+
+            def make(host: Host, name: str) -> SimulatedCalls:
+                return SimulatedCalls(setting.world, host, name, Path(folder), self.environment.screen_size)
+
+            with virtual_ray(loop, hosts, units, make):
+                try:
+                    return loop.run_until_complete(self._play(loop))
+                finally:
+                    for task in asyncio.all_tasks(loop):
+                        task.cancel()
+                    loop.run_until_complete(asyncio.sleep(0.01))
+                    loop.close()
+
+    async def _play(self, loop: VirtualLoop) -> dict[str, Any]:
+        coordinator = DesktopCoordinator(self.environment)
+        coordinator._hosts._clock = coordinator._quarantine._clock = loop.time
+        self.pool = DesktopPool(self.environment, Handle(coordinator))  # type: ignore[arg-type]
+        while (await self.pool.status_async())["desktops_idle"] < self.setting.desktops:
+            await asyncio.sleep(BOOT_POLL_S)
+        try:
+            return await (self._sync(loop) if self.setting.mode == "sync" else self._stream(loop))
+        finally:
+            await coordinator.close()
+
+    async def _sync(self, loop: VirtualLoop) -> dict[str, Any]:
+        spent, shares = [], []
+        for step in range(1, self.setting.measured.stop):
+            await self.pool.metrics_async()
+            began = loop.time()
+            await asyncio.gather(*map(self.session, self.setting.sessions(step)))
+            spent.append(loop.time() - began)
+            shares.append((await self.pool.metrics_async())["environment/busy_share"])
+            await asyncio.sleep(TRAIN_S)
+        return {"step_s": spent[1:], "in_episode": mean(shares[1:]), "lost": self.lost}
+
+    async def _stream(self, loop: VirtualLoop) -> dict[str, Any]:
+        """Two batches of prompts in flight; a batch of groups that are done is trained on while the others go on."""
+        setting, done = self.setting, asyncio.Semaphore(0)
+        running: list[asyncio.Future[None]] = []
+
+        async def group(sessions: Sequence[Session]) -> None:
+            await asyncio.gather(*map(self.session, sessions))
+            done.release()
+
+        def add(step: int) -> None:
+            sessions = setting.sessions(step)
+            for first in range(0, len(sessions), setting.rollouts):
+                running.append(asyncio.ensure_future(group(sessions[first : first + setting.rollouts])))
+
+        add(1)
+        ends, busy_s, booted_s = [], 0.0, 0.0
+        for step in range(2, setting.measured.stop + 1):
+            add(step)
+            for _ in range(setting.tasks):
+                await done.acquire()
+            ends.append(loop.time())
+            busy = (await self.pool.metrics_async())["environment/busy_share"]
+            if len(ends) == 1:
+                booted_s = self._booted_s
+            else:
+                busy_s += busy * (ends[-1] - ends[-2])
+            if step < setting.measured.stop:
+                await asyncio.sleep(STREAM_TRAIN_S)
+        booted_s = (self._booted_s - booted_s) / setting.desktops
+        await asyncio.gather(*running)
+        window_s = ends[-1] - ends[0]
+        return {
+            "step_s": [end - begin for begin, end in zip(ends, ends[1:], strict=False)],
+            "in_episode": busy_s / window_s,
+            "environment_utilisation": (busy_s + booted_s) / window_s,
+            "lost": self.lost,
+        }
+
+    @property
+    def _booted_s(self) -> float:
+        return sum(host.boot_s for host in self.hosts.values())
+
+    async def session(self, session: Session) -> None:
+        """One session through the agent loop's own `run`, as veRL's worker makes and runs it."""
+        stage = self.stage
+        loop = GuiAgentLoop(
+            trainer_config=DictConfigWrap(self.config),
+            server_manager=self.policy,
+            tokenizer=stage.tokenizer,
+            processor=stage.processor,
+            hf_model_type=stage.processor.config.model_type,
+            dataset_cls=None,
+            data_config=DictConfigWrap(self.config.data),
+            tools=None,
+            pool=self.pool,
+        )
+        try:
+            await loop.run({"temperature": 1.0, "logprobs": True}, **row(session))
+        except DesktopError:
+            self.lost += 1
+
+
+def row(session: Session) -> dict[str, Any]:
+    """The dataset row of a session, with what veRL adds."""
+    step, task, rollout = session
+    extra_info = {"index": task, "task_id": f"task-{task}", "instruction": "Click.", "spec": {"id": f"task-{task}", "session": list(session)}}
+    return {
+        **{"uid": f"{step}-{task}", "session_id": rollout, "global_steps": step, "data_source": "schedule"},
+        **{"raw_prompt": [], "reward_model": {"ground_truth": ""}, "extra_info": extra_info},
+    }
+
+
+def compare(setting: Setting, played: dict[str, Any], max_attempts: int) -> dict[str, Any]:
+    """A setting's figures beside lockstep and bound."""
+    world, hosts = setting.world, setting.hosts
+    lockstep = [lockstep_s(world, setting.sessions(step), hosts, setting.bears) for step in setting.measured]
+    stream = setting.mode == "stream"
+    least = [least_s(world, setting.sessions(step), hosts, max_attempts, stream) for step in setting.measured]
+    ours = sum(played["step_s"])
+    return {
+        "desktops": setting.desktops,
+        "mode": setting.mode,
+        "tails": world.tails,
+        "varied": world.varied,
+        "faults": world.fault_rate,
+        "step_s": round(mean(played["step_s"]), 1),
+        "lockstep_s": round(mean(each["total"] for each in lockstep), 1),
+        "bound_s": round(mean(least), 1),
+        "speedup_vs_lockstep": round(sum(each["total"] for each in lockstep) / ours, 3),
+        "fraction_of_bound": round(sum(least) / ours, 3),
+        **{name: round(played[name], 3) for name in ("environment_utilisation", "in_episode") if name in played},
+        "lost_sessions": played["lost"],
+    }
+
+
+def settings(args: Any) -> list[Setting]:
+    """What the command line asks for; without a choice, the whole table."""
+    base = Setting(args.desktops or 128, args.tasks, args.rollouts, args.steps, bears=args.bears)
+    base = replace(base, world=World(args.seed, args.tails or "lognormal", args.faults or 0.0, args.replies, args.varied))
+    both = [base, replace(base, mode="stream")]
+    if args.smoke or any(value is not None for value in (args.desktops, args.tails, args.faults)):
+        return both
+    chosen = [replace(base, desktops=count, mode=mode) for count in COUNTS for mode in ("sync", "stream")]
+    worlds = [replace(base.world, fault_rate=rate) for rate in FAULTS[1:]]
+    worlds += [replace(base.world, tails=tails) for tails in TAILS[1:]]
+    worlds += [replace(base.world, tails=tails, fault_rate=FAULTS[-1]) for tails in TAILS[1:]]
+    worlds += [replace(base.world, varied=True)]
+    chosen += [replace(base, world=world, mode=mode) for world in worlds for mode in ("sync", "stream")]
+    return chosen
+
+
+def headline(base: Setting, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The keys that the issue's goals are told by, of the first setting's desktops and tails."""
+
+    def one(mode: str, faults: float) -> dict[str, Any] | None:
+        return next(
+            (
+                each
+                for each in rows
+                if (each["desktops"], each["mode"], each["faults"]) == (base.desktops, mode, faults)
+                and (each["tails"], each["varied"]) == (base.world.tails, base.world.varied)
+            ),
+            None,
+        )
+
+    sync, stream, faulty = one("sync", base.world.fault_rate), one("stream", base.world.fault_rate), one("sync", FAULTS[-1])
+    assert sync is not None and stream is not None
+    keys = {name: sync[name] for name in ("speedup_vs_lockstep", "fraction_of_bound")}
+    keys["environment_utilisation"] = stream["environment_utilisation"]
+    return keys | ({"fraction_of_bound_with_faults": faulty["fraction_of_bound"]} if faulty else {})
+
+
+def main() -> int:
+    parser = Arguments(__doc__, "two steps of four tasks of two rollouts on eight desktops")
+    parser.add_size("--tasks", 16, 4, "in a step")
+    parser.add_size("--rollouts", 8, 2, "of each")
+    parser.add_size("--replies", 15, 5, "of an episode")
+    parser.add_size("--steps", 4, 2, "measured")
+    parser.add_argument("--desktops", type=int, metavar="N", help="one number alone, instead of the table")
+    parser.add_argument("--tails", choices=TAILS, help="one kind alone")
+    parser.add_argument("--faults", type=float, metavar="SHARE", help="one share of attempts alone")
+    parser.add_argument("--varied", action="store_true", help="episodes end before the last reply, each task's at its own")
+    parser.add_argument("--bears", type=int, default=16, metavar="N", help="boots at once that a host bears")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse()
+    if args.smoke and args.desktops is None:
+        args.desktops = 8
+    logging.disable(logging.WARNING)
+    figures: dict[str, Any] = machine()
+    rows = []
+    chosen = settings(args)
+    with tempfile.TemporaryDirectory(prefix="arpo_verl-schedule-") as scratch:
+        stage = Stage(Path(scratch))
+        for setting in chosen:
+            began, cpu = time.perf_counter(), cpu_s()
+            run = VirtualRun(stage, setting)
+            rows.append(compare(setting, run.play(), run.environment.max_attempts))
+            rows[-1]["cpu_s"] = round(cpu_s() - cpu, 1)
+            print(rows[-1], f"{time.perf_counter() - began:.0f} s", flush=True)
+    base = next((each for each in chosen if each.desktops == 128), chosen[0])
+    figures |= headline(base, rows)
+    figures["settings"] = rows
+    report(figures, args.json)
+    return 0
+
+
+def cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
