@@ -83,9 +83,10 @@ class EnvironmentConfig:
     worker_resources: Mapping[str, float] = field(default_factory=dict)
     """Ray resources that each worker process asks for besides, such as `{desktop_host: 1}`. `CPU` and `memory` (bytes)
     are Ray's own; without `CPU` a worker asks for none, since it mostly waits."""
-    max_boots_per_host: Annotated[int, whole(1)] = 8
+    max_boots_per_host: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
     """Desktops that boot or are cleaned at once on a node. Virtual machines that all boot together starve each other
-    past their time-outs; the others wait their turn while ready ones are leased."""
+    past their time-outs; the others wait their turn while ready ones are leased. None: 8, and more for as long as boots
+    take no longer for it; see docs/desktop-pool.md."""
     py_executable: str | None = None
     """Another Python for the workers, where `desktop-env` clashes with the trainer's packages. It needs arpo_verl,
     the OSWorld client and the same Ray. None: the trainer's own."""

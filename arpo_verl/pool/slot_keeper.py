@@ -11,6 +11,7 @@ from collections import defaultdict
 import ray
 
 from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.pool.boot_bound import BootBound
 from arpo_verl.pool.fleet import Fleet, Worker, bounded
 from arpo_verl.pool.hosts import Hosts
 from arpo_verl.pool.lease_desk import LeaseDesk, ReadyDesktop
@@ -44,9 +45,7 @@ class SlotKeeper:
         self._failures: defaultdict[int, int] = defaultdict(int)
         self._unfinished: set[int] = set()
         """Slots whose desktops may be in any state: their coroutine was in the middle of something."""
-        self._boots: defaultdict[str, asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(config.max_boots_per_host)
-        )
+        self._boots: dict[str, BootBound] = {}
         self._boot_failures = 0
         self._failing_since = math.inf
 
@@ -97,7 +96,8 @@ class SlotKeeper:
             self._fleet.lost(worker)
             return Reply(error="DesktopBootError", message=f"the worker of desktop {slot} did not start: {error}")
         node_id = worker.node_id
-        async with self._boots[node_id]:
+        bound = self._boots.setdefault(node_id, BootBound(worker.host, self._config.max_boots_per_host))
+        async with bound:
             while not self._hosts.may_boot(node_id):
                 await asyncio.sleep(ASK_INTERVAL_S)
                 if worker not in self._fleet.workers:
@@ -107,6 +107,10 @@ class SlotKeeper:
             except BaseException:
                 self._hosts.boot_given_up(node_id)
                 raise
+            if reply.error is None:
+                bound.took(reply.seconds)
+            else:
+                bound.failed()
         if reply.error is None:
             self._hosts.booted(node_id)
         elif reply.error == "HostLostError":  # one death of many desktops; they move
