@@ -153,7 +153,8 @@ class VirtualRun:
 
     async def _play(self, loop: VirtualLoop) -> dict[str, Any]:
         coordinator = DesktopCoordinator(self.environment)
-        coordinator._hosts._clock = coordinator._quarantine._clock = loop.time
+        coordinator._hosts._clock = coordinator._quarantine._clock = coordinator._metrics._clock = loop.time
+        coordinator._metrics._clear()
         self.pool = DesktopPool(self.environment, Handle(coordinator))  # type: ignore[arg-type]
         while (await self.pool.status_async())["desktops_idle"] < self.setting.desktops:
             await asyncio.sleep(BOOT_POLL_S)
