@@ -314,8 +314,8 @@ class _Counting:
         self._pool = pool
         self._played = played
 
-    def session(self, task_id: str) -> Any:
-        session, played = self._pool.session(task_id), self._played
+    def session(self, task_id: str, batch: int) -> Any:
+        session, played = self._pool.session(task_id, batch), self._played
         lease = session.lease
 
         def counted() -> Any:

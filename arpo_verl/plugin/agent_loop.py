@@ -76,7 +76,8 @@ class GuiAgentLoop(AgentLoopBase):
             engine = _Engine(self, sampling_params, kwargs)
             return await self._attempt(task, kwargs, engine, session, unclear_losses)
 
-        rows = await attempt_until_whole(self._pool, self._settings.environment, task.task_id, attempt)
+        batch = int(kwargs.get("global_steps") or 0)
+        rows = await attempt_until_whole(self._pool, self._settings.environment, task.task_id, attempt, batch)
         return rows[0] if len(rows) == 1 else rows
 
     async def _attempt(

@@ -17,7 +17,11 @@ T = TypeVar("T")
 
 
 async def attempt_until_whole(
-    pool: DesktopPool, config: EnvironmentConfig, task_id: str, attempt: Callable[[Session, int], Awaitable[T]]
+    pool: DesktopPool,
+    config: EnvironmentConfig,
+    task_id: str,
+    attempt: Callable[[Session, int], Awaitable[T]],
+    batch: int = 0,
 ) -> T:
     """What an attempt returns that no desktop failed.
 
@@ -25,13 +29,14 @@ async def attempt_until_whole(
         config: says how many attempts there are, and how long to rest between them.
         attempt: given the session to lease a desktop from, and how many attempts before were lost, perhaps by the
             policy's doing.
+        batch: number of the training step that it is for: the lowest is served first.
 
     Raises:
         DesktopError: `environment.max_attempts` desktops failed; nothing is scored.
         TaskQuarantinedError: the task has broken desktops repeatedly; nothing is scored.
         GenerationError: the policy's engine gave no usable reply; nothing is scored.
     """
-    session = pool.session(task_id)
+    session = pool.session(task_id, batch)
     unclear_losses = 0
     while True:
         try:

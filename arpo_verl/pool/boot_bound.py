@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from statistics import median
 
 logger = logging.getLogger(__name__)
 
 FIRST = 8
-"""Where nothing is known of a host, and after a boot that failed."""
-# Of times that its boots take while few run: boots that take no longer than the one leave room for more, beyond the other
-# each only makes the others slower.
-ROOM, CROWDED = 1.5, 2.0
-# What was quick long ago fades: a disk that filled, neighbours that work.
-FADING = 1.05
+"""Where nothing is known of a host, and after a boot that failed. Never fewer."""
+# Looks at a bound that proved right before another is tried: what a host bears changes with its neighbours' work.
+REST = 8
 
 
 class BootBound:
     """Lets boots of one host begin, in turn; an asynchronous context manager around each.
 
-    As congestion control does (slow start, then additive increase and multiplicative decrease), but by times instead of
-    losses: a host that is full makes all boots slower long before one fails. The bound doubles until boots are crowded for
-    the first time, and from then on feels its way.
+    The bound climbs: it is right where its desktops come up at the highest rate, and among equals where fewest boot at
+    once. From time to time another one is tried, first twice as high. The higher of two must bring half of what it would
+    on a host without limits.
 
     Args:
         fixed: so many, whatever the boots take; None follows the host.
@@ -36,9 +32,14 @@ class BootBound:
         self._free = asyncio.Semaphore(self.limit)
         self._surplus = 0
         """Boots that run beyond the bound, since it fell."""
+        self._earlier = 0
+        """Boots to come that began under another bound, and tell nothing about this one."""
         self._seconds: list[float] = []
-        self._quick_s = math.inf
-        self._was_crowded = False
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._settled, self._rate = FIRST, 0.0
+        self._rests, self._goes_up, self._is_known = 1, True, False
 
     async def __aenter__(self) -> None:
         await self._free.acquire()
@@ -47,30 +48,52 @@ class BootBound:
         self._give_back()
 
     def took(self, seconds: float) -> None:
-        """A boot succeeded, told before it is left: a look at them all after as many as run at once."""
-        self._seconds.append(seconds)
-        if self._is_fixed or len(self._seconds) < self.limit:
+        """A boot succeeded, told before it is left; looked at together with as many as run at once."""
+        if self._is_fixed:
             return
-        usual_s = median(self._seconds)
-        self._seconds.clear()
-        self._quick_s = min(usual_s, self._quick_s * FADING)
-        if usual_s > self._quick_s * CROWDED:
-            self._was_crowded = True
-            self._move(max(FIRST, self.limit * 3 // 4))
-        elif usual_s <= self._quick_s * ROOM and self._free.locked():
-            self._move(self.limit + (1 if self._was_crowded else self.limit))
+        if self._earlier:
+            self._earlier -= 1
+            return
+        self._seconds.append(seconds)
+        if len(self._seconds) >= self.limit:
+            rate = self.limit / max(median(self._seconds), 1e-3)
+            self._seconds.clear()
+            if self._free.locked():  # else fewer boot than may
+                self._judge(rate)
 
     def failed(self) -> None:
         """A boot did not come up."""
-        self._seconds.clear()
         if not self._is_fixed:
+            self._start_anew()
             self._move(FIRST)
+
+    def _judge(self, rate: float) -> None:
+        """`rate`: desktops that come up a second under this bound."""
+        if self.limit == self._settled:
+            self._rate = rate
+            self._rests -= 1
+        else:
+            (few, slow), (many, fast) = sorted(((self._settled, self._rate), (self.limit, rate)))
+            is_worth_it = fast >= slow * (1 + many / few) / 2
+            self._settled, self._rate = (many, fast) if is_worth_it else (few, slow)
+            if self._settled == self.limit:
+                self._rests = 0
+            else:
+                self._rests, self._goes_up, self._is_known = REST, not self._goes_up, True
+        self._move(self._next() if self._rests <= 0 else self._settled)
+
+    def _next(self) -> int:
+        lower = max(FIRST, self._settled * 2 // 3)
+        self._goes_up = self._goes_up or lower == self._settled
+        higher = self._settled * 3 // 2 if self._is_known else self._settled * 2
+        return higher if self._goes_up else lower
 
     def _move(self, limit: int) -> None:
         if limit == self.limit:
             return
         logger.info("host %s: %d boots at once instead of %d", self._host, limit, self.limit)
-        change, self.limit = limit - self.limit, limit
+        change, self._earlier, self.limit = limit - self.limit, self.limit, limit
+        self._seconds.clear()
         self._surplus += max(0, -change)
         for _ in range(change):
             self._give_back()

@@ -65,9 +65,9 @@ class DesktopCoordinator:
             return f"this job's desktop pool was made with another environment section: {', '.join(names)} differ"
         return ""
 
-    async def acquire(self, lease_id: str, task_id: str, avoid: Collection[str]) -> Grant:
+    async def acquire(self, lease_id: str, task_id: str, avoid: Collection[str], batch: int) -> Grant:
         """Wait in turn for a clean desktop, by choice of none of the nodes of `avoid`."""
-        return await self._desk.acquire(lease_id, task_id, avoid)
+        return await self._desk.acquire(lease_id, task_id, avoid, batch)
 
     async def was_set_up(self, lease_id: str) -> None:
         """The lease's task is set up: its host works."""

@@ -70,23 +70,24 @@ class DesktopPool:
         options["scheduling_strategy"] = here
         return cls(config, ray.remote(DesktopCoordinator).options(**options).remote(config))
 
-    def session(self, task_id: str) -> Session:
+    def session(self, task_id: str, batch: int = 0) -> Session:
         """What one episode's attempts share; see there."""
-        return Session(self, self._coordinator, task_id)
+        return Session(self, self._coordinator, task_id, batch)
 
-    def lease(self, task_id: str, avoid: Collection[str] = ()) -> Lease:
+    def lease(self, task_id: str, avoid: Collection[str] = (), batch: int = 0) -> Lease:
         """A clean desktop for the length of an `async with` block; waits in turn when all are busy.
 
         Args:
             task_id: whom the faults are put down to, and who is kept away when they become many.
             avoid: nodes, by `Desktop.node_id`, whose desktops to take only where no other host has any.
+            batch: number of the training step that it is for: those of the lowest are served first.
 
         Raises on entry:
             TaskQuarantinedError: the task broke desktops repeatedly.
             ConfigError: the pool was made with another config, or its desktops cannot be made here at all.
             DesktopBootError: no desktop comes up.
         """
-        return Lease(self._config, self._coordinator, self._hello, task_id, tuple(avoid))
+        return Lease(self._config, self._coordinator, self._hello, task_id, tuple(avoid), batch)
 
     async def report_drop(self, task_id: str) -> None:
         """Count a session that was given up after `max_attempts` faults."""
@@ -124,16 +125,17 @@ class DesktopPool:
 class Session:
     """One episode's leases, an attempt each: the next one on a host that has not failed it yet, where there is one."""
 
-    def __init__(self, pool: DesktopPool, coordinator: ActorHandle[DesktopCoordinator], task_id: str):
+    def __init__(self, pool: DesktopPool, coordinator: ActorHandle[DesktopCoordinator], task_id: str, batch: int):
         self._pool = pool
         self._coordinator = coordinator
         self._task_id = task_id
+        self._batch = batch
         self._leases: list[Lease] = []
 
     def lease(self) -> Lease:
         """See `DesktopPool.lease`."""
         failed_it = {lease.node_id for lease in self._leases if lease.node_id}
-        self._leases.append(self._pool.lease(self._task_id, failed_it))
+        self._leases.append(self._pool.lease(self._task_id, failed_it, self._batch))
         return self._leases[-1]
 
     async def count_faults(self) -> int:
@@ -164,6 +166,7 @@ class Lease:
         hello: Awaitable[str],
         task_id: str,
         avoid: tuple[str, ...],
+        batch: int,
     ):
         self.id = new_lease_id()
         self.node_id = ""
@@ -175,6 +178,7 @@ class Lease:
         self._hello = hello
         self._task_id = task_id
         self._avoid = avoid
+        self._batch = batch
         self._desktop: Desktop | None = None
 
     @property
@@ -187,7 +191,7 @@ class Lease:
             mismatch = await self._hello
             if mismatch:
                 raise ConfigError(mismatch + "; use one environment section in a job")
-            grant = await self._coordinator.acquire.remote(self.id, self._task_id, self._avoid)
+            grant = await self._coordinator.acquire.remote(self.id, self._task_id, self._avoid, self._batch)
         except asyncio.CancelledError:
             self._release(LeaseReport())
             raise

@@ -1,4 +1,8 @@
-"""Who has which desktop, and who waits for one, in turn."""
+"""Who has which desktop, and who waits for one, in turn: sessions of the older batch first, of one batch the longest first.
+
+Those that begin last end last: a batch is over sooner where these are the short ones. Batches bound what a task may be put
+off for that.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,9 @@ class Grant:
     message: str = ""
 
 
+# Of a task's last episode in how long it is expected to take: of its last ten, roughly.
+NEWEST_SHARE = 0.2
+
 GIVEN_UP = Grant(error="DesktopLostError", message="the lease was given up")
 
 
@@ -55,6 +62,7 @@ class _Waiter:
     task_id: str
     grant: asyncio.Future[Grant]
     avoid: Collection[str] = ()
+    batch: int = 0
     since: float = field(default_factory=time.monotonic)
 
 
@@ -72,17 +80,19 @@ class LeaseDesk:
         # Leases that clients gave up before we knew them, and those that we ended before their holders did.
         self._given_up: set[str] = set()
         self._taken_back: set[str] = set()
+        self._usual_s: dict[str, float] = {}
+        """By task, how long its episodes held a desktop of late."""
 
     # --- Those who want a desktop --------------------------------------------------------------------------------
 
-    async def acquire(self, lease_id: str, task_id: str, avoid: Collection[str] = ()) -> Grant:
+    async def acquire(self, lease_id: str, task_id: str, avoid: Collection[str] = (), batch: int = 0) -> Grant:
         """Wait in turn for a desktop, while there are others for none of the nodes of `avoid`."""
         if self._refusal is not None:
             return self._refusal
         if lease_id in self._given_up:
             self._given_up.discard(lease_id)
             return GIVEN_UP
-        waiter = _Waiter(task_id, asyncio.get_running_loop().create_future(), avoid)
+        waiter = _Waiter(task_id, asyncio.get_running_loop().create_future(), avoid, batch)
         self._waiters[lease_id] = waiter
         self._refuse_quarantined(task_id)
         self._match()
@@ -187,7 +197,7 @@ class LeaseDesk:
     # -------------------------------------------------------------------------------------------------------------
 
     def _match(self) -> None:
-        for lease_id, waiter in list(self._waiters.items()):
+        for lease_id, waiter in self._in_turn() if self.idle else ():
             if not self.idle:
                 break
             desktop = self._choose(waiter)
@@ -202,6 +212,16 @@ class LeaseDesk:
             self._metrics.lease_began(desktop.index, time.monotonic() - waiter.since)
             waiter.grant.set_result(Grant(worker.actor, desktop.index, desktop.generation, worker.host, worker.node_id))
         self._count_waiters()
+
+    def _in_turn(self) -> list[tuple[str, _Waiter]]:
+        """Those who wait; of equals, in the order in which they came. A task that is new is taken for a usual one."""
+        usual_s = sum(self._usual_s.values()) / max(1, len(self._usual_s))
+
+        def key(waiting: tuple[str, _Waiter]) -> tuple[int, float]:
+            waiter = waiting[1]
+            return waiter.batch, -self._usual_s.get(waiter.task_id, usual_s)
+
+        return sorted(self._waiters.items(), key=key)
 
     def _choose(self, waiter: _Waiter) -> ReadyDesktop | None:
         """The idle desktop for the waiter, the one that is idle for longest among the best; None to wait for another.
@@ -232,6 +252,9 @@ class LeaseDesk:
             if rest_s is not None:  # the probe after it
                 asyncio.get_running_loop().call_later(rest_s, self._match)
         if report.completed:
+            held_s = time.monotonic() - desktop.leased_at
+            before_s = self._usual_s.get(desktop.task_id, held_s)
+            self._usual_s[desktop.task_id] = before_s + (held_s - before_s) * NEWEST_SHARE
             self._quarantine.completed(desktop.task_id)
         elif report.fault in TASK_FAULTS and not self._hosts.is_forgiven(lease_id):
             self._quarantine.fault(desktop.task_id, desktop.index, worker.node_id)

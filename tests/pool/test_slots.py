@@ -140,6 +140,36 @@ def test_those_who_wait_for_a_desktop_with_a_quarantined_task_are_told_at_once()
     assert metrics["environment/quarantined_sessions"] == metrics["environment/dropped_sessions"] == 2
 
 
+def test_the_older_batch_is_served_first_and_of_one_the_longest_task_then_who_came_first():
+    async def run():
+        clock, (_, _, desk) = iter(range(1000)), make_desk(1)
+
+        async def play(task_id, seconds):
+            desk.offer(ReadyDesktop(Worker("a"), 0, next(clock)))
+            await desk.acquire(task_id, task_id)
+            desk.leased[task_id].leased_at -= seconds
+            desk.release(task_id, COMPLETED)
+
+        await play("long", 300)
+        await play("short", 100)
+        waiters = [("new", 2), ("short", 2), ("long", 2), ("short", 2), ("short", 1)]
+        order = []
+
+        async def wait(number, task_id, batch):
+            await desk.acquire(f"wait-{number}", task_id, (), batch)
+            order.append(number)
+
+        waiting = [asyncio.create_task(wait(number, *waiter)) for number, waiter in enumerate(waiters)]
+        await settle()
+        for _ in waiters:
+            desk.offer(ReadyDesktop(Worker("a"), 0, next(clock)))
+            await settle()
+        await asyncio.gather(*waiting)
+        return order
+
+    assert asyncio.run(run()) == [4, 2, 0, 1, 3]
+
+
 @pytest.mark.parametrize(
     ("report", "quarantined"),
     [

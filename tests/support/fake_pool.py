@@ -69,7 +69,7 @@ class FakePool:
         finally:
             self.leased -= 1
 
-    def session(self, task_id):
+    def session(self, task_id, batch=0):
         return FakeSession(self, task_id)
 
     async def report_drop(self, task_id):

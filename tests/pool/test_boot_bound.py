@@ -1,0 +1,87 @@
+"""The bound on a host's boots, on hosts that bear more or less, over simulated time."""
+
+import asyncio
+import random
+from statistics import median
+
+import pytest
+
+from arpo_verl.pool.boot_bound import FIRST, BootBound
+
+
+class Host:
+    """Bears `bears` boots at full speed; shares itself among more."""
+
+    def __init__(self, bears, fixed=None):
+        self.bears, self.bound = bears, BootBound("a", fixed)
+        self.running = self.most = 0
+        self.limits = []
+        self._random = random.Random(0)
+
+    async def boot(self):
+        async with self.bound:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            await asyncio.sleep(0)  # let the others in that may come
+            slower = max(1.0, self.running / self.bears)
+            await asyncio.sleep(0)
+            self.bound.took(60 * self._random.lognormvariate(0, 0.4) * slower)
+            self.running -= 1
+            self.limits.append(self.bound.limit)
+
+    def boot_all(self, number):
+        async def boots():
+            await asyncio.gather(*(self.boot() for _ in range(number)))
+
+        asyncio.run(boots())
+        return self.bound.limit
+
+
+@pytest.mark.parametrize(("bears", "least", "most"), [(4, 8, 12), (16, 12, 24), (64, 48, 96)])
+def test_the_bound_follows_what_a_host_bears(bears, least, most):
+    host = Host(bears)
+    host.boot_all(3000)
+    assert least <= median(host.limits[1000:]) <= most
+    assert host.most <= 3 * most, "it tries others, and comes back"
+
+
+def test_a_host_whose_boots_do_not_queue_keeps_its_bound():
+    host = Host(1000)
+    for _ in range(100):
+        host.boot_all(FIRST // 2)
+    assert host.bound.limit == FIRST
+
+
+def test_a_number_stays_a_number():
+    host = Host(1000, fixed=3)
+    assert host.boot_all(100) == 3 and host.most == 3
+    host.bound.failed()
+    assert host.bound.limit == 3
+
+
+def test_a_boot_that_failed_takes_the_bound_back_and_no_more_than_that_run_at_once_then():
+    host = Host(1000)
+    assert host.boot_all(200) > 2 * FIRST
+    host.bound.failed()
+    host.most = 0
+    host.boot_all(FIRST - 1)
+    assert host.bound.limit == FIRST
+
+    async def hold():
+        """Of many that come, as many get in as the bound says."""
+        inside = []
+
+        async def enter(number):
+            async with host.bound:
+                inside.append(number)
+                await asyncio.sleep(3600)
+
+        tasks = [asyncio.create_task(enter(number)) for number in range(50)]
+        for _ in range(60):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return len(inside)
+
+    assert asyncio.run(hold()) == FIRST
