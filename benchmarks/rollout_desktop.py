@@ -1,4 +1,4 @@
-"""The desktops and the policy of `rollout_schedule.py`: they do nothing but take the time that `rollout_draws.py` says."""
+"""The desktops and the policy of `rollout_schedule.py`: they do nothing but take the time that is drawn for them."""
 
 from __future__ import annotations
 

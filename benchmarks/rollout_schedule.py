@@ -2,12 +2,13 @@
 
     .venv/bin/python benchmarks/rollout_schedule.py [--smoke] [--desktops N] [--tails KIND] [--json PATH]
 
-A training step is 16 tasks of 8 rollouts with 15 replies each, on desktops of which 32 share a host. The agent loop, the
-pool's handle, coordinator, leases, boots and retries are the package's own; the desktops and the policy take the seconds
-that `rollout_draws.py` draws, by a clock that passes when nothing is left to do (`virtual_clock.py`), so that the
-figures are the schedule's alone and hold on a busy machine: what Ray, decoding and the queue cost is not in them.
+A training step is 16 tasks of 8 rollouts with 15 replies each, on desktops of which 32 share a host. The agent loop,
+the pool's handle, coordinator, leases, boots and retries are the package's own; the desktops and the policy take the
+seconds that `rollout_draws.py` draws, by a clock that passes when nothing is left to do (`virtual_clock.py`), so that
+the figures are the schedule's alone and hold on a busy machine: what Ray, decoding and the queue cost is not in them.
 `--scale 0.5` plays one setting in real processes instead, on Ray, with the pool's workers, veRL's agent-loop workers
-and TransferQueue, and each second takes half a second: on a quiet machine it shows what they add.
+and TransferQueue, and each second takes half a second: on a quiet machine it shows what they add (`cpu_share` says
+whether it was quiet enough).
 
 Each setting is compared on the same draws with
 
@@ -32,18 +33,18 @@ import asyncio
 import logging
 import resource
 import tempfile
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from figures import Arguments, machine, report
+import rollout_processes
+from figures import Arguments, machine, report, show, write
 from omegaconf import DictConfig, OmegaConf
 from rollout_desktop import Host, SimulatedCalls, SimulatedPolicy
-from rollout_draws import SLOW_FACTOR, TAILS, Session, World, least_s, lockstep_s
+from rollout_draws import HANG_S, SLOW_FACTOR, TAILS, Session, World, least_s, lockstep_s, over_sampled
 from trainer_run import ROOT
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from virtual_clock import Handle, VirtualLoop, virtual_ray
@@ -58,8 +59,12 @@ from arpo_verl.pool.desktop_pool import DesktopPool
 
 DESKTOPS_PER_HOST = 32
 TRAIN_S, STREAM_TRAIN_S = 120.0, 60.0
+MAX_ATTEMPTS = EnvironmentConfig.max_attempts
+EXTRA = (1, 2, 4)
+"""Rollouts of a group that over-sampling begins besides."""
 FAULTS = (0.0, 0.02, 0.1)
-COUNTS = (8, 32, 128, 512)
+COUNTS = (8, 32, 512)
+"""Desktops, besides 128; a step has at least as many sessions."""
 BOOT_POLL_S = 1.0
 
 
@@ -75,6 +80,8 @@ class Setting:
     mode: str = "sync"
     world: World = World()
     bears: int = 16
+    boots: int | None = None
+    """`environment.max_boots_per_host`."""
 
     @property
     def hosts(self) -> list[int]:
@@ -123,9 +130,11 @@ class Stage:
 class VirtualRun:
     """A setting by the virtual clock."""
 
-    def __init__(self, stage: Stage, setting: Setting, **options: Any):
+    def __init__(self, stage: Stage, setting: Setting):
         self.stage, self.setting = stage, setting
-        environment = {"provider": "rollout_desktop:make_desktop", "host_resource": "docker:", **options}
+        patience = dict.fromkeys(("reset_timeout_s", "step_timeout_s", "evaluate_timeout_s"), HANG_S)
+        environment = {"provider": "rollout_desktop:make_desktop", "host_resource": "docker:", **patience}
+        environment["max_boots_per_host"] = setting.boots
         self.config = stage.config(setting, environment)
         self.environment = EnvironmentConfig(**OmegaConf.to_container(self.config.environment))
         self.policy = SimulatedPolicy(setting.world, stage.tokenizer)
@@ -136,7 +145,9 @@ class VirtualRun:
         loop, setting = VirtualLoop(), self.setting
         slow = setting.world.tails == "slow_host"
         units = {f"h{number}": size for number, size in enumerate(setting.hosts)}
-        self.hosts = hosts = {name: Host(setting.bears, SLOW_FACTOR if slow and name == "h0" else 1.0) for name in units}
+        self.hosts = hosts = {
+            name: Host(setting.bears, SLOW_FACTOR if slow and name == "h0" else 1.0) for name in units
+        }
         with tempfile.TemporaryDirectory(dir=self.stage.folder) as folder:
 
             def make(host: Host, name: str) -> SimulatedCalls:
@@ -239,26 +250,33 @@ class VirtualRun:
 def row(session: Session) -> dict[str, Any]:
     """The dataset row of a session, with what veRL adds."""
     step, task, rollout = session
-    extra_info = {"index": task, "task_id": f"task-{task}", "instruction": "Click.", "spec": {"id": f"task-{task}", "session": list(session)}}
+    extra_info = {
+        "index": task,
+        "task_id": f"task-{task}",
+        "instruction": "Click.",
+        "spec": {"id": f"task-{task}", "session": list(session)},
+    }
     return {
         **{"uid": f"{step}-{task}", "session_id": rollout, "global_steps": step, "data_source": "schedule"},
         **{"raw_prompt": [], "reward_model": {"ground_truth": ""}, "extra_info": extra_info},
     }
 
 
-def compare(setting: Setting, played: dict[str, Any], max_attempts: int) -> dict[str, Any]:
+def compare(setting: Setting, played: dict[str, Any]) -> dict[str, Any]:
     """A setting's figures beside lockstep and bound."""
     world, hosts = setting.world, setting.hosts
     lockstep = [lockstep_s(world, setting.sessions(step), hosts, setting.bears) for step in setting.measured]
     stream = setting.mode == "stream"
-    least = [least_s(world, setting.sessions(step), hosts, max_attempts, stream) for step in setting.measured]
+    least = [least_s(world, setting.sessions(step), hosts, MAX_ATTEMPTS, stream) for step in setting.measured]
     ours = sum(played["step_s"])
     return {
         "desktops": setting.desktops,
+        "sessions": len(setting.sessions(0)),
         "mode": setting.mode,
         "tails": world.tails,
         "varied": world.varied,
         "faults": world.fault_rate,
+        "boots_at_once": setting.boots or "follow the host",
         "step_s": round(mean(played["step_s"]), 1),
         "lockstep_s": round(mean(each["total"] for each in lockstep), 1),
         "bound_s": round(mean(least), 1),
@@ -272,38 +290,36 @@ def compare(setting: Setting, played: dict[str, Any], max_attempts: int) -> dict
 def settings(args: Any) -> list[Setting]:
     """What the command line asks for; without a choice, the whole table."""
     base = Setting(args.desktops or 128, args.tasks, args.rollouts, args.steps, bears=args.bears)
-    base = replace(base, world=World(args.seed, args.tails or "lognormal", args.faults or 0.0, args.replies, args.varied))
+    base = replace(
+        base, world=World(args.seed, args.tails or "lognormal", args.faults or 0.0, args.replies, args.varied)
+    )
     both = [base, replace(base, mode="stream")]
     if args.smoke or any(value is not None for value in (args.desktops, args.tails, args.faults)):
         return both
-    chosen = [replace(base, desktops=count, mode=mode) for count in COUNTS for mode in ("sync", "stream")]
-    worlds = [replace(base.world, fault_rate=rate) for rate in FAULTS[1:]]
-    worlds += [replace(base.world, tails=tails) for tails in TAILS[1:]]
-    worlds += [replace(base.world, tails=tails, fault_rate=FAULTS[-1]) for tails in TAILS[1:]]
-    worlds += [replace(base.world, varied=True)]
-    chosen += [replace(base, world=world, mode=mode) for world in worlds for mode in ("sync", "stream")]
+    chosen = [*both, replace(base, boots=8), replace(base, boots=8, mode="stream")]
+    world = base.world
+    faulty = replace(world, fault_rate=FAULTS[-1])
+    chosen += [replace(base, world=replace(world, fault_rate=rate)) for rate in FAULTS[1:]]
+    for each in [faulty, *(replace(world, tails=tails) for tails in TAILS[1:]), replace(world, varied=True)]:
+        chosen += [replace(base, world=each, mode=mode) for mode in ("sync", "stream")][each is faulty :]
+    chosen += [replace(base, world=replace(faulty, tails=tails)) for tails in TAILS[1:3]]
+    for count in COUNTS:
+        tasks = max(base.tasks, count // base.rollouts)
+        chosen += [replace(base, desktops=count, tasks=tasks, mode=mode) for mode in ("sync", "stream")]
     return chosen
 
 
-def headline(base: Setting, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The keys that the issue's goals are told by, of the first setting's desktops and tails."""
-
-    def one(mode: str, faults: float) -> dict[str, Any] | None:
-        return next(
-            (
-                each
-                for each in rows
-                if (each["desktops"], each["mode"], each["faults"]) == (base.desktops, mode, faults)
-                and (each["tails"], each["varied"]) == (base.world.tails, base.world.varied)
-            ),
-            None,
-        )
-
-    sync, stream, faulty = one("sync", base.world.fault_rate), one("stream", base.world.fault_rate), one("sync", FAULTS[-1])
-    assert sync is not None and stream is not None
+def headline(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The keys that the goals are told by: of the first two settings, and of the same with faults."""
+    sync, stream = rows[:2]
     keys = {name: sync[name] for name in ("speedup_vs_lockstep", "fraction_of_bound")}
     keys["environment_utilisation"] = stream["environment_utilisation"]
-    return keys | ({"fraction_of_bound_with_faults": faulty["fraction_of_bound"]} if faulty else {})
+    same = {name: sync[name] for name in ("desktops", "mode", "tails", "varied")}
+    for each in rows:
+        if each["faults"] == FAULTS[-1] and same.items() <= each.items():
+            keys["fraction_of_bound_with_faults"] = each["fraction_of_bound"]
+    # What other measurements of a step have to say, such as bytes of its rows, goes beside these.
+    return keys
 
 
 def main() -> int:
@@ -315,28 +331,36 @@ def main() -> int:
     parser.add_argument("--desktops", type=int, metavar="N", help="one number alone, instead of the table")
     parser.add_argument("--tails", choices=TAILS, help="one kind alone")
     parser.add_argument("--faults", type=float, metavar="SHARE", help="one share of attempts alone")
-    parser.add_argument("--varied", action="store_true", help="episodes end before the last reply, each task's at its own")
+    parser.add_argument(
+        "--varied", action="store_true", help="episodes end before the last reply, each task's at its own"
+    )
     parser.add_argument("--bears", type=int, default=16, metavar="N", help="boots at once that a host bears")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--scale", type=float, metavar="X", help="in real processes, a drawn second taking X")
     args = parser.parse()
     if args.smoke and args.desktops is None:
         args.desktops = 8
     logging.disable(logging.WARNING)
-    figures: dict[str, Any] = machine()
-    rows = []
     chosen = settings(args)
+    figures: dict[str, Any] = machine()
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="arpo_verl-schedule-") as scratch:
         stage = Stage(Path(scratch))
+        if args.scale is not None:
+            played = rollout_processes.play(stage, chosen[0], row, args.scale, TRAIN_S)
+            figures |= {"scale": args.scale, "cpu_share": round(played["cpu_share"], 3)}
+            report(figures | compare(chosen[0], played), args.json)
+            return 0
+        varied = replace(chosen[0].world, varied=True)
+        figures["over_sampling"] = {extra: over_sampled(varied, args.tasks, args.rollouts, extra) for extra in EXTRA}
         for setting in chosen:
-            began, cpu = time.perf_counter(), cpu_s()
-            run = VirtualRun(stage, setting)
-            rows.append(compare(setting, run.play(), run.environment.max_attempts))
+            cpu = cpu_s()
+            rows.append(compare(setting, VirtualRun(stage, setting).play()))
             rows[-1]["cpu_s"] = round(cpu_s() - cpu, 1)
-            print(rows[-1], f"{time.perf_counter() - began:.0f} s", flush=True)
-    base = next((each for each in chosen if each.desktops == 128), chosen[0])
-    figures |= headline(base, rows)
-    figures["settings"] = rows
-    report(figures, args.json)
+            print(rows[-1], flush=True)
+            if len(rows) >= 2:
+                write(figures | headline(rows) | {"settings": rows}, args.json)
+    show(headline(rows))
     return 0
 
 

@@ -103,7 +103,9 @@ class VirtualWorker(DesktopWorker):
 
 
 @contextmanager
-def virtual_ray(loop: VirtualLoop, hosts: dict[str, Host], units: dict[str, int], make: Callable[..., Any]) -> Iterator[None]:
+def virtual_ray(
+    loop: VirtualLoop, hosts: dict[str, Host], units: dict[str, int], make: Callable[..., Any]
+) -> Iterator[None]:
     """Nodes of `units` desktops each, whose workers make desktops by `make(host, name)`; all clocks are the loop's."""
     nodes = [
         {"NodeID": name, "Alive": True, "Resources": {f"docker:{name}": units[name]}, "NodeManagerAddress": name}

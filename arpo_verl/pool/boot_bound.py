@@ -18,8 +18,8 @@ class BootBound:
     """Lets boots of one host begin, in turn; an asynchronous context manager around each.
 
     The bound climbs: it is right where its desktops come up at the highest rate, and among equals where fewest boot at
-    once. From time to time another one is tried, first twice as high. The higher of two must bring half of what it would
-    on a host without limits.
+    once. From time to time another one is tried, first twice as high. The higher of two must bring half of what it
+    would on a host without limits.
 
     Args:
         fixed: so many, whatever the boots take; None follows the host.

@@ -1,7 +1,7 @@
-"""Who has which desktop, and who waits for one, in turn: sessions of the older batch first, of one batch the longest first.
+"""Who has which desktop, and who waits for one, in turn: the older batch first, and of one batch the longest task.
 
-Those that begin last end last: a batch is over sooner where these are the short ones. Batches bound what a task may be put
-off for that.
+Those that begin last end last: a batch is over sooner where these are the short ones. Since the older batch comes
+first, no task is put off for long.
 """
 
 from __future__ import annotations
