@@ -42,8 +42,7 @@ def test_a_bad_value_is_refused_with_what_was_expected(options, message):
         (
             "a whole number of at least 1",
             0,
-            "num_desktops desktops_per_worker max_boots_per_host max_attempts guest_attempts max_boot_failures "
-            "quarantine_desktops",
+            "num_desktops desktops_per_worker max_attempts guest_attempts max_boot_failures quarantine_desktops",
         ),
         ("a whole number of at least 0", -1, "quarantine_faults"),
         (
@@ -92,3 +91,12 @@ def test_a_machine_that_cannot_be_meant_is_refused(options, message):
 def test_a_script_for_a_call_that_there_is_not_is_refused(name):
     with pytest.raises(ConfigError, match=f"provider_options.{name} must be keyed by boot, reset, .* got 'bot'"):
         build_config(FakeScript, "environment.provider_options", {name: {"bot": [1]}})
+
+
+@pytest.mark.parametrize("bad", [0, True, "1", 1.5])
+def test_boots_at_once_are_a_number_or_follow_the_host(bad):
+    assert EnvironmentConfig().max_boots_per_host is None and EnvironmentConfig(max_boots_per_host=1)
+    with pytest.raises(
+        ConfigError, match="^environment.max_boots_per_host must be a whole number from 1, or null, got"
+    ):
+        EnvironmentConfig(max_boots_per_host=bad)
