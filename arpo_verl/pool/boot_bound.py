@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from statistics import median
 
 logger = logging.getLogger(__name__)
@@ -29,9 +30,9 @@ class BootBound:
         self.limit = fixed or FIRST
         self._host = host
         self._is_fixed = fixed is not None
-        self._free = asyncio.Semaphore(self.limit)
-        self._surplus = 0
-        """Boots that run beyond the bound, since it fell."""
+        self._running = 0
+        """More than the bound just after it fell."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._earlier = 0
         """Boots to come that began under another bound, and tell nothing about this one."""
         self._seconds: list[float] = []
@@ -42,10 +43,19 @@ class BootBound:
         self._rests, self._goes_up, self._is_known = 1, True, False
 
     async def __aenter__(self) -> None:
-        await self._free.acquire()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._admit()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # its turn had just come
+                await self.__aexit__()
+            raise
 
     async def __aexit__(self, *_: object) -> None:
-        self._give_back()
+        self._running -= 1
+        self._admit()
 
     def took(self, seconds: float) -> None:
         """A boot succeeded, told before it is left; looked at together with as many as run at once."""
@@ -58,7 +68,7 @@ class BootBound:
         if len(self._seconds) >= self.limit:
             rate = self.limit / max(median(self._seconds), 1e-3)
             self._seconds.clear()
-            if self._free.locked():  # else fewer boot than may
+            if self._waiting:  # else fewer boot than may
                 self._judge(rate)
 
     def failed(self) -> None:
@@ -92,14 +102,13 @@ class BootBound:
         if limit == self.limit:
             return
         logger.info("host %s: %d boots at once instead of %d", self._host, limit, self.limit)
-        change, self._earlier, self.limit = limit - self.limit, self.limit, limit
+        self._earlier, self.limit = self.limit, limit
         self._seconds.clear()
-        self._surplus += max(0, -change)
-        for _ in range(change):
-            self._give_back()
+        self._admit()
 
-    def _give_back(self) -> None:
-        if self._surplus:
-            self._surplus -= 1
-        else:
-            self._free.release()
+    def _admit(self) -> None:
+        while self._running < self.limit and self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.cancelled():
+                self._running += 1
+                turn.set_result(None)

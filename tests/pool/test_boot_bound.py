@@ -79,9 +79,17 @@ def test_a_boot_that_failed_takes_the_bound_back_and_no_more_than_that_run_at_on
         tasks = [asyncio.create_task(enter(number)) for number in range(50)]
         for _ in range(60):
             await asyncio.sleep(0)
+        admitted = len(inside)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        return len(inside)
+        await asyncio.wait_for(enter_and_leave(), 10)
+        return admitted
+
+    async def enter_and_leave():
+        """Those who gave up waiting, or their boots, hold nothing."""
+        for _ in range(FIRST + 1):
+            async with host.bound:
+                pass
 
     assert asyncio.run(hold()) == FIRST
