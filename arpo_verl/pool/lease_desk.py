@@ -217,9 +217,10 @@ class LeaseDesk:
         """Those who wait; of equals, in the order in which they came. A task that is new is taken for a usual one."""
         usual_s = sum(self._usual_s.values()) / max(1, len(self._usual_s))
 
-        def key(waiting: tuple[str, _Waiter]) -> tuple[int, float]:
+        def key(waiting: tuple[str, _Waiter]) -> tuple[int, bool, float]:
             waiter = waiting[1]
-            return waiter.batch, -self._usual_s.get(waiter.task_id, usual_s)
+            # Second tries last: a host that fails whoever comes would else fail the same few until they are dropped.
+            return waiter.batch, bool(waiter.avoid), -self._usual_s.get(waiter.task_id, usual_s)
 
         return sorted(self._waiters.items(), key=key)
 
