@@ -1,8 +1,4 @@
-"""Who has which desktop, and who waits for one, in turn: the older batch first, and of one batch the longest task.
-
-Those that begin last end last: a batch is over sooner where these are the short ones. Since the older batch comes
-first, no task is put off for long.
-"""
+"""Who has which desktop, and who waits for one, in turn: the older batch first."""
 
 from __future__ import annotations
 
@@ -34,9 +30,6 @@ class Grant:
     error: str | None = None
     message: str = ""
 
-
-# Of a task's last episode in how long it is expected to take: of its last ten, roughly.
-NEWEST_SHARE = 0.2
 
 GIVEN_UP = Grant(error="DesktopLostError", message="the lease was given up")
 
@@ -80,8 +73,6 @@ class LeaseDesk:
         # Leases that clients gave up before we knew them, and those that we ended before their holders did.
         self._given_up: set[str] = set()
         self._taken_back: set[str] = set()
-        self._usual_s: dict[str, float] = {}
-        """By task, how long its episodes held a desktop of late."""
 
     # --- Those who want a desktop --------------------------------------------------------------------------------
 
@@ -214,15 +205,8 @@ class LeaseDesk:
         self._count_waiters()
 
     def _in_turn(self) -> list[tuple[str, _Waiter]]:
-        """Those who wait; of equals, in the order in which they came. A task that is new is taken for a usual one."""
-        usual_s = sum(self._usual_s.values()) / max(1, len(self._usual_s))
-
-        def key(waiting: tuple[str, _Waiter]) -> tuple[int, bool, float]:
-            waiter = waiting[1]
-            # Second tries last: a host that fails whoever comes would else fail the same few until they are dropped.
-            return waiter.batch, bool(waiter.avoid), -self._usual_s.get(waiter.task_id, usual_s)
-
-        return sorted(self._waiters.items(), key=key)
+        """Those who wait; of one batch, in the order in which they came."""
+        return sorted(self._waiters.items(), key=lambda waiting: waiting[1].batch)
 
     def _choose(self, waiter: _Waiter) -> ReadyDesktop | None:
         """The idle desktop for the waiter, the one that is idle for longest among the best; None to wait for another.
@@ -253,9 +237,6 @@ class LeaseDesk:
             if rest_s is not None:  # the probe after it
                 asyncio.get_running_loop().call_later(rest_s, self._match)
         if report.completed:
-            held_s = time.monotonic() - desktop.leased_at
-            before_s = self._usual_s.get(desktop.task_id, held_s)
-            self._usual_s[desktop.task_id] = before_s + (held_s - before_s) * NEWEST_SHARE
             self._quarantine.completed(desktop.task_id)
         elif report.fault in TASK_FAULTS and not self._hosts.is_forgiven(lease_id):
             self._quarantine.fault(desktop.task_id, desktop.index, worker.node_id)

@@ -140,34 +140,24 @@ def test_those_who_wait_for_a_desktop_with_a_quarantined_task_are_told_at_once()
     assert metrics["environment/quarantined_sessions"] == metrics["environment/dropped_sessions"] == 2
 
 
-def test_the_older_batch_is_served_first_and_of_one_the_longest_task_then_who_came_first():
+def test_the_older_batch_is_served_first_and_of_one_who_came_first():
     async def run():
-        clock, (_, _, desk) = iter(range(1000)), make_desk(1)
-
-        async def play(task_id, seconds):
-            desk.offer(ReadyDesktop(Worker("a"), 0, next(clock)))
-            await desk.acquire(task_id, task_id)
-            desk.leased[task_id].leased_at -= seconds
-            desk.release(task_id, COMPLETED)
-
-        await play("long", 300)
-        await play("short", 100)
-        waiters = [("new", 2), ("short", 2), ("long", 2), ("short", 2), ("short", 1)]
+        _, _, desk = make_desk(1)
         order = []
 
-        async def wait(number, task_id, batch):
-            await desk.acquire(f"wait-{number}", task_id, (), batch)
+        async def wait(number, batch):
+            await desk.acquire(f"wait-{number}", "t", (), batch)
             order.append(number)
 
-        waiting = [asyncio.create_task(wait(number, *waiter)) for number, waiter in enumerate(waiters)]
+        waiting = [asyncio.create_task(wait(number, batch)) for number, batch in enumerate((2, 2, 1))]
         await settle()
-        for _ in waiters:
-            desk.offer(ReadyDesktop(Worker("a"), 0, next(clock)))
+        for number in range(3):
+            desk.offer(ReadyDesktop(Worker("a"), 0, number))
             await settle()
         await asyncio.gather(*waiting)
         return order
 
-    assert asyncio.run(run()) == [4, 2, 0, 1, 3]
+    assert asyncio.run(run()) == [2, 0, 1]
 
 
 @pytest.mark.parametrize(
