@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import OrderedDict, deque
-from collections.abc import Collection
+from collections import Counter, OrderedDict, deque
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ray.actor import ActorHandle
@@ -69,6 +70,8 @@ class LeaseDesk:
         self._quarantine = quarantine
         self._hosts = hosts
         self._waiters: OrderedDict[str, _Waiter] = OrderedDict()
+        self._booting: Counter[str] = Counter()
+        """By node, desktops that are cleaned or come up."""
         self._refusal: Grant | None = None
         # Leases that clients gave up before we knew them, and those that we ended before their holders did.
         self._given_up: set[str] = set()
@@ -116,6 +119,17 @@ class LeaseDesk:
         """Let the desktop be leased."""
         self.idle.append(desktop)
         self._match()
+
+    @contextmanager
+    def boots(self, node_id: str) -> Iterator[None]:
+        """For the length of the block a desktop boots on that node, or waits for its turn: whoever avoids the others
+        waits for it."""
+        self._booting[node_id] += 1
+        try:
+            yield
+        finally:
+            self._booting[node_id] -= 1
+            asyncio.get_running_loop().call_soon(self._match)  # after it was offered, if it came up
 
     def withdraw(self, desktop: ReadyDesktop) -> bool:
         """Take an idle desktop out of the offer; False when it is leased, or over."""
@@ -220,8 +234,8 @@ class LeaseDesk:
                 ranked.append((rank, desktop))
         others = [(rank, desktop) for rank, desktop in ranked if desktop.worker.node_id not in waiter.avoid]
         if not others and waiter.avoid:
-            busy = {desktop.worker.node_id for desktop in self.leased.values()}
-            if any(not self._hosts.is_resting(node_id) for node_id in busy.difference(waiter.avoid)):
+            to_come = {desktop.worker.node_id for desktop in self.leased.values()} | set(+self._booting)
+            if any(not self._hosts.is_resting(node_id) for node_id in to_come.difference(waiter.avoid)):
                 return None
         return min(others or ranked, key=lambda each: each[0], default=(0, None))[1]
 

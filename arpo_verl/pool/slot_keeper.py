@@ -96,6 +96,19 @@ class SlotKeeper:
             self._fleet.lost(worker)
             return Reply(error="DesktopBootError", message=f"the worker of desktop {slot} did not start: {error}")
         node_id = worker.node_id
+        with self._desk.boots(node_id):
+            reply = await self._prepare_in_turn(worker, slot)
+        if reply.error is None:
+            self._hosts.booted(node_id)
+        elif reply.error == "HostLostError":  # one death of many desktops; they move
+            self._hosts.boot_given_up(node_id)
+        else:
+            self._hosts.boot_failed(node_id, worker.host, reply.message, reply.error == "ConfigError")
+        return reply
+
+    async def _prepare_in_turn(self, worker: Worker, slot: int) -> Reply:
+        """When its host bears another boot, and may boot."""
+        node_id = worker.node_id
         bound = self._boots.setdefault(node_id, BootBound(worker.host, self._config.max_boots_per_host))
         async with bound:
             while not self._hosts.may_boot(node_id):
@@ -111,12 +124,6 @@ class SlotKeeper:
                 bound.took(reply.seconds)
             else:
                 bound.failed()
-        if reply.error is None:
-            self._hosts.booted(node_id)
-        elif reply.error == "HostLostError":  # one death of many desktops; they move
-            self._hosts.boot_given_up(node_id)
-        else:
-            self._hosts.boot_failed(node_id, worker.host, reply.message, reply.error == "ConfigError")
         return reply
 
     async def _prepare(self, worker: Worker, slot: int) -> Reply:
