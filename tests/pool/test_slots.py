@@ -160,6 +160,25 @@ def test_the_older_batch_is_served_first_and_of_one_who_came_first():
     assert asyncio.run(run()) == [2, 0, 1]
 
 
+@pytest.mark.parametrize("comes_up", [True, False])
+def test_who_avoids_a_host_waits_for_another_whose_desktops_all_boot(comes_up):
+    """Where they all booted at once, a session went back to the host that had failed it, until it was dropped."""
+
+    async def run():
+        _, _, desk = make_desk(2)
+        bad, good = (ReadyDesktop(Worker(name), slot, 1) for slot, name in enumerate(("bad", "good")))
+        desk.offer(bad)
+        with desk.boots("good"):
+            grant = asyncio.create_task(desk.acquire("lease", "t", {"bad"}))
+            await settle()
+            assert not grant.done()
+        if comes_up:
+            desk.offer(good)
+        return (await grant).node_id
+
+    assert asyncio.run(run()) == ("good" if comes_up else "bad")
+
+
 @pytest.mark.parametrize(
     ("report", "quarantined"),
     [
