@@ -1,6 +1,6 @@
 """How near rollouts come to what their desktops allow, and how far behind them a step in lockstep lies.
 
-    .venv/bin/python benchmarks/rollout_schedule.py [--smoke] [--desktops N] [--tails KIND] [--json PATH]
+    .venv/bin/python benchmarks/rollout_schedule.py [--smoke] [--desktops N] [--tails KIND] [--json PATH] [--plot PATH]
 
 A training step is 16 tasks of 8 rollouts with 15 replies each, on desktops of which 32 share a host. The agent loop,
 the pool's handle, coordinator, leases, boots and retries are the package's own; the desktops and the policy take the
@@ -322,6 +322,33 @@ def headline(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return keys
 
 
+def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """What an episode costs, in minutes of a desktop with its boot and its waits, by the number of desktops."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    def cost(row: dict[str, Any], seconds: str) -> float:
+        return float(row[seconds] * row["desktops"] / row["sessions"] / 60)
+
+    usual = {"tails": rows[0]["tails"], "varied": rows[0]["varied"], "faults": 0.0, "boots_at_once": "follow the host"}
+    by_size = sorted((row for row in rows if usual.items() <= row.items()), key=lambda row: row["desktops"])
+    sync, stream = ([row for row in by_size if row["mode"] == mode] for mode in ("sync", "stream"))
+    figure, axes = plt.subplots(figsize=(6, 3.6))
+    lines = [("lockstep", sync, "lockstep_s"), ("sync", sync, "step_s"), ("bound of sync", sync, "bound_s")]
+    for label, chosen, seconds in [*lines, ("stream", stream, "step_s")]:
+        style = "k--" if "bound" in label else "o-"
+        axes.plot([row["desktops"] for row in chosen], [cost(row, seconds) for row in chosen], style, label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([row["desktops"] for row in sync], [str(row["desktops"]) for row in sync])
+    axes.set(xlabel="desktops", ylabel="desktop-minutes an episode", ylim=(0, None))
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
 def main() -> int:
     parser = Arguments(__doc__, "two steps of four tasks of two rollouts on eight desktops")
     parser.add_size("--tasks", 16, 4, "in a step")
@@ -337,6 +364,7 @@ def main() -> int:
     parser.add_argument("--bears", type=int, default=16, metavar="N", help="boots at once that a host bears")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scale", type=float, metavar="X", help="in real processes, a drawn second taking X")
+    parser.add_argument("--plot", type=Path, metavar="PATH", help="draw what an episode costs there")
     args = parser.parse()
     if args.smoke and args.desktops is None:
         args.desktops = 8
@@ -360,6 +388,8 @@ def main() -> int:
             print(rows[-1], flush=True)
             if len(rows) >= 2:
                 write(figures | headline(rows) | {"settings": rows}, args.json)
+    if args.plot is not None:
+        plot(rows, args.plot)
     show(headline(rows))
     return 0
 
