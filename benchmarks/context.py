@@ -8,7 +8,7 @@ five need more than two screenshots there, so the window moves. Each run begins 
 own context, to the same probability of the expert's replies. `long` trains on three of the long tasks, 17 steps each,
 with the same window; the whole history is played too, and ends where the recipe's sequence does. Runs are those of
 `learning.py` in all else; success is that of the last checkpoint on all tasks at temperature 1, and of the long ones
-with `top_p` 0.9, in training too, as the official runner of UI-TARS samples: of 500 tokens drawn from the whole
+with `top_p` 0.9, in training too, the default of OSWorld's agent for UI-TARS: of 400 tokens drawn from the whole
 vocabulary of a policy of 1.3 million parameters some are noise, and a reply that cannot be read ends an episode.
 
 The study goes on where it was stopped when it is given its `--work` again; a finished run is read, not repeated.
@@ -92,7 +92,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="by default all")
     parser.add_size("--seeds", 3, 1, "runs of each context")
     parser.add_size("--suite-steps", 800, 20, "environment steps of each run on the suite")
-    parser.add_size("--long-steps", 3000, 30, "environment steps of each run on the long tasks")
+    parser.add_size("--long-steps", 3600, 30, "environment steps of each run on the long tasks")
     return parser.parse()
 
 
