@@ -6,7 +6,7 @@
 embedded suite with a window of two screenshots, and with the whole history, at equal environment steps. Three tasks of
 five need more than two screenshots there, so the window moves. Each run begins with a policy that has imitated in its
 own context, to the same probability of the expert's replies. `long` trains on three of the long tasks, 17 steps each,
-with the same window; the whole history is played too, and ends where the recipe's sequence does. Runs are those of
+with the same window; the whole history is played too, by that policy, untrained. Runs are those of
 `learning.py` in all else; success is that of the last checkpoint on all tasks at temperature 1, and of the long ones
 with `top_p` 0.9, in training too, the default of OSWorld's agent for UI-TARS: of 400 tokens drawn from the whole
 vocabulary of a policy of 1.3 million parameters some are noise, and a reply that cannot be read ends an episode.
@@ -156,7 +156,7 @@ def train_on_long_tasks(work: Path, arguments: argparse.Namespace) -> dict[str, 
     window = _measure(study, work, WINDOW, arguments.seeds)
     before = dict.fromkeys(window["success_by_seed"], window["base"])
     gain = difference(window["success_by_seed"], before)
-    # Of the same policy and recipe: its episodes end as `token_limit`.
+    # Of the same policy and recipe, whose sequence holds 10 or 11 steps; the policy has imitated windows.
     full = play_all(work / "full-base", study.overrides(FULL, seed=1), None)
     return {
         "long_task_gain_points": gain["mean"],

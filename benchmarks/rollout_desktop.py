@@ -178,7 +178,7 @@ class SimulatedPolicy:
     """Stands for veRL's `LLMServerClient`: clicks until the session's length is reached.
 
     Args:
-        pause: takes seconds as drawn; None sleeps them times `scale`.
+        scale: it sleeps what is drawn, times this.
     """
 
     def __init__(self, world: World, tokenizer: Any, scale: float = 1.0):

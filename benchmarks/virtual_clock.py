@@ -23,11 +23,11 @@ from arpo_verl.pool.worker import DesktopWorker, Reply
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its time goes from timer to timer, as soon as no thread of it works."""
+    """Its time goes from timer to timer, as soon as no thread of it works. It begins at `now`, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: float = 0.0) -> None:
         super().__init__()
-        self._now, self._threads = 0.0, 0
+        self._now, self._threads = now, 0
         select = self._selector.select  # type: ignore[attr-defined]
 
         def skip(timeout: float | None = None) -> Any:

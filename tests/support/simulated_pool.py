@@ -15,6 +15,8 @@ import ray
 
 pytest.importorskip("verl")  # a test module that imports this one is skipped
 
+from virtual_clock import Handle, VirtualLoop  # noqa: E402
+
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.plugin import agent_loop  # noqa: E402
 from arpo_verl.pool import fleet  # noqa: E402
@@ -22,39 +24,6 @@ from arpo_verl.pool.coordinator import DesktopCoordinator  # noqa: E402
 from arpo_verl.pool.desktop_pool import DesktopPool  # noqa: E402
 from arpo_verl.pool.worker import Reply  # noqa: E402
 from arpo_verl.types import Finish  # noqa: E402
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its time passes only when nothing is left to do before the next timer, and then at once."""
-
-    def __init__(self):
-        super().__init__()
-        self._now = 1000.0
-        select = self._selector.select
-
-        def skip(timeout=None):
-            events = select(0)
-            if not events and timeout is None:
-                raise RuntimeError("everything waits for something that will never come")
-            if not events:
-                self._now += timeout
-            return events
-
-        self._selector.select = skip
-
-    def time(self):
-        return self._now
-
-
-class Handle:
-    """An actor's handle: its methods' calls are tasks."""
-
-    def __init__(self, actor):
-        self._actor = actor
-
-    def __getattr__(self, name):
-        method = getattr(self._actor, name)
-        return SimpleNamespace(remote=lambda *args: asyncio.ensure_future(method(*args)))
 
 
 @dataclass
@@ -133,7 +102,7 @@ class Simulation:
 
     def __init__(self, monkeypatch, hosts, **options):
         self.hosts = {host.name: host for host in hosts}
-        self.loop = VirtualLoop()
+        self.loop = VirtualLoop(now=1000.0)
         self.outcomes = []
         self.start_s = options.pop("start_s", 30.0)
         num_desktops = options.pop("num_desktops", sum(host.units for host in hosts))
