@@ -21,6 +21,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 
 from arpo_verl.plugin.model_inputs import lazy_inputs
 from arpo_verl.plugin.rollout_output import SCREENSHOTS
+from arpo_verl.plugin.settings import connect_pool, load_settings
 
 _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # type: ignore[attr-defined]  # the class under Ray's actor
 
@@ -28,6 +29,13 @@ _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # type: ignore[attr-define
 @ray.remote
 class GuiAgentLoopWorker(_Worker):
     """veRL's rollout worker, but for the pixel values of the agent loop `gui_agent`, and for where rows are made."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.rollout_config.agent.default_agent_loop == "gui_agent":
+            # What its episodes share, and the modules behind it: made by the first one, all the others would wait.
+            load_settings(self.config)
+            connect_pool(self.config)
 
     async def _agent_loop_postprocess(
         self, output: AgentLoopOutput | list[AgentLoopOutput], validate: bool, **kwargs: Any
