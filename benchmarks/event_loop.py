@@ -13,6 +13,8 @@ Two servers tell what they were sent, and on which of them each episode was.
 - `processings_per_screenshot`: calls of the image processor by engine and worker together, over screenshots, with a
   cache of processed images that holds every episode's (the engine's here is the `transformers` engine's own).
 - `sent_bytes_per_episode`: screenshots on their way from the worker to the servers, pickled.
+- `bytes_ratio`: the first episode's rows, as they lie in TransferQueue, with pixel values in their screenshots' place,
+  over what they are (`queue_bytes.py`).
 """
 
 from __future__ import annotations
@@ -159,7 +161,10 @@ def _wait(tq: Any, groups: int) -> None:
 
 def figures(told: Mapping[str, Any], asked: Sequence[Mapping[str, Any]], tq: Any) -> dict[str, Any]:
     """What worker and servers told, together."""
-    rows = [key for key in (tq.kv_list() or {})["train"] if key.count("_") == 2]
+    import queue_bytes
+
+    rows = sorted(key for key in (tq.kv_list() or {})["train"] if key.count("_") == 2)
+    first = [key for key in rows if key.startswith(rows[0].rpartition("_")[0] + "_")]
     seen = [set(server["screenshots"]) for server in asked]
     screenshots = len(set().union(*seen))
     episodes = told["episodes"]
@@ -172,8 +177,17 @@ def figures(told: Mapping[str, Any], asked: Sequence[Mapping[str, Any]], tq: Any
         "processings_per_screenshot": (told["processed"] + sum(s["processed"] for s in asked)) / screenshots,
         "processed_by_worker": told["processed"],
         "sent_bytes_per_episode": told["sent_bytes_per_episode"],
+        **queue_bytes.compare(_row(key) for key in first),
         **told["blocks"],
     }
+
+
+def _row(key: str) -> dict[str, Any]:
+    """All fields of a row, as the trainer's workers get them."""
+    from arpo_verl.plugin import queue
+
+    fields = queue.read([key], queue.TRAINING)
+    return {name: queue.plain(fields[name][0]) for name in fields.keys()}
 
 
 def main() -> None:
@@ -209,6 +223,7 @@ def run(contexts: Sequence[str], episodes: int, steps: int, trace: bool = False)
         name: max(found[name] for found in by_context.values())
         for name in ("blocked_cpu_ms", "blocked_ms", "processings_per_screenshot", "screenshots_on_two_servers")
     }
+    worst["bytes_ratio"] = min(found["bytes_ratio"] for found in by_context.values())
     return {"steps": steps, **worst, "limit_ms": LIMIT_MS, **by_context}
 
 

@@ -110,6 +110,8 @@ class Server:
         loop = asyncio.get_running_loop()
         images = [await loop.run_in_executor(None, self._preparer._image, image, {}) for image in image_data]
         self._screenshots.update(image.digest for image in images)
+        for image in images:
+            image.pixel_values = None  # that there is an entry is enough; 128 episodes' pixels are 11 GB
         await asyncio.sleep(random.uniform(*REPLY_S))
         click = f"Thought: {THOUGHT}\nAction: click(start_box='({random.randrange(1900)},{random.randrange(1000)})')"
         token_ids = self._tokenizer.encode(f"{click}<|im_end|>", add_special_tokens=False)

@@ -24,14 +24,20 @@ prompts is there before. Keys:
     environment_utilisation  share of the desktops' time, while `stream` generates, in which they are in an episode or
                              boot for one; `in_episode` of it in an episode
 
+The table ends with what a step's rows and one worker's event loop have to say (`event_loop.py`, a process of its own):
+`bytes_ratio`, `processings_per_screenshot`, `blocked_cpu_ms`, `blocked_ms`, under `rows` with all else.
+
 A host bears `--bears` boots at full speed and shares itself among more; this number is assumed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import resource
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -318,8 +324,18 @@ def headline(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for each in rows:
         if each["faults"] == FAULTS[-1] and same.items() <= each.items():
             keys["fraction_of_bound_with_faults"] = each["fraction_of_bound"]
-    # What other measurements of a step have to say, such as bytes of its rows, goes beside these.
     return keys
+
+
+ROWS_KEYS = ("bytes_ratio", "processings_per_screenshot", "blocked_cpu_ms", "blocked_ms")
+
+
+def measure_rows(folder: Path) -> dict[str, Any]:
+    """What `event_loop.py` finds."""
+    path = folder / "event_loop.json"
+    subprocess.run([sys.executable, ROOT / "benchmarks" / "event_loop.py", "--json", path], check=True)
+    found = json.loads(path.read_text())
+    return {**{name: found[name] for name in ROWS_KEYS}, "rows": found}
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
@@ -388,9 +404,13 @@ def main() -> int:
             print(rows[-1], flush=True)
             if len(rows) >= 2:
                 write(figures | headline(rows) | {"settings": rows}, args.json)
+        keys = headline(rows)
+        if len(rows) > 2:  # the whole table
+            keys |= measure_rows(stage.folder)
+            write(figures | keys | {"settings": rows}, args.json)
     if args.plot is not None:
         plot(rows, args.plot)
-    show(headline(rows))
+    show(keys)
     return 0
 
 
