@@ -20,7 +20,15 @@ from arpo_verl.plugin.combinations import check_combinations
 from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.recipe_footprint import model_shape, read_run
 from arpo_verl.plugin.sections import plain_section
-from arpo_verl.replay.config import NONE, SAMPLERS, ReplayConfig, check_filter, check_one_correction, check_sampler
+from arpo_verl.replay.config import (
+    NONE,
+    RESUME,
+    SAMPLERS,
+    ReplayConfig,
+    check_filter,
+    check_one_correction,
+    check_sampler,
+)
 from arpo_verl.replay.store.persistence import Manifest, check_fingerprint, read_manifest, read_records
 from arpo_verl.replay.store.record import read_record
 from arpo_verl.rollout.config import FULL, GuiAgentConfig, check_lengths
@@ -69,7 +77,10 @@ def check_recipe(config: DictConfig) -> None:
     selection = build_config(
         TaskSelection, "data.tasks", _section(config.data, "tasks") if "tasks" in config.data else {}
     )
-    _check_frontier(config, selection)
+    if selection.sampling == FRONTIER:
+        _check_draws(config, "data.tasks.sampling=frontier", "or set it to uniform")
+    if replay.enable and replay.mode == RESUME:
+        _check_resume(config)
     _check_tasks(config, selection, environment)
 
 
@@ -120,10 +131,8 @@ def _check_tasks(config: DictConfig, selection: TaskSelection, environment: Envi
         raise TaskError("\n".join(problems))
 
 
-def _check_frontier(config: DictConfig, selection: TaskSelection) -> None:
-    """Draws follow what the sampler sees; of veRL's own the frontier would never hear, and draw all tasks alike."""
-    if selection.sampling != FRONTIER:
-        return
+def _check_draws(config: DictConfig, option: str, remedy: str) -> None:
+    """Draws follow what the sampler sees; of veRL's own the dataset would never hear, and draw all tasks alike."""
     sampler, dataset = config.trainer.v1.sampler.custom_sampler.name, config.data.custom_cls.name
     for name, used, ours in (
         ("trainer.v1.sampler.custom_sampler.name", sampler, tuple(SAMPLERS)),
@@ -131,7 +140,21 @@ def _check_frontier(config: DictConfig, selection: TaskSelection) -> None:
         ("data.dataloader_num_workers", config.data.dataloader_num_workers, (0,)),
     ):
         words = " or ".join(map(str, ours))
-        require(used in ours, name, f"{words} with data.tasks.sampling=frontier", used, "or set it to uniform")
+        require(used in ours, name, f"{words} with {option}", used, remedy)
+
+
+def _check_resume(config: DictConfig) -> None:
+    """Rollouts that begin within a success: the dataset gives it to them, our agent loop performs it."""
+    option, remedy = f"replay.mode={RESUME}", "or set it to inject"
+    _check_draws(config, option, remedy)
+    name, loop = "default_agent_loop", config.actor_rollout_ref.rollout.agent.default_agent_loop
+    words = f"gui_agent with {option}: others know of no first steps"
+    require(loop == "gui_agent", f"actor_rollout_ref.rollout.agent.{name}", words, loop, remedy)
+    data = config.data
+    alike = data.train_files == data.val_files and data.get("train_max_samples") == data.get("val_max_samples")
+    words = f"another number than data.train_max_samples with {option} and the same files"
+    remedy = "validation, which none may help, could not be told from training"
+    require(not alike, "data.val_max_samples", words, data.get("val_max_samples"), remedy)
 
 
 def _check_replay(config: DictConfig, replay: ReplayConfig) -> None:

@@ -31,6 +31,7 @@ from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.padding import BatchShape, MiniBatches
 from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
+from arpo_verl.plugin.resume import TRAINING_RESUME
 from arpo_verl.plugin.run_records import RunRecords
 from arpo_verl.plugin.scored_batch import SCORED_METRICS, staleness_without
 from arpo_verl.plugin.sections import plain_section
@@ -38,8 +39,8 @@ from arpo_verl.plugin.shared_storage import require_shared
 from arpo_verl.plugin.step_metrics import StepMetrics
 from arpo_verl.plugin.validation_samples import ValidationSamples
 from arpo_verl.replay.choice import Group, Outcome, Replacement, choose_replays, form_groups, uid_of
-from arpo_verl.replay.config import ReplayConfig, check_filter, check_sampler
-from arpo_verl.replay.metrics import COUNTS, LEVELS, group_metrics, rollout_metrics, store_metrics
+from arpo_verl.replay.config import INJECT, ReplayConfig, check_filter, check_sampler
+from arpo_verl.replay.metrics import COUNTS, LEVELS, group_metrics, resume_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.prefetch import Prefetch
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.success_store import SuccessStore
@@ -141,6 +142,7 @@ class Replayer:
             restore_store(
                 self.store, self._resume, self.config.seed_from, lambda: self.fingerprint, self.config.on_bad_store
             )
+        TRAINING_RESUME.open(self.config, self.store)
 
     @cached_property
     def inputs(self) -> ModelInputs:
@@ -176,7 +178,7 @@ class Replayer:
         Returns:
             Whether there was one to rebuild.
         """
-        return self.config.enable and self.config.prefetch > 0 and len(self.store) > 0 and self._prefetch.step(keys)
+        return self._injects and self.config.prefetch > 0 and len(self.store) > 0 and self._prefetch.step(keys)
 
     def replayed_uids(self, keys: Iterable[str]) -> set[str]:
         """The prompts whose groups a replay will make informative, should they come into the batch.
@@ -187,7 +189,7 @@ class Replayer:
         Args:
             keys: the rows of the groups that are complete.
         """
-        if not self.config.enable:
+        if not self._injects:
             return set()
         groups = form_groups(self._prefetch.outcomes(keys))
         self._seen |= {group.uid: group for group in groups if group.uid not in self._seen}
@@ -224,7 +226,7 @@ class Replayer:
         own = self._step_metrics.of_batch(self._draw, own)
         if self._step_metrics.is_last(self._draw):  # the pool counts from one reading to the next
             own |= self._desktops.read()
-            own |= TRAINING_FRONTIER.metrics()
+            own |= TRAINING_FRONTIER.metrics() | TRAINING_RESUME.metrics()
             if TRAINING_FRONTIER.frontier is not None:
                 self.records.frontier_moved(self._step, TRAINING_FRONTIER.frontier.changed())
         return batch, {**metrics, **own}
@@ -239,16 +241,17 @@ class Replayer:
         num_stored = num_rescued = 0
         if self.config.enable:
             new = rows.read_trajectories(self._successes(groups), batch.partition_id, self._step, drawn_in)
-            replacements = self._plan(groups)
+            replacements = self._plan(groups) if self._injects else ()
             batch, replays = self._inject(batch, replacements)
             num_rescued = sum(self.store.add(trajectory) for trajectory in self._rescued)
             num_stored = num_rescued + sum(self.store.add(trajectory) for trajectory in new)
             late = {**LATE_METRICS.open(SCORED_METRICS), **staleness_without(batch.tags, self._step)}
-        rows.label(batch, replays)
+        rows.label(batch, replays, groups)
         self.records.batch_made(self._step, groups, drawn_in, replays)
         ahead = {"replay/prefetched": self._prefetch.hits, "timing_s/replay_ahead": self._prefetch.seconds}
         rollouts = (*groups, *self._evicted)
         TRAINING_FRONTIER.record(self._step, rollouts, self.config.success_threshold)
+        TRAINING_RESUME.record(self._step, rollouts)
         for done in (self._prefetch, self._seen, self._evicted, self._rescued):
             done.clear()
         metrics = {
@@ -258,7 +261,13 @@ class Replayer:
             **ahead,
             **late,
         }
+        if TRAINING_RESUME.is_open:
+            metrics |= resume_metrics(rollouts)
         return batch, sum(len(group.outcomes) for group in groups), metrics
+
+    @property
+    def _injects(self) -> bool:
+        return self.config.enable and self.config.mode == INJECT
 
     def _successes(self, groups: Iterable[Group]) -> list[Outcome]:
         """What of the groups is worth storing."""

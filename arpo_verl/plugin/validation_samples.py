@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -13,7 +12,6 @@ from arpo_verl.plugin.episode_loggers import EpisodeLoggers, SampleEpisode
 from arpo_verl.plugin.rows import read_outcomes, read_trajectories
 from arpo_verl.records.documents import folder_of
 from arpo_verl.replay.choice import episode_of
-from arpo_verl.replay.trajectory import StoredRow
 from arpo_verl.types import EpisodeId
 
 logger = logging.getLogger(__name__)
@@ -76,7 +74,7 @@ def read_samples(
             instruction=instructions[outcome.key],
             success=outcome.success,
             stop_reason=outcome.stop_reason,
-            replies=tuple(decode(reply) for row in trajectory.each_row() for reply in _replies(row)),
+            replies=tuple(decode(reply) for row in trajectory.each_row() for reply in row.replies()),
             screenshots=tuple(trajectory.screenshots),
         )
         for outcome, trajectory in zip(outcomes, trajectories, strict=True)
@@ -86,15 +84,6 @@ def read_samples(
 def _draw(task_id: str) -> bytes:
     """An order that has nothing to do with what tasks are called: neighbours in a file are often alike."""
     return sha256(task_id.encode()).digest()
-
-
-def _replies(row: StoredRow) -> Iterator[list[int]]:
-    """The tokens of each reply that the row was generated with."""
-    for is_reply, run in itertools.groupby(
-        zip(row.response_mask, row.response_ids, strict=True), lambda token: token[0]
-    ):
-        if is_reply:
-            yield [token for _, token in run]
 
 
 def _column(keys: Sequence[str], partition_id: str, name: str) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,13 @@ class StoredRow(NamedTuple):
     rollout_log_probs: Sequence[float] | None
     screenshots: range
     """Which of the trajectory's it shows; with each row they go on from those before."""
+
+    def replies(self) -> Iterator[list[int]]:
+        """The tokens of each reply that was written in it."""
+        tokens = zip(self.response_mask, self.response_ids, strict=True)
+        for is_reply, run in itertools.groupby(tokens, lambda token: token[0]):
+            if is_reply:
+                yield [token_id for _, token_id in run]
 
 
 @dataclass(frozen=True)

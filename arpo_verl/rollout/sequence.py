@@ -23,7 +23,8 @@ class EpisodeSequence:
     An episode has one, or several where its history does not fit into one; then the prompt of each but the first also
     holds what it shows of the replies and screenshots before. Each reply is generated in one row alone.
 
-    `response_mask` is 1 exactly on tokens that the policy generated, its end-of-turn token included.
+    `response_mask` is 1 exactly on tokens that the policy generated, its end-of-turn token included; replies that were
+    given to it are context.
     `response_log_probs` has the rollout engine's value for these and 0.0 elsewhere; None when the engine gives none.
     """
 
@@ -73,6 +74,15 @@ class EpisodeSequence:
                 f"or none at all, got {got}"
             )
         self._append(token_ids, 1, log_probs)
+
+    def add_given(self, token_ids: Sequence[int]) -> None:
+        """Append a reply that the policy did not write."""
+        self._append(token_ids, 0, None)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the policy has written nothing of it."""
+        return self._has_log_probs is None
 
     def add_screenshot(self, token_ids: Sequence[int]) -> None:
         """Append the next screenshot."""
