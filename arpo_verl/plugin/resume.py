@@ -18,8 +18,6 @@ from arpo_verl.replay.config import RESUME, ReplayConfig
 from arpo_verl.replay.resume import Curriculum, Resumption
 from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.rollout.prefix import Prefix
-from arpo_verl.rollout.screen import ScreenCells
-from arpo_verl.rollout.vision import decode_screenshot
 
 logger = logging.getLogger(__name__)
 
@@ -78,13 +76,13 @@ class TrainingResume:
 
     def _prefix(self, resumption: Resumption) -> str:
         assert self._config is not None
+        replies, left = tuple(map(tuple, resumption.replies)), resumption.start.left
         try:
-            first, state = (ScreenCells.of(decode_screenshot(screenshot)) for screenshot in resumption.screenshots)
+            prefix = Prefix.of_screenshots(replies, left, *resumption.screenshots, self._config.resume_tolerance)
         except ArpoError:
             logger.exception("a success of task %s cannot be resumed from", resumption.trajectory.task_id)
             return ""
-        replies, left = tuple(map(tuple, resumption.replies)), resumption.start.left
-        return Prefix(replies, left, first, state, self._config.resume_tolerance).to_text()
+        return prefix.to_text()
 
 
 def read_prefix(row: Mapping[str, Any]) -> Prefix | None:

@@ -53,9 +53,9 @@ class ReplayConfig:
     """Mean score of a group from which on the start moves back. A group between this and failure differs most, and
     plays there again. Salimans and Chen take 0.2."""
 
-    resume_tolerance: Annotated[int, whole(0, "a whole number from 0")] = 4
-    """Cells of 16x16 pixels in which a desktop may differ from the recorded screenshot where a rollout resumes, beside
-    those in which it differed before the first step: a caret and a clock's minute. Beyond it the rollout begins at the
+    resume_tolerance: Annotated[int, whole(0, "a whole number from 0")] = 3
+    """Cells of 64x48 in which a desktop may differ from the recorded screenshot where a rollout resumes, beside those
+    in which it differed before the first step: a caret and a clock's minute. Beyond it the rollout begins at the
     beginning."""
 
     capacity_per_task: Annotated[int, whole(1, "positive", _TRAIN_WITHOUT)] = 8

@@ -1,6 +1,6 @@
 """From where in a past success the rollouts of a task that keeps failing begin: a reverse curriculum. Pure.
 
-The first rollouts begin with the success's last step left to the policy, and the start moves back as the task is solved
+The first rollouts begin with the success's last two steps left to the policy, and the start moves back as the task is solved
 from there, until they begin at the beginning again. What the policy writes from there on is its own, so nothing is
 off-policy.
 
@@ -40,11 +40,16 @@ class Resumption:
         return self.trajectory.screenshots[0], self.trajectory.screenshots[self.start.steps]
 
 
+LEAST_LEFT = 2
+"""Steps of a success that are left to the policy at first, and at least: a success's last reply often only says that
+the task is done, which is no skill to learn."""
+
+
 @dataclass
 class _Task:
     failed: int = 0
     """Groups in a row, from the beginning, that all failed."""
-    left: int = 1
+    left: int = LEAST_LEFT
     """Steps of a success that are left to the policy where it resumes."""
     drawn: int = 0
     """Resumptions so far."""
@@ -111,7 +116,7 @@ class Curriculum:
             task.failed = 0
             return
         if task.failed >= self._config.resume_after:
-            task.left = max(1, task.left - 1)
+            task.left = max(LEAST_LEFT, task.left - 1)
         task.failed += count
 
     def _move(self, task: _Task, group: Group) -> None:
@@ -119,7 +124,7 @@ class Curriculum:
         if group.mean >= self._config.resume_solved:
             task.left = max(task.left, group.start.left + self._config.resume_stride)
         elif group.all_failed(self._config):
-            task.left = max(1, min(task.left, group.start.left - 1))
+            task.left = max(LEAST_LEFT, min(task.left, group.start.left - 1))
 
     def metrics(self) -> dict[str, float]:
         """`resume/tasks_failing`: tasks that resume where they have a success; `resume/left_mean`: steps left to the

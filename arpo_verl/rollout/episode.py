@@ -283,7 +283,7 @@ class _Player:
             if look:
                 observation = await self.timed(self._desktop.step(Wait()))
                 image = await self._decode(observation)
-            mismatch = prefix.mismatch(self.images[0], image)
+            mismatch = await asyncio.to_thread(prefix.mismatch, self.screenshots[0], observation.screenshot)
             if mismatch is None:
                 return observation, image
         raise PrefixError(f"after {self.num_given} steps of a success the desktop was not in its state: {mismatch}")

@@ -6,12 +6,12 @@ import base64
 import json
 import zlib
 from dataclasses import dataclass
-from typing import Any
 
-from PIL import Image
+import numpy as np
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.rollout.screen import ScreenCells
+from arpo_verl.rollout.screen import CELLS, changed_cells, stack, thumbnail
+from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Size
 
 MAX_AMBIENT = 0.05
@@ -25,28 +25,47 @@ class Prefix:
     replies: tuple[tuple[int, ...], ...]
     left: int
     """Replies that the success took from there on."""
-    first: ScreenCells
-    """What it saw before them."""
-    state: ScreenCells
+    screen: Size
+    """Of its screenshots, in pixels."""
+    first: bytes
+    """Thumbnail of what it saw before them."""
+    state: bytes
     """And after them."""
     tolerance: int
     """Cells of the latter that may differ, beside those that did before."""
 
-    def mismatch(self, first: Image.Image, now: Image.Image) -> str | None:
+    def __post_init__(self) -> None:
+        if {len(self.first), len(self.state)} != {CELLS}:
+            raise ValueError(f"a thumbnail must have {CELLS} cells, got {len(self.first)} and {len(self.state)}")
+
+    @classmethod
+    def of_screenshots(
+        cls, replies: tuple[tuple[int, ...], ...], left: int, first: bytes, state: bytes, tolerance: int
+    ) -> Prefix:
+        """With the state as a desktop's pictures of it."""
+        before, after = decode_screenshot(first), decode_screenshot(state)
+        return cls(replies, left, Size(*after.size), thumbnail(before), thumbnail(after), tolerance)
+
+    def mismatch(self, first: bytes, now: bytes) -> str | None:
         """In what a desktop is not in the recorded state; None where it is.
 
         Args:
             first: its screenshot before the replies.
             now: and after them.
+
+        Raises:
+            DesktopLostError: see `arpo_verl.rollout.vision.decode_screenshot`.
         """
-        ambient, changed = self.first.changed(ScreenCells.of(first)), self.state.changed(ScreenCells.of(now))
-        if ambient is None or changed is None:
-            return f"the screen has another size, {now.width}x{now.height}"
-        if len(ambient) > MAX_AMBIENT * len(self.first.levels):
-            return f"the task began with {len(ambient)} other cells of {len(self.first.levels)}"
-        changed -= ambient
-        if len(changed) > self.tolerance:
-            return f"{len(changed)} of {len(self.state.levels)} cells differ, and at most {self.tolerance} may"
+        before, after = decode_screenshot(first), decode_screenshot(now)
+        if not before.size == after.size == self.screen:
+            return f"the screen has {after.width}x{after.height} pixels, and had {'x'.join(map(str, self.screen))}"
+        is_ambient_C, has_changed_C = changed_cells(
+            stack([self.first, self.state]), stack([thumbnail(before), thumbnail(after)])
+        )
+        if (ambient := np.count_nonzero(is_ambient_C)) > MAX_AMBIENT * CELLS:
+            return f"the task began with {ambient} other cells of {CELLS}"
+        if (changed := np.count_nonzero(has_changed_C & ~is_ambient_C)) > self.tolerance:
+            return f"{changed} of {CELLS} cells differ, and at most {self.tolerance} may"
         return None
 
     def to_text(self) -> str:
@@ -55,7 +74,8 @@ class Prefix:
             {
                 "replies": self.replies,
                 "left": self.left,
-                "screens": [_packed(screen) for screen in (self.first, self.state)],
+                "screen": self.screen,
+                "thumbnails": base64.b64encode(zlib.compress(self.first + self.state)).decode(),
                 "tolerance": self.tolerance,
             }
         )
@@ -69,24 +89,16 @@ class Prefix:
         """
         try:
             values = json.loads(text)
-            first, state = map(_unpacked, values["screens"])
+            thumbnails = zlib.decompress(base64.b64decode(values["thumbnails"]))
             return cls(
                 replies=tuple(tuple(map(int, reply)) for reply in values["replies"]),
                 left=int(values["left"]),
-                first=first,
-                state=state,
+                screen=Size(*map(int, values["screen"])),
+                first=thumbnails[:CELLS],
+                state=thumbnails[CELLS:],
                 tolerance=int(values["tolerance"]),
             )
         except (ValueError, KeyError, TypeError, zlib.error) as error:
             raise ReplayError(
                 f"a row's extra_info.resume must be what TaskDataset puts there, got {text[:60]!r}: {error!r}"
             ) from error
-
-
-def _packed(screen: ScreenCells) -> list[object]:
-    return [*screen.size, base64.b64encode(zlib.compress(screen.levels)).decode()]
-
-
-def _unpacked(packed: list[Any]) -> ScreenCells:
-    width, height, levels = packed
-    return ScreenCells(Size(int(width), int(height)), zlib.decompress(base64.b64decode(levels)))

@@ -1,44 +1,44 @@
-"""Whether two screenshots show the same state: a picture as mean grey levels of its cells.
+"""Whether two screenshots show the same state: thumbnails, pictures as mean grey levels of a few cells. Pure.
 
-A caret that blinks or a clock changes a few cells; a window, a dialog or a line of text that is missing changes more.
-What differs between two desktops from the beginning, such as the clock of another day, is known from their first
-screenshots.
+A caret that blinks, a clock or the pointer change a few cells; a window, a dialog or a line of text that is missing
+changes more. A thumbnail is as large whatever the screen's size, so no desktop makes a comparison costly.
 
 Of 603 pairs of screenshots that the scripted expert came to twice in the embedded suite, on desktops of their own, all
-were equal in every cell. Of its 55 pairs of one screenshot and the next, 2 differ in four cells or less: a field was
-given the focus.
+were equal to the pixel. Of 1,242 pairs of one screenshot and the next that three policies saw there and that do differ,
+67 do in three cells or less: a field was given the focus, a box was ticked.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
-from arpo_verl.types import Size
-
-CELL = 16
-"""Side in pixels: a letter or a caret changes a cell or two."""
+GRID = (64, 48)
+"""Cells of a thumbnail, across and down: of 30 x 22 pixels at 1080p, of 10 x 10 at 640 x 480."""
+CELLS = GRID[0] * GRID[1]
 _LEVELS = 16
-"""Grey levels of 256 by which a cell must change to count: a caret changes its cell by about as much."""
+"""Grey levels of 256 by which a cell must change to count: more than a caret or a digit of the clock makes of a cell at
+1080p, less than a letter does."""
 
 
-@dataclass(frozen=True)
-class ScreenCells:
-    """A screenshot, 1 byte for 256 pixels."""
+def thumbnail(image: Image.Image) -> bytes:
+    """The mean grey of each cell, `CELLS` bytes, row by row."""
+    return image.convert("L").resize(GRID, Image.Resampling.BOX).tobytes()
 
-    size: Size
-    """Of the screen."""
-    levels: bytes
-    """Row by row."""
 
-    @classmethod
-    def of(cls, image: Image.Image) -> ScreenCells:
-        return cls(Size(*image.size), image.convert("L").reduce(CELL).tobytes())
+def stack(thumbnails: Sequence[bytes]) -> NDArray[np.uint8]:
+    """Thumbnails as (T, CELLS).
 
-    def changed(self, other: ScreenCells) -> set[int] | None:
-        """The cells that differ, by number; None where the screens are of different sizes."""
-        if self.size != other.size or len(self.levels) != len(other.levels):
-            return None
-        pairs = zip(self.levels, other.levels, strict=True)
-        return {cell for cell, (a, b) in enumerate(pairs) if abs(a - b) > _LEVELS}
+    Raises:
+        ValueError: one of them is none.
+    """
+    return np.frombuffer(b"".join(thumbnails), np.uint8).reshape(len(thumbnails), CELLS)
+
+
+def changed_cells(a_C: NDArray[np.uint8], b_C: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Which cells differ; arrays of thumbnails are compared as numpy broadcasts them."""
+    changed_C: NDArray[np.bool_] = np.maximum(a_C, b_C) - np.minimum(a_C, b_C) > _LEVELS
+    return changed_C

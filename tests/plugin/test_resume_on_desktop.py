@@ -12,7 +12,6 @@ from arpo_verl.errors import PrefixError
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.episode import play
 from arpo_verl.rollout.prefix import Prefix
-from arpo_verl.rollout.screen import ScreenCells
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
@@ -57,10 +56,10 @@ def test_the_same_steps_lead_to_the_recorded_state_and_others_do_not(played):
     play_these, steps = played
     success = play_these(steps)
     assert success.success == 1.0 and len(success.screenshots) == len(steps) >= 3
-    screens = [ScreenCells.of(image) for image in success.images]
 
     def prefix(length):
-        return Prefix(((0,),) * length, len(steps) - length, screens[0], screens[length], 4)
+        first, state = success.screenshots[0], success.screenshots[length]
+        return Prefix.of_screenshots(((0,),) * length, len(steps) - length, first, state, 4)
 
     for length in (1, 2):
         again = play_these(steps, prefix(length))

@@ -60,8 +60,8 @@ def test_a_task_resumes_once_its_groups_keep_failing():
     assert drawn(curriculum, store) is None
     played(curriculum, [0, 0])
     resumption = curriculum.draw("a", store, 1)
-    assert resumption.start == Start(4, 1)
-    assert resumption.replies == [[n, n] for n in range(4)] and resumption.screenshots == (b"0 0", b"0 4")
+    assert resumption.start == Start(3, 2)
+    assert resumption.replies == [[n, n] for n in range(3)] and resumption.screenshots == (b"0 0", b"0 3")
     assert curriculum.draw("b", store, 1) is None
 
 
@@ -70,9 +70,9 @@ def test_without_a_success_it_begins_at_the_beginning():
     for _ in range(9):
         played(curriculum, [0, 0])
     assert drawn(curriculum, store_of()) is None
-    assert drawn(curriculum, store_of(success(5))) == Start(4, 1)
+    assert drawn(curriculum, store_of(success(5))) == Start(3, 2)
     old = Curriculum(ReplayConfig(mode="resume", max_age_steps=3, resume_after=0))
-    assert drawn(old, store_of(success(5, step=1)), step=4) == Start(4, 1)
+    assert drawn(old, store_of(success(5, step=1)), step=4) == Start(3, 2)
     assert drawn(old, store_of(success(5, step=1)), step=5) is None
 
 
@@ -83,7 +83,7 @@ def test_the_start_moves_back_where_the_task_is_solved_until_it_is_the_beginning
     while (start := drawn(curriculum, store)) is not None:
         starts.append(start)
         played(curriculum, [1, 0], start)
-    assert starts == [Start(5, 1), Start(3, 3), Start(1, 5)]
+    assert starts == [Start(4, 2), Start(2, 4)]
     # Solved from the beginning, it stays there; where it keeps failing again, it resumes near the beginning.
     played(curriculum, [1, 0])
     assert drawn(curriculum, store) is None
@@ -102,43 +102,43 @@ def test_it_moves_forward_where_all_failed_and_stays_where_the_group_differs():
     assert drawn(curriculum, store) == Start(4, 5)
     played(curriculum, [1, 0, 0, 0], Start(4, 5))
     assert drawn(curriculum, store) == Start(4, 5)
-    for left in (5, 4, 3, 2, 1, 1):
+    for left in (5, 4, 3, 2, 2):  # never the last step alone
         played(curriculum, [0] * 4, Start(9 - left, left))
-    assert drawn(curriculum, store) == Start(8, 1)
+    assert drawn(curriculum, store) == Start(7, 2)
 
 
 def test_groups_that_were_drawn_before_do_not_move_it_twice():
     curriculum, store = Curriculum(ReplayConfig(mode="resume", resume_after=0)), store_of(success(9))
     for number in range(3):
-        played(curriculum, [1, 1], Start(8, 1), uid=f"u{number}")
-    assert drawn(curriculum, store) == Start(6, 3)
+        played(curriculum, [1, 1], Start(7, 2), uid=f"u{number}")
+    assert drawn(curriculum, store) == Start(5, 4)
 
 
 def test_groups_of_a_batch_are_taken_together_whatever_their_order():
     def outcomes(uid, scores, start):
         return [Outcome(f"{uid}_{i}_0", "a", s, s, False, "failed", 9, 1, start) for i, s in enumerate(scores)]
 
-    end = Start(8, 1)
+    end = Start(7, 2)
     batch = [*outcomes("u", [1, 1], end), *outcomes("v", [0, 0], end), *outcomes("w", [0, 0], Start())]
     states = set()
     for order in itertools.permutations(form_groups(batch)):
         curriculum = Curriculum(ReplayConfig(mode="resume", resume_after=0))
         curriculum.record(order)
         states.add(str(curriculum.state_dict()))
-    assert states == {"{'a': [1, 3, 0]}"}
+    assert states == {"{'a': [1, 4, 0]}"}
 
 
 def test_a_state_that_none_of_a_group_came_to_is_not_tried_again():
     curriculum, store = Curriculum(ReplayConfig(mode="resume", resume_after=0)), store_of(success(9))
-    played(curriculum, [0, 0, 0], Start(0, 1, True))
-    assert drawn(curriculum, store) == Start(6, 3)
+    played(curriculum, [0, 0, 0], Start(0, 2, True))
+    assert drawn(curriculum, store) == Start(5, 4)
     # Where some did, it is their outcome that counts, and the others are a group of their own.
-    both = [Outcome(f"u_{i}_0", "a", 0.0, 0.0, False, "failed", 8, 1, Start(0, 3, True)) for i in range(2)]
-    both += [Outcome(f"u_{i}_0", "a", 1.0, 1.0, False, "failed", 8, 1, Start(6, 3)) for i in range(2, 4)]
+    both = [Outcome(f"u_{i}_0", "a", 0.0, 0.0, False, "failed", 8, 1, Start(0, 4, True)) for i in range(2)]
+    both += [Outcome(f"u_{i}_0", "a", 1.0, 1.0, False, "failed", 8, 1, Start(5, 4)) for i in range(2, 4)]
     groups = form_groups(both)
     assert [len(group.outcomes) for group in groups] == [2, 2]
     curriculum.record(groups)
-    assert drawn(curriculum, store) == Start(4, 5)
+    assert drawn(curriculum, store) == Start(3, 6)
 
 
 def test_the_success_is_drawn_by_seed_and_count_alone():
@@ -161,8 +161,17 @@ def test_it_goes_on_from_its_state():
     played(curriculum, [1, 0], drawn(curriculum, store))
     other = Curriculum(CONFIG)
     other.load_state_dict(curriculum.state_dict())
-    assert other.metrics() == curriculum.metrics() == {"resume/tasks_failing": 1, "resume/left_mean": 3}
+    assert other.metrics() == curriculum.metrics() == {"resume/tasks_failing": 1, "resume/left_mean": 4}
     assert [other.draw("a", store, 1) for _ in range(5)] == [curriculum.draw("a", store, 1) for _ in range(5)]
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_success_shorter_than_three_steps_is_begun_at_the_beginning(length):
+    curriculum, store = Curriculum(ReplayConfig(mode="resume", resume_after=0)), store_of(success(length))
+    for _ in range(3):
+        assert drawn(curriculum, store) is None
+        played(curriculum, [0, 0])
+    assert drawn(curriculum, store_of(success(3))) == Start(1, 2)
 
 
 def test_windows_have_one_reply_a_row():
@@ -175,12 +184,10 @@ def test_windows_have_one_reply_a_row():
         screenshots=[b"0", b"1", b"2"],
         rows=rows,
     )
-    with_context = success(1)  # one step: nothing to begin with
     curriculum = Curriculum(ReplayConfig(mode="resume", resume_after=0))
-    assert drawn(curriculum, store_of(with_context)) is None
     assert drawn(curriculum, store_of(trajectory)) is None  # its replies are not those to its screenshots
     whole = stored(**{**vars_of(trajectory), "response_mask": [1, 0, 1, 1, 1]})
-    assert curriculum.draw("a", store_of(whole), 1).replies == [[7], [8]]
+    assert curriculum.draw("a", store_of(whole), 1).replies == [[7]]
 
 
 def vars_of(trajectory):

@@ -34,7 +34,7 @@ def test_groups_begin_alike_and_teach_what_the_policy_wrote(resuming):
     for episode in episodes:
         given.setdefault(episode["uid"], set()).add(episode["given_steps"])
     assert all(len(steps) == 1 for steps in given.values())  # each desktop came to the recorded state
-    # One of the expert's steps is left; where that was solved, more than it has, and the group begins at the beginning.
+    # Two of the expert's steps are left; where that was solved, more than it has, and the group begins at the beginning.
     first = {episode["uid"] for episode in episodes if episode["step"] == 1}
     assert all(given[uid] != {0} for uid in first)
     for episode in episodes:
@@ -68,4 +68,4 @@ def test_the_curriculum_is_in_the_checkpoint_and_moved_where_the_task_was_solved
     if mode == "sync":
         for task_id, (_, left, _) in state.items():
             helped = [e["success"] for e in episodes if e["task_id"] == task_id and e["given_steps"]]
-            assert left > 1 or not statistics.fmean(helped) >= 0.5
+            assert left > 2 or not statistics.fmean(helped) >= 0.5
