@@ -1,8 +1,8 @@
 """From where in a past success the rollouts of a task that keeps failing begin: a reverse curriculum. Pure.
 
-The first rollouts begin with the success's last two steps left to the policy, and the start moves back as the task is solved
-from there, until they begin at the beginning again. What the policy writes from there on is its own, so nothing is
-off-policy.
+The first rollouts begin with the success's last two steps left to the policy, and the start moves back as the task is
+solved from there, until they begin at the beginning again. What the policy writes from there on is its own, so nothing
+is off-policy.
 
 Sources: Florensa et al., "Reverse Curriculum Generation", arXiv 1707.05300; Salimans and Chen, "Learning Montezuma's
 Revenge from a Single Demonstration", arXiv 1812.03381, who move the start back where a fifth of the rollouts succeed.

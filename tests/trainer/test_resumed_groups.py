@@ -34,7 +34,7 @@ def test_groups_begin_alike_and_teach_what_the_policy_wrote(resuming):
     for episode in episodes:
         given.setdefault(episode["uid"], set()).add(episode["given_steps"])
     assert all(len(steps) == 1 for steps in given.values())  # each desktop came to the recorded state
-    # Two of the expert's steps are left; where that was solved, more than it has, and the group begins at the beginning.
+    # Two of the expert's steps are left; where that was solved, more than it has, and the group has no help.
     first = {episode["uid"] for episode in episodes if episode["step"] == 1}
     assert all(given[uid] != {0} for uid in first)
     for episode in episodes:
