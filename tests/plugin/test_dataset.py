@@ -271,12 +271,12 @@ def test_a_training_row_says_with_what_its_rollouts_begin_and_a_checkpoint_where
     rows = drawn(loaded)
     assert sorted(task_id for task_id, text in rows.items() if text) == ["task-1"]
     prefix = Prefix.of_text(rows["task-1"])
-    assert (prefix.replies, prefix.left, prefix.tolerance) == (((1,), (2,)), 1, 4)
-    assert prefix.mismatch(image(0), image(200)) is None and prefix.mismatch(image(0), image(100)) is not None
+    assert (prefix.replies, prefix.left, prefix.tolerance) == (((1,),), 2, 3)
+    assert prefix.mismatch(png(0), png(100)) is None and prefix.mismatch(png(0), png(200)) is not None
     # Validation, and what may be it, is never helped.
     for options in ({"val_files": str(task_dir)}, {"train_files": "others"}):
         assert not any("resume" in row["extra_info"] for row in dataset(task_dir, **options).__getitems__([0, 1, 2, 3]))
-    start = Start(2, 1)
+    start = Start(1, 2)
     outcomes = tuple(Outcome(f"u_{i}_0", "task-1", 1.0, 1.0, False, "finished", 3, 1, start) for i in range(2))
     TRAINING_RESUME.record(1, [Group("task-1", outcomes)])
     torch.save(loaded.state_dict(), tmp_path / "data.pt")
@@ -284,16 +284,12 @@ def test_a_training_row_says_with_what_its_rollouts_begin_and_a_checkpoint_where
     TRAINING_RESUME.open(ReplayConfig(mode="resume", resume_after=0), store)
     resumed = opened()
     resumed.load_state_dict(torch.load(tmp_path / "data.pt", weights_only=False))
-    assert drawn(resumed)["task-1"] == ""  # three steps are left to the policy: all of them
-
-
-def image(level):
-    return Image.new("RGB", (320, 240), (level, level, level))
+    assert drawn(resumed)["task-1"] == ""  # four steps are left to the policy: more than there are
 
 
 def png(level):
     buffer = io.BytesIO()
-    image(level).save(buffer, format="PNG")
+    Image.new("RGB", (320, 240), (level, level, level)).save(buffer, format="PNG")
     return buffer.getvalue()
 
 
