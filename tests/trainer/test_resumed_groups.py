@@ -11,9 +11,9 @@ from trainer_run import GROUPS, TASKS, read_steps
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.slow]
 
-# Windows of two screenshots: a row of given steps gives way to the policy's.
+# The seeds' context, a row a step: one of given steps gives way to the policy's.
 OPTIONS = ["replay.mode=resume", "+replay.resume_after=0", "actor_rollout_ref.rollout.n=2", "trainer.save_freq=1"]
-OPTIONS += ["gui_agent.context=window", "gui_agent.max_screenshots=2", "trainer.max_actor_ckpt_to_keep=null"]
+OPTIONS += ["gui_agent.context=window", "gui_agent.max_screenshots=1", "trainer.max_actor_ckpt_to_keep=null"]
 STEPS = 2
 
 
