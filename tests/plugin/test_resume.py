@@ -1,12 +1,17 @@
 """Episodes that begin within a past success: what the policy is shown, what is trained, where it did not work out."""
 
+import itertools
 import json
 from types import SimpleNamespace
 
 import pytest
+import torch
 from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, play, recipe
 from support.queue_rows import advantages_of
+from tensordict import TensorDict
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.workers.config import ActorConfig
+from verl.workers.utils.losses import ppo_loss
 
 from arpo_verl.environments.fake import FakeScript
 from arpo_verl.errors import DesktopError, ReplayError
@@ -94,6 +99,53 @@ def test_the_policy_sees_what_the_success_saw_and_is_trained_on_its_own_words(po
     assert [span.first_screenshot + firsts[0] for span in shown.rows] == firsts
     assert shown.screenshots == success_of(source).screenshots[firsts[0] :]
     assert len(pool.desktops) == 1 and len(pool.desktops[0].actions) == 6
+
+
+@pytest.mark.parametrize(("agent", "firsts"), CONTEXTS)
+def test_what_was_given_has_no_part_in_verls_loss(policy, tokenizer, whole, agent, firsts):
+    """Neither in the policy's part nor in those of entropy and KL: their gradient is zero off the policy's tokens."""
+    row = resuming(success_of(whole(agent)), 2)
+    rows = rows_of(play(policy, ScriptedEngine(tokenizer, TEXTS[4:]), FakePool(), settings(agent), row))
+
+    def jagged(columns, dtype=torch.float64):
+        columns = [torch.as_tensor(column, dtype=dtype) for column in columns]
+        return torch.nested.as_nested_tensor(columns, layout=torch.jagged)
+
+    noise = torch.Generator().manual_seed(0)
+    lengths = [len(row.response_ids) for row in rows]
+    prompts, responses = ([getattr(row, name) for row in rows] for name in ("prompt_ids", "response_ids"))
+    ids = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
+    log_probs, entropy = (
+        torch.rand(sum(map(len, ids)), generator=noise, dtype=torch.float64, requires_grad=True) for _ in range(2)
+    )
+    data = TensorDict(
+        {
+            "prompts": jagged(prompts, torch.long),
+            "responses": jagged(responses, torch.long),
+            "response_mask": jagged([row.response_mask for row in rows], torch.long),
+            **{
+                name: jagged([torch.rand(length, generator=noise, dtype=torch.float64) + 1 for length in lengths])
+                for name in ("old_log_probs", "advantages", "ref_log_prob")
+            },
+        },
+        batch_size=len(rows),
+    )
+    own = sum(sum(row.response_mask) for row in rows)
+    for name, value in {"dp_size": 1, "batch_num_tokens": own, "global_batch_size": len(rows)}.items():
+        data.set_non_tensor(name, value)
+    options = {"entropy_coeff": 0.1, "use_kl_loss": True, "kl_loss_coef": 0.1, "clip_ratio": 10.0}
+    config = ActorConfig(strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **options)
+    offsets = torch.tensor([0, *itertools.accumulate(map(len, ids))])
+    outputs = {
+        name: torch.nested.nested_tensor_from_jagged(values, offsets)
+        for name, values in (("log_probs", log_probs), ("entropy", entropy))
+    }
+    loss, _ = ppo_loss(config, outputs, data)
+    loss.backward()
+    # The value at a position is the next token's.
+    written = [bit for row in rows for bit in [*[0] * (len(row.prompt_ids) - 1), *row.response_mask, 0]]
+    for values in (log_probs, entropy):
+        assert (values.grad != 0).tolist() == [bool(bit) for bit in written]
 
 
 def replies_with_context(row):

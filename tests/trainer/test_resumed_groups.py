@@ -9,6 +9,8 @@ import torch
 from replay_resume import MODES
 from trainer_run import GROUPS, TASKS, read_steps
 
+from arpo_verl.tasks.expert import expert_replies
+
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.slow]
 
 # The seeds' context, a row a step: one of given steps gives way to the policy's.
@@ -34,9 +36,10 @@ def test_groups_begin_alike_and_teach_what_the_policy_wrote(resuming):
     for episode in episodes:
         given.setdefault(episode["uid"], set()).add(episode["given_steps"])
     assert all(len(steps) == 1 for steps in given.values())  # each desktop came to the recorded state
-    # Two of the expert's steps are left; where that was solved, more than it has, and the group has no help.
-    first = {episode["uid"] for episode in episodes if episode["step"] == 1}
-    assert all(given[uid] != {0} for uid in first)
+    # Two of the expert's steps are left, and what has no more is begun at the beginning.
+    for episode in (episode for episode in episodes if episode["step"] == 1):
+        assert episode["given_steps"] == max(0, len(expert_replies(episode["task_id"])) - 2)
+    assert any(episode["given_steps"] for episode in episodes)
     for episode in episodes:
         assert episode["num_steps"] > episode["given_steps"]
         assert all(row["reply_tokens"] > 0 for row in episode["rows"])
@@ -68,4 +71,4 @@ def test_the_curriculum_is_in_the_checkpoint_and_moved_where_the_task_was_solved
     if mode == "sync":
         for task_id, (_, left, _) in state.items():
             helped = [e["success"] for e in episodes if e["task_id"] == task_id and e["given_steps"]]
-            assert left > 2 or not statistics.fmean(helped) >= 0.5
+            assert left > 2 or not helped or statistics.fmean(helped) < 0.5
