@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import threading
 from typing import Any
 
@@ -36,6 +37,9 @@ class GuiAgentLoopWorker(_Worker):
             # What its episodes share, and the modules behind it: made by the first one, all the others would wait.
             load_settings(self.config)
             connect_pool(self.config)
+        # A full collection looks at each object of all modules: half a second in which no episode has its turn.
+        gc.collect()
+        gc.freeze()
 
     async def _agent_loop_postprocess(
         self, output: AgentLoopOutput | list[AgentLoopOutput], validate: bool, **kwargs: Any
