@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from PIL import ExifTags, Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from arpo_verl.errors import ImageError
 from arpo_verl.types import Size
@@ -22,6 +23,11 @@ LARGEST = Size(7680, 4320)
 MAX_BYTES = 64 << 20
 """A screen of 7680x4320 as PNG has 10 to 40 MB; noise of 4096x4096, the largest embedded screen, has 50."""
 MAX_PIXELS = LARGEST.width * LARGEST.height
+MAX_RATIO = 200
+"""Of the longer side to the shorter one: what Qwen-VL's image processors take (`smart_resize` of transformers 5.9)."""
+MAX_SCANS = 64
+"""Of a progressive JPEG; encoders write about ten. One of 50 bytes costs another pass over all pixels, 12 ms."""
+_SCAN = b"\xff\xda"
 SENT = ("PNG", "JPEG")
 """Formats of what a desktop sends."""
 KEPT = (*SENT, "WEBP")
@@ -45,7 +51,8 @@ def read_image(data: bytes, formats: tuple[str, ...] = KEPT) -> Image.Image:
         formats: Pillow's names of the formats that it may have.
 
     Raises:
-        ImageError: it has more than `MAX_BYTES` bytes or `MAX_PIXELS` pixels, another format, or is broken.
+        ImageError: it has more than `MAX_BYTES` bytes or `MAX_PIXELS` pixels, another format or a shape that no screen
+            has, or is broken.
     """
     image = _open(data, formats)
     try:
@@ -107,4 +114,8 @@ def _open(data: bytes, formats: tuple[str, ...]) -> Image.Image:
         raise ImageError(f"a picture must be {' or '.join(formats)}, got {len(data)} bytes: {error}") from error
     if image.width * image.height > MAX_PIXELS:
         raise ImageError(f"a picture must have at most {MAX_PIXELS} pixels, got {image.width}x{image.height}")
+    if max(image.size) > MAX_RATIO * min(image.size):
+        raise ImageError(f"a picture's sides must be at most {MAX_RATIO} to 1, got {image.width}x{image.height}")
+    if isinstance(image, JpegImageFile) and data.count(_SCAN) > MAX_SCANS:
+        raise ImageError(f"a JPEG must have at most {MAX_SCANS} scans, got {data.count(_SCAN)}")
     return image

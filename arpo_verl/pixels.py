@@ -10,7 +10,8 @@ It travels as a pickle, through TransferQueue's storage processes: they import t
 nothing.
 
 A step asks for a row's patches two or three times, for log-probs and for the update. Decoded and resized they are kept
-in between, as the bytes of one frame: an eighth of the patches, which are float32 and the frame twice.
+in between, as the bytes of one frame: an eighth of the patches, which are float32 and the frame twice. The next step's
+log-probs let them go.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class LazyPixels:
         """
         import torch
 
+        _KEPT.used_by(update=torch.is_grad_enabled())
         processor = _processor(self.processor)
         resized = dict.fromkeys(self.screenshots)  # a screen that did not change is sent again
         resized = dict(zip(resized, _threads().map(lambda shot: _KEPT.get(shot, processor), resized), strict=True))
@@ -146,7 +148,7 @@ class _Processor:
 
     def patches(self, resized: torch.Tensor) -> torch.Tensor:
         """(P, C) float32, of what `resized` gave."""
-        if resized.ndim == 2:
+        if self._has_parts is False:
             return resized
         made_by = self._processor
         scale = (True, made_by.rescale_factor, True, tuple(made_by.image_mean), tuple(made_by.image_std))
@@ -191,7 +193,17 @@ class _Kept:
         self._capacity_bytes = capacity_bytes
         self._resized: OrderedDict[tuple[bytes, str], torch.Tensor] = OrderedDict()
         self._bytes = 0
+        self._by_update = False
         self._lock = Lock()
+
+    def used_by(self, update: bool) -> None:
+        """By log-probs, made without gradients, or by an update. Log-probs after an update are of the next step: what
+        was kept goes, or a long run's processes would each hold `capacity_bytes` of what nobody asks for any more."""
+        with self._lock:
+            if self._by_update and not update:
+                self._resized.clear()
+                self._bytes = 0
+            self._by_update = update
 
     def get(self, screenshot: bytes, processor: _Processor) -> torch.Tensor:
         key = processor.key(screenshot)

@@ -37,6 +37,15 @@ def bomb(width=11_000, height=11_000):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
+def many_scans(extra):
+    """A JPEG whose decoder goes over all of its pixels `extra` times more than it needs to, for 50 bytes each."""
+    buffer = io.BytesIO()
+    Image.new("L", (800, 600)).save(buffer, "JPEG", progressive=True)
+    whole = buffer.getvalue()
+    last = whole.rindex(b"\xff\xda")
+    return whole[:-2] + extra * whole[last:-2] + whole[-2:]
+
+
 HOSTILE = {
     "nothing": b"",
     "a page": b"<html>502 Bad Gateway</html>",
@@ -47,6 +56,8 @@ HOSTILE = {
     "a TIFF": picture("TIFF"),
     "more bytes than any screen": picture() + bytes(images.MAX_BYTES),
     "more pixels than any screen": bomb(),
+    "a line": picture(size=(2010, 10)),
+    "more scans than any encoder writes": many_scans(100),
 }
 
 
@@ -62,6 +73,11 @@ def test_what_is_no_picture_of_a_screen_is_refused_everywhere(case, monkeypatch)
     assert thumbnail(Frame(HOSTILE[case], ""), 32).size == (32, 24)
     assert smallest_lossless(HOSTILE[case]) is HOSTILE[case]
     assert all(width * height <= images.MAX_PIXELS for width, height in decoded)
+
+
+def test_shapes_and_scans_that_are_none_of_a_bombs_are_read():
+    assert read_image(picture(size=(2000, 10))).size == (2000, 10)
+    assert read_image(many_scans(20)).size == (800, 600)
 
 
 @pytest.mark.parametrize("kind", images.KEPT)

@@ -78,6 +78,26 @@ def test_a_screenshot_is_processed_once_while_it_is_kept(processor, processings)
     assert kept * 8 == pixel_values(shots[2:], processor).tensor().nbytes == pixels._KEPT._bytes * 8
 
 
+def test_what_is_kept_is_one_steps(processor, processings, monkeypatch):
+    """Log-probs, the reference's and two mini-batches' updates, over steps: each screenshot once, and none for long."""
+    monkeypatch.setattr(pixels, "_KEPT", pixels._Kept(pixels.KEPT_BYTES))
+    processor = type(processor)(min_pixels=3136, max_pixels=640 * 480)
+    for step in range(5):
+        rows = [pixel_values([picture(10 * step + row, (640, 480))], processor) for row in range(3)]
+        for gradients in (False, False, True):
+            with torch.set_grad_enabled(gradients):
+                for row in rows:
+                    row.tensor()
+        assert len(processings) == 2 + 3 * (step + 1)
+        assert len(pixels._KEPT._resized) == 3 and pixels._KEPT._bytes == 3 * 34 * 46 * 3 * 14 * 14
+
+
+def test_a_processor_whose_patches_have_other_dimensions_makes_them_in_one(processings):
+    processor = transformers.PaddleOCRVLImageProcessor()
+    made = processor(images=[read_image(picture(1))], return_tensors="pt")["pixel_values"]
+    assert made.ndim == 4 and torch.equal(pixel_values([picture(1)], processor).tensor(), made)
+
+
 @pytest.mark.parametrize("settings", [{"do_normalize": False}, {"do_rescale": False}, {"image_std": [1.0, 2.0, 3.0]}])
 def test_a_processor_without_the_two_parts_makes_them_in_one(processings, settings):
     processor = transformers.Qwen2VLImageProcessor(min_pixels=3136, max_pixels=100_352, **settings)
