@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from statistics import median
 
 logger = logging.getLogger(__name__)
 
 FIRST = 8
-"""Where nothing is known of a host, and after a boot that failed. Never fewer."""
+"""Where nothing is known of a host, and after boots that failed. Never fewer."""
+IN_A_ROW = 3
+"""Boots that fail one after the other are the host's. One now and then has other reasons."""
 # Looks at a bound that proved right before another is tried: what a host bears changes with its neighbours' work.
 REST = 8
 
@@ -33,9 +36,13 @@ class BootBound:
         self._running = 0
         """More than the bound just after it fell."""
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._most = 0
+        """That ever wanted to boot at once: a bound above is never reached, so never judged."""
         self._earlier = 0
         """Boots to come that began under another bound, and tell nothing about this one."""
         self._seconds: list[float] = []
+        """Of those that began under this one; infinite where one failed."""
+        self._failures = 0
         self._start_anew()
 
     def _start_anew(self) -> None:
@@ -45,6 +52,7 @@ class BootBound:
     async def __aenter__(self) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
+        self._most = max(self._most, self._running + len(self._waiting))
         self._admit()
         try:
             await turn
@@ -59,6 +67,18 @@ class BootBound:
 
     def took(self, seconds: float) -> None:
         """A boot succeeded, told before it is left; looked at together with as many as run at once."""
+        self._failures = 0
+        self._tell(seconds)
+
+    def failed(self) -> None:
+        """A boot did not come up."""
+        self._failures += 1
+        self._tell(math.inf)
+        if self._failures >= IN_A_ROW and not self._is_fixed:
+            self._start_anew()
+            self._move(FIRST)
+
+    def _tell(self, seconds: float) -> None:
         if self._is_fixed:
             return
         if self._earlier:
@@ -66,16 +86,10 @@ class BootBound:
             return
         self._seconds.append(seconds)
         if len(self._seconds) >= self.limit:
-            rate = self.limit / max(median(self._seconds), 1e-3)
+            came_up = [seconds for seconds in self._seconds if seconds < math.inf]
             self._seconds.clear()
-            if self._waiting:  # else fewer boot than may
-                self._judge(rate)
-
-    def failed(self) -> None:
-        """A boot did not come up."""
-        if not self._is_fixed:
-            self._start_anew()
-            self._move(FIRST)
+            if came_up and self._running >= self.limit:  # else fewer boot than may
+                self._judge(len(came_up) / max(median(came_up), 1e-3))
 
     def _judge(self, rate: float) -> None:
         """`rate`: desktops that come up a second under this bound."""
@@ -95,8 +109,10 @@ class BootBound:
     def _next(self) -> int:
         lower = max(FIRST, self._settled * 2 // 3)
         self._goes_up = self._goes_up or lower == self._settled
+        if not self._goes_up:
+            return lower
         higher = self._settled * 3 // 2 if self._is_known else self._settled * 2
-        return higher if self._goes_up else lower
+        return max(self._settled, min(higher, self._most))
 
     def _move(self, limit: int) -> None:
         if limit == self.limit:
