@@ -24,12 +24,12 @@ def picture(kind="PNG", size=(30, 20)):
     return buffer.getvalue()
 
 
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
 def bomb(width=11_000, height=11_000):
     """A PNG of 484 MB in RGBA, from 0.5 MB."""
-
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
     packer = zlib.compressobj(9)
     row = bytes(1 + 4 * width)
     data = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
@@ -46,6 +46,14 @@ def many_scans(extra):
     return whole[:-2] + extra * whole[last:-2] + whole[-2:]
 
 
+def many_profiles(number):
+    """A PNG whose header unpacks to `number` MB."""
+    whole = picture()
+    first = whole.index(b"IDAT") - 4
+    profile = chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(2**20 - 1), 9))
+    return whole[:first] + number * profile + whole[first:]
+
+
 HOSTILE = {
     "nothing": b"",
     "a page": b"<html>502 Bad Gateway</html>",
@@ -58,6 +66,7 @@ HOSTILE = {
     "more pixels than any screen": bomb(),
     "a line": picture(size=(2010, 10)),
     "more scans than any encoder writes": many_scans(100),
+    "more profiles than one": many_profiles(9),
 }
 
 
@@ -78,6 +87,7 @@ def test_what_is_no_picture_of_a_screen_is_refused_everywhere(case, monkeypatch)
 def test_shapes_and_scans_that_are_none_of_a_bombs_are_read():
     assert read_image(picture(size=(2000, 10))).size == (2000, 10)
     assert read_image(many_scans(20)).size == (800, 600)
+    assert read_image(many_profiles(1)).size == (30, 20)
 
 
 @pytest.mark.parametrize("kind", images.KEPT)
