@@ -173,7 +173,7 @@ class Simulation:
         loop._pool, loop._limits = self.pool, None
         loop._chat = SimpleNamespace(text=lambda ids: "")
         loop._recorder = SimpleNamespace(episode=lambda row, task: _NoRecord())
-        loop._output = lambda episode, engine, score: "scored"
+        loop._output = lambda *_: "scored"
         loop.rollout_config = {"full_determinism": False}
         extra_info = {"index": 0, "task_id": task_id, "instruction": "do it", "spec": {"id": task_id}}
         try:
