@@ -47,7 +47,18 @@ def _terminal_text() -> str | None:
 
 
 def _is_running(program: str) -> bool:
-    return subprocess.run(["pgrep", "-x", program[:KERNEL_NAME_LENGTH]], capture_output=True).returncode == 0
+    """As `pgrep -x` tells, which takes a process for each of the client's probes."""
+    return any(
+        _name_of(entry.path) == program[:KERNEL_NAME_LENGTH] for entry in os.scandir("/proc") if entry.name.isdigit()
+    )
+
+
+def _name_of(process: str) -> str | None:
+    try:
+        with open(f"{process}/comm") as file:
+            return file.read().rstrip("\n")
+    except OSError:  # it ended meanwhile
+        return None
 
 
 def _read() -> subprocess.CompletedProcess[bytes]:

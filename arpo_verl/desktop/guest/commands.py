@@ -26,7 +26,8 @@ def routes(pool: InterpreterPool, timeout_s: float) -> dict[tuple[str, str], Cal
         return _finished(lambda: _execute(pool, request.json(), timeout_s))
 
     def execute_with_verification(request: Request) -> Response:
-        return _finished(lambda: _execute(pool, request.json(), timeout_s), request.json())
+        data = request.json()
+        return _finished(lambda: _execute(pool, data, timeout_s), lambda answer: _verified(pool, answer, data))
 
     def run_python(request: Request) -> Response:
         return _run_python(pool, request.json(), min(timeout_s, RUN_PYTHON_TIMEOUT_S))
@@ -61,36 +62,46 @@ def _command(data: dict[str, Any]) -> tuple[Command, bool]:
     return [os.path.expanduser(word) if word.startswith("~/") else word for word in command], shell
 
 
-def _finished(execute: Callable[[], dict[str, Any]], verify: dict[str, Any] | None = None) -> Response:
+def _finished(
+    execute: Callable[[], dict[str, Any]], verify: Callable[[dict[str, Any]], Response] = Response.json
+) -> Response:
     try:
-        answer = {"status": "success", **execute()}
-        if not verify or not verify.get("verification"):
-            return Response.json(answer)
-        return _verified(answer, verify)
+        return verify({"status": "success", **execute()})
     except (CommandTimeout, OSError) as error:
         return Response.json({"status": "error", "message": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def _verified(answer: dict[str, Any], data: dict[str, Any]) -> Response:
-    """Wait until every condition of `verification` holds at once."""
+def _verified(pool: InterpreterPool, answer: dict[str, Any], data: dict[str, Any]) -> Response:
+    """Wait until every condition of `verification`, if there is any, holds at once."""
+    if not data.get("verification"):
+        return Response.json(answer)
     started = time.monotonic()
     limit, interval = float(data.get("max_wait_time", 10)), float(data.get("check_interval", 1))
     while (waited := time.monotonic() - started) < limit:
-        if _holds(data["verification"]):
+        if _holds(pool, data["verification"]):
             return Response.json({**answer, "verification": "passed", "wait_time": waited})
         time.sleep(interval)
     failed = {**answer, "status": "verification_failed", "verification": "failed", "wait_time": limit}
     return Response.json(failed, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def _holds(verification: dict[str, str]) -> bool:
+def _holds(pool: InterpreterPool, verification: dict[str, str]) -> bool:
     title, command = verification.get("window_exists"), verification.get("command_success")
     if title is not None and not windows.exists(title):
         return False
     try:
-        return command is None or run(command, True, VERIFY_TIMEOUT_S)["returncode"] == 0
+        return command is None or _succeeds(pool, command)
     except CommandTimeout:
         return False
+
+
+def _succeeds(pool: InterpreterPool, line: str) -> bool:
+    """Whether a shell's line does. One that is plainly `python -c` runs in a warm interpreter, as elsewhere."""
+    if line.startswith("python -c '"):
+        words = shlex.split(line)
+        if len(words) == 3 and "'" not in words[2] and line == f"python -c '{words[2]}'":  # nothing for a shell to do
+            return pool.run(words[2], VERIFY_TIMEOUT_S)["returncode"] == 0
+    return run(line, True, VERIFY_TIMEOUT_S)["returncode"] == 0
 
 
 def _run_python(pool: InterpreterPool, data: dict[str, Any], timeout_s: float) -> Response:

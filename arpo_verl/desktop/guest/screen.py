@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import mmap
 import struct
 import threading
 from collections.abc import Callable
@@ -14,12 +13,11 @@ from PIL import Image, ImageChops
 from Xlib.display import Display
 
 from . import layout
+from .framebuffer import Framebuffer
 from .messages import Request, Response
 
 COMPRESS_LEVEL = 1
 """Of the PNG: a plain desktop shrinks 40-fold at level 1 already."""
-
-_HEADER = struct.Struct(">25I")  # XWDFileHeader of X11/XWDFile.h
 
 
 class Screen:
@@ -30,28 +28,19 @@ class Screen:
         self.display = Display(layout.DISPLAY)
         self.root = self.display.screen().root
         self.display.xfixes_query_version()
-        self._map_framebuffer()
+        self._framebuffer = Framebuffer()
+        self.size = self._framebuffer.size
         self._cursors: dict[int, tuple[Image.Image, Image.Image]] = {}
-
-    def _map_framebuffer(self) -> None:
-        with open(layout.FRAMEBUFFER, "rb") as file:
-            self._buffer = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        fields = _HEADER.unpack_from(self._buffer)
-        size, depth, width, height, bits, stride, colors = (fields[i] for i in (0, 3, 4, 5, 11, 12, 19))
-        if (depth, bits) != (24, 32):
-            raise RuntimeError(f"the frame buffer must have 24 of 32 bits a pixel, got {depth} of {bits}")
-        self.size, self._stride, self._offset = (width, height), stride, size + colors * 12
 
     def grab(self) -> Image.Image:
         """The screen with the pointer on it, RGB."""
         with self.lock:
             self.display.grab_server()
             self.display.sync()  # every request that came before ours is drawn, none is half drawn
-            end = self._offset + self._stride * self.size[1]
-            pixels = self._buffer[self._offset : end]
+            pixels = self._framebuffer.pixels()
             self.display.ungrab_server()
             cursor = self.display.xfixes_get_cursor_image(self.root)
-        image = Image.frombuffer("RGB", self.size, pixels, "raw", "BGRX", self._stride, 1)
+        image = Image.frombuffer("RGB", self.size, pixels, "raw", "BGRX", self._framebuffer.stride, 1)
         return self._with_cursor(image, cursor)
 
     def _with_cursor(self, image: Image.Image, cursor: Any) -> Image.Image:

@@ -230,3 +230,26 @@ def test_program_that_listens_in_the_guest_is_reached_through_its_port(desktop):
 def test_port_that_nothing_listens_on_closes_at_once(desktop):
     with socket.create_connection(("127.0.0.1", desktop.setup.chromium_port), 10) as connection:
         assert connection.recv(1) == b""
+
+
+def drawn(title: str, more_than: int) -> dict[str, str]:
+    code = f'from arpo_guest.drawn import require; require("{title}", {more_than})'
+    return {"command_success": f"python -c '{code}'"}
+
+
+def test_a_window_is_drawn_once_it_shows_with_the_focus_and_looks_the_same_twice(desktop):
+    def wait(title: str, more_than: int, seconds: int) -> dict:
+        return desktop.setup._execute_with_verification_setup(["true"], drawn(title, more_than), seconds, 0.02)
+
+    desktop.setup._launch_setup(["xterm", "-T", "name of it", "-e", "seq 30; sleep 60"])
+    assert wait("name of it", 1500, 30)["verification"] == "passed"
+    assert desktop.sh("xdotool getactivewindow getwindowname") == "name of it"
+    for title, more_than in (("name", 1500), ("name of it", 10_000_000)):
+        with pytest.raises(Exception, match="verification_failed"):
+            wait(title, more_than, 1)
+
+
+def test_a_line_that_needs_a_shell_is_given_to_one(desktop):
+    for line in ("python -c 'import sys; sys.exit(1)' || true", "python -c 'exit('\"$(echo 0)\"')'"):
+        answer = desktop.setup._execute_with_verification_setup(["true"], {"command_success": line}, 5, 0.1)
+        assert answer["verification"] == "passed"
