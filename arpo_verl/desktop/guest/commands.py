@@ -100,8 +100,8 @@ def _succeeds(pool: InterpreterPool, line: str) -> bool:
     if line.startswith("python -c '"):
         words = shlex.split(line)
         if len(words) == 3 and "'" not in words[2] and line == f"python -c '{words[2]}'":  # nothing for a shell to do
-            return pool.run(words[2], VERIFY_TIMEOUT_S)["returncode"] == 0
-    return run(line, True, VERIFY_TIMEOUT_S)["returncode"] == 0
+            return int(pool.run(words[2], VERIFY_TIMEOUT_S)["returncode"]) == 0
+    return int(run(line, True, VERIFY_TIMEOUT_S)["returncode"]) == 0
 
 
 def _run_python(pool: InterpreterPool, data: dict[str, Any], timeout_s: float) -> Response:

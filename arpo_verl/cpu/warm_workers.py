@@ -1,0 +1,49 @@
+"""Ray's worker processes as forks of one that has imported what they need.
+
+    hydra: {callbacks: {warm_workers: {_target_: arpo_verl.cpu.warm_workers.WarmWorkers}}}
+
+A run has a dozen, and each imports veRL, torch and transformers, 5 to 8 s of a core: most of a start on two cores. So
+Ray is told, by the option `py_executable` of its runtime environments, to start a worker by `cpu/worker_client.py`.
+That orders it from `cpu/worker_server.py`: a fork with the client's arguments, environment, folder, files and mask, which
+runs Ray's own script. What is imported is imported once, and lies in memory once.
+
+Only for a Ray of the run's own, on a CPU: a process that has touched a GPU cannot be forked.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+CLIENT = Path(__file__).with_name("worker_client.py")
+RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+
+class WarmWorkers(Callback):
+    """A recipe names it under `hydra.callbacks`."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Have the Ray that the trainer is about to start take its workers from a server."""
+        is_own = config.ray_kwargs.ray_init.get("address") == "local"
+        if is_own and os.environ.get("VERL_PLATFORM", "").lower() == "cpu":
+            job_config = json.loads(os.environ.get(RAY_JOB_CONFIG, "{}"))
+            job_config.setdefault("runtime_env", {}).setdefault("py_executable", py_executable())
+            os.environ[RAY_JOB_CONFIG] = json.dumps(job_config)
+
+
+def py_executable() -> str:
+    """The words before a worker's script that make it a fork; good for one Ray, and as long as this process."""
+    # A folder that nobody else may enter: whoever reaches the socket can start a process as us.
+    folder = tempfile.mkdtemp(prefix="arpo_verl-workers-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return shlex.join([sys.executable, "-I", "-S", str(CLIENT), f"{folder}/socket"])

@@ -1,0 +1,175 @@
+"""The process that Ray's workers of a run are forks of: it imports what they need, then waits for orders.
+
+    python -m arpo_verl.cpu.worker_server LISTENER        a descriptor that it inherits
+
+`cpu/worker_client.py` starts it with the environment of a worker, the raylet's and the job's names in it, since Ray's
+library reads them when it is imported. It ends with the raylet.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import Any, NoReturn
+
+PRELOAD = (
+    "verl.trainer.main_ppo",
+    "verl.trainer.ppo.v1.trainer_sync",
+    "verl.trainer.ppo.v1.agent_loop_tq",
+    "verl.workers.engine_workers",
+    "verl.workers.engine.fsdp.transformer_impl",
+    "verl.experimental.reward_loop",
+    "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl",
+    "transformers.models.qwen2_5_vl.processing_qwen2_5_vl",
+    "arpo_verl.plugin.agent_loop",
+    "arpo_verl.plugin.sampler",
+    "arpo_verl.plugin.dataset",
+    "arpo_verl.pool.worker",
+    "arpo_verl.cpu.server",
+    "arpo_verl.cpu.adapter",
+)
+"""What the workers of a run import. One that is missing is passed over: who needs it will say so."""
+MAX_WISH = 16 << 20
+_HEAD = 8
+
+
+class WorkerServer:
+    """Forks a process for each that a client asks for.
+
+    Args:
+        listener: where clients connect.
+        owner: a pidfd; the server ends with that process.
+    """
+
+    def __init__(self, listener: socket.socket, owner: int) -> None:
+        self._listener = listener
+        self._owner = owner
+        self._workers: dict[int, tuple[int, socket.socket]] = {}
+        """By its pidfd: a worker's process id, and its client."""
+
+    def run(self) -> None:
+        """Serve until the owner is gone."""
+        while True:
+            clients = {client.fileno(): pidfd for pidfd, (_, client) in self._workers.items()}
+            for fd in _readable([self._owner, self._listener.fileno(), *self._workers, *clients]):
+                if fd == self._owner:
+                    return
+                if fd == self._listener.fileno():
+                    self._serve(self._listener.accept()[0])
+                elif fd in self._workers:
+                    self._tell_end(fd)
+                elif clients[fd] in self._workers:  # it was killed, as Ray does with a worker that it gives up
+                    signal.pidfd_send_signal(clients[fd], signal.SIGKILL)
+                    self._tell_end(clients[fd])
+
+    def _serve(self, client: socket.socket) -> None:
+        wish, fds = read_wish(client)
+        if wish is None:
+            client.close()
+        else:
+            pid = os.fork()
+            if pid == 0:
+                self._become(wish, fds, client)
+            self._workers[os.pidfd_open(pid)] = pid, client
+        for fd in fds:
+            os.close(fd)
+
+    def _become(self, wish: dict[str, Any], fds: list[int], client: socket.socket) -> NoReturn:
+        """In the fork: be the process that was asked for, to its end."""
+        status = 1
+        try:
+            for number, fd in enumerate(fds):
+                os.dup2(fd, number)
+            for fd in (*fds, self._owner, *self._workers):
+                os.close(fd)
+            for one in (self._listener, client, *(other for _, other in self._workers.values())):
+                one.close()
+            status = run_script(wish)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _tell_end(self, pidfd: int) -> None:
+        pid, client = self._workers.pop(pidfd)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(pidfd)
+        with client:
+            with contextlib.suppress(OSError):  # it was killed
+                client.sendall(b"%d" % (code if code >= 0 else 128 - code))
+
+
+def read_wish(client: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """What a client asks for, and its three standard files; None where it ended before it had said all."""
+    head, fds, _, _ = socket.recv_fds(client, _HEAD, 3)
+    length = int.from_bytes(head, "big") if len(head) == _HEAD else 0
+    content = bytearray()
+    while len(content) < length <= MAX_WISH and (piece := client.recv(length - len(content))):
+        content += piece
+    is_whole = 0 < length == len(content) and len(fds) == 3
+    return (json.loads(content) if is_whole else None), list(fds)
+
+
+def run_script(wish: dict[str, Any]) -> int:
+    """Run a script as `python SCRIPT ARGUMENTS...` does. Returns the exit status."""
+    with contextlib.suppress(PermissionError):  # whoever asked has ended
+        os.setpgid(0, wish["group"])
+    signal.pthread_sigmask(signal.SIG_SETMASK, wish["blocked"])
+    os.environ.clear()
+    os.environ.update(wish["environ"])
+    os.chdir(wish["cwd"])
+    sys.argv = wish["argv"]
+    sys.path[0] = os.path.dirname(sys.argv[0])
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # else all forks would draw the same; Python's own generator does so by itself
+    status = 0
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    atexit._run_exitfuncs()
+    return status
+
+
+def preload() -> None:
+    """Import what workers need."""
+    # As Ray has it for a worker of one processor, before torch asks.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for name in PRELOAD:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            print(f"workers import {name} themselves: {error!r}", file=sys.stderr)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would write to every page that they share
+
+
+def _readable(fds: list[int]) -> list[int]:
+    poller = select.poll()
+    for fd in fds:
+        poller.register(fd, select.POLLIN)
+    return [fd for fd, _ in poller.poll()]
+
+
+def main() -> None:
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    os.set_inheritable(listener.fileno(), False)
+    owner = os.pidfd_open(int(os.environ["RAY_RAYLET_PID"]))
+    preload()
+    WorkerServer(listener, owner).run()
+
+
+if __name__ == "__main__":
+    main()
