@@ -97,14 +97,21 @@ class TrainerRun:
         overrides: options behind the recipe.
         env: more environment variables.
         recipe: its file.
+        cwd: the checkout that it runs in.
     """
 
     def __init__(
-        self, run_dir: Path, *overrides: str, env: Mapping[str, str] | None = None, recipe: Path = EMBEDDED
+        self,
+        run_dir: Path,
+        *overrides: str,
+        env: Mapping[str, str] | None = None,
+        recipe: Path = EMBEDDED,
+        cwd: Path = ROOT,
     ) -> None:
         command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(recipe.parent)]
         self._command = [*command, "--config-name", recipe.stem, f"run_dir={run_dir}", *overrides]
         self._env = {**os.environ, "VERL_PLATFORM": "cpu", **(env or {})}
+        self._cwd = cwd
         self.run_dir = run_dir
         self._log = run_dir / "output.log"
         self._starts = 0
@@ -121,7 +128,12 @@ class TrainerRun:
         with self._log.open("ab") as log:
             self._log_begin = log.tell()
             self._process = psutil.Popen(
-                self._command, cwd=ROOT, env=self._env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                self._command,
+                cwd=self._cwd,
+                env=self._env,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def has_ended(self) -> bool:

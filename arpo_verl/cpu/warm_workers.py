@@ -4,8 +4,8 @@
 
 A run has a dozen, and each imports veRL, torch and transformers, 5 to 8 s of a core: most of a start on two cores. So
 Ray is told, by the option `py_executable` of its runtime environments, to start a worker by `cpu/worker_client.py`.
-That orders it from `cpu/worker_server.py`: a fork with the client's arguments, environment, folder, files and mask, which
-runs Ray's own script. What is imported is imported once, and lies in memory once.
+That orders it from `cpu/worker_server.py`: a fork with the client's arguments, environment, folder and files, that runs
+Ray's own script. What is imported is imported once, and lies in memory once.
 
 Only for a Ray of the run's own, on a CPU: a process that has touched a GPU cannot be forked.
 """

@@ -32,10 +32,12 @@ verl.experimental.agent_loop.agent_loop
     AgentLoopWorker._get_mm_processor_kwargs()
     AgentLoopWorker._compute_position_ids(input_ids, attention_mask, multi_modal_inputs)
     register(agent_name)
+verl.experimental.reward_loop
 verl.model_merger
 verl.protocol
     DataProto
     DataProto.from_dict(tensors, non_tensors)
+verl.trainer.main_ppo
 verl.trainer.ppo.checkpoint_callback
     CheckpointCallback: __init__ on_save
 verl.trainer.ppo.core_algos
@@ -58,6 +60,7 @@ verl.trainer.ppo.v1.replay_buffer
     ReplayBuffer._wait_for_next_poll(partition_id, last_debug_time)
     ReplayBufferAsync
 verl.trainer.ppo.v1.trainer_base
+verl.trainer.ppo.v1.trainer_sync
 verl.utils
     get_processor_token_id(processor, token_name)
     hf_processor(name_or_path, trust_remote_code)
@@ -104,6 +107,7 @@ verl.workers.engine.base
     EngineRegistry: _engines
     EngineRegistry.register(model_type, backend, device)
 verl.workers.engine.fsdp.transformer_impl
+verl.workers.engine_workers
 verl.workers.rollout.base
     BaseRollout: __init__ resume update_weights release
 verl.workers.rollout.replica
@@ -135,6 +139,8 @@ transformers
 transformers.modeling_utils
     ALL_ATTENTION_FUNCTIONS
     ALL_ATTENTION_FUNCTIONS.register(key, value)
+transformers.models.qwen2_5_vl.modeling_qwen2_5_vl
+transformers.models.qwen2_5_vl.processing_qwen2_5_vl
 transformers.models.qwen2_vl.image_processing_qwen2_vl
     smart_resize(height, width, factor, min_pixels, max_pixels)
 transformers.models.qwen2_vl.video_processing_qwen2_vl
