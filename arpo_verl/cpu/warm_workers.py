@@ -3,7 +3,8 @@
     hydra: {callbacks: {warm_workers: {_target_: arpo_verl.cpu.warm_workers.WarmWorkers}}}
 
 A run has a dozen, and each imports veRL, torch and transformers, 5 to 8 s of a core: most of a start on two cores. So
-Ray is told, by the option `py_executable` of its runtime environments, to start a worker by `cpu/worker_client.py`.
+Ray is told, by veRL's own option `ray_kwargs.ray_init.runtime_env.py_executable`, to start a worker by
+`cpu/worker_client.py`.
 That orders it from `cpu/worker_server.py`: a fork with the client's arguments, environment, folder and files, that runs
 Ray's own script. What is imported is imported once, and lies in memory once.
 
@@ -13,7 +14,6 @@ Only for a Ray of the run's own, on a CPU: a process that has touched a GPU cann
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import shlex
 import shutil
@@ -26,7 +26,6 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 CLIENT = Path(__file__).with_name("worker_client.py")
-RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 class WarmWorkers(Callback):
@@ -34,11 +33,10 @@ class WarmWorkers(Callback):
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Have the Ray that the trainer is about to start take its workers from a server."""
-        is_own = config.ray_kwargs.ray_init.get("address") == "local"
-        if is_own and os.environ.get("VERL_PLATFORM", "").lower() == "cpu":
-            job_config = json.loads(os.environ.get(RAY_JOB_CONFIG, "{}"))
-            job_config.setdefault("runtime_env", {}).setdefault("py_executable", py_executable())
-            os.environ[RAY_JOB_CONFIG] = json.dumps(job_config)
+        ray_init = config.ray_kwargs.ray_init
+        is_own = ray_init.get("address") == "local" and os.environ.get("VERL_PLATFORM", "").lower() == "cpu"
+        if is_own and ray_init.runtime_env.py_executable is None:
+            ray_init.runtime_env.py_executable = py_executable()
 
 
 def py_executable() -> str:
