@@ -4,19 +4,17 @@
 
 A run has a dozen, and each imports veRL, torch and transformers, 5 to 8 s of a core: most of a start on two cores. So
 Ray is told, by veRL's own option `ray_kwargs.ray_init.runtime_env.py_executable`, to start a worker by
-`cpu/worker_client.py`.
-That orders it from `cpu/worker_server.py`: a fork with the client's arguments, environment, folder and files, that runs
-Ray's own script. What is imported is imported once, and lies in memory once.
+`cpu/worker_client.py`, which orders it from `cpu/worker_server.py`: a fork with the client's arguments, environment,
+folder, files, signal mask and process group, that runs Ray's own script. What is imported is imported once, and lies
+in memory once.
 
 Only for a Ray of the run's own, on a CPU: a process that has touched a GPU cannot be forked.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import shlex
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +22,8 @@ from typing import Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
+
+from arpo_verl.files import ScratchFolder
 
 CLIENT = Path(__file__).with_name("worker_client.py")
 
@@ -36,12 +36,15 @@ class WarmWorkers(Callback):
         ray_init = config.ray_kwargs.ray_init
         is_own = ray_init.get("address") == "local" and os.environ.get("VERL_PLATFORM", "").lower() == "cpu"
         if is_own and ray_init.runtime_env.py_executable is None:
-            ray_init.runtime_env.py_executable = py_executable()
+            # Whoever reaches the socket can start a process as us: nobody else may enter the folder.
+            self._folder = ScratchFolder(Path(tempfile.gettempdir()), "arpo_verl-workers-")
+            ray_init.runtime_env.py_executable = py_executable(self._folder.path)
 
 
-def py_executable() -> str:
-    """The words before a worker's script that make it a fork; good for one Ray, and as long as this process."""
-    # A folder that nobody else may enter: whoever reaches the socket can start a process as us.
-    folder = tempfile.mkdtemp(prefix="arpo_verl-workers-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return shlex.join([sys.executable, "-I", "-S", str(CLIENT), f"{folder}/socket"])
+def py_executable(folder: Path) -> str:
+    """The words before a worker's script that make it a fork; good for one Ray.
+
+    Args:
+        folder: for the server's socket.
+    """
+    return shlex.join([sys.executable, "-I", "-S", str(CLIENT), str(folder / "socket")])

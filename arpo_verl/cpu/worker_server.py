@@ -74,13 +74,16 @@ class WorkerServer:
 
     def _serve(self, client: socket.socket) -> None:
         wish, fds = read_wish(client)
-        if wish is None:
-            client.close()
-        else:
-            pid = os.fork()
-            if pid == 0:
+        try:
+            if wish is None:
+                client.close()
+            elif (pid := os.fork()) == 0:
                 self._become(wish, fds, client)
-            self._workers[os.pidfd_open(pid)] = pid, client
+            else:
+                self._workers[os.pidfd_open(pid)] = pid, client
+        except OSError:  # no process left, or no memory; Ray tries again
+            traceback.print_exc()
+            client.close()
         for fd in fds:
             os.close(fd)
 
@@ -163,11 +166,19 @@ def _readable(fds: list[int]) -> list[int]:
     return [fd for fd, _ in poller.poll()]
 
 
+def require_one_thread() -> None:
+    """End where there are more: a fork would not have them, but the locks that they hold."""
+    count = len(os.listdir("/proc/self/task"))
+    if count > 1:
+        sys.exit(f"what Ray's workers import started {count - 1} threads: workers import it themselves")
+
+
 def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(listener.fileno(), False)
     owner = os.pidfd_open(int(os.environ["RAY_RAYLET_PID"]))
     preload()
+    require_one_thread()
     WorkerServer(listener, owner).run()
 
 

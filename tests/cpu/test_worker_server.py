@@ -5,13 +5,16 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
 import pytest
+from omegaconf import OmegaConf
 from support.desktop_harness import eventually
+from trainer_run import await_end
 
-from arpo_verl.cpu.warm_workers import CLIENT
+from arpo_verl.cpu.warm_workers import CLIENT, WarmWorkers
 
 SERVER = """
 import os, socket, sys
@@ -109,10 +112,34 @@ def test_without_a_server_a_worker_starts_by_itself(tmp_path):
     assert "imports all by itself" in err
 
 
+def test_who_has_threads_does_not_fork():
+    code = "import threading\nfrom arpo_verl.cpu.worker_server import require_one_thread as check\ncheck()\n"
+    code += "threading.Thread(target=threading.Event().wait, daemon=True).start()\ncheck()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "started 1 threads" in done.stderr
+
+
+def test_a_run_with_a_ray_of_its_own_gets_them_unless_it_names_an_interpreter(monkeypatch):
+    def told(address: str, executable: str | None) -> str | None:
+        ray_init = {"address": address, "runtime_env": {"py_executable": executable}}
+        config = OmegaConf.create({"ray_kwargs": {"ray_init": ray_init}})
+        WarmWorkers().on_run_start(config)
+        return config.ray_kwargs.ray_init.runtime_env.py_executable
+
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    assert str(CLIENT) in told("local", None)
+    assert told("local", "python3.11") == "python3.11"
+    assert told("auto", None) is None
+    monkeypatch.setenv("VERL_PLATFORM", "cuda")
+    assert told("local", None) is None
+
+
 RAY = """
-import os, ray
+import os, ray, sys, time
+from pathlib import Path
 from arpo_verl.cpu.warm_workers import py_executable
-ray.init(address="local", num_cpus=2, include_dashboard=False, runtime_env={"py_executable": py_executable()})
+executable = py_executable(Path(sys.argv[1]))
+ray.init(address="local", num_cpus=2, include_dashboard=False, runtime_env={"py_executable": executable})
 
 @ray.remote(num_cpus=0)
 class Actor:
@@ -122,6 +149,10 @@ class Actor:
 
     def die(self):
         os._exit(1)
+
+    def spin(self):
+        while True:
+            pass
 
 actors = [Actor.remote() for _ in range(3)]
 facts = ray.get([actor.facts.remote() for actor in actors])
@@ -133,15 +164,27 @@ except ray.exceptions.ActorDiedError:
     print("died")
 ray.kill(actors[1])
 assert ray.get(actors[2].facts.remote())[0] in servers
-print("server", *servers)
+actors[2].spin.remote()
+print("server", *servers, flush=True)
+time.sleep(600)
 """
 
 
 @pytest.mark.trainer
-def test_rays_workers_are_forks_of_one_process_that_ends_with_ray():
-    environment = {**os.environ, "VERL_PLATFORM": "cpu"}
-    done = subprocess.run([sys.executable, "-c", RAY], capture_output=True, text=True, env=environment, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    died, server = done.stdout.splitlines()[-2:]
-    assert died == "died"
-    eventually(lambda: not psutil.pid_exists(int(server.split()[1])), 60)
+def test_rays_workers_are_forks_of_one_process_and_nothing_is_left_when_ray_is_killed(tmp_path):
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path is short
+        words = [sys.executable, "-c", RAY, folder]
+        environment = {**os.environ, "VERL_PLATFORM": "cpu"}
+        driver = psutil.Popen(words, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+        try:
+            assert driver.stdout.readline() == "died\n"
+            server = psutil.Process(int(driver.stdout.readline().split()[1]))
+            (raylet,) = [process for process in driver.children() if process.name() == "raylet"]
+            processes = {*driver.children(recursive=True), server, *server.children()}
+            assert len(server.children()) >= 1
+            raylet.kill()
+            assert not await_end([process for process in processes if process.ppid() != driver.pid], 60)
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.communicate()
+        assert not await_end([*processes], 60)
