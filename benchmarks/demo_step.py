@@ -19,8 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from cpu_times import CpuTimes, adopt_orphans
 from figures import Arguments, machine, report
@@ -42,18 +44,20 @@ def worktree(ref: str, folder: Path) -> Iterator[Path]:
         subprocess.run(["git", "worktree", "remove", "--force", str(place)], cwd=ROOT, check=True)
 
 
-def measure(tree: Path, run_dir: Path, policy: Path, steps: int) -> dict[str, float]:
-    """One run of `tree`: `WHAT`."""
+def measure(tree: Path, run_dir: Path, policy: Path, steps: int) -> dict[str, Any]:
+    """One run of `tree`: `WHAT`, and a step's CPU seconds by what processes are for, as `parts`."""
     fixed = [f"actor_rollout_ref.model.path={policy}", f"trainer.total_training_steps={steps}", "data.seed=1"]
     fixed += ["trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"]
     times, begin = CpuTimes(), time.monotonic()
     ends: list[tuple[float, float]] = []
+    uses: list[Counter[str]] = []
     paths = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": ""}
     run = TrainerRun(run_dir, *fixed, env=paths, recipe=tree / "recipes" / "embedded.yaml", cwd=tree)
     try:
         for step in range(1, steps + 1):
             run.wait_for(lambda step=step: len(read_steps(run_dir)) >= step)  # type: ignore[misc]
             ends.append((times.total_s(), time.monotonic() - begin))
+            uses.append(Counter(times.by_use_s()))
         processes = run.processes()
         run.wait()
         await_end(processes)
@@ -61,7 +65,9 @@ def measure(tree: Path, run_dir: Path, policy: Path, steps: int) -> dict[str, fl
         times.close()
     (first_cpu, first_wall), (last_cpu, last_wall) = ends[0], ends[-1]
     cpu, wall = (last_cpu - first_cpu) / (steps - 1), (last_wall - first_wall) / (steps - 1)
-    return dict(zip(WHAT, (cpu, wall, first_cpu - cpu, first_wall - wall), strict=True))
+    parts = {use: round((spent - uses[0][use]) / (steps - 1), 2) for use, spent in uses[-1].items()}
+    largest = {use: spent for use, spent in sorted(parts.items(), key=lambda one: -one[1]) if spent >= 0.05}
+    return {**dict(zip(WHAT, (cpu, wall, first_cpu - cpu, first_wall - wall), strict=True)), "parts": largest}
 
 
 def main() -> None:
@@ -74,19 +80,21 @@ def main() -> None:
     figures: dict[str, object] = {**machine(), "before": arguments.before}
     adopt_orphans()
     policy = make_policy(arguments.policy.absolute())
-    measured: dict[str, list[dict[str, float]]] = {"before": [], "now": []}
+    measured: dict[str, list[dict[str, Any]]] = {"before": [], "now": []}
     with tempfile.TemporaryDirectory(prefix="demo-step-") as name, worktree(arguments.before, Path(name)) as other:
         trees = {"before": other, "now": ROOT}
         for turn in range(arguments.turns):
             for which in sorted(trees, reverse=bool(turn % 2)):
                 found = measure(trees[which], Path(name, f"{which}-{turn}"), policy, arguments.steps)
-                print(which, {key: round(value, 1) for key, value in found.items()}, file=sys.stderr)
+                print(which, found, file=sys.stderr)
                 measured[which].append(found)
     for key in WHAT:
         pairs = list(zip(measured["before"], measured["now"], strict=True))
         figures[f"{key}_before"] = statistics.median(before[key] for before, _ in pairs)
         figures[f"{key}_now"] = statistics.median(now[key] for _, now in pairs)
         figures[f"{key.removesuffix('_s')}_ratio"] = statistics.median(now[key] / before[key] for before, now in pairs)
+    for which, runs in measured.items():
+        figures[f"step_parts_cpu_s_{which}"] = runs[-1]["parts"]
     report({**figures, "load_after": os.getloadavg()[0]}, arguments.json)
 
 

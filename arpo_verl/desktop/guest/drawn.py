@@ -18,15 +18,21 @@ from Xlib.error import XError
 from .framebuffer import Framebuffer
 
 PAUSE_S = 0.05
+INTERVAL_S = 0.02
+PATIENCE_S = 2.0
+"""A program starts within it as a rule; who asks asks again, and each time costs ten looks from here."""
 
 
 def require(title: str, more_than: int) -> None:
-    """Exit with 1 unless the window of this title has the focus and looks the same twice.
+    """Wait for the window of this title to have the focus and to look the same twice; exit with 1 if it does not.
 
     Args:
         more_than: bytes of its picture with its frame, compressed: an empty window has fewer.
     """
-    sys.exit(not _is_drawn(title, more_than))
+    deadline = time.monotonic() + PATIENCE_S
+    while not (is_drawn := _is_drawn(title, more_than)) and time.monotonic() < deadline:
+        time.sleep(INTERVAL_S)
+    sys.exit(not is_drawn)
 
 
 def _is_drawn(title: str, more_than: int) -> bool:

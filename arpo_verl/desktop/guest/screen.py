@@ -31,17 +31,31 @@ class Screen:
         self._framebuffer = Framebuffer()
         self.size = self._framebuffer.size
         self._cursors: dict[int, tuple[Image.Image, Image.Image]] = {}
+        self._last: tuple[object, bytes] = None, b""
 
-    def grab(self) -> Image.Image:
-        """The screen with the pointer on it, RGB."""
+    def png(self) -> bytes:
+        """The screen with the pointer on it, RGB; the last file again while it shows the same."""
+        pixels, cursor = self._look()
+        seen = pixels, cursor.cursor_serial, cursor.x, cursor.y
+        last, file = self._last
+        if seen != last:
+            file = self._encode(pixels, cursor)
+            self._last = seen, file
+        return file
+
+    def _look(self) -> tuple[bytes, Any]:
         with self.lock:
             self.display.grab_server()
             self.display.sync()  # every request that came before ours is drawn, none is half drawn
             pixels = self._framebuffer.pixels()
             self.display.ungrab_server()
-            cursor = self.display.xfixes_get_cursor_image(self.root)
+            return pixels, self.display.xfixes_get_cursor_image(self.root)
+
+    def _encode(self, pixels: bytes, cursor: Any) -> bytes:
         image = Image.frombuffer("RGB", self.size, pixels, "raw", "BGRX", self._framebuffer.stride, 1)
-        return self._with_cursor(image, cursor)
+        file = io.BytesIO()
+        self._with_cursor(image, cursor).save(file, "PNG", compress_level=COMPRESS_LEVEL)
+        return file.getvalue()
 
     def _with_cursor(self, image: Image.Image, cursor: Any) -> Image.Image:
         """Lay the pointer over the image; its colours come multiplied by their opacity."""
@@ -80,9 +94,7 @@ def routes(screen: Screen) -> dict[tuple[str, str], Callable[[Request], Response
     """The endpoints of this module."""
 
     def screenshot(request: Request) -> Response:
-        png = io.BytesIO()
-        screen.grab().save(png, "PNG", compress_level=COMPRESS_LEVEL)
-        return Response(HTTPStatus.OK, "image/png", png.getvalue())
+        return Response(HTTPStatus.OK, "image/png", screen.png())
 
     def screen_size(request: Request) -> Response:
         return Response.json({"width": screen.size[0], "height": screen.size[1]})

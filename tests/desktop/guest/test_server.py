@@ -162,6 +162,7 @@ def test_wallpaper_is_shown_and_given_back(desktop):
     desktop.controller.execute_python_command(
         "from PIL import Image; Image.new('RGB', (8, 8), (255, 0, 9)).save('w.png')"
     )
+    desktop.controller.get_screenshot()  # an unchanged screen is not looked at twice
     desktop.setup._change_wallpaper_setup("/home/user/w.png")
     screenshot = desktop.controller.get_screenshot()
     import io
