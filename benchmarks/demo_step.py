@@ -28,7 +28,7 @@ from cpu_times import CpuTimes, adopt_orphans
 from figures import Arguments, machine, report
 from trainer_run import ROOT, TrainerRun, await_end, make_policy, read_steps
 
-BEFORE = "0479cf4"
+BEFORE = "0755958"
 """Before anything was done about it."""
 WHAT = ("step_cpu_s", "step_wall_s", "start_cpu_s", "start_wall_s")
 
