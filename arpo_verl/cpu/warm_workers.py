@@ -8,7 +8,8 @@ Ray is told, by veRL's own option `ray_kwargs.ray_init.runtime_env.py_executable
 folder, files, signal mask and process group, that runs Ray's own script. What is imported is imported once, and lies
 in memory once.
 
-Only for a Ray of the run's own, on a CPU: a process that has touched a GPU cannot be forked.
+Only for a Ray of the run's own, on a CPU, with our rollout engine: a process that has touched a GPU cannot be forked,
+and of vLLM's own processes below a fork nothing is known.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
+from arpo_verl.cpu.options import NAME
 from arpo_verl.files import ScratchFolder
 
 CLIENT = Path(__file__).with_name("worker_client.py")
@@ -35,7 +37,8 @@ class WarmWorkers(Callback):
         """Have the Ray that the trainer is about to start take its workers from a server."""
         ray_init = config.ray_kwargs.ray_init
         is_own = ray_init.get("address") == "local" and os.environ.get("VERL_PLATFORM", "").lower() == "cpu"
-        if is_own and ray_init.runtime_env.py_executable is None:
+        is_ours = config.actor_rollout_ref.rollout.name == NAME
+        if is_own and is_ours and ray_init.runtime_env.py_executable is None:
             # Whoever reaches the socket can start a process as us: nobody else may enter the folder.
             self._folder = ScratchFolder(Path(tempfile.gettempdir()), "arpo_verl-workers-")
             ray_init.runtime_env.py_executable = py_executable(self._folder.path)

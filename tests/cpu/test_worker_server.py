@@ -120,9 +120,10 @@ def test_who_has_threads_does_not_fork():
 
 
 def test_a_run_with_a_ray_of_its_own_gets_them_unless_it_names_an_interpreter(monkeypatch):
-    def told(address: str, executable: str | None) -> str | None:
+    def told(address: str, executable: str | None, engine: str = "transformers") -> str | None:
         ray_init = {"address": address, "runtime_env": {"py_executable": executable}}
-        config = OmegaConf.create({"ray_kwargs": {"ray_init": ray_init}})
+        rollout = {"rollout": {"name": engine}}
+        config = OmegaConf.create({"ray_kwargs": {"ray_init": ray_init}, "actor_rollout_ref": rollout})
         WarmWorkers().on_run_start(config)
         return config.ray_kwargs.ray_init.runtime_env.py_executable
 
@@ -130,6 +131,7 @@ def test_a_run_with_a_ray_of_its_own_gets_them_unless_it_names_an_interpreter(mo
     assert str(CLIENT) in told("local", None)
     assert told("local", "python3.11") == "python3.11"
     assert told("auto", None) is None
+    assert told("local", None, "vllm") is None
     monkeypatch.setenv("VERL_PLATFORM", "cuda")
     assert told("local", None) is None
 
