@@ -42,6 +42,8 @@ class WarmWorkers(Callback):
             # Whoever reaches the socket can start a process as us: nobody else may enter the folder.
             self._folder = ScratchFolder(Path(tempfile.gettempdir()), "arpo_verl-workers-")
             ray_init.runtime_env.py_executable = py_executable(self._folder.path)
+            # The first workers wait for the server's imports; by default Ray gives up after 60 s, as on a busy machine.
+            os.environ.setdefault("RAY_worker_register_timeout_seconds", "600")
 
 
 def py_executable(folder: Path) -> str:

@@ -150,6 +150,8 @@ def preload() -> None:
     """Import what workers need."""
     # As Ray has it for a worker of one processor, before torch asks.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # No threads of numpy's OpenBLAS and of pyarrow's jemalloc: see `require_one_thread`.
+    os.environ.update(OPENBLAS_NUM_THREADS="1", JE_ARROW_MALLOC_CONF="background_thread:false")
     for name in PRELOAD:
         try:
             importlib.import_module(name)

@@ -128,6 +128,7 @@ def test_a_run_with_a_ray_of_its_own_gets_them_unless_it_names_an_interpreter(mo
         return config.ray_kwargs.ray_init.runtime_env.py_executable
 
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    monkeypatch.setenv("RAY_worker_register_timeout_seconds", "60")  # else it stays set
     assert str(CLIENT) in told("local", None)
     assert told("local", "python3.11") == "python3.11"
     assert told("auto", None) is None
@@ -176,7 +177,7 @@ time.sleep(600)
 def test_rays_workers_are_forks_of_one_process_and_nothing_is_left_when_ray_is_killed(tmp_path):
     with tempfile.TemporaryDirectory() as folder:  # a socket's path is short
         words = [sys.executable, "-c", RAY, folder]
-        environment = {**os.environ, "VERL_PLATFORM": "cpu"}
+        environment = {**os.environ, "VERL_PLATFORM": "cpu", "RAY_worker_register_timeout_seconds": "600"}
         driver = psutil.Popen(words, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
         try:
             assert driver.stdout.readline() == "died\n"
