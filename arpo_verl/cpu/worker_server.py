@@ -3,7 +3,7 @@
     python -m arpo_verl.cpu.worker_server LISTENER        a descriptor that it inherits
 
 `cpu/worker_client.py` starts it with the environment of a worker, the raylet's and the job's names in it, since Ray's
-library reads them when it is imported. It ends with the raylet.
+library reads them when it is imported. It ends with the raylet, and its forks with it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from typing import Any, NoReturn
 
@@ -40,6 +41,8 @@ PRELOAD = (
 )
 """What the workers of a run import. One that is missing is passed over: who needs it will say so."""
 MAX_WISH = 16 << 20
+GRACE_S = 5.0
+"""For workers to end by themselves after the raylet; they do not while nobody has collected it."""
 _HEAD = 8
 
 
@@ -63,7 +66,7 @@ class WorkerServer:
             clients = {client.fileno(): pidfd for pidfd, (_, client) in self._workers.items()}
             for fd in _readable([self._owner, self._listener.fileno(), *self._workers, *clients]):
                 if fd == self._owner:
-                    return
+                    return self._end_workers()
                 if fd == self._listener.fileno():
                     self._serve(self._listener.accept()[0])
                 elif fd in self._workers:
@@ -104,6 +107,12 @@ class WorkerServer:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
+
+    def _end_workers(self) -> None:
+        deadline = time.monotonic() + GRACE_S
+        for pidfd in self._workers:
+            if not _readable([pidfd], max(0.0, deadline - time.monotonic())):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
     def _tell_end(self, pidfd: int) -> None:
         pid, client = self._workers.pop(pidfd)
@@ -161,11 +170,11 @@ def preload() -> None:
     gc.freeze()  # a collection in a fork would write to every page that they share
 
 
-def _readable(fds: list[int]) -> list[int]:
+def _readable(fds: list[int], timeout_s: float | None = None) -> list[int]:
     poller = select.poll()
     for fd in fds:
         poller.register(fd, select.POLLIN)
-    return [fd for fd, _ in poller.poll()]
+    return [fd for fd, _ in poller.poll(None if timeout_s is None else timeout_s * 1000)]
 
 
 def require_one_thread() -> None:

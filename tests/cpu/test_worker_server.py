@@ -82,15 +82,21 @@ def test_who_kills_the_one_kills_the_other_and_nobody_else(server, tmp_path):
     assert process.poll() is None
 
 
-def test_a_server_ends_with_its_owner(tmp_path):
+def test_a_server_ends_with_its_owner_and_its_forks_with_it(tmp_path):
     path = str(tmp_path / "socket")
     owner = subprocess.Popen(["sleep", "60"])
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(path)
+        listener.listen()
         words = [sys.executable, "-c", SERVER, str(listener.fileno()), str(owner.pid)]
         process = subprocess.Popen(words, pass_fds=[listener.fileno()])
-    owner.kill()
+    client = start(path, tmp_path, "wait")
+    client.stdout.readline()
+    (fork,) = psutil.Process(process.pid).children()
+    owner.kill()  # not collected yet
     assert process.wait(60) == 0
+    assert not await_end([fork], 60)
+    client.communicate(timeout=60)
     owner.wait()
 
 
@@ -164,7 +170,9 @@ assert len(servers) == 1 and warm == {True} and threads == {1} and len(drawn) ==
 try:
     ray.get(actors[0].die.remote())
 except ray.exceptions.ActorDiedError:
-    print("died")
+    pass
+else:
+    sys.exit("it lives")
 ray.kill(actors[1])
 assert ray.get(actors[2].facts.remote())[0] in servers
 actors[2].spin.remote()
@@ -180,13 +188,15 @@ def test_rays_workers_are_forks_of_one_process_and_nothing_is_left_when_ray_is_k
         environment = {**os.environ, "VERL_PLATFORM": "cpu", "RAY_worker_register_timeout_seconds": "600"}
         driver = psutil.Popen(words, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
         try:
-            assert driver.stdout.readline() == "died\n"
-            server = psutil.Process(int(driver.stdout.readline().split()[1]))
+            said = next((line for line in driver.stdout if line.startswith("server")), "nothing")
+            server = psutil.Process(int(said.split()[1]))
             (raylet,) = [process for process in driver.children() if process.name() == "raylet"]
             processes = {*driver.children(recursive=True), server, *server.children()}
-            assert len(server.children()) >= 1
+            clients = [process for process in raylet.children() if str(CLIENT) in process.cmdline()]
+            ours = [*clients, *server.children(), server]
+            assert len(ours) >= 3
             raylet.kill()
-            assert not await_end([process for process in processes if process.ppid() != driver.pid], 60)
+            assert not await_end(ours, 60)
         finally:
             os.killpg(driver.pid, signal.SIGKILL)
             driver.communicate()
