@@ -77,7 +77,8 @@ def main() -> None:
     parser.add_size("--turns", 3, 1, "pairs of runs")
     parser.add_size("--steps", 4, 2, "steps of a run, at least two")
     arguments = parser.parse()
-    figures: dict[str, object] = {**machine(), "before": arguments.before}
+    sizes = {"turns": arguments.turns, "steps": arguments.steps}
+    figures: dict[str, object] = {**machine(), "before": arguments.before, **sizes}
     adopt_orphans()
     policy = make_policy(arguments.policy.absolute())
     measured: dict[str, list[dict[str, Any]]] = {"before": [], "now": []}
