@@ -11,6 +11,7 @@ import arpo_verl
 from arpo_verl.cli.main import build_parser
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.plugin.step_credit import StepCreditConfig
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.tasks.selection import TaskSelection
@@ -22,8 +23,11 @@ SECTIONS = {
     "gui_agent": GuiAgentConfig,
     "replay": ReplayConfig,
     "data.tasks": TaskSelection,
+    "algorithm.step_credit": StepCreditConfig,
 }
-OPTION = re.compile(r"(?<![\w./])(environment|gui_agent|replay|data\.tasks)\.([a-z]\w*)\b(?![(])")
+OPTION = re.compile(
+    r"(?<![\w./])(environment|gui_agent|replay|data\.tasks|algorithm\.step_credit)\.([a-z]\w*)\b(?![(])"
+)
 PACKAGE = ROOT / "arpo_verl"
 ROOMS = sorted(path for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
 # `path: name` in a document, or in a room's docstring: a file of the package, and what is defined at its top.

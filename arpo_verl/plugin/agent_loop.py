@@ -23,6 +23,7 @@ from arpo_verl.plugin.resume import RESUME_FIELD, read_prefix
 from arpo_verl.plugin.rollout_output import SCREENSHOTS, GuiAgentOutput, shows_from
 from arpo_verl.plugin.sent_images import take_in
 from arpo_verl.plugin.settings import connect_pool, load_settings
+from arpo_verl.plugin.step_credit import NONE
 from arpo_verl.pool.attempts import attempt_until_whole
 from arpo_verl.pool.desktop_pool import Session
 from arpo_verl.records.recorder import Recorder
@@ -32,6 +33,7 @@ from arpo_verl.rollout.conversation import TokenLimits
 from arpo_verl.rollout.episode import Episode, play_episode
 from arpo_verl.rollout.prefix import Prefix
 from arpo_verl.rollout.scoring import Score, score_episode
+from arpo_verl.rollout.screen import thumbnail_of
 from arpo_verl.rollout.sequence import Generated
 from arpo_verl.types import Task
 
@@ -136,13 +138,13 @@ class GuiAgentLoop(AgentLoopBase):
             return 0.0
         return weight if await runs_in_training(str(row.get("uid", ""))) else 0.0
 
-    def _output(self, episode: Episode, engine: _Engine, score: Score, prefix: Prefix | None) -> list[AgentLoopOutput]:
+    def _output(self, episode: Episode, engine: _Engine, score: Score, prefix: Prefix | None) -> list[GuiAgentOutput]:
         """The trajectory as veRL's rows. Every field is set: those left out would be missing in some rows only.
 
         Args:
             prefix: what the episode was to begin with, whether it did or not.
         """
-        outputs: list[AgentLoopOutput] = []
+        outputs: list[GuiAgentOutput] = []
         # Those before it are in no row, where the episode began within a success: rows number what they have.
         unseen = shown = episode.rows[0].screenshots.start
         given = episode.num_given
@@ -186,6 +188,9 @@ class GuiAgentLoop(AgentLoopBase):
                 )
             )
             shown = numbers.stop
+        if self._settings.step_credit.kind != NONE:
+            for output in outputs:
+                output.thumbnails = [thumbnail_of(screenshot) for screenshot in output.screenshots]
         return outputs
 
 

@@ -6,7 +6,7 @@ member of its group like any other, but for the correction of its advantages whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,13 @@ from arpo_verl.errors import ConfigError
 from arpo_verl.plugin.group_log import GROUP_LOG
 from arpo_verl.plugin.handover import LATE_METRICS
 from arpo_verl.plugin.sections import plain_section
+from arpo_verl.plugin.step_credit import ANCHOR_STATES, step_credit_of
 from arpo_verl.replay.config import ReplayConfig, check_one_correction
 from arpo_verl.replay.labels import RowLabel, labelled_rows, rows_to_episodes
 
 REPLAY_GRPO = "replay_grpo"
+# Of stock GRPO, where replay is off.
+_STOCK: dict[str, Any] = {"std": "sample", "epsilon": 1e-6}
 TOKENS, EQUAL = EPISODE_WEIGHTS = ("tokens", "equal")
 
 
@@ -48,20 +51,40 @@ def group_advantages(
         weigh less than one of eight, and a lone parse error be punished where a group of them is not. Members of a
         group of equal rewards get exactly 0, where stock GRPO gives graded ones up to 0.06 by rounding.
     """
-    members: dict[Any, list[int]] = {}
-    for row, group in enumerate(group_B):
-        members.setdefault(group, []).append(row)
     advantages_B = torch.zeros_like(rewards_B)
-    for rows in members.values():
+    for rows in _members(group_B):
         rewards_G = rewards_B[rows]
         # Of one trajectory, or of equal ones: the mean of eight times 0.6 is not 0.6 in float32, and a sigma of
         # rounding errors would make an advantage of the rest.
         if rewards_G.max() == rewards_G.min():
             continue
         centred_G = rewards_G - torch.mean(rewards_G)
-        sigma = torch.std(rewards_G, correction=1 if std == "sample" else 0)
-        advantages_B[rows] = centred_G / (sigma + epsilon) if divide_by_std else centred_G
+        advantages_B[rows] = centred_G / (_sigma(rewards_G, std) + epsilon) if divide_by_std else centred_G
     return advantages_B
+
+
+def group_scales(
+    rewards_B: torch.Tensor, group_B: Sequence[Any], *, std: str, epsilon: float, divide_by_std: bool
+) -> torch.Tensor:
+    """What `group_advantages` divides by, of each trajectory: infinity where members of equal rewards get 0."""
+    scales_B = torch.ones_like(rewards_B)
+    for rows in _members(group_B) if divide_by_std else ():
+        rewards_G = rewards_B[rows]
+        is_equal = bool(rewards_G.max() == rewards_G.min())
+        scales_B[rows] = torch.inf if is_equal else _sigma(rewards_G, std) + epsilon
+    return scales_B
+
+
+def _members(group_B: Sequence[Any]) -> Iterable[list[int]]:
+    """The positions of each group's members."""
+    members: dict[Any, list[int]] = {}
+    for row, group in enumerate(group_B):
+        members.setdefault(group, []).append(row)
+    return members.values()
+
+
+def _sigma(rewards_G: torch.Tensor, std: str) -> torch.Tensor:
+    return torch.std(rewards_G, correction=1 if std == "sample" else 0)
 
 
 @register_adv_est(REPLAY_GRPO)  # type: ignore[untyped-decorator]  # veRL's
@@ -75,7 +98,8 @@ def compute_replay_grpo_advantage(
     """veRL's estimator interface: (B, T) rewards and mask, a group label a row, `config.algorithm` of the recipe.
 
     With `replay.enable=false` this is stock GRPO itself, whatever `replay.std` says. Statistics are over episodes: one
-    of several rows is one member of its group, and all its rows get its advantage.
+    of several rows is one member of its group, and all its rows get its advantage. With `algorithm.step_credit` each
+    turn adds its own, in the same scale: its group has one sigma.
 
     Returns:
         Advantages and returns, (B, T), the same tensor, as in stock GRPO.
@@ -107,6 +131,15 @@ def compute_replay_grpo_advantage(
         advantages_B = advantages_E[episodes]
         GROUP_LOG.write(labels, rewards_E[episodes], advantages_B)
         advantages_BT = advantages_B.unsqueeze(-1) * response_mask
+        credit = step_credit_of(config)
+        if credit.kind == ANCHOR_STATES:
+            from arpo_verl.plugin.scored_turns import turn_advantages  # as in `_correct`
+
+            scaling: dict[str, Any] = {"std": replay.std, "epsilon": replay.epsilon} if replay.enable else _STOCK
+            scales_E = group_scales(rewards_E, groups, divide_by_std=divide_by_std, **scaling)
+            turns_BT, metrics = turn_advantages(labels, episodes, rewards_E, response_mask.shape[-1], credit)
+            advantages_BT = advantages_BT + turns_BT / scales_E[episodes].unsqueeze(-1) * response_mask
+            LATE_METRICS.fill(metrics)
         if episode_weight_of(config) == EQUAL:
             advantages_BT = advantages_BT * equal_weights(response_mask, episodes, labels).unsqueeze(-1)
         if replay.enable and labels:

@@ -20,6 +20,8 @@ from arpo_verl.plugin.combinations import check_combinations
 from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.recipe_footprint import model_shape, read_run
 from arpo_verl.plugin.sections import plain_section
+from arpo_verl.plugin.step_credit import NONE as NO_CREDIT
+from arpo_verl.plugin.step_credit import step_credit_of
 from arpo_verl.replay.config import (
     NONE,
     RESUME,
@@ -41,6 +43,7 @@ from arpo_verl.versions import require_verl
 # Folders and files of a recipe: what it writes, and what it may read from this machine.
 _WRITTEN = ("run_dir", "trainer.default_local_dir", "gui_agent.trajectory_dir", "environment.status_file")
 _READ = ("actor_rollout_ref.model.path", "data.train_files", "data.val_files", "replay.seed_from")
+_CREDIT = "algorithm.step_credit.kind=anchor_states"
 # Where `ray start` notes the cluster that this machine is part of.
 RAY_CLUSTER_FILE = Path("/tmp/ray/ray_current_cluster")
 
@@ -66,6 +69,7 @@ def check_recipe(config: DictConfig) -> None:
     if config.actor_rollout_ref.rollout.name == "vllm":
         _check_image_limit(config, agent)
     _check_episode_weight(config)
+    _check_step_credit(config)
     model = model_shape(str(config.actor_rollout_ref.model.path))
     check_combinations(config, model)
     if model is not None and agent.context != FULL:
@@ -265,6 +269,20 @@ def _check_episode_weight(config: DictConfig) -> None:
         "token-mean with algorithm.episode_weight=equal, whose factors are for that mean",
         mode,
     )
+
+
+def _check_step_credit(config: DictConfig) -> None:
+    """Turns are told apart by our estimator alone, by what our sampler tells it of each row."""
+    if step_credit_of(config.algorithm).kind == NO_CREDIT:
+        return
+    estimator, sampler = config.algorithm.adv_estimator, config.trainer.v1.sampler
+    name = sampler.custom_sampler.name
+    require(estimator == "replay_grpo", "algorithm.adv_estimator", f"replay_grpo with {_CREDIT}", estimator)
+    expected = f"{' or '.join(SAMPLERS)} with {_CREDIT}"
+    require(name in SAMPLERS, "trainer.v1.sampler.custom_sampler.name", expected, name)
+    told, remedy = sampler.sampler_kwargs.get("step_credit"), "write `step_credit: ${algorithm.step_credit}` there"
+    used = config.algorithm.step_credit
+    require(told == used, "trainer.v1.sampler.sampler_kwargs.step_credit", f"the estimator's, {used}", told, remedy)
 
 
 def _is_local_model(config: DictConfig) -> bool:

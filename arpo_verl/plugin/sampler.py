@@ -36,6 +36,7 @@ from arpo_verl.plugin.run_records import RunRecords
 from arpo_verl.plugin.scored_batch import SCORED_METRICS, staleness_without
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.plugin.shared_storage import require_shared
+from arpo_verl.plugin.step_credit import CREDIT_METRICS, NONE, step_credit_of
 from arpo_verl.plugin.step_metrics import StepMetrics
 from arpo_verl.plugin.validation_samples import ValidationSamples
 from arpo_verl.replay.choice import Group, Outcome, Replacement, choose_replays, form_groups, uid_of
@@ -43,7 +44,7 @@ from arpo_verl.replay.config import INJECT, ReplayConfig, check_filter, check_sa
 from arpo_verl.replay.metrics import COUNTS, LEVELS, group_metrics, resume_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.prefetch import Prefetch
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
-from arpo_verl.replay.store.success_store import SuccessStore
+from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 from arpo_verl.replay.trajectory import StoredTrajectory
 from arpo_verl.rollout.config import GuiAgentConfig
 
@@ -80,6 +81,8 @@ class SamplerConfig:
     sync_refill_failed_groups: bool = False
     """`${trainer.v1.sampler.sync_refill_failed_groups}`, which veRL hands to its own samplers only: in mode `sync`,
     draw another prompt for a group all of whose sessions were dropped, instead of training on fewer groups."""
+    step_credit: Mapping[str, Any] = field(default_factory=dict)
+    """`${algorithm.step_credit}`: whether replayed rows need thumbnails of their screenshots."""
     filter_groups: Mapping[str, Any] = field(default_factory=dict)
     """`${algorithm.filter_groups}`, which veRL hands to its own samplers only. With `enable`, a group whose members all
     have the same `metric` is thrown away and another prompt drawn, unless a replay makes them differ."""
@@ -110,6 +113,7 @@ class Replayer:
         values = plain_section(_SECTION, sampler_kwargs)
         self.sampler_config = build_config(SamplerConfig, _SECTION, values)
         self.config = build_config(ReplayConfig, "replay", self.sampler_config.replay)
+        self._credit = step_credit_of({"step_credit": self.sampler_config.step_credit})
         self._agent = build_config(GuiAgentConfig, "gui_agent", self.sampler_config.gui_agent)
         batch = self.sampler_config.batch
         shape = None if batch is None else build_config(BatchShape, f"{_SECTION}.batch", batch)
@@ -135,7 +139,7 @@ class Replayer:
             self.config.prefetch,
             lambda keys: rows.read_outcomes(keys, TRAINING),
             self._plan,
-            lambda candidate: rows.rebuild_rows(self.store.trajectory(candidate.serial), self.inputs),
+            self._rebuild,
         )
         self.store = SuccessStore.of_config(self.config)
         if self.config.enable:
@@ -237,7 +241,7 @@ class Replayer:
         drawn_in = {key: int(tag["global_steps"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
         replacements: tuple[Replacement, ...] = ()
         replays: dict[str, StoredTrajectory] = {}
-        late: dict[str, Any] = {}
+        late: dict[str, Any] = LATE_METRICS.open(self._late_metrics)
         num_stored = num_rescued = 0
         if self.config.enable:
             new = rows.read_trajectories(self._successes(groups), batch.partition_id, self._step, drawn_in)
@@ -245,7 +249,7 @@ class Replayer:
             batch, replays = self._inject(batch, replacements)
             num_rescued = sum(self.store.add(trajectory) for trajectory in self._rescued)
             num_stored = num_rescued + sum(self.store.add(trajectory) for trajectory in new)
-            late = {**LATE_METRICS.open(SCORED_METRICS), **staleness_without(batch.tags, self._step)}
+            late |= staleness_without(batch.tags, self._step)
         rows.label(batch, replays, groups)
         self.records.batch_made(self._step, groups, drawn_in, replays)
         ahead = {"replay/prefetched": self._prefetch.hits, "timing_s/replay_ahead": self._prefetch.seconds}
@@ -268,6 +272,17 @@ class Replayer:
     @property
     def _injects(self) -> bool:
         return self.config.enable and self.config.mode == INJECT
+
+    @property
+    def _late_metrics(self) -> list[str]:
+        """What only the estimator will know."""
+        scored = SCORED_METRICS if self.config.enable else []
+        return [*scored, *(() if self._credit.kind == NONE else CREDIT_METRICS)]
+
+    def _rebuild(self, candidate: Candidate) -> Iterable[dict[str, Any]]:
+        """The fields of a success's rows, one row at a time."""
+        built = rows.rebuild_rows(self.store.trajectory(candidate.serial), self.inputs)
+        return built if self._credit.kind == NONE else rows.with_thumbnails(built)
 
     def _successes(self, groups: Iterable[Group]) -> list[Outcome]:
         """What of the groups is worth storing."""
