@@ -94,7 +94,7 @@ class GuiAgentLoop(AgentLoopBase):
         except PrefixError as error:
             logger.warning("task %s begins at the beginning: %s", task.task_id, error)
             played = await play_from(None)
-        rows = await asyncio.to_thread(self._output, *played, prefix)
+        rows: list[AgentLoopOutput] = [*await asyncio.to_thread(self._output, *played, prefix)]
         return rows[0] if len(rows) == 1 else rows
 
     async def _attempt(
