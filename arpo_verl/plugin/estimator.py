@@ -17,7 +17,7 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register
 from arpo_verl.config import build_config, one_of, require
 from arpo_verl.errors import ConfigError
 from arpo_verl.plugin.group_log import GROUP_LOG
-from arpo_verl.plugin.handover import LATE_METRICS
+from arpo_verl.plugin.handover import LATE_METRICS, REPLAY_LOG_PROBS
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.plugin.step_credit import ANCHOR_STATES, step_credit_of
 from arpo_verl.replay.config import ReplayConfig, check_one_correction
@@ -191,6 +191,7 @@ def _correct(
     from arpo_verl.plugin.scored_batch import ScoredBatch
 
     batch = ScoredBatch.read(labels, response_mask.shape[-1])
+    REPLAY_LOG_PROBS.update(batch.replay_log_probs(response_mask))
     weights_BT, metrics = batch.weights(response_mask, replay)
     advantages_BT = advantages_BT * weights_BT
     LATE_METRICS.fill(metrics | batch.metrics_without_replays(rewards_BT, advantages_BT, response_mask))

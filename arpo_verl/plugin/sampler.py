@@ -25,7 +25,7 @@ from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers
 from arpo_verl.plugin.frontier import TRAINING_FRONTIER
-from arpo_verl.plugin.handover import LATE_METRICS
+from arpo_verl.plugin.handover import LATE_METRICS, REPLAY_LOG_PROBS
 from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.padding import BatchShape, MiniBatches
@@ -133,6 +133,7 @@ class Replayer:
         self._step, self._draw = 0, 0
         self._step_metrics = StepMetrics(batches_per_step, COUNTS, LEVELS)
         self._seen: dict[str, Group] = {}
+        self._replayed: dict[str, int] = {}
         self._evicted: list[Group] = []
         self._rescued: list[StoredTrajectory] = []
         self._prefetch = Prefetch(
@@ -165,13 +166,22 @@ class Replayer:
 
     def save(self, folder: Path) -> None:
         """Write the store into a checkpoint."""
+        self._note_scores()
         save_store(self.store, folder, self.fingerprint)
 
     def begin(self, step: int) -> None:
         """A batch of training step `step` is about to come together."""
+        self._note_scores()
         self._draw = self._draw + 1 if step == self._step else 0
         self._step = step
         self._seen.clear()
+
+    def _note_scores(self) -> None:
+        """Tell the store how likely the policy found what it was last replayed."""
+        for key, serial in self._replayed.items():
+            self.store.mark_scored(serial, REPLAY_LOG_PROBS.get(key))
+        self._replayed.clear()
+        REPLAY_LOG_PROBS.clear()
 
     def look_ahead(self, keys: list[str]) -> bool:
         """Rebuild a replay that the groups so far want, while others still generate.
@@ -307,6 +317,7 @@ class Replayer:
                 *(trajectory.step, trajectory.task_id, outcome.session, outcome.uid),
             )
             replays[outcome.key] = trajectory
+            self._replayed[outcome.key] = replacement.candidate.serial
         return batch, replays
 
 

@@ -184,11 +184,12 @@ def choose_replays(
 def usable_candidates(
     store: SuccessStore, task_id: str, config: ReplayConfig, step: int, rng: random.Random
 ) -> list[Candidate]:
-    """The task's successes, each once and none too old, in the order in which they are to be used."""
+    """The task's successes, each once, none too old or replayed too often, in the order in which they are used."""
     candidates: list[Candidate] = []
     for candidate in store.candidates(task_id):
         is_young = config.max_age_steps is None or step - candidate.step <= config.max_age_steps
-        if is_young and candidate not in candidates:
+        is_fresh = config.max_replays is None or candidate.replays < config.max_replays
+        if is_young and is_fresh and candidate not in candidates:
             candidates.append(candidate)
     drawn = rng.sample(candidates, len(candidates))
     if config.choice != MOST_LIKELY:

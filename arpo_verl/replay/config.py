@@ -118,10 +118,15 @@ class ReplayConfig:
     The older, the further from the policy that learns from it. veRL's `max_off_policy_threshold` is about rollouts
     that were waiting, and leaves replays alone."""
 
+    max_replays: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
+    """Times that one success is replayed (it stays stored); null: any number, as in the paper. Few successes that come
+    again and again are learnt by heart."""
+
     choice: Annotated[str, one_of(CHOICES)] = RANDOM
     """Which of a task's successes is replayed. `random`: any; the paper. `most_likely`: whose replies were the most
-    probable, all together, to the policy that wrote them: the least owed to luck; those without recorded log-probs come
-    last, equals are drawn from. It replays one success again and again while that stays the first."""
+    probable, all together: the least owed to luck. To the policy that last scored it as a replay, or else to the one
+    that wrote it; those of unknown probability come last, equals are drawn from. It replays one success again and again
+    while that stays the first and `max_replays` allows. ExGRPO (arXiv 2510.02245) asks the current policy too."""
 
     correction: Annotated[str, one_of(CORRECTIONS)] = NONE
     """What a replayed token's gradient is multiplied with, since another policy wrote it; rho is its probability now

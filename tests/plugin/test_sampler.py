@@ -49,6 +49,24 @@ def sampler(compose, model_path):
     return make
 
 
+def test_the_store_knows_what_the_current_policy_makes_of_a_replay(empty_queue, rollouts, sampler, compose, tmp_path):
+    replaying = sampler()
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    (written,) = replaying.replayer.store.candidates("a")
+    empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+    rollouts.put("p2", [rollouts.output("a", 0.0, seed=seed, step=2) for seed in (3, 4)], step=2)
+    batch, _ = replaying.sample(global_steps=2, partition_id="train", batch_size=1)
+    (key,) = replayed_keys(batch)
+    tokens = int(read(empty_queue, key)["response_mask"].sum())
+    advantages_of(empty_queue, batch, compose(), {key: 0.5})
+    replaying.replayer.save(tmp_path / "replay")
+    (scored,) = replaying.replayer.store.candidates("a")
+    assert scored.replays == 1 and scored.log_prob == pytest.approx(written.log_prob + 0.5 * tokens, abs=1e-3)
+    replaying.replayer.begin(3)  # once
+    assert replaying.replayer.store.candidates("a")[0].replays == 1
+
+
 def test_an_all_failed_group_gets_one_replayed_success_and_the_hand_computed_advantages(
     empty_queue, rollouts, sampler, compose
 ):

@@ -135,6 +135,35 @@ def test_the_most_likely_success_is_chosen_by_its_replies_log_probs():
         assert replacement.candidate.step == 2
 
 
+def test_the_most_likely_success_is_so_to_the_policy_that_scored_it_last():
+    store = store_of(stored(step=1, rollout_log_probs=(-0.1, -0.1)), stored(step=2, rollout_log_probs=(-0.3, -0.3)))
+    config = ReplayConfig(choice="most_likely")
+
+    def chosen():
+        (replacement,) = choose_replays([group(0, 0)], store, config, 5)
+        return replacement.candidate
+
+    first = chosen()
+    assert (first.step, first.log_prob, first.replays) == (1, pytest.approx(-0.2), 0)
+    store.mark_scored(first.serial, -2.0)
+    assert (chosen().step, chosen().log_prob) == (2, pytest.approx(-0.6))
+    store.mark_scored(chosen().serial, -3.0)
+    store.mark_scored(first.serial, None)  # replayed again, and not scored
+    assert (chosen().step, chosen().log_prob, chosen().replays) == (1, -2.0, 2)
+
+
+def test_a_success_is_replayed_no_more_often_than_it_may_be():
+    store = store_of(stored(step=1), stored(step=2))
+    config = ReplayConfig(max_replays=2)
+    steps = []
+    for step in range(3, 9):
+        for replacement in choose_replays([group(0, 0)], store, config, step):
+            steps.append(replacement.candidate.step)
+            store.mark_scored(replacement.candidate.serial, None)
+    assert sorted(steps) == [1, 1, 2, 2] and len(store) == 2
+    assert len(choose_replays([group(0, 0)], store, ReplayConfig(), 9)) == 1
+
+
 def test_equals_are_drawn_from():
     store = store_of(*(stored(step=step) for step in range(1, 5)))
     config = ReplayConfig(choice="most_likely")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.store.persistence import Fingerprint, read_manifest, read_records, read_screenshot
-from arpo_verl.replay.store.record import read_record
+from arpo_verl.replay.store.record import NOT_ITS_OWN, read_record
 from arpo_verl.replay.store.success_store import StoredRecord, SuccessStore
 
 
@@ -35,8 +35,7 @@ def merge_stores(folders: Sequence[Path], into: SuccessStore) -> Fingerprint:
     for number, (folder, manifest) in enumerate(zip(folders, manifests, strict=True)):
         for serial, record in read_records(folder, manifest):
             values = read_record(record.record)
-            values.pop("episode", None)  # two episodes may come to the same trajectory
-            key = json.dumps(values, sort_keys=True)
+            key = json.dumps({name: value for name, value in values.items() if name not in NOT_ITS_OWN}, sort_keys=True)
             entries.setdefault(key, (values["step"], serial, number, record))
     for _, _, number, record in sorted(entries.values(), key=lambda entry: entry[:3]):
         into.add_record(record, partial(read_screenshot, folders[number]))

@@ -33,9 +33,10 @@ from arpo_verl.versions import __version__
 logger = logging.getLogger(__name__)
 
 FORMAT = "arpo-verl replay store"
-VERSION = 3
-READABLE_VERSIONS = (1, 2, 3)
-"""In version 1 a record does not say which episode it was; before version 3 each is one row, and does not say so."""
+VERSION = 4
+READABLE_VERSIONS = (1, 2, 3, 4)
+"""In version 1 a record does not say which episode it was; before version 3 each is one row, and does not say so;
+before version 4 nobody counted replays."""
 MANIFEST = "store.json"
 SCREENSHOTS = "screenshots"
 _TRAJECTORIES = "trajectories-"

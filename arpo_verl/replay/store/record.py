@@ -19,6 +19,9 @@ from arpo_verl.errors import ReplayError
 from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory, TypeCode
 from arpo_verl.types import EpisodeId
 
+NOT_ITS_OWN = ("episode", "use")
+"""Fields of a record that are not the trajectory's: two episodes may come to one, and each be replayed."""
+
 _PLAIN_FIELDS = ("task_id", "step", "success", "reward", "num_turns", "extra_fields", "mm_processor_kwargs")
 
 
@@ -39,7 +42,7 @@ def encode_record(trajectory: StoredTrajectory, screenshots: Sequence[str]) -> b
     for name in COLUMNS:
         column = getattr(trajectory, name)
         values[name] = None if column is None else _pack(column)
-    return json.dumps(values, separators=(",", ":"), sort_keys=True).encode("ascii")
+    return _as_line(values)
 
 
 def decode_record(record: bytes, screenshot: Callable[[str], bytes]) -> StoredTrajectory:
@@ -52,6 +55,7 @@ def decode_record(record: bytes, screenshot: Callable[[str], bytes]) -> StoredTr
         ReplayError: the record is not one of ours.
     """
     values = read_record(record)
+    values.pop("use", None)
     try:
         values |= {name: read_column(values, name) for name in COLUMNS}
         values["screenshots"] = tuple(screenshot(name) for name in values["screenshots"])
@@ -77,6 +81,23 @@ def read_record(record: bytes) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ReplayError(f"a record must be a JSON object, got {type(values).__name__}")
     return values
+
+
+def with_use(record: bytes, log_prob: float | None) -> bytes:
+    """The record of a success that was replayed once more.
+
+    Args:
+        log_prob: of its replies under the policy that it was replayed to; None where nobody knows, and the last stands.
+    """
+    values = read_record(record)
+    before = values.get("use") or {"replays": 0, "log_prob": None}
+    known = before["log_prob"] if log_prob is None else log_prob
+    values["use"] = {"replays": before["replays"] + 1, "log_prob": known}
+    return _as_line(values)
+
+
+def _as_line(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":"), sort_keys=True).encode("ascii")
 
 
 def read_column(values: Mapping[str, Any], name: str) -> array[Any] | None:

@@ -18,7 +18,7 @@ from typing import Any
 from arpo_verl.config import require
 from arpo_verl.replay.config import EVICTIONS, FULLEST_TASK, LEAST_RECENTLY_REPLAYED, ReplayConfig
 from arpo_verl.replay.store.encoding import encode_screenshots
-from arpo_verl.replay.store.record import decode_record, encode_record, read_column, read_record
+from arpo_verl.replay.store.record import NOT_ITS_OWN, decode_record, encode_record, read_column, read_record, with_use
 from arpo_verl.replay.store.screenshots import OVERHEAD_BYTES, ScreenshotStore, screenshot_name
 from arpo_verl.replay.store.spill import SpillFolder
 from arpo_verl.replay.trajectory import StoredTrajectory
@@ -55,7 +55,9 @@ class Candidate:
     serial: int = field(compare=False)
     """What `SuccessStore.trajectory` finds it by."""
     fields: Mapping[str, Any] = field(repr=False)
-    """Of its record, but for the episode: two episodes may come to the same trajectory."""
+    """Of its record, but for `NOT_ITS_OWN`."""
+    use: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What became of it: see `SuccessStore.mark_scored`."""
 
     @property
     def task_id(self) -> str:
@@ -75,8 +77,16 @@ class Candidate:
         return float(self.fields["reward"])
 
     @property
+    def replays(self) -> int:
+        """How often it was replayed."""
+        return int(self.use.get("replays", 0))
+
+    @property
     def log_prob(self) -> float:
-        """Of all replies together, under the policy that wrote them; nats. -inf where nobody recorded it."""
+        """Of all replies together, nats, to the policy that it was last replayed to, or else that wrote it; -inf where
+        nobody knows."""
+        if self.use.get("log_prob") is not None:
+            return float(self.use["log_prob"])
         log_probs = read_column(self.fields, "rollout_log_probs")
         mask = read_column(self.fields, "response_mask")
         return -math.inf if log_probs is None or mask is None else sum(compress(log_probs, mask))
@@ -170,10 +180,27 @@ class SuccessStore:
             self._entries[candidate.serial] = self._entries.pop(candidate.serial)
             serials[candidate.serial] = serials.pop(candidate.serial)
 
+    def mark_scored(self, serial: int, log_prob: float | None) -> None:
+        """Say that a success was replayed and scored; nothing where it has left meanwhile.
+
+        Args:
+            log_prob: of its replies under the policy that it was replayed to; None where nobody knows.
+        """
+        entry = self._entries.get(serial)
+        if entry is not None:
+            new = dataclasses.replace(entry, record=with_use(entry.record, log_prob))
+            self._entries[serial] = new
+            self._entry_bytes += new.num_bytes - entry.num_bytes
+            self._make_room()
+
     def candidates(self, task_id: str) -> tuple[Candidate, ...]:
         """The task's successes for a choice among them, oldest first; spilled screenshots stay on the disk."""
         return tuple(
-            Candidate(serial, {name: value for name, value in fields.items() if name != "episode"})
+            Candidate(
+                serial,
+                {name: value for name, value in fields.items() if name not in NOT_ITS_OWN},
+                fields.get("use") or {},
+            )
             for serial in sorted(self._tasks.get(task_id, ()))
             for fields in [read_record(self._entries[serial].record)]
         )

@@ -43,6 +43,21 @@ def test_what_was_replayed_when_is_saved_too(tmp_path):
         assert [t.step for t in each.of_task("b")] == [1, 5]
 
 
+def test_how_often_a_success_was_replayed_and_how_likely_it_was_then_is_saved_too(tmp_path):
+    store = filled(1, 3)
+    first, *_ = store.candidates("b")
+    size = store.num_bytes
+    store.mark_scored(first.serial, -1.5)
+    store.mark_scored(99, -1.5)  # has left
+    assert store.num_bytes > size
+    save_store(store, tmp_path, PRINT)
+    again = load_store(tmp_path, PRINT)
+    assert again.num_bytes == store.num_bytes and again.trajectories() == store.trajectories()
+    for each in (store, again):
+        candidate = each.candidates("b")[0]
+        assert (candidate.replays, candidate.log_prob) == (1, -1.5) and candidate == first
+
+
 def test_the_bounds_of_the_run_hold_for_a_loaded_store(tmp_path):
     save_store(filled(1, 2, 3, 4), tmp_path, PRINT)
     store = load_store(tmp_path, PRINT, into=SuccessStore(1, PLENTY))
@@ -154,8 +169,8 @@ def test_a_store_of_version_1_is_read(tmp_path):
 def test_a_store_of_a_later_format_is_refused(tmp_path):
     save_store(filled(1), tmp_path, PRINT)
     values = json.loads((tmp_path / MANIFEST).read_text())
-    (tmp_path / MANIFEST).write_text(json.dumps({**values, "version": 4, "written_by": "arpo-verl 9.0"}))
-    with pytest.raises(ReplayError, match="must be of version 1 or 2 or 3, got 4, written by arpo-verl 9.0"):
+    (tmp_path / MANIFEST).write_text(json.dumps({**values, "version": 5, "written_by": "arpo-verl 9.0"}))
+    with pytest.raises(ReplayError, match="must be of version 1 or 2 or 3 or 4, got 5, written by arpo-verl 9.0"):
         load_store(tmp_path, PRINT)
 
 
