@@ -188,7 +188,7 @@ def usable_candidates(
     candidates: list[Candidate] = []
     for candidate in store.candidates(task_id):
         is_young = config.max_age_steps is None or step - candidate.step <= config.max_age_steps
-        is_fresh = config.max_replays is None or candidate.replays < config.max_replays
+        is_fresh = config.max_replays is None or candidate.use.replays < config.max_replays
         if is_young and is_fresh and candidate not in candidates:
             candidates.append(candidate)
     drawn = rng.sample(candidates, len(candidates))

@@ -62,9 +62,9 @@ def test_the_store_knows_what_the_current_policy_makes_of_a_replay(empty_queue, 
     advantages_of(empty_queue, batch, compose(), {key: 0.5})
     replaying.replayer.save(tmp_path / "replay")
     (scored,) = replaying.replayer.store.candidates("a")
-    assert scored.replays == 1 and scored.log_prob == pytest.approx(written.log_prob + 0.5 * tokens, abs=1e-3)
+    assert scored.use.replays == 1 and scored.log_prob == pytest.approx(written.log_prob + 0.5 * tokens, abs=1e-3)
     replaying.replayer.begin(3)  # once
-    assert replaying.replayer.store.candidates("a")[0].replays == 1
+    assert replaying.replayer.store.candidates("a")[0].use.replays == 1
 
 
 def test_an_all_failed_group_gets_one_replayed_success_and_the_hand_computed_advantages(

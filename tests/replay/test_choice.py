@@ -144,12 +144,12 @@ def test_the_most_likely_success_is_so_to_the_policy_that_scored_it_last():
         return replacement.candidate
 
     first = chosen()
-    assert (first.step, first.log_prob, first.replays) == (1, pytest.approx(-0.2), 0)
+    assert (first.step, first.log_prob, first.use.replays) == (1, pytest.approx(-0.2), 0)
     store.mark_scored(first.serial, -2.0)
     assert (chosen().step, chosen().log_prob) == (2, pytest.approx(-0.6))
     store.mark_scored(chosen().serial, -3.0)
     store.mark_scored(first.serial, None)  # replayed again, and not scored
-    assert (chosen().step, chosen().log_prob, chosen().replays) == (1, -2.0, 2)
+    assert (chosen().step, chosen().log_prob, chosen().use.replays) == (1, -2.0, 2)
 
 
 def test_a_success_is_replayed_no_more_often_than_it_may_be():

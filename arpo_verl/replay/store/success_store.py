@@ -18,7 +18,16 @@ from typing import Any
 from arpo_verl.config import require
 from arpo_verl.replay.config import EVICTIONS, FULLEST_TASK, LEAST_RECENTLY_REPLAYED, ReplayConfig
 from arpo_verl.replay.store.encoding import encode_screenshots
-from arpo_verl.replay.store.record import NOT_ITS_OWN, decode_record, encode_record, read_column, read_record, with_use
+from arpo_verl.replay.store.record import (
+    NOT_ITS_OWN,
+    Use,
+    decode_record,
+    encode_record,
+    read_column,
+    read_record,
+    read_use,
+    with_use,
+)
 from arpo_verl.replay.store.screenshots import OVERHEAD_BYTES, ScreenshotStore, screenshot_name
 from arpo_verl.replay.store.spill import SpillFolder
 from arpo_verl.replay.trajectory import StoredTrajectory
@@ -56,8 +65,7 @@ class Candidate:
     """What `SuccessStore.trajectory` finds it by."""
     fields: Mapping[str, Any] = field(repr=False)
     """Of its record, but for `NOT_ITS_OWN`."""
-    use: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """What became of it: see `SuccessStore.mark_scored`."""
+    use: Use = field(default=Use(), compare=False)
 
     @property
     def task_id(self) -> str:
@@ -77,16 +85,11 @@ class Candidate:
         return float(self.fields["reward"])
 
     @property
-    def replays(self) -> int:
-        """How often it was replayed."""
-        return int(self.use.get("replays", 0))
-
-    @property
     def log_prob(self) -> float:
         """Of all replies together, nats, to the policy that it was last replayed to, or else that wrote it; -inf where
         nobody knows."""
-        if self.use.get("log_prob") is not None:
-            return float(self.use["log_prob"])
+        if self.use.log_prob is not None:
+            return self.use.log_prob
         log_probs = read_column(self.fields, "rollout_log_probs")
         mask = read_column(self.fields, "response_mask")
         return -math.inf if log_probs is None or mask is None else sum(compress(log_probs, mask))
@@ -199,7 +202,7 @@ class SuccessStore:
             Candidate(
                 serial,
                 {name: value for name, value in fields.items() if name not in NOT_ITS_OWN},
-                fields.get("use") or {},
+                read_use(fields),
             )
             for serial in sorted(self._tasks.get(task_id, ()))
             for fields in [read_record(self._entries[serial].record)]
