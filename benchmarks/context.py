@@ -56,14 +56,11 @@ class ContextStudy(PartialStudy):
     """Runs that differ in what the policy sees of its history."""
 
     max_steps: int
-    top_p: float = 1.0
 
     def overrides(self, method: str, seed: int) -> list[str]:
         return [
             *super().overrides(method, seed),
             "actor_rollout_ref.rollout.val_kwargs.temperature=1.0",
-            f"actor_rollout_ref.rollout.val_kwargs.top_p={self.top_p}",
-            f"actor_rollout_ref.rollout.top_p={self.top_p}",
             f"gui_agent.max_steps={self.max_steps}",
             *AGENT[method],
         ]

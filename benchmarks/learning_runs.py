@@ -12,7 +12,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from held_out import SUFFIX
@@ -23,19 +23,26 @@ from arpo_verl.records.layout import TRAJECTORIES
 from arpo_verl.records.run import Run, open_run
 from arpo_verl.records.summaries import EpisodeSummary
 
-_BASE = "base"
+BASE = "base"
 METHODS: Mapping[str, tuple[str, ...]] = {
     "grpo": ("+baseline=grpo",),
     "arpo": (),
     # Its training steps play several times as many episodes.
     "dynamic_sampling": ("+baseline=dynamic_sampling", "trainer.test_freq=2", "trainer.save_freq=2"),
+    "arpo_dynamic": ("+baseline=arpo_dynamic", "trainer.test_freq=2", "trainer.save_freq=2"),
+    "arpo_credit": ("algorithm.step_credit.kind=anchor_states",),
+    "resume": ("replay.mode=resume",),
+    "resume_credit": ("replay.mode=resume", "algorithm.step_credit.kind=anchor_states"),
+    "resume_dynamic": ("replay.mode=resume", "+baseline=arpo_dynamic", "trainer.test_freq=2", "trainer.save_freq=2"),
     "arpo_truncated": ("replay.correction=truncated",),
     "arpo_most_likely": ("replay.choice=most_likely",),
 }
 """What stands behind the common command line."""
 
-VALIDATION_ROLLOUTS, BASE_ROLLOUTS = 2, 8
-"""Of each task and of each variant, in a validation and in that of the warm start."""
+VALIDATION_ROLLOUTS, JUDGED_ROLLOUTS = 2, 8
+"""Of each task and of each variant, in a validation, and by the warm start or a run's last checkpoint."""
+TEMPERATURES = (1.0, 0.6)
+"""At which checkpoints are judged: the training's and the paper's."""
 ATTEMPTS = 3
 """At a run: a trainer's start may fail by the way, as when another process takes the port that it has just chosen."""
 POLL_S = 2.0
@@ -60,6 +67,8 @@ class Study:
     learning_rate: float
     validate_every: int
     """Training steps between validations (of tasks and variants, at temperature 0.6) and checkpoints."""
+    top_p: float = field(default=1.0, kw_only=True)
+    """Of all replies, in training and validation."""
 
     def overrides(self, method: str, seed: int) -> list[str]:
         """The options behind the recipe `embedded`."""
@@ -73,6 +82,8 @@ class Study:
             f"data.seed={seed}",
             f"++actor_rollout_ref.rollout.seed={seed}",
             f"actor_rollout_ref.rollout.n={self.group_size}",
+            f"actor_rollout_ref.rollout.top_p={self.top_p}",
+            f"actor_rollout_ref.rollout.val_kwargs.top_p={self.top_p}",
             "actor_rollout_ref.rollout.val_kwargs.temperature=0.6",
             f"actor_rollout_ref.rollout.val_kwargs.n={VALIDATION_ROLLOUTS}",
             # Four updates a step, as in the recipe.
@@ -116,6 +127,7 @@ class Point:
     environment_steps: int
     """From the beginning of training to this step's end."""
     success: float
+    """Of the episodes that no past success helped."""
     episodes: int
     informative: float
     """Share of groups, of those played, whose rewards differ."""
@@ -124,7 +136,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Validation:
-    """Success at temperature 0.6 after a training step."""
+    """Success at temperature 0.6 after a training step, or at any by the warm start or a run's last checkpoint."""
 
     environment_steps: int
     training_tasks: float
@@ -225,22 +237,23 @@ def _train_until(
     (run_dir / DONE).write_text(json.dumps({"environment_steps": steps}) + "\n")
 
 
-def validate_base(study: Study, folder: Path) -> Validation:
-    """Play the warm start at temperature 0.6, as validation does, but each task and each variant more often.
+def judge(study: Study, folder: Path, method: str, seed: int, temperature: float) -> Validation:
+    """Play each task and each variant often, by a run's last checkpoint, or as `base` by the warm start.
 
     Raises:
         RuntimeError: the trainer failed.
     """
-    run_dir = folder / _BASE
-    done = run_dir / DONE
-    if not done.is_file():
-        run_dir.mkdir(parents=True, exist_ok=True)
-        often = [f"actor_rollout_ref.rollout.val_kwargs.n={BASE_ROLLOUTS}"]
-        often += ["trainer.val_before_train=true", "trainer.val_only=true"]
-        TrainerRun(run_dir, *study.overrides(_BASE, seed=1), *often).wait()
-        done.write_text("{}\n")
-    (validation,) = read_curve(run_dir, _BASE, 1).validations
-    return validation
+    of_run = folder / (method if method == BASE else f"{method}-{seed}")
+    options = [
+        f"actor_rollout_ref.rollout.val_kwargs.{name}"
+        for name in (f"temperature={temperature}", f"n={JUDGED_ROLLOUTS}")
+    ]
+    run_dir = of_run / f"judged-{temperature}"
+    run_dir.mkdir(parents=True, exist_ok=True)
+    by_task = play_all(run_dir, [*study.overrides(method, seed), *options], last_checkpoint(of_run))
+    held_out = [success for task_id, success in by_task.items() if task_id.endswith(SUFFIX)]
+    training = [success for task_id, success in by_task.items() if not task_id.endswith(SUFFIX)]
+    return Validation(study.environment_steps, statistics.fmean(training), statistics.fmean(held_out))
 
 
 def last_checkpoint(run_dir: Path) -> Path | None:
@@ -311,9 +324,10 @@ def read_curve(run_dir: Path, method: str, seed: int) -> Curve:
 
 def _point(episodes: Sequence[EpisodeSummary], environment_steps: int) -> Point:
     groups = list(_groups(episodes))
+    alone = [episode.success or 0.0 for episode in episodes if not episode.given_steps]
     return Point(
         environment_steps,
-        statistics.fmean(episode.success or 0.0 for episode in episodes),
+        statistics.fmean(alone or [0.0]),
         len(episodes),
         statistics.fmean(len({episode.reward for episode in group}) > 1 for group in groups),
         statistics.fmean(not any(episode.success for episode in group) for group in groups),

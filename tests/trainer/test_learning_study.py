@@ -34,6 +34,7 @@ def study():
         groups_per_task=2,
         learning_rate=1e-4,
         validate_every=5,
+        top_p=0.9,
     )
 
 
@@ -56,9 +57,13 @@ def test_two_methods_train_for_the_same_environment_steps_and_are_not_trained_ag
     assert 0 < figures["summary"]["base"]["mean"] < 1
     assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
 
-    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("done.json")}
+    for tasks in ("training_tasks", "held_out"):
+        for at in figures["summary"][tasks]["by_temperature"].values():
+            assert {"base", "grpo", "arpo", "arpo_minus_grpo_points"} == set(at)
+    work = tmp_path / "work"
+    written = {path: path.stat().st_mtime_ns for name in ("done.json", "done") for path in work.rglob(name)}
     assert study() == figures
-    assert len(written) == 3
+    assert len(written) == 2 + 3 * 2  # runs, and at two temperatures what came of them and of the warm start
     assert all(path.stat().st_mtime_ns == then for path, then in written.items())
 
 
@@ -71,6 +76,13 @@ def test_the_recipe_takes_the_options_of_every_method(study):
             configs[method] = compose("embedded", overrides=overrides)
     assert {method for method, config in configs.items() if not config.replay.enable} == {"grpo", "dynamic_sampling"}
     assert configs["dynamic_sampling"].algorithm.filter_groups.enable
+    assert {m for m, config in configs.items() if config.algorithm.filter_groups.enable} == {
+        *("dynamic_sampling", "arpo_dynamic", "resume_dynamic")
+    }
+    assert {m for m, c in configs.items() if c.replay.mode == "resume"} == {"resume", "resume_credit", "resume_dynamic"}
+    assert {m for m, c in configs.items() if c.algorithm.step_credit.kind != "none"} == {"arpo_credit", "resume_credit"}
+    assert all(c.actor_rollout_ref.rollout.top_p == 0.9 for c in configs.values())
+    assert all(c.actor_rollout_ref.rollout.val_kwargs.top_p == 0.9 for c in configs.values())
     assert configs["arpo_truncated"].replay.correction == "truncated"
     assert configs["arpo_most_likely"].replay.choice == "most_likely"
 
@@ -88,13 +100,36 @@ def test_methods_are_compared_by_seed(study, curve):
     curves = [curve("grpo", seed, 0.1, 0.1, *[0.1 * seed] * 2) for seed in (1, 2, 3)]
     curves += [curve("arpo", seed, 0.1, 0.1, *[0.1 * seed + 0.2] * 2) for seed in (1, 2, 3)]
     curves += [curve("arpo_most_likely", seed, 0.1, 0.1, *[0.2 * seed] * 2) for seed in (1, 2)]
-    summary = learning.summarize(study, runs.Validation(0, 0.5, 0.0), curves)["summary"]
+    judged = {
+        (method, seed): {1.0: runs.Validation(400, 0.5, share), 0.6: runs.Validation(400, share, 0.0)}
+        for method, share in {"base": 0.0, "grpo": 0.25, "arpo": 0.5, "arpo_most_likely": 0.75}.items()
+        for seed in (1, 2, 3, 4, 5)
+    }
+    summary = learning.summarize(study, judged, curves, best="arpo_most_likely")["summary"]
     assert summary["base"]["mean"] == pytest.approx(0.1)
     assert summary["arpo_minus_grpo_points"]["mean"] == pytest.approx(20)
     assert summary["arpo_minus_grpo_points"]["low"] == pytest.approx(20)
     assert summary["arpo_most_likely_minus_grpo_points"]["by_seed"] == pytest.approx({1: 10, 2: 20})
     assert summary["arpo_most_likely_minus_arpo_points"]["by_seed"] == pytest.approx({1: -10, 2: 0})
     assert "grpo_minus_arpo_points" not in summary
+    assert summary["held_out"]["arpo_minus_grpo_points"]["mean"] == pytest.approx(25)
+    assert summary["held_out"]["by_temperature"]["0.6"]["arpo_minus_grpo_points"]["mean"] == 0
+    assert summary["training_tasks"]["by_temperature"]["0.6"]["arpo"]["mean"] == 0.5
+    # The seeds that chose the best do not say how much better it is.
+    assert summary["held_out"]["best_minus_arpo_points"]["by_seed"] == pytest.approx({4: 25, 5: 25})
+
+
+def test_the_first_seeds_of_all_methods_are_run_before_any_further_one():
+    order = learning._runs(["grpo", "arpo", "resume", "arpo_credit"], 8, best="resume")
+    assert order[:4] == [("grpo", 1), ("arpo", 1), ("resume", 1), ("arpo_credit", 1)]
+    assert order[12:] == [(method, seed) for seed in range(4, 9) for method in ("grpo", "arpo", "resume")]
+
+
+def test_what_a_past_success_helped_is_a_step_on_a_desktop_and_no_skill(written):
+    written.episode(1, "a", "u", 0, 1.0, num_steps=5, given_steps=3)
+    written.episode(1, "b", "v", 0, 0.0, num_steps=2)
+    (point,) = runs.read_curve(written.path, "resume", 1).points
+    assert (point.environment_steps, point.success, point.episodes) == (7, 0.0, 2)
 
 
 def test_interval_is_students():
