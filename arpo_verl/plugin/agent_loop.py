@@ -94,7 +94,7 @@ class GuiAgentLoop(AgentLoopBase):
         except PrefixError as error:
             logger.warning("task %s begins at the beginning: %s", task.task_id, error)
             played = await play_from(None)
-        rows: list[AgentLoopOutput] = [*await asyncio.to_thread(self._output, *played, prefix)]
+        rows = await asyncio.to_thread(self._output, *played, prefix)
         return rows[0] if len(rows) == 1 else rows
 
     async def _attempt(
@@ -138,7 +138,7 @@ class GuiAgentLoop(AgentLoopBase):
             return 0.0
         return weight if await runs_in_training(str(row.get("uid", ""))) else 0.0
 
-    def _output(self, episode: Episode, engine: _Engine, score: Score, prefix: Prefix | None) -> list[GuiAgentOutput]:
+    def _output(self, episode: Episode, engine: _Engine, score: Score, prefix: Prefix | None) -> list[AgentLoopOutput]:
         """The trajectory as veRL's rows. Every field is set: those left out would be missing in some rows only.
 
         Args:
@@ -191,7 +191,7 @@ class GuiAgentLoop(AgentLoopBase):
         if self._settings.step_credit.kind != NONE:
             for output in outputs:
                 output.thumbnails = [thumbnail_of(screenshot) for screenshot in output.screenshots]
-        return outputs
+        return [*outputs]
 
 
 @dataclass
