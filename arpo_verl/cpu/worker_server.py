@@ -19,8 +19,11 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 PRELOAD = (
@@ -52,11 +55,13 @@ class WorkerServer:
     Args:
         listener: where clients connect.
         owner: a pidfd; the server ends with that process.
+        variables: of the environment, that the imports set; a client's own come before them.
     """
 
-    def __init__(self, listener: socket.socket, owner: int) -> None:
+    def __init__(self, listener: socket.socket, owner: int, variables: dict[str, str]) -> None:
         self._listener = listener
         self._owner = owner
+        self._variables = variables
         self._workers: dict[int, tuple[int, socket.socket]] = {}
         """By its pidfd: a worker's process id, and its client."""
 
@@ -76,15 +81,16 @@ class WorkerServer:
                     self._tell_end(clients[fd])
 
     def _serve(self, client: socket.socket) -> None:
-        wish, fds = read_wish(client)
+        fds: list[int] = []
         try:
+            wish = read_wish(client, fds)
             if wish is None:
                 client.close()
             elif (pid := os.fork()) == 0:
                 self._become(wish, fds, client)
             else:
                 self._workers[os.pidfd_open(pid)] = pid, client
-        except OSError:  # no process left, or no memory; Ray tries again
+        except (OSError, ValueError):  # no process left, or no memory, or no order at all; Ray tries again
             traceback.print_exc()
             client.close()
         for fd in fds:
@@ -100,7 +106,7 @@ class WorkerServer:
                 os.close(fd)
             for one in (self._listener, client, *(other for _, other in self._workers.values())):
                 one.close()
-            status = run_script(wish)
+            status = run_script({**wish, "environ": {**self._variables, **wish["environ"]}})
         except BaseException:
             traceback.print_exc()
         finally:
@@ -123,15 +129,21 @@ class WorkerServer:
                 client.sendall(b"%d" % (code if code >= 0 else 128 - code))
 
 
-def read_wish(client: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """What a client asks for, and its three standard files; None where it ended before it had said all."""
-    head, fds, _, _ = socket.recv_fds(client, _HEAD, 3)
+def read_wish(client: socket.socket, fds: list[int]) -> dict[str, Any] | None:
+    """What a client asks for; None where it ended before it had said all. Its three standard files are added to `fds`.
+
+    Raises:
+        OSError: it was killed meanwhile.
+        ValueError: it is no JSON.
+    """
+    head, files, _, _ = socket.recv_fds(client, _HEAD, 3)
+    fds += files
     length = int.from_bytes(head, "big") if len(head) == _HEAD else 0
     content = bytearray()
     while len(content) < length <= MAX_WISH and (piece := client.recv(length - len(content))):
         content += piece
     is_whole = 0 < length == len(content) and len(fds) == 3
-    return (json.loads(content) if is_whole else None), list(fds)
+    return json.loads(content) if is_whole else None
 
 
 def run_script(wish: dict[str, Any]) -> int:
@@ -143,31 +155,63 @@ def run_script(wish: dict[str, Any]) -> int:
     os.environ.update(wish["environ"])
     os.chdir(wish["cwd"])
     sys.argv = wish["argv"]
-    sys.path[0] = os.path.dirname(sys.argv[0])
+    # As an interpreter begins it; the variable may be this actor's own.
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:1] = [os.path.dirname(sys.argv[0]), *(one for one in folders if one and one not in sys.path)]
+    # Else all forks would draw the same; Python's own generator does so by itself.
     if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()  # else all forks would draw the same; Python's own generator does so by itself
+        numpy.random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.seed()
     status = 0
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # threads may finish, as at an interpreter's end
     atexit._run_exitfuncs()
     return status
 
 
-def preload() -> None:
-    """Import what workers need."""
+def preload() -> dict[str, str]:
+    """Import what workers need. Returns the variables of the environment that the imports set."""
     # As Ray has it for a worker of one processor, before torch asks.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # No threads of numpy's OpenBLAS and of pyarrow's jemalloc: see `require_one_thread`.
     os.environ.update(OPENBLAS_NUM_THREADS="1", JE_ARROW_MALLOC_CONF="background_thread:false")
-    for name in PRELOAD:
-        try:
-            importlib.import_module(name)
-        except Exception as error:
-            print(f"workers import {name} themselves: {error!r}", file=sys.stderr)
+    before = dict(os.environ)
+    with _own_class_ids():
+        for name in PRELOAD:
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                print(f"workers import {name} themselves: {error!r}", file=sys.stderr)
     gc.collect()
     gc.freeze()  # a collection in a fork would write to every page that they share
+    return {name: value for name, value in os.environ.items() if before.get(name) != value}
+
+
+@contextlib.contextmanager
+def _own_class_ids() -> Iterator[None]:
+    """Keep a class of actors from drawing its id, when it is imported, from the generator of Ray's library.
+
+    The forks would have the generator's state, which nothing seeds again: their threads would give tasks and objects
+    the same ids.
+    """
+    import ray.actor
+
+    original = ray.actor.ActorClassID
+    size = len(original.nil().binary())
+    ray.actor.ActorClassID = SimpleNamespace(from_random=lambda: original(os.urandom(size)))
+    try:
+        yield
+    finally:
+        ray.actor.ActorClassID = original
 
 
 def _readable(fds: list[int], timeout_s: float | None = None) -> list[int]:
@@ -188,9 +232,9 @@ def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(listener.fileno(), False)
     owner = os.pidfd_open(int(os.environ["RAY_RAYLET_PID"]))
-    preload()
+    variables = preload()
     require_one_thread()
-    WorkerServer(listener, owner).run()
+    WorkerServer(listener, owner, variables).run()
 
 
 if __name__ == "__main__":

@@ -19,15 +19,21 @@ from arpo_verl.cpu.warm_workers import CLIENT, WarmWorkers
 SERVER = """
 import os, socket, sys
 from arpo_verl.cpu.worker_server import WorkerServer
-WorkerServer(socket.socket(fileno=int(sys.argv[1])), os.pidfd_open(int(sys.argv[2]))).run()
+WorkerServer(socket.socket(fileno=int(sys.argv[1])), os.pidfd_open(int(sys.argv[2])), {"A": "a", "B": "b"}).run()
 """
 SCRIPT = """
-import os, signal, sys
+import os, signal, sys, threading, time
 print(sys.argv, __name__, os.getcwd(), os.environ.get("A"), os.environ.get("HOME"), os.getppid(), flush=True)
 if sys.argv[1] == "die":
     os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[1] == "wait":
     signal.pause()
+if sys.argv[1] == "path":
+    print(sys.path[:2], os.environ["B"], flush=True)
+    sys.argv[1] = 0
+if sys.argv[1] == "thread":
+    threading.Thread(target=lambda: (time.sleep(0.5), print("a thread ended", flush=True))).start()
+    sys.exit("the main one ended")
 sys.exit(int(sys.argv[1]))
 """
 
@@ -47,11 +53,11 @@ def server(tmp_path):
     process.wait()
 
 
-def start(path: str, tmp_path: Path, argument: str, **options) -> subprocess.Popen:
+def start(path: str, tmp_path: Path, argument: str, environ=(), **options) -> subprocess.Popen:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     words = [sys.executable, "-I", "-S", str(CLIENT), path, str(script), argument]
-    return subprocess.Popen(words, env={"A": "ü"}, cwd=tmp_path, stdout=subprocess.PIPE, text=True, **options)
+    return subprocess.Popen(words, env={"A": "ü", **dict(environ)}, cwd=tmp_path, stdout=subprocess.PIPE, text=True, **options)
 
 
 def test_a_fork_is_the_process_that_was_asked_for(server, tmp_path):
@@ -64,6 +70,23 @@ def test_a_fork_is_the_process_that_was_asked_for(server, tmp_path):
     client = start(path, tmp_path, "die")
     client.communicate(timeout=60)
     assert client.returncode == 128 + signal.SIGKILL
+
+
+def test_a_fork_begins_and_ends_as_an_interpreter_does(server, tmp_path):
+    _, path = server
+    client = start(path, tmp_path, "path", {"PYTHONPATH": "/of/this/actor"})
+    assert client.communicate(timeout=60)[0].splitlines()[1] == f"['{tmp_path}', '/of/this/actor'] b"
+    client = start(path, tmp_path, "thread", stderr=subprocess.PIPE)
+    out, err = client.communicate(timeout=60)
+    assert client.returncode == 1 and out.endswith("a thread ended\n") and err == "the main one ended\n"
+
+
+def test_what_imports_set_in_the_environment_is_told(tmp_path):
+    (tmp_path / "sets.py").write_text("import os\nos.environ['SET_BY_IMPORT'] = '1'\n")
+    code = "from arpo_verl.cpu import worker_server\nworker_server.PRELOAD = ('sets',)\n"
+    code += "assert worker_server.preload()['SET_BY_IMPORT'] == '1'"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environ)
 
 
 def test_who_kills_the_one_kills_the_other_and_nobody_else(server, tmp_path):
@@ -106,6 +129,10 @@ def test_what_is_no_order_is_not_obeyed(server, tmp_path):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             client.connect(path)
             client.sendall(content)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.connect(path)
+        socket.send_fds(client, [(2).to_bytes(8, "big")], [0, 1, 2])
+        client.sendall(b"no")
     client = start(path, tmp_path, "0")
     client.communicate(timeout=60)
     assert client.returncode == 0 and process.poll() is None
@@ -154,7 +181,13 @@ ray.init(address="local", num_cpus=2, include_dashboard=False, runtime_env={"py_
 class Actor:
     def facts(self):
         import sys, numpy, torch
-        return os.getppid(), "verl" in sys.modules, torch.get_num_threads(), float(numpy.random.random())
+        from concurrent.futures import ThreadPoolExecutor
+        from ray._raylet import JobID, PlacementGroupID
+        with ThreadPoolExecutor(1) as executor:
+            self.kept = executor.submit(ray.put, os.getpid()).result()
+        drawn = float(numpy.random.random()), torch.initial_seed()
+        ids = self.kept.hex(), PlacementGroupID.of(JobID.from_int(1)).hex()
+        return os.getppid(), "verl" in sys.modules, torch.get_num_threads(), *drawn, *ids
 
     def die(self):
         os._exit(1)
@@ -165,8 +198,9 @@ class Actor:
 
 actors = [Actor.remote() for _ in range(3)]
 facts = ray.get([actor.facts.remote() for actor in actors])
-servers, warm, threads, drawn = map(set, zip(*facts))
-assert len(servers) == 1 and warm == {True} and threads == {1} and len(drawn) == 3, facts
+servers, warm, threads, *drawn = map(set, zip(*facts))
+assert len(servers) == 1 and warm == {True} and threads == {1}, facts
+assert [len(values) for values in drawn] == [3] * 4, facts
 try:
     ray.get(actors[0].die.remote())
 except ray.exceptions.ActorDiedError:
