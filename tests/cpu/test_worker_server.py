@@ -57,7 +57,9 @@ def start(path: str, tmp_path: Path, argument: str, environ=(), **options) -> su
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     words = [sys.executable, "-I", "-S", str(CLIENT), path, str(script), argument]
-    return subprocess.Popen(words, env={"A": "ü", **dict(environ)}, cwd=tmp_path, stdout=subprocess.PIPE, text=True, **options)
+    return subprocess.Popen(
+        words, env={"A": "ü", **dict(environ)}, cwd=tmp_path, stdout=subprocess.PIPE, text=True, **options
+    )
 
 
 def test_a_fork_is_the_process_that_was_asked_for(server, tmp_path):
