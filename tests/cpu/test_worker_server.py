@@ -91,6 +91,25 @@ def test_what_imports_set_in_the_environment_is_told(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environ)
 
 
+def test_forks_of_who_imported_a_class_of_actors_draw_ids_of_their_own(tmp_path):
+    (tmp_path / "acts.py").write_text("import ray\n\n@ray.remote\nclass Actor:\n    pass\n")
+    code = """
+import os
+from arpo_verl.cpu import worker_server
+worker_server.PRELOAD = ("acts",)
+worker_server.preload()
+from ray._raylet import JobID, PlacementGroupID
+for _ in range(2):
+    if os.fork() == 0:
+        print(PlacementGroupID.of(JobID.from_int(1)).hex(), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environ, stdout=subprocess.PIPE)
+    assert len({*done.stdout.split()}) == 2
+
+
 def test_who_kills_the_one_kills_the_other_and_nobody_else(server, tmp_path):
     process, path = server
     clients = [start(path, tmp_path, "wait", preexec_fn=os.setpgrp) for _ in range(2)]
