@@ -55,7 +55,7 @@ def _is_running(program: str) -> bool:
 
 def _name_of(process: str) -> str | None:
     try:
-        with open(f"{process}/comm") as file:
+        with open(f"{process}/comm", errors="replace") as file:  # a program may call itself anything
             return file.read().rstrip("\n")
     except OSError:  # it ended meanwhile
         return None

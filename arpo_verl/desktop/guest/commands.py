@@ -97,10 +97,9 @@ def _holds(pool: InterpreterPool, verification: dict[str, str]) -> bool:
 
 def _succeeds(pool: InterpreterPool, line: str) -> bool:
     """Whether a shell's line does. One that is plainly `python -c` runs in a warm interpreter, as elsewhere."""
-    if line.startswith("python -c '"):
-        words = shlex.split(line)
-        if len(words) == 3 and "'" not in words[2] and line == f"python -c '{words[2]}'":  # nothing for a shell to do
-            return int(pool.run(words[2], VERIFY_TIMEOUT_S)["returncode"]) == 0
+    code = line.removeprefix("python -c '")
+    if code != line and code.find("'") == len(code) - 1 > 0:  # nothing for a shell to do
+        return int(pool.run(code[:-1], VERIFY_TIMEOUT_S)["returncode"]) == 0
     return int(run(line, True, VERIFY_TIMEOUT_S)["returncode"]) == 0
 
 
