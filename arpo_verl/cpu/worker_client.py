@@ -26,9 +26,20 @@ def main() -> int:
             order(server, argv)
             answer = server.recv(16)  # nothing where the server is gone, and with it whoever started this
     except OSError as error:
+        if not is_raylet_there():
+            return 1  # nobody would end an ordinary worker
         print(f"no server of workers answers ({error}): this one imports all by itself", file=sys.stderr)
         os.execv(sys.executable, [sys.executable, *argv])  # noqa: S606  Ray's own words
     return int(answer or b"1")
+
+
+def is_raylet_there() -> bool:
+    """Whether whoever starts workers lives; a server that is gone may have ended with it."""
+    try:
+        os.kill(int(os.environ.get("RAY_RAYLET_PID", os.getpid())), 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def connect(path: str) -> socket.socket:

@@ -164,6 +164,10 @@ def test_without_a_server_a_worker_starts_by_itself(tmp_path):
     out, err = client.communicate(timeout=60)
     assert client.returncode == 3 and out.startswith(f"['{tmp_path}/script.py', '3'] __main__")
     assert "imports all by itself" in err
+    raylet = subprocess.Popen(["true"])
+    raylet.wait()
+    client = start("/nonexistent/socket", tmp_path, "3", {"RAY_RAYLET_PID": str(raylet.pid)})
+    assert client.communicate(timeout=60)[0] == "" and client.returncode == 1
 
 
 def test_who_has_threads_does_not_fork():
