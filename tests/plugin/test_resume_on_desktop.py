@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from support.fake_pool import AsyncDesktop
 from support.suite_desktops import POLICY_VIEW
 
 from arpo_verl.actions.ui_tars import format_reply
@@ -19,22 +20,6 @@ from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
 TASK = "form-new-contact"
 
 
-class Awaited:
-    """The desktop as an episode awaits it."""
-
-    def __init__(self, desktop):
-        self.desktop = desktop
-
-    async def reset(self, task):
-        return self.desktop.reset(task)
-
-    async def step(self, action):
-        return self.desktop.step(action)
-
-    async def evaluate(self):
-        return self.desktop.evaluate()
-
-
 @pytest.fixture(scope="module")
 def played():
     """Play the task with some of the expert's replies, on one desktop after the other's clean-up."""
@@ -45,7 +30,7 @@ def played():
     def play_these(replies, prefix=None):
         conversation = ScriptedConversation(replies_of([texts[number] for number in replies]), POLICY_VIEW)
         config = GuiAgentConfig(max_steps=len(texts))
-        return asyncio.run(play(task, Awaited(desktop), conversation, config, prefix=prefix))
+        return asyncio.run(play(task, AsyncDesktop(desktop, "resume"), conversation, config, prefix=prefix))
 
     yield play_these, range(len(texts))
     desktop.close()

@@ -14,11 +14,13 @@ DONE = "Thought: Done.\nAction: finished()"
 
 
 class AsyncDesktop:
+    """A desktop as an episode awaits it."""
+
     host = "here"
 
-    def __init__(self, environment):
+    def __init__(self, environment, name):
         self.environment = environment
-        self.name = environment.name
+        self.name = name
 
     async def reset(self, task):
         return self.environment.reset(task)
@@ -62,7 +64,7 @@ class FakePool:
         self.desktops.append(environment)
         self.leased += 1
         try:
-            yield AsyncDesktop(environment)
+            yield AsyncDesktop(environment, environment.name)
         except DesktopError as error:
             self.faults.append(type(error).__name__)
             raise
