@@ -216,7 +216,7 @@ class GuestProcess:
                 self._cgroup.doors,
                 None if cgroups.MEMORY in self._cgroup.controllers else limits.memory_mib * cgroups.MIB,
             )
-            return _in_lasting_thread(
+            return in_lasting_thread(
                 lambda: subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -285,8 +285,8 @@ def last_words(process: subprocess.Popen[bytes], log: IO[bytes]) -> str:
     """What a sandbox that ends has said, for the end of a message; empty where it said nothing."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(0.5)
-    log.seek(0)
-    words = log.read()[-2000:].decode(errors="replace").strip()
+    log.seek(max(0, log.seek(0, os.SEEK_END) - 2000))
+    words = log.read(2000).decode(errors="replace").strip()
     return f": {words}" if words else ""
 
 
@@ -342,7 +342,7 @@ _spawner: tuple[int, ThreadPoolExecutor] | None = None
 _spawner_lock = threading.Lock()
 
 
-def _in_lasting_thread(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+def in_lasting_thread(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
     """Run `start` in a thread that lasts as long as this process.
 
     bubblewrap's --die-with-parent means the thread that started it: a caller's thread may end long before the desktop.

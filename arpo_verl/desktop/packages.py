@@ -1,11 +1,12 @@
 """The Debian and Ubuntu packages of the embedded desktop, in one place. Standard library only, and a script as well:
 
-python packages.py list [osworld|docker]       every package, one a line
-python packages.py missing [osworld|docker]    those that are not installed
-python packages.py install [osworld|docker]    install the missing ones; without root or sudo, print how, and fail
+python packages.py list [osworld|docker|vm]       every package, one a line
+python packages.py missing [osworld|docker|vm]    those that are not installed
+python packages.py install [osworld|docker|vm]    install the missing ones; without root or sudo, print how, and fail
 
 `osworld` adds the programs that OSWorld's own tasks work with; the shipped tasks need none of them. `docker` adds what
-the tests of Docker desktops start an engine of their own with, and a virtual machine in it.
+the tests of Docker desktops start an engine of their own with, and a virtual machine in it. `vm` adds what the provider
+`qemu` runs, and `arpo-verl vm build` makes an image with.
 """
 
 from __future__ import annotations
@@ -88,6 +89,15 @@ DOCKER: dict[str, str] = {
 }
 """What the tests of Docker desktops start an engine of their own with, and a virtual machine in it."""
 
+VM: dict[str, str] = {
+    "qemu-system-x86": "qemu-system-x86_64",
+    "qemu-utils": "qemu-img",
+    "ovmf": "/usr/share/OVMF/OVMF_CODE_4M.fd",
+    "mmdebstrap": "mmdebstrap",
+    "genext2fs": "genext2fs",
+}
+"""What the provider `qemu` runs, and `arpo-verl vm build` makes an image with."""
+
 # program -> Debian's package of it, beside those above and those whose program has the package's name; None: no package
 OTHERS: dict[str, str | None] = {
     "code": None,
@@ -164,10 +174,10 @@ def _privilege() -> list[str] | None:
 def main(arguments: list[str]) -> int:
     """Run one of the commands of this module's docstring."""
     command, *groups = arguments or [""]
-    if command not in ("list", "missing", "install") or groups not in ([], ["osworld"], ["docker"]):
+    if command not in ("list", "missing", "install") or groups not in ([], ["osworld"], ["docker"], ["vm"]):
         print(__doc__, file=sys.stderr)
         return 2
-    packages = {**BASE, **TASKS, **{"osworld": OSWORLD, "docker": DOCKER}.get("".join(groups), {})}
+    packages = {**BASE, **TASKS, **{"osworld": OSWORLD, "docker": DOCKER, "vm": VM}.get("".join(groups), {})}
     if command == "install":
         return _install(packages)
     print("\n".join(missing_packages(packages) if command == "missing" else packages))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from arpo_verl.config import require
 from arpo_verl.desktop.cgroups import Limits
 from arpo_verl.desktop.guest_process import Ended, GuestProcess, Judged
-from arpo_verl.desktop.relay import HOST, Relay
+from arpo_verl.desktop.relay import GUEST_PORTS, Relay, client_address
 from arpo_verl.desktop.web_apps import WebApp, pack
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.types import Size
@@ -21,9 +21,6 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_SIZE = Size(640, 480)
 SMALLEST, LARGEST = Size(160, 120), Size(4096, 4096)
-SERVER_PORT, CHROMIUM_PORT, VLC_PORT = 5000, 9222, 8080
-VNC_PORT = 0
-"""OSWorld's client keeps this number and never uses it."""
 
 
 class EmbeddedProvider:
@@ -90,15 +87,14 @@ class EmbeddedProvider:
                 self._boot()
 
     def get_ip_address(self, path_to_vm: str = "") -> str:
-        """`address:server:chromium:vnc:vlc`, the last four as ports.
+        """As `relay.client_address`.
 
         Raises:
             DesktopBootError: no desktop was started.
         """
         if self._relay is None:
             raise DesktopBootError("the desktop is not running: call start_emulator first")
-        ports = self._relay.ports
-        return f"{HOST}:{ports[SERVER_PORT]}:{ports[CHROMIUM_PORT]}:{VNC_PORT}:{ports[VLC_PORT]}"
+        return client_address(self._relay.ports)
 
     def save_state(self, path_to_vm: str = "", snapshot_name: str = "") -> None:
         """There is one state to go back to, the fresh desktop."""
@@ -188,7 +184,7 @@ class EmbeddedProvider:
         guest = GuestProcess(self._extra_read_only, self._limits)
         try:
             if self._relay is None:
-                self._relay = Relay((SERVER_PORT, CHROMIUM_PORT, VLC_PORT), _weak_connect(self))
+                self._relay = Relay(GUEST_PORTS, _weak_connect(self))
             self._boot_guest(guest)
         except BaseException:
             guest.close()

@@ -52,10 +52,19 @@ SOCKET: Numbers = (41, 198)
 SOCKETPAIR: Numbers = (53, 199)
 PERSONALITY: Numbers = (135, 92)
 
+CONNECT: Numbers = (42, 203)
+SENDTO: Numbers = (44, 206)
+SENDMSG: Numbers = (46, 211)
+SENDMMSG: Numbers = (307, 269)
+
 NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 NEW_TIME = 0x80  # of `unshare` alone: in `clone` these bits are a signal's
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_STREAM, _KINDS = 1, 0xF
+"""SOCK_STREAM, and the bits of a socket's type that are no flags."""
+_FAST_OPEN = 0x20000000
+"""MSG_FASTOPEN, by which sending connects."""
 _PROTOCOLS = (0, 1, 6, 17, 58)
 """Of the internet's families: any, ICMP, TCP, UDP, ICMPv6. Others, as SCTP, would be loaded as modules."""
 _PERSONALITIES = (0, 0x40000, 0xFFFFFFFF)
@@ -63,6 +72,7 @@ _PERSONALITIES = (0, 0x40000, 0xFFFFFFFF)
 _X32 = 0x40000000
 
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JSET|K, BPF_RET|K
+_AND = 0x54  # BPF_ALU|AND|K
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 
@@ -74,8 +84,12 @@ def is_supported(machine: str | None = None) -> bool:
     return (machine or platform.machine()) in _MACHINES
 
 
-def filter_program(machine: str | None = None) -> bytes:
+def filter_program(machine: str | None = None, only_listens: bool = False) -> bytes:
     """The filter as an array of `struct sock_filter`, for this processor or the one named as by `platform.machine()`.
+
+    Args:
+        only_listens: the program serves ports of its network and reaches nobody there: it makes no socket but TCP's of
+            IPv4, and those do not connect.
 
     Raises:
         KeyError: there is none for it; ask `is_supported` first.
@@ -97,7 +111,11 @@ def filter_program(machine: str | None = None) -> bytes:
     code += when(UNSHARE, _refuse_bits(NEW_NAMESPACES | NEW_TIME))
     code += when(PERSONALITY, [_argument(0), *_only(_PERSONALITIES, errno.EPERM)])
     code += when(SOCKETPAIR, [_argument(0), *_only((_UNIX,), errno.EAFNOSUPPORT)])
-    code += when(SOCKET, _socket())
+    code += when(SOCKET, _listening() if only_listens else _socket())
+    if only_listens:
+        code += when(CONNECT, [_refuse(errno.EPERM)])
+        for sending, flags in ((SENDTO, 3), (SENDMSG, 2), (SENDMMSG, 3)):
+            code += when(sending, _refuse_bits(_FAST_OPEN, flags))
     code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 
@@ -114,6 +132,12 @@ def _socket() -> _Code:
     ]
 
 
+def _listening() -> _Code:
+    kind = [_argument(1), (_AND, 0, 0, _KINDS), (_EQUAL, 1, 0, _STREAM), _refuse(errno.EAFNOSUPPORT)]
+    protocol = [_argument(2), *_only((0, 6), errno.EPROTONOSUPPORT)]
+    return [_argument(0), (_EQUAL, 1, 0, _INET), _refuse(errno.EAFNOSUPPORT), *kind, *protocol]
+
+
 def _argument(index: int) -> tuple[int, int, int, int]:
     """Load the low half, which is all that these calls look at."""
     return (_LOAD, 0, 0, _FIRST_ARGUMENT + 8 * index)
@@ -124,8 +148,8 @@ def _only(values: Iterable[int], error: int) -> _Code:
     return [*allow, _refuse(error)]
 
 
-def _refuse_bits(bits: int) -> _Code:
-    return [_argument(0), (_ANY_BIT, 0, 1, bits), _refuse(errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
+def _refuse_bits(bits: int, argument: int = 0) -> _Code:
+    return [_argument(argument), (_ANY_BIT, 0, 1, bits), _refuse(errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
 
 
 def _refuse(error: int) -> tuple[int, int, int, int]:

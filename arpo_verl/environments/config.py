@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from arpo_verl.config import check_fields, number, require, text, truth, whole
+from arpo_verl.config import build_config, check_fields, number, require, text, truth, whole
 from arpo_verl.environments.providers import INDEX, OS_TYPES, PROVIDERS, Provider
 from arpo_verl.types import Size
+from arpo_verl.vm.config import VmConfig
 
 EMBEDDED = "embedded"
 FAKE = "fake"
@@ -43,10 +44,10 @@ class EnvironmentConfig:
     screen_size: Size = Size(640, 480)
     """What the desktop shows; clicks are given in these pixels. Checked against the first screenshot."""
     path_to_vm: str | None = None
-    """OSWorld: the machine. docker: the .qcow2 file that all desktops start from (None: what `arpo-verl fetch-vm` left
-    in the working folder); vmware, virtualbox: a .vmx or .vbox file; azure: RESOURCE_GROUP/VM; aws, aliyun, volcengine:
-    None, which allocates machines, or one's id. `{index}` in it becomes the desktop's number, from 0: only docker's
-    desktops may share a machine."""
+    """OSWorld: the machine. docker, qemu: the .qcow2 file that all desktops start from (None: what `arpo-verl
+    fetch-vm` left in the working folder); vmware, virtualbox: a .vmx or .vbox file; azure: RESOURCE_GROUP/VM; aws,
+    aliyun, volcengine: None, which allocates machines, or one's id. `{index}` in it becomes the desktop's number, from
+    0: only docker's and qemu's desktops may share a machine."""
     region: str | None = None
     """OSWorld's clouds: where machines are allocated; None is what the provider's own variable says (`AWS_REGION`,
     `ALIYUN_REGION`, `VOLCENGINE_REGION`)."""
@@ -66,6 +67,8 @@ class EnvironmentConfig:
     """Keyword arguments handed to the embedded provider, or to the fake's script. docker: to `containers.run` of the
     Docker SDK, beside the provider's own: `{environment: {RAM_SIZE: 8G, CPU_CORES: 8}, mem_limit: 10g}`; and
     `private_networks`, which desktops may reach beside the internet: none by default, see docs/osworld.md."""
+    vm: VmConfig = field(default_factory=VmConfig)
+    """qemu: the virtual machines, as a mapping of `VmConfig`'s fields; experimental, see docs/vm-desktops.md."""
     cache_dir: str | None = None
     """Where task files that were downloaded once are kept; None is `$XDG_CACHE_HOME/arpo_verl` (`~/.cache/...`)."""
 
@@ -170,6 +173,10 @@ class EnvironmentConfig:
         for name in ("provider_options", "worker_resources"):
             require(isinstance(getattr(self, name), Mapping), f"environment.{name}", "a mapping", getattr(self, name))
             object.__setattr__(self, name, dict(getattr(self, name)))
+        vm: Any = self.vm  # a mapping, as YAML gives it
+        if not isinstance(vm, VmConfig):
+            require(isinstance(vm, Mapping), "environment.vm", "a mapping", vm)
+            object.__setattr__(self, "vm", build_config(VmConfig, "environment.vm", vm))
         check_fields(self, "environment")
         self._check_provider()
         hosts = self.evaluator_hosts

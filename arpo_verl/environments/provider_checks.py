@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.providers import INDEX, OS_TYPES, PROVIDERS, Provider
+from arpo_verl.environments.providers import INDEX, OS_TYPES, PROVIDERS, QEMU, Provider
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
 
 DEFAULT_SNAPSHOT = "init_state"
@@ -22,7 +22,7 @@ DEFAULT_SNAPSHOT = "init_state"
 DOCKER_FOLDER = "docker_vm_data"
 DOCKER_FILES = dict(zip(OS_TYPES, ("Ubuntu.qcow2", "Windows-10-x64.qcow2"), strict=True))
 # Where `path_to_vm` is a file.
-_VM_FILES = {"docker": ".qcow2", "vmware": ".vmx", "virtualbox": ".vbox"}
+_VM_FILES = {"docker": ".qcow2", QEMU: ".qcow2", "vmware": ".vmx", "virtualbox": ".vbox"}
 # The client's own default.
 _PROXY_FILE = "evaluation_examples/settings/proxy/dataimpulse.json"
 
@@ -38,7 +38,7 @@ def check_provider(config: EnvironmentConfig, index: int = 0) -> None:
     """
     provider = PROVIDERS[config.provider]
     _load_dotenv()
-    _check_installed(config.provider, provider)
+    _check_installed(config, provider)
     _set_region(config, provider)
     missing = [name for name in provider.variables if not os.environ.get(name)]
     if missing:
@@ -81,7 +81,7 @@ def vm_path(config: EnvironmentConfig, index: int) -> str | None:
     """The machine of desktop `index`; None leaves it to the provider to make one."""
     if config.path_to_vm is not None:
         return os.path.expandvars(os.path.expanduser(config.path_to_vm.replace(INDEX, str(index))))
-    if config.provider == "docker":
+    if config.provider in ("docker", QEMU):
         return str(Path(DOCKER_FOLDER, DOCKER_FILES[config.os_type]).absolute())
     return None
 
@@ -116,10 +116,12 @@ def _load_dotenv() -> None:
     load_dotenv(find_dotenv(usecwd=True))
 
 
-def _check_installed(name: str, provider: Provider) -> None:
+def _check_installed(config: EnvironmentConfig, provider: Provider) -> None:
+    name = config.provider
     packages = {pip for module, pip in provider.packages.items() if not _importable(module)}
     # Its evaluators run in bubblewrap, whatever the provider.
-    programs = [program for program in (*provider.programs, "bwrap") if shutil.which(program) is None]
+    wanted = (*provider.programs, "bwrap", *([config.vm.binary] if name == QEMU else []))
+    programs = [program for program in wanted if shutil.which(program) is None]
     remedies = []
     if packages:
         remedies.append(f"the Python packages that `pip install {' '.join(sorted(packages))}` brings")
@@ -165,7 +167,7 @@ def _set_region(config: EnvironmentConfig, provider: Provider) -> None:
 def _check_files(config: EnvironmentConfig, index: int) -> None:
     path = vm_path(config, index)
     if config.provider in _VM_FILES and not Path(str(path)).is_file():
-        remedy = "`arpo-verl fetch-vm` gets OSWorld's" if config.provider == "docker" else "give its full path"
+        remedy = "`arpo-verl fetch-vm` gets OSWorld's" if config.provider in ("docker", QEMU) else "give its full path"
         kind = _VM_FILES[config.provider]
         raise ConfigError(f"environment.path_to_vm must be a {kind} file of the machine, here, got {path!r}; {remedy}")
     proxies = os.environ.get("PROXY_CONFIG_FILE", _PROXY_FILE)

@@ -38,8 +38,12 @@ _ALIBABA = {
 _AZURE = {"azure.identity": "azure-identity", "azure.mgmt.compute": "azure-mgmt-compute"}
 _VOLCENGINE = ("volcenginesdkcore", "volcenginesdkecs", "volcenginesdkautoscaling")
 
+QEMU = "qemu"
+"""Not the client's own: `vm.provider.QemuProvider`, which starts from the file that the Docker provider takes."""
+
 PROVIDERS: dict[str, Provider] = {
     "docker": Provider({"docker": "docker", **_FILES}, shares_vm=True, allocates=True),
+    QEMU: Provider({"qemu.qmp": "qemu.qmp"}, programs=("qemu-img",), shares_vm=True, allocates=True),
     "vmware": Provider(_FILES, programs=("vmrun",)),
     "virtualbox": Provider(_FILES, programs=("VBoxManage",)),
     "aws": Provider(

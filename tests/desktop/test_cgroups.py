@@ -141,7 +141,8 @@ def test_groups_of_a_killed_owner_are_swept_with_what_runs_in_them_and_no_others
         owner.send_signal(signal.SIGKILL)
         owner.wait()
     Cgroup(Limits(), [parent]).close()
-    assert not left.exists() and survivor.wait(10) == -signal.SIGKILL
+    eventually(lambda: not left.exists())  # another process's sweep may be at it, and ours leaves it to that
+    assert survivor.wait(10) == -signal.SIGKILL
     (folder,) = alive.folders
     alive.close()
     alive.close()
@@ -167,7 +168,7 @@ def test_a_fork_of_the_owner_neither_removes_its_groups_nor_holds_them():
         os.close(lock)
     group._locks = []
     cgroups.sweep(offered[0])
-    assert not folder.exists()
+    eventually(lambda: not folder.exists())  # by this sweep, or by another process's that came first
     ours.close()
     assert os.waitpid(pid, 0)[1] == 0
 

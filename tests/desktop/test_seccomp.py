@@ -22,6 +22,7 @@ CALLS = {
 CONDITIONAL = {
     name: getattr(seccomp, name.upper()) for name in ("clone", "unshare", "socket", "socketpair", "personality")
 }
+SENDING = {name: getattr(seccomp, name.upper()) for name in ("connect", "sendto", "sendmsg", "sendmmsg")}
 NEWUSER, SIGCHLD = 0x10000000, 17
 # call, its arguments -> what the filter says
 CASES = [
@@ -59,6 +60,8 @@ def verdict(program, arch, number, arguments=()):
             (accumulator,) = struct.unpack_from("=I", data, operand)
         elif operation == 0x06:
             return ALLOWED if operand == 0x7FFF0000 else operand & 0xFFFF
+        elif operation == 0x54:
+            accumulator &= operand
         else:
             held = accumulator == operand if operation == 0x15 else {0x45: accumulator & operand}[operation]
             at += if_true if held else if_false
@@ -73,6 +76,28 @@ def test_filter_refuses_what_its_table_says_and_nothing_else(machine, column, ar
         assert verdict(program, arch, number) == refused.get(number, ALLOWED), number
     for name, arguments, expected in CASES:
         assert verdict(program, arch, CONDITIONAL[name][column], arguments) == expected, (name, arguments)
+
+
+LISTENING = [
+    *(("socket", (2, kind, protocol), ALLOWED) for kind in (1, 1 | 0x80800) for protocol in (0, 6)),
+    *(("socket", (family, 1, 0), errno.EAFNOSUPPORT) for family in range(46) if family != 2),
+    *(("socket", (2, kind | 0x80800, 0), errno.EAFNOSUPPORT) for kind in (2, 3, 4, 5, 10)),
+    ("socket", (2, 1, 132), errno.EPROTONOSUPPORT),
+    ("connect", (), errno.EPERM),
+    *((name, (0, 0, 0, 0x4000), ALLOWED) for name in ("sendto", "sendmmsg")),
+    *((name, (0, 0, 0, 0x20004000), errno.EPERM) for name in ("sendto", "sendmmsg")),
+    ("sendmsg", (0, 0, 0x4000), ALLOWED),
+    ("sendmsg", (0, 0, 0x20004000), errno.EPERM),
+]
+
+
+@pytest.mark.parametrize("machine, column, arch", MACHINES)
+def test_who_only_listens_connects_nowhere(machine, column, arch):
+    program = seccomp.filter_program(machine, only_listens=True)
+    for name, arguments, expected in LISTENING:
+        number = getattr(seccomp, name.upper())[column]
+        assert verdict(program, arch, number, arguments) == expected, (name, arguments)
+    assert verdict(program, arch, seccomp.ABSENT["io_uring_setup"][column]) == errno.ENOSYS
 
 
 @pytest.mark.parametrize("machine, column, arch", MACHINES)
@@ -91,7 +116,7 @@ def test_numbers_are_those_that_libseccomp_knows(machine, column, arch):
     except OSError:
         pytest.skip("libseccomp is not here")
     found = {}
-    for name, numbers in {**{name: numbers for name, (numbers, _) in CALLS.items()}, **CONDITIONAL}.items():
+    for name, numbers in {**{name: numbers for name, (numbers, _) in CALLS.items()}, **CONDITIONAL, **SENDING}.items():
         number = resolve(ctypes.c_uint32(arch), name.encode())
         if number != -1:  # newer than that library
             found[name] = (numbers[column], number if number >= 0 else None)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from arpo_verl.desktop import users
@@ -73,7 +74,5 @@ def test_two_desktops_run_as_two_users_and_give_them_back():
 
 def _user_of(guest: GuestProcess) -> int:
     """Of process 1, by the kernel's word."""
-    with open(f"/proc/{guest._process.pid}/task/{guest._process.pid}/children") as children:
-        (first,) = children.read().split()
-    with open(f"/proc/{first}/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("Uid:"))
+    (first,) = psutil.Process(guest._process.pid).children()
+    return first.uids().real

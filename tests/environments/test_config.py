@@ -100,3 +100,14 @@ def test_boots_at_once_are_a_number_or_follow_the_host(bad):
         ConfigError, match="^environment.max_boots_per_host must be a whole number from 1, or null, got"
     ):
         EnvironmentConfig(max_boots_per_host=bad)
+
+
+def test_a_virtual_machine_s_options_are_checked_with_the_desktop_s():
+    made = EnvironmentConfig(provider="qemu", path_to_vm="/a.qcow2", vm={"memory_mib": 2048, "accelerator": "tcg"})
+    assert (made.vm.memory_mib, made.vm.cpus, made.vm.accelerator) == (2048, 4, "tcg")
+    with pytest.raises(
+        ConfigError, match=r"environment\.vm\.memory is not an option; did you mean environment\.vm\.memory_mib"
+    ):
+        EnvironmentConfig(vm={"memory": 2048})
+    with pytest.raises(ConfigError, match="environment.vm must be a mapping, got 4096"):
+        EnvironmentConfig(vm=4096)

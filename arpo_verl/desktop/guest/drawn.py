@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 import time
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 from Xlib import X
 from Xlib.error import XError
 
-from .framebuffer import Framebuffer
+from .framebuffer import BYTES_A_PIXEL, Framebuffer
 
 PAUSE_S = 0.05
 INTERVAL_S = 0.02
@@ -23,19 +24,23 @@ PATIENCE_S = 2.0
 """A program starts within it as a rule; who asks asks again, and each time costs ten looks from here."""
 
 
-def require(title: str, more_than: int) -> None:
+Box = tuple[int, int, int, int]
+
+
+def require(title: str, more_than: int, texts: Sequence[Box] = ()) -> None:
     """Wait for the window of this title to have the focus and to look the same twice; exit with 1 if it does not.
 
     Args:
         more_than: bytes of its picture with its frame, compressed: an empty window has fewer.
+        texts: left, top, right and bottom of parts of the screen that must show more than one colour.
     """
     deadline = time.monotonic() + PATIENCE_S
-    while not (is_drawn := _is_drawn(title, more_than)) and time.monotonic() < deadline:
+    while not (is_drawn := _is_drawn(title, more_than, texts)) and time.monotonic() < deadline:
         time.sleep(INTERVAL_S)
     sys.exit(not is_drawn)
 
 
-def _is_drawn(title: str, more_than: int) -> bool:
+def _is_drawn(title: str, more_than: int, texts: Sequence[Box]) -> bool:
     # The connection of the interpreter's own pyautogui: another one would cost more than all the rest.
     from pyautogui import _pyautogui_x11
 
@@ -48,10 +53,16 @@ def _is_drawn(title: str, more_than: int) -> bool:
     screen = Framebuffer()
     first = screen.part(*box)
     time.sleep(PAUSE_S)
-    return first == screen.part(*box) and len(zlib.compress(first, 1)) > more_than
+    is_still = first == screen.part(*box) and len(zlib.compress(first, 1)) > more_than
+    return is_still and not any(_is_plain(screen.part(*text)) for text in texts)
 
 
-def _active_frame(display: Any, title: str) -> tuple[int, int, int, int] | None:
+def _is_plain(pixels: bytes) -> bool:
+    """Whether all have the first one's colour."""
+    return pixels == pixels[:BYTES_A_PIXEL] * (len(pixels) // BYTES_A_PIXEL)
+
+
+def _active_frame(display: Any, title: str) -> Box | None:
     """Left, top, right and bottom of the active window with its frame; None where it has another title."""
     root = display.screen().root
     active = root.get_full_property(display.intern_atom("_NET_ACTIVE_WINDOW"), X.AnyPropertyType)

@@ -7,6 +7,7 @@ import gc
 import importlib
 import json
 import os
+import random
 import sys
 import threading
 import traceback
@@ -79,6 +80,7 @@ def run(code: str) -> dict[str, Any]:
     os.chdir(layout.HOME)
     layout.adopt()
     sys.argv = ["-c"]
+    random.seed()  # as in a fresh interpreter; one in a cloned machine would go on as its siblings'
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # whatever an earlier command put there
     with _Capture() as capture:
         status = _execute(code)

@@ -90,6 +90,9 @@ def teach(module: Any) -> None:
 
     By itself it drops, without a word, what is not on an American keyboard.
     """
+    for key, code in module.keyboardMapping.items():
+        if code == 0:  # not on this keyboard, as F13: X refuses it, and Xlib fails at the answer
+            module.keyboardMapping[key] = None
     spare = SpareKeys(module._display, module.keyboardMapping)
     for name in ("_keyDown", "_keyUp"):
         setattr(module, name, _bound_first(spare, module.keyboardMapping, getattr(module, name)))

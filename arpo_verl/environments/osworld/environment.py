@@ -22,7 +22,8 @@ from arpo_verl.environments.osworld.task_files import TaskFiles, default_store
 from arpo_verl.environments.osworld.verdict.box import desktop_cause
 from arpo_verl.environments.osworld.verdict.judge import Judge
 from arpo_verl.environments.osworld.verdict.judge_host import this_process_host
-from arpo_verl.environments.provider_checks import check_provider, client_options, desktop_index
+from arpo_verl.environments.provider_checks import check_provider, client_options, desktop_index, vm_path
+from arpo_verl.environments.providers import PROVIDERS, QEMU
 from arpo_verl.errors import (
     ConfigError,
     DesktopBootError,
@@ -176,13 +177,14 @@ class OSWorldEnvironment(DesktopEnvironment):
             "screen_size": tuple(config.screen_size),
             "require_a11y_tree": False,
         }
-        self._provider = self._make_provider()
+        index = desktop_index(self._name)
+        if config.provider in PROVIDERS:
+            check_provider(config, index)  # before the client is imported: it looks at variables as it is
+        self._provider = self._make_provider(index)
         if self._provider is not None:
             # "docker" is the client's word for a provider whose guests start clean.
             options |= {"provider_name": "docker", "region": self._provider, "path_to_vm": "local"}
         else:
-            index = desktop_index(self._name)
-            check_provider(config, index)  # before the client is imported: it looks at variables as it is
             options |= client_options(config, index)
         judge_host = this_process_host()  # it imports the client too, meanwhile
         from arpo_verl.environments.osworld.client import Client
@@ -191,9 +193,15 @@ class OSWorldEnvironment(DesktopEnvironment):
         self._may_have_leftovers = True
         return Client(config, self._id, **options)
 
-    def _make_provider(self) -> Any:
+    def _make_provider(self, index: int) -> Any:
         """Our own provider; None leaves it to the client to make the one that the recipe names."""
-        if self._config.provider != EMBEDDED:
+        config = self._config
+        if config.provider == QEMU:
+            from arpo_verl.vm.provider import QemuProvider
+
+            path, password = str(vm_path(config, index)), read_password(config.password)
+            return QemuProvider(config.vm, path, config.screen_size, config.boot_timeout_s, password)
+        if config.provider != EMBEDDED:
             return None
         from arpo_verl.desktop.provider import EmbeddedProvider
 

@@ -12,6 +12,7 @@ import threading
 from typing import Any
 
 from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.environments.providers import QEMU
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ def why_gone(provider: Any, config: EnvironmentConfig) -> str:
     A container that has died gives its ports back, and the next one to start gets them: its guest answers in the place
     of the dead one's.
     """
+    if config.provider == QEMU:
+        return str(provider.why_gone())
     if config.provider != "docker":
         return ""
     from arpo_verl.environments.osworld.docker_containers import why_not_running
@@ -74,14 +77,14 @@ def why_ended(provider: Any, config: EnvironmentConfig, typed: str) -> str:
     """What programs of the guest did to end it, where the machine that this provider object started proves it.
 
     Args:
-        typed: all that the policy has typed in the episode. An X server that somebody ended was ended by the policy
-            where that wrote so; else it may have been this host's owner.
+        typed: all that the policy has typed in the episode. An X server that somebody ended, or a machine that began
+            anew, was ended by the policy where that wrote so; else it may have been this host's owner, or a crash.
     """
     if config.provider == "docker":
         from arpo_verl.environments.osworld.docker_containers import why_powered_off
 
         return why_powered_off(provider.container)
-    # The embedded provider's, which is no module that a Docker host must have.
+    # The embedded provider's and QEMU's, which are no modules that a Docker host must have.
     why_down = getattr(provider, "why_down", None)
     ended = why_down() if why_down is not None else None
     if ended is None:

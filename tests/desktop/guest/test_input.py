@@ -52,6 +52,14 @@ def test_character_that_no_key_gives_is_refused_aloud(desktop):
     assert answer["returncode"] == 1 and "cannot type '\\x07'" in answer["error"]
 
 
+@pytest.mark.parametrize("key", ["f13", "f22", "execute"])
+def test_a_key_that_this_keyboard_has_not_does_nothing(terminal, key):
+    answer = terminal.controller.execute_python_command(f"pyautogui.press({key!r}); pyautogui.hotkey({key!r}, 'a')")
+    assert answer["returncode"] == 0, answer
+    assert terminal.controller.execute_python_command("pyautogui.press('enter')")["returncode"] == 0
+    assert eventually(lambda: terminal.controller.get_file("/tmp/typed")) == b"a\n"
+
+
 def test_hotkey_ends_the_terminal(terminal):
     terminal.controller.execute_python_command("pyautogui.hotkey('ctrl', 'd')")
     eventually(lambda: "xterm" not in terminal.sh("wmctrl -lx"))

@@ -233,8 +233,8 @@ def test_port_that_nothing_listens_on_closes_at_once(desktop):
         assert connection.recv(1) == b""
 
 
-def drawn(title: str, more_than: int) -> dict[str, str]:
-    code = f'from arpo_guest.drawn import require; require("{title}", {more_than})'
+def drawn(title, more_than, texts=()):
+    code = f'from arpo_guest.drawn import require; require("{title}", {more_than}, {texts})'
     return {"command_success": f"python -c '{code}'"}
 
 
@@ -248,6 +248,25 @@ def test_a_window_is_drawn_once_it_shows_with_the_focus_and_looks_the_same_twice
     for title, more_than in (("name", 1500), ("name of it", 10_000_000)):
         with pytest.raises(Exception, match="verification_failed"):
             wait(title, more_than, 1)
+
+
+def test_a_window_is_drawn_once_its_texts_can_be_seen(desktop):
+    """A window that is still is not yet one that shows its text: a blank one's title bar is as large a picture."""
+    desktop.setup._launch_setup(["xmessage", "-title", "Told", "-geometry", "+50+50", "-buttons", "Apple", "Lemon"])
+    window, wallpaper = (50, 50, 150, 120), (5, 5, 30, 30)
+    execute = desktop.setup._execute_with_verification_setup
+    assert execute(["true"], drawn("Told", 0, [window]), 30, 0.02)["verification"] == "passed"
+    with pytest.raises(Exception, match="verification_failed"):
+        execute(["true"], drawn("Told", 0, [window, wallpaper]), 1, 0.02)
+
+
+def test_the_x_server_is_given_dejavu_and_keeps_its_own_fonts(desktop):
+    offer = ["python", "-c", "from arpo_guest.fonts import offer; offer(); offer()"]
+    listed = "from Xlib.display import Display; print(*Display().list_fonts('{}', 99))"
+    desktop.setup._execute_setup(offer)
+    fonts = desktop.sh(f'python -c "{listed.format("-dejavu-*")}"').split()
+    assert [name.split("-")[2] for name in fonts] == ["mono", "sans", "serif"]
+    assert desktop.sh(f'python -c "{listed.format("fixed")}"').strip() == "fixed"
 
 
 def test_a_line_that_needs_a_shell_is_given_to_one(desktop):

@@ -1,39 +1,27 @@
 """A pool of Docker desktops on a real engine: many at once, and what dies under them."""
 
 import asyncio
-import json
 import os
 import signal
 import time
 import uuid
 
 import pytest
-from omegaconf import OmegaConf
 from support.barrier import Barrier
 from support.desktop_harness import eventually
 
 pytest.importorskip("desktop_env")
 ray = pytest.importorskip("ray")
 
-from support.loop_harness import ROW, ScriptedEngine, make_loop, recipe  # noqa: E402
+from support.disturbed import TASK, play_session  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld.docker_containers import OWNER_LABEL  # noqa: E402
 from arpo_verl.pool.desktop_pool import DesktopPool  # noqa: E402
-from arpo_verl.tasks import load_tasks  # noqa: E402
-from arpo_verl.tasks.expert import EXPERT_PATH, expert_replies  # noqa: E402
+from arpo_verl.tasks.expert import expert_replies  # noqa: E402
 
 pytestmark = pytest.mark.docker
 
-TASK = next(task for task in load_tasks("embedded") if task.task_id == "editor-write-hello")
-REPLIES = [
-    f"Thought: {turn['thought']}\nAction: {turn['action']}"
-    for turn in json.loads(EXPERT_PATH.read_text())[TASK.task_id]
-]
-TASK_ROW = {
-    **ROW,
-    "extra_info": {"index": 0, "task_id": TASK.task_id, "instruction": TASK.instruction, "spec": TASK.spec},
-}
 NUM_DESKTOPS = 8
 PATIENCE_S = 240.0
 
@@ -130,34 +118,16 @@ def test_eight_desktops_at_once_beside_another_pool(make_pool, engine, capsys):
         print(f"\n{NUM_DESKTOPS} desktops booted in {booted_s:.1f} s, played and judged together in {played_s:.1f} s")
 
 
-class Disturbed(ScriptedEngine):
-    """The expert's replies, anew in each attempt; in the first one, `disturb` is called before the second reply."""
-
-    def __init__(self, tokenizer, disturb):
-        super().__init__(tokenizer, [])
-        self.disturb = disturb
-
-    async def generate(self, *args, image_data, **kwargs):
-        turn = len(image_data) - 1
-        if turn == 1 and self.disturb is not None:
-            disturb, self.disturb = self.disturb, None
-            await asyncio.to_thread(disturb)
-        self.replies = [REPLIES[turn]]
-        return await super().generate(*args, image_data=image_data, **kwargs)
-
-
 @pytest.fixture
 def play_disturbed(make_pool, policy, tokenizer, options, tmp_path):
     """One session of veRL's agent loop on a pool of two desktops; its reward and the pool's counters."""
-    agent = {"max_steps": len(REPLIES), "max_screenshots": len(REPLIES), "trajectory_dir": str(tmp_path)}
     section = {**options, "num_desktops": 2, "desktops_per_worker": 1, "max_attempts": 5}
-    config = OmegaConf.merge(recipe(agent, response_length=4096), {"environment": section})
 
     def play(disturb):
         pool = make_pool(2, desktops_per_worker=1, max_attempts=5)
         idle(pool, 2)
-        loop = make_loop(policy, Disturbed(tokenizer, disturb), pool, config)
-        output = asyncio.run(asyncio.wait_for(loop.run({}, **TASK_ROW), PATIENCE_S))
+        episode = play_session(policy, tokenizer, pool, section, TASK, disturb, tmp_path)
+        output = asyncio.run(asyncio.wait_for(episode, PATIENCE_S))
         idle(pool, 2)
         metrics = pool.metrics()
         pool.close()

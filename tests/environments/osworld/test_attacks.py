@@ -49,7 +49,7 @@ class Desktop(OSWorldEnvironment):
         super().__init__(EnvironmentConfig(screen_size=SIZE, action_pause_s=0, **options), "attacked")
         self.guest = guest
 
-    def _make_provider(self) -> Any:
+    def _make_provider(self, index: int) -> Any:
         return self.guest
 
     def judge(self, task: Task) -> float:

@@ -1,0 +1,79 @@
+"""`arpo-verl vm`: images and templates of the provider `qemu`. Experimental, see docs/vm-desktops.md."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+from arpo_verl.cli.options import parse_options
+from arpo_verl.config import build_config
+from arpo_verl.environments.config import OSWORLD_SCREEN, EnvironmentConfig
+from arpo_verl.errors import ConfigError
+from arpo_verl.types import Size
+from arpo_verl.vm import build, measure, template
+from arpo_verl.vm.config import VmConfig
+from arpo_verl.vm.image import Image
+
+BOOT_TIMEOUT_S = 1800.0
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser("vm", help="virtual machines of the provider qemu: images, templates (experimental)")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    one = actions.add_parser("build", help="make an image of Debian's packages, with the embedded suite's programs")
+    one.add_argument("folder", type=Path, help="where it is put; the recipe's path_to_vm is its disk.qcow2")
+    one.add_argument("--osworld", action="store_true", help="also Chromium, LibreOffice, GIMP, VLC (1 GB)")
+    one.add_argument("--package", action="append", default=[], help="a further Debian package; may be repeated")
+    one.add_argument("--suite", default=build.SUITE, help="Debian's release (default: %(default)s)")
+    one.add_argument(
+        "--snapshot", metavar="TIME", help="of snapshot.debian.org, as 20261101T000000Z: the same for ever"
+    )
+    one.set_defaults(run=_build)
+
+    for name, help_, run in (
+        ("template", "boot an image once and save what its desktops are cloned from", _template),
+        ("check", "whether a template fits and is whole", _check),
+    ):
+        one = actions.add_parser(name, help=help_)
+        one.add_argument("image", help="the image's .qcow2 file")
+        one.add_argument("--screen", default="x".join(map(str, OSWORLD_SCREEN)), help="WIDTHxHEIGHT (%(default)s)")
+        one.add_argument("--vm", action="append", default=[], metavar="KEY=VALUE", help="as environment.vm.KEY")
+        one.set_defaults(run=run)
+    one.add_argument("--measure", action="store_true", help="boot and clone machines, and print what they take")
+
+
+def _build(args: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    made = build.build(
+        args.folder, osworld=args.osworld, suite=args.suite, snapshot=args.snapshot, extra=tuple(args.package)
+    )
+    print(f"environment.path_to_vm={made.disk}")
+    return 0
+
+
+def _template(args: argparse.Namespace) -> int:
+    config, image, screen = _machine(args)
+    print(template.ensure(config, image, screen, BOOT_TIMEOUT_S, say=print))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    config, image, screen = _machine(args)
+    folder = template.folder_of(config, image, screen)
+    reason = template.why_unfit(config, image, screen, folder, read_image=True)
+    print(f"{folder}: {reason or 'it fits this machine, and is whole'}")
+    if reason or not args.measure:
+        return 1 if reason else 0
+    print(measure.as_table(measure.measure(config, image, screen, BOOT_TIMEOUT_S)))
+    return 0
+
+
+def _machine(args: argparse.Namespace) -> tuple[VmConfig, Image, Size]:
+    width, _, height = args.screen.partition("x")
+    if not (width.isdecimal() and height.isdecimal()):
+        raise ConfigError(f"--screen must be WIDTHxHEIGHT, got {args.screen!r}")
+    config = build_config(VmConfig, "environment.vm", parse_options(args.vm, "--vm", "environment.vm."))
+    return config, Image.at(args.image), EnvironmentConfig(screen_size=Size(int(width), int(height))).screen_size

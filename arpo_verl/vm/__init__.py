@@ -1,0 +1,6 @@
+"""Desktops in virtual machines of their own, by QEMU, each a clone of a machine that has booted already.
+
+`image` is what a machine starts from, `build` makes one of Debian's packages. `machine` runs one QEMU process; the same
+devices boot cold, become a template (`template`) or start as its clone. Its main way is `vm/boot.py: start`, behind
+`vm/provider.py: QemuProvider`, which OSWorld's client talks to. Experimental: docs/vm-desktops.md.
+"""

@@ -1,0 +1,78 @@
+"""A machine whose desktop shows: booted from an image, or cloned from a template."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from arpo_verl.errors import DesktopBootError
+from arpo_verl.types import Size
+from arpo_verl.vm import guest
+from arpo_verl.vm.config import VmConfig, own_folder
+from arpo_verl.vm.image import Image
+from arpo_verl.vm.machine import Machine, clone, cold
+
+PASSWORD = "password"  # noqa: S105  public
+"""Of the user of OSWorld's machines."""
+MANIFEST = "manifest.json"
+"""Of a template; see `template.seal`."""
+
+
+def start(
+    config: VmConfig,
+    image: Image,
+    screen: Size,
+    folder: Path | None,
+    timeout_s: float,
+    password: str = PASSWORD,
+    made: Callable[[Machine], object] = lambda machine: None,
+) -> Machine:
+    """A machine whose desktop shows: cloned from the template in `folder`, or booted where that is None.
+
+    Args:
+        password: of the guest's user, for images without QEMU's agent.
+        made: told of the machine as soon as there is one, which may be closed from then on: the start fails.
+
+    Raises:
+        DesktopBootError: it did not come up; nothing of it is left.
+    """
+    agent = folder is None or has_agent(folder)
+    machine = Machine(config, image, screen, cold(config, image) if folder is None else clone(config, image, folder))
+    try:
+        made(machine)
+        if folder is not None:
+            machine.migrate("migrate-incoming", "/template/state", timeout_s)
+            machine.ask("cont")
+            guest.resume(machine, timeout_s, None if agent else password)
+        guest.await_desktop(machine, timeout_s)
+    except BaseException:
+        machine.close()
+        raise
+    return machine
+
+
+def check_disk(config: VmConfig) -> None:
+    """Check that a machine can write what it may: else a guest would end other machines, and the trainer's checkpoints.
+
+    Raises:
+        DesktopBootError: the disk is too full.
+    """
+    own_folder(config.path)
+    free_mib = shutil.disk_usage(config.path).free >> 20
+    if free_mib < config.disk_mib:
+        needed = f"a machine may write environment.vm.disk_mib={config.disk_mib}"
+        raise DesktopBootError(f"{config.path} has {free_mib} MiB free, and {needed}")
+
+
+def has_agent(folder: Path) -> bool:
+    """Whether QEMU's agent answered in the machine that became the template.
+
+    Raises:
+        DesktopBootError: there is no template any more.
+    """
+    try:
+        return bool(json.loads((folder / MANIFEST).read_text())["agent"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DesktopBootError(f"the template in {folder} is gone: {error!r}") from error

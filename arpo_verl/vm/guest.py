@@ -1,0 +1,150 @@
+"""What the host asks of a machine's guest: whether its desktop shows, and, of a clone before anybody else is heard
+there, the right time and randomness of its own.
+
+The second goes to QEMU's agent in the guest, which is root's; where an image has none, to OSWorld's server there, by
+`sudo`. It is asked once, before a task is set up: no program of a policy's has run then, in the clone or in its
+template. What an agent says later is never read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import http.client
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from arpo_verl.desktop.relay import HOST, SERVER_PORT
+from arpo_verl.errors import DesktopBootError
+from arpo_verl.vm.machine import Machine, run_async
+
+POLL_S = 0.05
+MOST_BYTES = 64 << 20
+MAX_SKEW_S = 1.0
+AGENT_TIMEOUT_S = 60.0
+_AGENT_POLL_S = 0.01
+
+# Arguments: the time when it was asked for, and random bytes. How long it then waited for a processor nobody knows, so
+# the clock on the machine's board, which runs while the machine is saved, has the last word. The kernel draws
+# on what it mixed in only after RNDRESEEDCRNG of linux/random.h; the other call is RTC_RD_TIME of linux/rtc.h.
+_RESUME = """
+import fcntl, os, struct, sys, time
+with open("/dev/urandom", "wb", buffering=0) as pool:
+    pool.write(bytes.fromhex(sys.argv[2]))
+    fcntl.ioctl(pool, 0x5207)
+os.environ["TZ"] = "UTC"
+time.tzset()
+with open("/proc/self/stat") as stat:
+    started = int(stat.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+with open("/dev/rtc0", "rb") as board:
+    second, minute, hour, day, month, year = struct.unpack("9i", fcntl.ioctl(board, 0x80247009, bytes(36)))[:6]
+least = time.mktime((1900 + year, 1 + month, day, hour, minute, second, 0, 0, 0))
+age = time.clock_gettime(time.CLOCK_BOOTTIME) - started
+time.clock_settime(time.CLOCK_REALTIME, min(max(float(sys.argv[1]) + age, least), least + 1))
+print(time.time(), os.urandom(16).hex())
+"""
+
+
+def screenshot(machine: Machine, timeout_s: float = 10.0) -> bytes | None:
+    """What the guest shows, as it sent it; None where it does not answer."""
+    connection = http.client.HTTPConnection(HOST, machine.ports[SERVER_PORT], timeout=timeout_s)
+    try:
+        connection.request("GET", "/screenshot")
+        response = connection.getresponse()
+        content = response.read(MOST_BYTES)
+        return content if response.status == http.client.OK and content else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def await_desktop(machine: Machine, timeout_s: float) -> None:
+    """Wait until the guest shows its screen.
+
+    Raises:
+        DesktopBootError: the machine ended, or shows nothing within `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while screenshot(machine) is None:
+        if not machine.is_alive():
+            raise DesktopBootError(f"the machine ended while it booted: {machine.why_gone()}")
+        if time.monotonic() > deadline:
+            raise DesktopBootError(
+                f"the machine's guest did not answer within {timeout_s:g} s; its console: {machine.console()[-2000:]}"
+            )
+        time.sleep(POLL_S)
+
+
+def has_agent(machine: Machine) -> bool:
+    """Whether QEMU's agent runs in the guest. Asked of a template, whose connection no clone inherits.
+
+    Raises:
+        DesktopBootError: it runs, and does not answer.
+    """
+    ends = {one["label"]: one["frontend-open"] for one in machine.ask("query-chardev")}
+    if not ends["agent"]:
+        return False
+    try:
+        run_async(_execute(machine, ["-c", ""]), AGENT_TIMEOUT_S)
+    except Exception as error:  # QMP's, a time-out, or no such answer
+        raise DesktopBootError(f"the guest's agent runs and does not answer: {error!r}") from error
+    return True
+
+
+def resume(machine: Machine, timeout_s: float, password: str | None = None) -> str:
+    """Set a clone's clock and give it randomness of its own. Returns random bytes that it drew after that.
+
+    Args:
+        password: of the guest's user, who may become root by it, where no agent runs in the guest.
+
+    Raises:
+        DesktopBootError: nobody there does it, or the clock is not right after all.
+    """
+    asked = time.time()
+    words = ["-I", "-S", "-c", _RESUME, repr(asked), secrets.token_hex(64)]
+    try:
+        if password is None:
+            said = run_async(_execute(machine, words), timeout_s)
+        else:
+            said = _execute_by_server(machine, words, password, timeout_s)
+        told, drawn = said.split()
+        is_right = asked - MAX_SKEW_S <= float(told) <= time.time() + MAX_SKEW_S
+    except Exception as error:  # QMP's, the server's, a time-out, or what the guest sent is no such answer
+        raise DesktopBootError(f"the clone did not set its clock and randomness: {error!r}") from error
+    if not is_right:
+        raise DesktopBootError(f"the clone's clock says {told} after it was set at {asked}")
+    return drawn
+
+
+async def _execute(machine: Machine, words: Sequence[str]) -> str:
+    """What Python, run by the guest's agent, says."""
+    agent = await machine.connect_agent()
+    try:
+        await agent.execute("guest-sync", {"id": secrets.randbelow(1 << 30)})
+        given = {"path": "/usr/bin/python3", "arg": list(words), "capture-output": True}
+        started: Any = await agent.execute("guest-exec", given)
+        while True:
+            state: Any = await agent.execute("guest-exec-status", {"pid": started["pid"]})
+            if state["exited"]:
+                break
+            await asyncio.sleep(_AGENT_POLL_S)
+    finally:
+        await agent.disconnect()
+    if state.get("exitcode") != 0:
+        raise DesktopBootError(base64.b64decode(state.get("err-data", ""))[-500:].decode(errors="replace"))
+    return base64.b64decode(state.get("out-data", "")).decode()
+
+
+def _execute_by_server(machine: Machine, words: Sequence[str], password: str, timeout_s: float) -> str:
+    """What Python, run as root by OSWorld's server in the guest, says."""
+    line = 'printf "%s\\n" "$0" | sudo -S -p "" /usr/bin/python3 "$@"'
+    body = json.dumps({"command": ["/bin/sh", "-c", line, password, *words], "shell": False})
+    connection = http.client.HTTPConnection(HOST, machine.ports[SERVER_PORT], timeout=timeout_s)
+    with contextlib.closing(connection):
+        connection.request("POST", "/execute", body, {"Content-Type": "application/json"})
+        return str(json.loads(connection.getresponse().read(MOST_BYTES))["output"])
