@@ -29,8 +29,8 @@ _FAILING, _SOLVED = 0.1, 0.9
 class FrontierConfig:
     """The recipe's section `data.tasks.frontier`."""
 
-    group_size: Annotated[int, whole(2, "2 or more", "a lone rollout has no group to be compared with")] = 8
-    """`${actor_rollout_ref.rollout.n}`: rollouts of a group."""
+    group_size: Annotated[int, whole(1)] = 8
+    """`${actor_rollout_ref.rollout.n}`: rollouts of a group; frontier sampling takes 2 or more."""
     half_life_steps: Annotated[float, number(lambda x: x > 0, "more than 0 training steps")] = 20.0
     """Training steps after which a rollout counts half. Shorter follows a policy that learns fast, and tries the tasks
     that always failed more often; longer knows more of tasks that are drawn seldom."""

@@ -67,7 +67,8 @@ def load_tasks(
             a folder: OSWorld's (`test_all.json` beside `examples/`), or any with task files in it or below it;
             an index such as OSWorld's `test_all.json` or `test_small.json`, `{domain: [ids]}`, beside
             `examples/<domain>/<id>.json`;
-            `NAME:ARGUMENT`, a source of tasks: `cua_gym:FOLDER`, or a package's own; see `tasks/sources.py`;
+            `NAME:ARGUMENT`, a source of tasks: `cua_gym:FOLDER`, `families:SPLIT:COUNT` or a package's own; see
+            `tasks/sources.py`;
             a list of one's own there: a JSON list of ids, or a .txt file with one a line, `#` beginning a comment;
             several of these: a list, or a string with commas.
         skip_missing: leave out tasks that an index names and that have no file, instead of raising.

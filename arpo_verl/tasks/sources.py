@@ -24,7 +24,7 @@ from arpo_verl.errors import ArpoError, TaskError
 from arpo_verl.types import Task
 
 GROUP = "arpo_verl.tasks"
-BUILT_IN = {"cua_gym": "arpo_verl.tasks.cua_gym:load"}
+BUILT_IN = {"cua_gym": "arpo_verl.tasks.cua_gym:load", "families": "arpo_verl.tasks.families:load"}
 _NAMED = re.compile(r"([A-Za-z][A-Za-z0-9_.\-]*):(.*)", re.DOTALL)
 
 

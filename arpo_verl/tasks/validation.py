@@ -1,7 +1,8 @@
 """Whether tasks can run on the desktops of a recipe, asked before any of them starts.
 
-Rules read from the task's own JSON; none knows one task from another. OSWorld's machines have all programs and the
-internet, so all of this is about the embedded desktop, but for what an evaluator's sandbox has not.
+Rules read from the task's own JSON; none knows one task from another. OSWorld's machines have all programs and, but
+with the provider `qemu`, the internet; so most of this is about the embedded desktop. What an evaluator's sandbox has
+not concerns all.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from arpo_verl.environments.config import EMBEDDED, OSWORLD_PROVIDERS, Environme
 from arpo_verl.environments.osworld.bundles import is_bundle
 from arpo_verl.environments.osworld.downloads import DownloadStore, downloads_of
 from arpo_verl.environments.osworld.task_files import default_store
+from arpo_verl.environments.providers import QEMU
 from arpo_verl.errors import TaskError
 from arpo_verl.tasks.boxed import box_reasons
 from arpo_verl.tasks.internet import apt_packages, internet_reasons
@@ -37,7 +39,10 @@ _ACCESSIBILITY_GETTERS = {"accessibility_tree", "active_url_from_accessTree", _T
 _SYSTEM_PROGRAMS = {"hostnamectl", "localectl", "loginctl", "snap", "systemctl", "timedatectl"}
 
 
-_DESKTOPS = {EMBEDDED: "the embedded desktop of this machine"}
+_DESKTOPS = {
+    EMBEDDED: "the embedded desktop of this machine",
+    QEMU: "the provider qemu, whose machines reach no network",
+}
 
 
 def explain_task(task: Task, environment: EnvironmentConfig) -> list[str]:
@@ -50,6 +55,9 @@ def explain_task(task: Task, environment: EnvironmentConfig) -> list[str]:
     if environment.provider == EMBEDDED:
         reasons += [*_program_reasons(task), *internet_reasons(task.spec)]
         reasons += [*_download_reasons(task, environment), *_evaluator_reasons(task)]
+    if environment.provider == QEMU:
+        reasons += [f"its set-up fetches the package {package}" for package in apt_packages(task.spec)]
+        reasons += internet_reasons(task.spec)
     return list(dict.fromkeys(reasons))
 
 

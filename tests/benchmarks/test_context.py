@@ -71,7 +71,7 @@ def test_the_recipe_takes_the_options_of_both():
     from arpo_verl.cli.recipes import compose_recipe
 
     study = context.ContextStudy(
-        *(Path("policy"), Path("tasks"), Path("tasks"), 100, 4, 1, 1e-4, 1),
+        *(Path("policy"), Path("tasks"), 100, 4, 1, 1e-4, 1),
         groups=8,
         validation_rollouts=2,
         max_steps=8,

@@ -28,10 +28,16 @@ def start(tmp_path, monkeypatch):
     return start
 
 
-def test_a_trainer_whose_ray_did_not_start_in_time_is_started_again(start):
-    run = start("mkdir once 2>/dev/null && echo Ray timed out during startup && exit 1; echo trained")
+@pytest.mark.parametrize("words", ["Ray timed out during startup", "port: 1, code: -98, name: EADDRINUSE"])
+def test_a_trainer_whose_ray_did_not_start_in_time_or_whose_port_was_taken_is_started_again(start, words):
+    run = start(f"mkdir once 2>/dev/null && echo '{words}' && exit 1; echo trained")
     run.wait(timeout_s=60)
     assert run.output() == "trained\n"
+
+
+def test_one_that_ended_well_is_not(start, tmp_path):
+    start("echo again >> starts; echo code: -98, name: EADDRINUSE").wait(timeout_s=60)
+    assert (tmp_path / "starts").read_text() == "again\n"
 
 
 def test_one_that_fails_otherwise_is_not_and_its_last_words_are_told(start, tmp_path):

@@ -163,7 +163,7 @@ def test_metrics_say_what_is_gained_over_drawing_all_alike():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("group_size", 1, "data.tasks.frontier.group_size must be 2 or more, got 1"),
+        ("group_size", 0, "data.tasks.frontier.group_size must be a whole number of at least 1, got 0"),
         ("half_life_steps", 0, "data.tasks.frontier.half_life_steps must be more than 0 training steps, got 0"),
         ("floor", 0, r"data.tasks.frontier.floor must be in \(0, 1\], got 0"),
     ],

@@ -14,6 +14,7 @@ from arpo_verl.tasks.validation import check_tasks_run_here, explain_task
 from arpo_verl.types import Task
 
 URL = "https://files.example.com/a/report.docx"
+QEMU = {"provider": "qemu", "path_to_vm": "/x.qcow2"}
 
 
 def make_task(instruction="Do it.", *, config=(), task_id="t", **spec):
@@ -154,10 +155,20 @@ def test_a_booted_system_is_missed():
         (make_task(proxy=True), "asks for a proxy"),
     ],
 )
+@pytest.mark.parametrize("options", [{}, QEMU], ids=["embedded", "qemu"])
 @pytest.mark.usefixtures("chrome_installed")
-def test_a_task_that_goes_into_the_internet_says_where(task, reason):
-    found = [one for one in reasons(task) if "sandbox" not in one]
+def test_a_task_that_goes_into_the_internet_says_where(task, reason, options):
+    found = [one for one in reasons(task, **options) if "sandbox" not in one]
     assert len(found) == 1 and reason in found[0]
+
+
+def test_a_machine_without_a_network_installs_nothing_but_may_have_any_program():
+    task = make_task(config=[run("sudo apt-get install -y jq", True), run(["no-such-program"])])
+    assert reasons(task, **QEMU) == ["its set-up fetches the package jq"]
+    with pytest.raises(
+        TaskError, match="1 of 1 tasks cannot run on the provider qemu, whose machines reach no network"
+    ):
+        check_tasks_run_here([task], EnvironmentConfig(**QEMU))
 
 
 @pytest.mark.parametrize(

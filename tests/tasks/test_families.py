@@ -1,0 +1,278 @@
+"""Generated tasks: the same everywhere, apart by split, and on real desktops solved by the expert alone."""
+
+import hashlib
+import io
+import json
+
+import pytest
+from PIL import Image
+
+from arpo_verl.actions.ui_tars import parse_reply
+from arpo_verl.errors import TaskError
+from arpo_verl.tasks import load_tasks
+from arpo_verl.tasks.families import SCREEN, SPLITS, generate, replies_of, write
+from arpo_verl.tasks.families.__main__ import main
+from arpo_verl.tasks.families.kinds import FAMILIES, HELD_OUT_FAMILIES, LONG_FAMILIES
+from arpo_verl.tasks.families.lexicon import HELD_OUT_WORDS, TRAINING_WORDS, WORDS
+from arpo_verl.tasks.families.styles import HELD_OUT_THEMES, SIZES, THEMES
+from arpo_verl.tasks.families.windows import _TITLE, LEAST_WIDTH
+from arpo_verl.tasks.programs import programs_of
+from arpo_verl.types import Click, Finish, Point
+
+COUNT = 60
+TASKS = {split: [generate(split, index) for index in range(COUNT)] for split in SPLITS}
+ALL = [task for tasks in TASKS.values() for task in tasks]
+SHORT = [task for task in ALL if task.family not in LONG_FAMILIES]
+LEARNT_FROM = TASKS["training"] + TASKS["validation"]
+FAMILIES_OF = {"held_out_families": HELD_OUT_FAMILIES, "long": LONG_FAMILIES, "held_out_long": LONG_FAMILIES}
+
+
+def text_of(task):
+    """Everything that tells a task: what is asked, and what its programs are told."""
+    return json.dumps(task.spec | {"id": ""})
+
+
+# --- What is generated -------------------------------------------------------------------------------------------
+
+
+def test_a_task_is_the_same_everywhere():
+    """Whoever changes what is drawn changes every task: measured policies are not comparable across that."""
+    found = {}
+    for name, tasks in {"short": SHORT, "long": TASKS["long"] + TASKS["held_out_long"]}.items():
+        shown = [(task.spec, task.replies, [(label.text, label.box) for label in task.labels]) for task in tasks]
+        found[name] = hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
+    assert found == {"short": "873d1116c7c9546a", "long": "3de41e523552f13d"}
+
+
+def test_no_two_tasks_are_alike_within_or_across_splits():
+    assert len({text_of(task) for task in ALL}) == len(ALL)
+    assert len({task.spec["id"] for task in ALL}) == len(ALL)
+
+
+def test_families_take_turns():
+    for split, tasks in TASKS.items():
+        known = FAMILIES_OF.get(split, FAMILIES)
+        assert [task.family for task in tasks[: len(known)]] == list(known)
+    assert len({*FAMILIES, *HELD_OUT_FAMILIES, *LONG_FAMILIES}) == 9
+
+
+def test_words_are_short_and_none_is_within_another():
+    assert len(WORDS) == len(set(WORDS)) == 125 and len(HELD_OUT_WORDS) == 25
+    assert all(3 <= len(word) <= 7 and word == word.capitalize() for word in WORDS)
+    assert not any(a != b and a.lower() in b.lower() for a in WORDS for b in WORDS)
+    assert not set(TRAINING_WORDS) & set(HELD_OUT_WORDS)
+
+
+def test_held_out_words_are_shown_and_named_nowhere_else():
+    for split, tasks in TASKS.items():
+        forbidden = TRAINING_WORDS if split == "held_out_words" else HELD_OUT_WORDS
+        assert not [word for task in tasks for word in forbidden if word in text_of(task)]
+
+
+def test_held_out_themes_are_shown_nowhere_else():
+    assert not {theme.window for theme in THEMES} & {theme.window for theme in HELD_OUT_THEMES}
+    for split, tasks in TASKS.items():
+        forbidden = THEMES if split == "held_out_themes" else HELD_OUT_THEMES
+        assert not [theme for task in tasks for theme in forbidden if theme.window in text_of(task)]
+
+
+def test_training_shows_every_word_theme_font_and_size_that_it_may():
+    shown = "".join(text_of(generate("training", index)) for index in range(600))
+    assert all(word in shown for word in TRAINING_WORDS)
+    assert all(theme.button in shown for theme in THEMES)
+    assert all(
+        f"-dejavu-{face}-medium-r-normal--{size}-" in shown for face in ("sans", "serif", "mono") for size in SIZES
+    )
+
+
+def test_every_title_has_room_in_the_middle_of_its_bar():
+    widest = max(map(_TITLE.width, WORDS))
+    assert LEAST_WIDTH // 2 - 52 >= widest / 2, "three buttons of the bar take 52 pixels"
+
+
+def test_labels_stand_apart_and_on_the_screen():
+    for task in ALL:
+        for label in task.labels:
+            left, top, right, bottom = label.box
+            assert 0 <= left < right <= SCREEN.width and 0 <= top < bottom <= SCREEN.height, task
+            assert not [
+                other
+                for other in task.labels
+                if other is not label
+                and left < other.box.right
+                and other.box.left < right
+                and top < other.box.bottom
+                and other.box.top < bottom
+            ], task
+
+
+def test_the_expert_reads_the_instruction_and_presses_what_its_thought_names():
+    for task in ALL:
+        replies = replies_of(task.spec["id"])
+        assert 2 <= len(replies) <= 6 and all(len(reply.actions) == 1 for reply in replies)
+        assert replies[-1].actions == (Finish(),)
+        for reply in replies[:-1]:
+            verb, word = reply.thought.rstrip(".").split()
+            assert word in task.spec["instruction"] or word == "OK" or task.family == "follow", task
+            boxes = [label.box for label in task.labels if label.text == word]
+            (x, y), covered = reply.actions[0].point, not boxes
+            assert verb == "Close" or covered or any(b.left <= x < b.right and b.top <= y < b.bottom for b in boxes)
+            assert not covered or task.family in ("two", "three", "five"), task
+
+
+# --- Files and sources -------------------------------------------------------------------------------------------
+
+
+def test_a_written_folder_is_read_as_tasks_and_its_replies_are_not(tmp_path):
+    write(tmp_path / "suite", "held_out_words", 7, first=3)
+    tasks = load_tasks(tmp_path / "suite" / "tasks")
+    assert [task.spec for task in tasks] == [generate("held_out_words", index).spec for index in range(3, 10)]
+    replies = json.loads((tmp_path / "suite" / "replies.json").read_text())
+    assert {task.task_id: list(generate("held_out_words", i).replies) for i, task in enumerate(tasks, 3)} == replies
+
+
+def test_the_check_before_a_run_sees_which_programs_it_needs():
+    for task in ALL:
+        assert set(programs_of(task.spec)) >= set(task.spec["related_apps"])
+
+
+def test_a_recipe_takes_a_split_by_its_name():
+    assert [task.spec for task in load_tasks("families:training:5")] == [task.spec for task in TASKS["training"][:5]]
+    assert [task.task_id for task in load_tasks("families:validation:8:2")] == [
+        task.spec["id"] for task in TASKS["validation"][8:10]
+    ]
+
+
+@pytest.mark.parametrize("argument", ["", "training", "training:x", "training:-1", "training:1:2:3", "test:4"])
+def test_a_source_that_cannot_be_understood_is_named(argument):
+    with pytest.raises(TaskError, match="families|splits?"):
+        load_tasks(f"families:{argument}")
+
+
+def test_unknown_splits_numbers_and_ids_are_refused():
+    with pytest.raises(TaskError, match="one of training, validation"):
+        generate("test", 0)
+    with pytest.raises(TaskError, match="0 or more"):
+        generate("training", -1)
+    for task_id in ("dialog-confirm-yes", "training-000000-close", "training-0-press"):
+        with pytest.raises(TaskError, match="such as training-000000-press"):
+            replies_of(task_id)
+
+
+def test_the_command_writes_and_refuses_to_overwrite(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["--out", str(out), "--split", "validation", "--count", "3"]) == 0
+    assert len(list((out / "tasks").glob("validation-*.json"))) == 3
+    assert main(["--out", str(out)]) == 1
+    assert "new or an empty folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]  # it was written under another name
+
+
+# --- On real desktops --------------------------------------------------------------------------------------------
+
+# Two tasks of training and one of a held-out split for each family, numbers as good as any others.
+PLAYED = [
+    *(TASKS["training"][:12]),
+    *(TASKS["held_out_words"][:3]),
+    *(TASKS["held_out_themes"][3:6]),
+    *(TASKS["held_out_families"][:6]),
+    *(TASKS["long"][:2]),
+]
+
+
+@pytest.fixture(scope="module")
+def desktop():
+    from arpo_verl.environments.config import EnvironmentConfig
+    from arpo_verl.environments.osworld.environment import OSWorldEnvironment
+
+    desktop = OSWorldEnvironment(EnvironmentConfig(screen_size=SCREEN), "families")
+    yield desktop
+    desktop.close()
+
+
+def play(desktop, task, actions):
+    """The first screenshot and the score."""
+    (loaded,) = load_tasks(f"families:{task.spec['id'].split('-')[0]}:{int(task.spec['id'].split('-')[1])}:1")
+    first = desktop.reset(loaded).screenshot
+    for action in actions:
+        desktop.step(action)
+    return first, desktop.evaluate().score
+
+
+def ids(task):
+    return task.spec["id"]
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("task", PLAYED, ids=ids)
+def test_the_expert_solves_it_and_its_labels_stand_where_it_says(desktop, task):
+    actions = [action for reply in replies_of(task.spec["id"]) for action in reply.actions]
+    for _ in range(3):  # a busy machine may draw a window later than the script clicks it
+        screenshot, score = play(desktop, task, actions)
+        if score == 1:
+            break
+    assert score == 1
+    image = Image.open(io.BytesIO(screenshot)).convert("RGB")
+    for label in task.labels:
+        assert_stands_there(image, label)
+
+
+def assert_stands_there(image, label, least=60):
+    """Letters fill the box and end with it; each row is compared with what is left of it, since bars have shades."""
+    left, top, right, bottom = label.box
+
+    def ink(x, y):
+        behind = image.getpixel((left - 3, y))
+        return max(abs(a - b) for a, b in zip(image.getpixel((x, y)), behind, strict=True)) > least
+
+    inked = [(x, y) for y in range(top, bottom) for x in range(left - 1, right + 1) if ink(x, y)]
+    xs, ys = {x for x, _ in inked}, {y for _, y in inked}
+    assert min(xs) <= left + 3 and max(xs) >= right - 4, (label, min(xs), max(xs))
+    assert min(ys) <= top + 3 and max(ys) >= bottom - 7, (label, min(ys), max(ys))
+    outside = [(x, y) for y in range(top, bottom) for x in (right + 1, right + 2)]
+    outside += [(x, y) for y in (top - 2, bottom + 1) for x in range(left, right)]
+    assert not [at for at in outside if ink(*at)], label
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("task", [*TASKS["training"][:6], *TASKS["held_out_families"][:2]], ids=ids)
+def test_doing_nothing_or_pressing_something_else_does_not_solve_it(desktop, task):
+    assert play(desktop, task, [Finish()])[1] == 0
+    named = " ".join(reply["thought"] for reply in task.replies)
+    box = next(label.box for label in task.labels[1:] if label.text not in named)
+    wrong = Click(Point((box.left + box.right) // 2, (box.top + box.bottom) // 2))
+    *_, last, finish = replies_of(task.spec["id"])
+    actions = [wrong, *last.actions, *finish.actions] if last.thought == "Press OK." else [wrong, Finish()]
+    assert play(desktop, task, actions)[1] == 0
+
+
+DOORS = {
+    "key": ["hotkey(key='ctrl alt t')"],
+    "menu": ["right_single(start_box='(440,330)')", "wait()", "hotkey(key='down')", "hotkey(key='enter')"],
+}
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("door", DOORS)
+def test_what_a_terminal_would_write_is_not_written_since_none_opens(desktop, door):
+    written = [*DOORS[door], "wait()", "type(content='(echo Mirror) > ~/answer.txt\\n')", "wait()"]
+    parsed = [parse_reply(f"Thought: So.\nAction: {action}", SCREEN, SCREEN) for action in written]
+    assert TASKS["training"][0].replies[0]["thought"] == "Press Mirror."
+    assert play(desktop, TASKS["training"][0], [action for reply in parsed for action in reply.actions])[1] == 0
+
+
+@pytest.mark.desktop
+def test_ok_alone_does_not_choose(desktop):
+    for task in TASKS["training"][1:30:6]:
+        assert task.family == "choose"
+        _, press_ok, finish = replies_of(task.spec["id"])
+        assert play(desktop, task, [*press_ok.actions, *finish.actions])[1] == 0
+
+
+def test_a_number_of_tasks_that_nobody_means_is_refused(tmp_path):
+    with pytest.raises(TaskError, match="must be 1 to 1000000, got 999999999"):
+        load_tasks("families:training:999999999")
+    with pytest.raises(TaskError, match="must be 1 to 1000000, got 0"):
+        write(tmp_path / "none", "training", 0)
+    with pytest.raises(TaskError, match="must be a generated task's id"):
+        replies_of(f"training-{'9' * 5000}-press")
