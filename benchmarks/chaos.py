@@ -396,7 +396,8 @@ def belongings() -> dict[str, set[str]]:
         "processes": {f"{pid} {_cmdline(pid)}" for pid in own if _cmdline(pid)},
         "ports": {line.split()[1] for line in _listening() if f"socket:[{line.split()[9]}]" in inodes},
         "mounts": {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()},
-        "cgroups": {str(path) for path in Path("/sys/fs/cgroup").rglob("*arpo*") if path.is_dir()},
+        # Not by `rglob`, which ends at a folder that vanishes meanwhile: others' desktops come and go.
+        "cgroups": {f"{at}/{name}" for at, names, _ in os.walk("/sys/fs/cgroup") for name in names if "arpo" in name},
         "shm": set(os.listdir("/dev/shm")),
         "scratch": {str(path) for path in Path(tempfile.gettempdir()).iterdir()},
     }

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from PIL import Image
 
 from arpo_verl.desktop.provider import EmbeddedProvider
@@ -114,12 +115,12 @@ left out."""
 
 
 def processes(pid: int) -> list[int]:
-    """`pid` and what is below it."""
-    tree = [pid]
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            tree += [below for child in children.read_text().split() for below in processes(int(child))]
-    return tree
+    """`pid` and what is below it, parents first: by every process's parent, since `/proc/PID/task/*/children` may miss
+    some while others end."""
+    try:
+        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return [pid]
 
 
 # --- The proxy -------------------------------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ class ProxiedProvider(EmbeddedProvider):
 class ProxiedEnvironment(OSWorldEnvironment):
     """As the package's, with the proxy in between."""
 
-    def _make_provider(self) -> Any:
+    def _make_provider(self, index: int) -> Any:
         return ProxiedProvider(self._config.screen_size, **self._config.provider_options)
 
 

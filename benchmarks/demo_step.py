@@ -1,4 +1,4 @@
-"""What a step of `make demo` and a run's start take, of this tree and of another, in turns.
+"""What a step of the recipe `embedded` and a run's start take, of this tree and of another, in turns.
 
     python benchmarks/demo_step.py [--smoke] [--json PATH] [--before REF] [--turns N] [--steps N] [--policy FOLDER]
 
@@ -6,8 +6,7 @@ Each turn is the stock trainer with `recipes/embedded.yaml`, without validation 
 `REF`, made and removed here, and once from this tree; which is first alternates. CPU seconds are those of all processes
 below, desktops' programs included (`cpu_times`), and hardly depend on other load; wall seconds do. A step is the mean
 of all but the first; a start is what came before the first one's end, less a step. The ratios are of this tree to the
-other, the median over turns, and below 1 where it is faster. The policy is the demo's own, made in `--policy` if it is
-not there.
+other, the median over turns, and below 1 where it is faster. The policy is made in `--policy` if it is not there.
 """
 
 from __future__ import annotations
@@ -48,6 +47,8 @@ def measure(tree: Path, run_dir: Path, policy: Path, steps: int) -> dict[str, An
     """One run of `tree`: `WHAT`, and a step's CPU seconds by what processes are for, as `parts`."""
     fixed = [f"actor_rollout_ref.model.path={policy}", f"trainer.total_training_steps={steps}", "data.seed=1"]
     fixed += ["trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"]
+    # Of both trees alike, so that their episodes are as long.
+    fixed += ["actor_rollout_ref.rollout.top_p=1.0"]
     times, begin = CpuTimes(), time.monotonic()
     ends: list[tuple[float, float]] = []
     uses: list[Counter[str]] = []

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from arpo_verl.files import write_whole
+
 RESULTS = Path(__file__).with_name("results")
 
 
@@ -73,4 +75,4 @@ def write(figures: Mapping[str, Any] | Sequence[Any], path: Path | None) -> None
     """Write the figures as JSON where `--json` asked for it."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(figures, indent=2) + "\n")
+        write_whole(path, (json.dumps(figures, indent=2) + "\n").encode())

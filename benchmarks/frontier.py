@@ -89,12 +89,11 @@ def prepare(work: Path, smoke: bool, environment_steps: int, format_weight: floa
     return FrontierStudy(
         policy=make_policy(work / "policy", *options),
         tasks=tasks,
-        held_out=tasks,
         environment_steps=environment_steps,
         group_size=4,
         groups_per_task=1,
         learning_rate=2e-4,
-        validate_every=1,
+        save_every=1,
         groups=4 if smoke else 8,
         validation_rollouts=1 if smoke else 4,
         known=known,

@@ -3,54 +3,69 @@
     python benchmarks/learning.py [--smoke] [--json PATH] [--plot PATH] [--work DIR] [--methods M ...] [--seeds N]
         [--best METHOD]
 
-Trains a small policy on the hardest quarter of the embedded suite with the stock trainer, one process after the other,
-once for each method and seed, until each run's agents took the same number of steps on desktops. All runs share the
-warm start, the tasks and every hyper-parameter. `base` is the warm start itself: the first training step of every run.
-It and the last checkpoint of each run are judged on the training tasks and on held-out variants, at temperature 1 and
-0.6. What is run in which order, and when it ends, docs/learning.md says beforehand.
+Trains the policy that sees on generated tasks with the stock trainer, one process after the other, once for each method
+and seed, until each run's agents took the same number of steps on desktops. All runs share the warm start, the tasks
+and every hyper-parameter. `base` is the warm start itself: the first training step of every run. It and the last
+checkpoint of each run are judged on the training tasks and on held-out ones (other seeds, words, themes and families),
+at temperature 1 and 0.6. What is run in which order, and when it ends, docs/learning.md says beforehand.
 
-The study goes on where it was stopped when it is given its `--work` again; a finished run is read, not repeated. It
-takes a small model on eight tasks that it may learn by heart: it shows what replay does to learning where many groups
-fail, not what a 7B model would reach.
+Each run is in the figures as soon as it is judged, and a run that is there is read, not repeated: the study goes on
+where it was stopped when it is given its `--json` again, on another machine too, and in the midst of a run with its
+`--work`. The model is small and so are its tasks: it shows what replay does to learning where many groups fail, and
+what of that reaches tasks that were not trained on, not what a 7B model would reach.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import itertools
+import json
 import math
 import statistics
+import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from figures import write
-from held_out import check_solvable, write_variants
-from learning_runs import BASE, METHODS, TEMPERATURES, Curve, Study, Validation, judge, train
-from scipy.stats import t
-from trainer_run import copy_tasks, make_policy, trainer_arguments
-
-TASKS = (
-    "form-order-juice",
-    "calculator-to-dialog",
-    "code-copy-seven",
-    "list-scroll-zebra",
-    "code-copy-four",
-    "files-delete-old",
-    "files-new-folder",
-    "password-log-in",
+from learning_runs import (
+    BASE,
+    HELD_OUT_SPLITS,
+    JUDGED_ROLLOUTS,
+    METHODS,
+    TEMPERATURES,
+    Curve,
+    FamilyStudy,
+    Result,
+    Study,
+    judge,
+    train,
 )
-"""The quarter of the suite that the warm start solves least often: 0 to 4 of 12 rollouts each."""
-SMOKE_TASKS = ("dialog-follow-right", "scale-volume-one", "scale-volume-three", "password-log-in")
-MAIN_SEEDS, SEEDS = 8, 3
-"""Runs of the two methods that the study is about and of the best of the others; and of each other one, by which the
-best is chosen."""
+from scipy.stats import t
+from trainer_run import trainer_arguments
+
+from arpo_verl.files import write_whole
+from arpo_verl.tasks.families import GeneratedTask, generate
+
+FAMILIES = ("follow", "close")
+"""Those that the warm start seldom solves."""
+TRAINING = (22, 39, 45, 46, 70, 87, 106, 112, 117, 142, 148, 166, 178, 189, 202, 237)
+"""Numbers of the training tasks, see docs/learning.md."""
+HELD_OUT, FIRST_HELD_OUT = 8, 1000
+"""Tasks of each held-out split, and the number from which they are looked for: nothing was ever chosen by those."""
+MAIN_SEEDS, SEEDS = 7, 2
+"""The last seed of the two methods that the study is about and of the best of the others; and of each other one, by
+which the best is chosen."""
+FIRST_SEEDS = 5
+"""Of the two methods, before anything else is run."""
 MAIN_METHODS = ("grpo", "arpo")
 TOP_P = 0.9
 """Of OSWorld's runner of UI-TARS, and of all methods: what lies beyond is noise of the vocabulary's tail."""
-TARGET_SUCCESS, FLOOR = 0.18, 0.04
-"""Of the warm start, over all tasks and of each."""
 
 
 def main() -> None:
@@ -58,19 +73,77 @@ def main() -> None:
     work = (arguments.work or Path(tempfile.mkdtemp(prefix="learning-"))).absolute()
     study = prepare(work, arguments.smoke, arguments.environment_steps)
     runs = _runs(arguments.methods, arguments.seeds, arguments.best)
-    curves = [
-        train(study, work, method, seed, f"{number}/{len(runs)} {method}, seed {seed}")
-        for number, (method, seed) in enumerate(runs, start=1)
-    ]
-    judged = {
-        (method, seed): {temperature: judge(study, work, method, seed, temperature) for temperature in TEMPERATURES}
-        for method, seed in [(BASE, 1), *runs]
-    }
-    figures = summarize(study, judged, curves, arguments.best)
+    results = run_study(study, work, runs, arguments.json, partial(summarize, study, best=arguments.best))
+    figures = summarize(study, results, arguments.best)
     print(table(figures))
-    write(figures, arguments.json)
     if arguments.plot:
+        curves = [result.curve for result in results if result.curve.method != BASE]
         plot(curves, study.environment_steps, figures["summary"]["base"]["mean"], arguments.plot)
+
+
+def run_study(
+    study: FamilyStudy,
+    work: Path,
+    runs: Sequence[tuple[str, int]],
+    path: Path | None,
+    summarize: Callable[[Iterable[Result]], Mapping[str, Any]],
+) -> list[Result]:
+    """Train and judge what is not in the figures at `path` yet, and write it there, run after run.
+
+    Args:
+        runs: method and seed of each, in their order.
+        summarize: makes the figures of all results so far, with their `settings` and `runs`.
+
+    Raises:
+        SystemExit: the figures there are of another study, or a seed's runs began from another warm start.
+    """
+    policy = hashlib.sha256((study.policy / "model.safetensors").read_bytes()).hexdigest()
+    results = read_results(path, study)
+    to_come = [run for run in runs if run not in results]
+    if to_come and policy not in {result.policy for (method, _), result in results.items() if method == BASE}:
+        to_come.insert(0, (BASE, to_come[0][1]))
+    for number, (method, seed) in enumerate(to_come, start=1):
+        others = {result.policy for (_, of), result in results.items() if of == seed} - {policy}
+        if others:
+            raise SystemExit(
+                f"seed {seed} was begun from the warm start {others}, and the one in {work} is {policy}: its runs are "
+                "compared with one another; go on with that one, or take that seed's runs out of the figures"
+            )
+        curve = Curve(BASE, seed, (), 0, 0.0)
+        if method != BASE:
+            curve = train(study, work, method, seed, f"{number}/{len(to_come)} {method}, seed {seed}")
+        judged = {str(temperature): judge(study, work, method, seed, temperature) for temperature in TEMPERATURES}
+        results[method, seed] = Result(policy, curve, judged)
+        if method != BASE:
+            write(summarize(results.values()), path)
+    write(summarize(results.values()), path)
+    return list(results.values())
+
+
+def read_results(path: Path | None, study: Study) -> dict[tuple[str, int], Result]:
+    """What an earlier invocation has written, by method and seed.
+
+    Raises:
+        SystemExit: the file is none of a study, or of one with other settings.
+    """
+    if path is None or not path.is_file():
+        return {}
+    try:
+        figures = json.loads(path.read_text())
+        found, results = figures["settings"], [Result.read(row) for row in figures["runs"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"{path} must hold figures of this study, got {error!r}; name another file") from error
+    if found != settings(study):
+        raise SystemExit(f"{path} is of a study with the settings {found}, not {settings(study)}")
+    return {(result.curve.method, result.curve.seed): result for result in results}
+
+
+def settings(study: Study) -> dict[str, Any]:
+    """What two machines' runs must have alike to be compared."""
+    options = {name: value for name, value in asdict(study).items() if not isinstance(value, Path)}
+    folders = (study.tasks, study.held_out) if isinstance(study, FamilyStudy) else (study.tasks,)
+    tasks = b"".join(path.read_bytes() for folder in folders for path in sorted(folder.glob("*.json")))
+    return options | {"tasks": hashlib.sha256(tasks).hexdigest(), "judged_rollouts": JUDGED_ROLLOUTS}
 
 
 def _arguments() -> argparse.Namespace:
@@ -83,56 +156,82 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--best", choices=[m for m in METHODS if m not in MAIN_METHODS], help="run as often as the main ones"
     )
-    parser.add_size("--environment-steps", 1200, 60, "of each run")
+    parser.add_size("--environment-steps", 500, 60, "of each run")
     arguments = parser.parse()
+    if arguments.seeds < 1:
+        parser.error(f"--seeds must be 1 or more, got {arguments.seeds}")
     arguments.methods = arguments.methods or (["grpo", "arpo"] if arguments.smoke else list(METHODS))
     return arguments
 
 
 def _runs(methods: Sequence[str], seeds: int, best: str | None) -> list[tuple[str, int]]:
-    """Method and seed of every run, the first seeds of all methods before any further one: a slow hour meets all."""
-    often = {*MAIN_METHODS, best}
-    runs = [(m, seed) for m in methods for seed in range(1, min(seeds, MAIN_SEEDS if m in often else SEEDS) + 1)]
-    return sorted(runs, key=lambda run: run[1])
+    """Method and seed of every run, in docs/learning.md's order: seed after seed, as a slow hour then meets all."""
+    others = [method for method in methods if method not in MAIN_METHODS]
+    parts = [
+        (MAIN_METHODS, range(1, FIRST_SEEDS + 1)),
+        (others, range(1, SEEDS + 1)),
+        ((*MAIN_METHODS, best) if best else (), range(SEEDS + 1, MAIN_SEEDS + 1)),
+    ]
+    runs = [(m, s) for of_part, numbers in parts for s in numbers for m in of_part if m in methods and s <= seeds]
+    return list(dict.fromkeys(runs))
 
 
-def prepare(work: Path, smoke: bool, environment_steps: int) -> Study:
-    """Tasks, their held-out variants, each of them solvable, and the policy that all runs start from."""
-    task_ids = SMOKE_TASKS if smoke else TASKS
-    tasks = copy_tasks(work / "tasks", task_ids)
-    held_out = work / "held_out"
-    if not held_out.is_dir():
-        check_solvable(write_variants(held_out, task_ids))
-    options = ["--tasks", str(tasks)] if smoke else []
-    options += ["--target-success", str(TARGET_SUCCESS), "--floor", str(FLOOR)]
-    return Study(
-        policy=make_policy(work / "policy", *options),
-        tasks=tasks,
-        held_out=held_out,
+def prepare(work: Path, smoke: bool, environment_steps: int) -> FamilyStudy:
+    """Generated tasks, held-out ones, and the shipped policy that sees, from which all runs start."""
+    training = (generate("training", number) for number in TRAINING[: 4 if smoke else None])
+    held_out = (task for split in HELD_OUT_SPLITS for task in _held_out(split, 1 if smoke else HELD_OUT))
+    return FamilyStudy(
+        policy=ship_policy(work),
+        tasks=write_tasks(work / "tasks", training),
+        held_out=write_tasks(work / "held_out", held_out),
         environment_steps=environment_steps,
         group_size=2,
-        groups_per_task=2,
+        groups_per_task=1,
         learning_rate=2e-4,
-        validate_every=1 if smoke else 4,
+        save_every=1,
         top_p=TOP_P,
     )
+
+
+def ship_policy(work: Path) -> Path:
+    """The shipped policy that sees, written into the folder that is worked in."""
+    policy = work / "policy"
+    if not policy.is_dir():
+        subprocess.run([sys.executable, "-m", "arpo_verl.policy.seeing", "--shipped", "--out", str(policy)], check=True)
+    return policy
+
+
+def _held_out(split: str, count: int) -> Iterator[GeneratedTask]:
+    """The first tasks of a split: all of its families, where they are held out, and else of the training tasks'."""
+    tasks = (generate(split, number) for number in itertools.count(FIRST_HELD_OUT))
+    families = (task for task in tasks if split == "held_out_families" or task.family in FAMILIES)
+    return itertools.islice(families, count)
+
+
+def write_tasks(folder: Path, tasks: Iterable[GeneratedTask]) -> Path:
+    """These tasks and no others: another call may be reading them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {folder / f"{task.spec['id']}.json": json.dumps(task.spec).encode() for task in tasks}
+    for path in set(folder.iterdir()) - content.keys():
+        path.unlink()
+    for path, spec in content.items():
+        if not path.is_file() or path.read_bytes() != spec:
+            write_whole(path, spec)
+    return folder
 
 
 # --- Figures -------------------------------------------------------------------------------------------------------
 
 
-def summarize(
-    study: Study,
-    judged: Mapping[tuple[str, int], Mapping[float, Validation]],
-    curves: Sequence[Curve],
-    best: str | None = None,
-) -> dict[str, Any]:
+def summarize(study: FamilyStudy, results: Iterable[Result], best: str | None = None) -> dict[str, Any]:
     """Everything that is reported, in plain values; shares in [0, 1], differences in points of percent.
 
     Args:
-        judged: of method and seed, what the last checkpoint came to at each temperature; of `base` the warm start.
+        results: of the runs, and as `base` of their warm starts.
         best: the method that was chosen by the first seeds: what it is ahead of ARPO is of the later ones alone.
     """
+    results = list(results)
+    curves = [result.curve for result in results if result.curve.method != BASE]
     final: dict[str, dict[int, float]] = {}
     methods: dict[str, Any] = {}
     for method in dict.fromkeys(curve.method for curve in curves):
@@ -141,22 +240,40 @@ def summarize(
         methods[method] = _row(study, of_method, final[method])
     summary: dict[str, Any] = {
         # All tasks are in every step, and the first is played before the first update.
-        "base": interval([curve.points[0].success for curve in curves]),
+        # The methods' first steps of one seed are one draw, but for what ends first.
+        "base": interval(list(_by_seed(curves, lambda curve: curve.points[0].success).values())),
         "all_failed_at_start": statistics.fmean(curve.points[0].all_failed for curve in curves),
         "wall_s": sum(curve.wall_s for curve in curves),
         **differences(final, best),
     }
-    for tasks in ("training_tasks", "held_out"):
+    ratios = {"environment_steps_ratio": best or "arpo", **({"arpo_environment_steps_ratio": "arpo"} if best else {})}
+    for name, method in ratios.items():
+        summary[name] = {"method": method, **steps_ratio(curves, method, study.environment_steps)}
+    return {
+        "settings": settings(study),
+        "summary": summary | judged_success(study, results, best),
+        "methods": methods,
+        "runs": [asdict(result) for result in results],
+    }
+
+
+def judged_success(study: FamilyStudy, results: Sequence[Result], best: str | None = None) -> dict[str, Any]:
+    """Of the last checkpoints, by what they were judged on: success by method, and differences; at each temperature."""
+    summary: dict[str, Any] = {}
+    for tasks, splits in study.judged_on.items():
         by_temperature = {}
         for temperature in TEMPERATURES:
             success: dict[str, dict[int, float]] = {}
-            for (method, seed), validations in judged.items():
-                success.setdefault(method, {})[seed] = getattr(validations[temperature], tasks)
+            for result in results:
+                by_task = result.judged[str(temperature)]
+                of_splits = [
+                    share for task_id, share in by_task.items() if task_id.startswith(tuple(f"{s}-" for s in splits))
+                ]
+                success.setdefault(result.curve.method, {})[result.curve.seed] = statistics.fmean(of_splits)
             shares = {method: interval(list(by_seed.values())) for method, by_seed in success.items()}
             by_temperature[str(temperature)] = {**shares, **differences(success, best)}
         summary[tasks] = {**by_temperature[str(TEMPERATURES[0])], "by_temperature": by_temperature}
-    settings = {name: value for name, value in asdict(study).items() if not isinstance(value, Path)}
-    return {"settings": settings, "summary": summary, "methods": methods, "curves": [asdict(curve) for curve in curves]}
+    return summary
 
 
 def differences(success: Mapping[str, Mapping[int, float]], best: str | None = None) -> dict[str, Any]:
@@ -172,14 +289,30 @@ def differences(success: Mapping[str, Mapping[int, float]], best: str | None = N
     return found
 
 
+def steps_ratio(curves: Sequence[Curve], method: str, budget: int) -> dict[str, Any]:
+    """Environment steps in which a method comes to GRPO's final success, over those of GRPO, by seed.
+
+    A run that does not come there counts as if it did at the end: its ratio is then too low. Seeds at which GRPO ended
+    no higher than it began are left out, and so are those that chose the method.
+    """
+    runs = {(curve.method, curve.seed): curve for curve in curves}
+    by_seed = {}
+    for (name, seed), curve in runs.items():
+        reference = runs.get((MAIN_METHODS[0], seed))
+        final = reference.final_success(budget) if reference is not None else 0.0
+        chosen_by = method not in MAIN_METHODS and seed <= SEEDS
+        if name == method and not chosen_by and reference is not None and final > reference.points[0].success:
+            steps, needed = (one.steps_to(final, budget / 5, budget) for one in (curve, reference))
+            by_seed[seed] = steps / needed
+    return {**interval(list(by_seed.values())), "by_seed": by_seed}
+
+
 def _row(study: Study, curves: Sequence[Curve], final: Mapping[int, float]) -> dict[str, Any]:
     ended = [point for curve in curves for point in curve.ended(study.environment_steps)]
-    validations = [v for curve in curves if (v := curve.last_validation(study.environment_steps)) is not None]
     return {
         "success": interval(list(final.values())),
         "success_by_seed": final,
-        "validation_training_tasks": interval([v.training_tasks for v in validations]),
-        "validation_held_out": interval([v.held_out for v in validations]),
+        "lowest": _lowest(curves, study.environment_steps),
         "all_failed_at_start": statistics.fmean(curve.points[0].all_failed for curve in curves),
         "informative_share": statistics.fmean(point.informative for point in ended),
         "replays": statistics.fmean(curve.replays for curve in curves),
@@ -188,6 +321,20 @@ def _row(study: Study, curves: Sequence[Curve], final: Mapping[int, float]) -> d
         "training_steps": len(ended) / len(curves),
         "wall_s": statistics.fmean(curve.wall_s for curve in curves),
     }
+
+
+def _lowest(curves: Sequence[Curve], budget: int) -> float:
+    """The smallest success on the way, of the mean over seeds and a moving fifth of the budget."""
+    moments = (budget * tenth / 10 for tenth in range(11))
+    return min(statistics.fmean(c.success_at(at, budget / 5, budget) for c in curves) for at in moments)
+
+
+def _by_seed(curves: Iterable[Curve], of: Callable[[Curve], float]) -> dict[int, float]:
+    """The mean over methods."""
+    values: dict[int, list[float]] = {}
+    for curve in curves:
+        values.setdefault(curve.seed, []).append(of(curve))
+    return {seed: statistics.fmean(of_seed) for seed, of_seed in values.items()}
 
 
 def difference(success: Mapping[int, float], reference: Mapping[int, float]) -> dict[str, Any]:
@@ -214,11 +361,11 @@ def table(figures: Mapping[str, Any]) -> str:
         "| method | seeds | success, last third | training tasks, at 1.0 | at 0.6 | held-out, at 1.0 | at 0.6 "
         "| groups that teach | replays | training steps | minutes |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
-        f"| base | | {' | '.join([_percent(summary['base']), *_judged(summary, BASE)])} | | | | |",
+        f"| base | | {' | '.join([_percent(summary['base']), *judged_cells(summary, BASE)])} | | | | |",
     ]
     for method, row in figures["methods"].items():
         cells = [method, str(len(row["success_by_seed"]))]
-        cells += [_percent(row["success"]), *_judged(summary, method)]
+        cells += [_percent(row["success"]), *judged_cells(summary, method)]
         cells += [f"{100 * row['informative_share']:.0f}%", f"{row['replays']:.0f}", f"{row['training_steps']:.0f}"]
         lines.append(f"| {' | '.join(cells)} | {row['wall_s'] / 60:.1f} |")
     lines.append(f"\ngroups that failed whole at the start: {100 * summary['all_failed_at_start']:.0f}%")
@@ -235,7 +382,8 @@ def table(figures: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _judged(summary: Mapping[str, Any], method: str) -> list[str]:
+def judged_cells(summary: Mapping[str, Any], method: str) -> list[str]:
+    """Success on training tasks and held-out ones, at each temperature."""
     of = [summary[tasks]["by_temperature"] for tasks in ("training_tasks", "held_out")]
     return [_percent(by_temperature[str(temperature)][method]) for by_temperature in of for temperature in TEMPERATURES]
 

@@ -14,10 +14,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
-from held_out import SUFFIX
+from filelock import FileLock
 from tqdm import tqdm
-from trainer_run import TrainerRun
+from trainer_run import EMBEDDED, ROOT, TrainerRun
 
 from arpo_verl.records.layout import TRAJECTORIES
 from arpo_verl.records.run import Run, open_run
@@ -27,20 +28,16 @@ BASE = "base"
 METHODS: Mapping[str, tuple[str, ...]] = {
     "grpo": ("+baseline=grpo",),
     "arpo": (),
-    # Its training steps play several times as many episodes.
-    "dynamic_sampling": ("+baseline=dynamic_sampling", "trainer.test_freq=2", "trainer.save_freq=2"),
-    "arpo_dynamic": ("+baseline=arpo_dynamic", "trainer.test_freq=2", "trainer.save_freq=2"),
+    "dynamic_sampling": ("+baseline=dynamic_sampling",),
+    "arpo_dynamic": ("+baseline=arpo_dynamic",),
     "arpo_credit": ("algorithm.step_credit.kind=anchor_states",),
-    "resume": ("replay.mode=resume",),
-    "resume_credit": ("replay.mode=resume", "algorithm.step_credit.kind=anchor_states"),
-    "resume_dynamic": ("replay.mode=resume", "+baseline=arpo_dynamic", "trainer.test_freq=2", "trainer.save_freq=2"),
-    "arpo_truncated": ("replay.correction=truncated",),
     "arpo_most_likely": ("replay.choice=most_likely",),
 }
 """What stands behind the common command line."""
 
-VALIDATION_ROLLOUTS, JUDGED_ROLLOUTS = 2, 8
-"""Of each task and of each variant, in a validation, and by the warm start or a run's last checkpoint."""
+HELD_OUT_SPLITS = ("held_out_seeds", "held_out_words", "held_out_themes", "held_out_families")
+JUDGED_ROLLOUTS = 2
+"""Of each task, by the warm start or a run's last checkpoint."""
 TEMPERATURES = (1.0, 0.6)
 """At which checkpoints are judged: the training's and the paper's."""
 ATTEMPTS = 3
@@ -57,26 +54,26 @@ class Study:
 
     policy: Path
     tasks: Path
-    held_out: Path
-    """Folders of the training tasks and of their held-out variants."""
+    """Folder of the training tasks."""
     environment_steps: int
     """Budget of a run: replies of its policy in the episodes of training, those thrown away included."""
     group_size: int
     groups_per_task: int
     """In a training step, which has all tasks."""
     learning_rate: float
-    validate_every: int
-    """Training steps between validations (of tasks and variants, at temperature 0.6) and checkpoints."""
+    save_every: int
+    """Training steps between checkpoints."""
     top_p: float = field(default=1.0, kw_only=True)
     """Of all replies, in training and validation."""
+    recipe: ClassVar[Path] = EMBEDDED
 
     def overrides(self, method: str, seed: int) -> list[str]:
-        """The options behind the recipe `embedded`."""
+        """The options behind the recipe."""
         groups = self.groups_per_task * len(list(self.tasks.glob("*.json")))
         return [
             f"actor_rollout_ref.model.path={self.policy}",
             f"data.train_files={self.tasks}",
-            f"data.val_files=[{self.tasks},{self.held_out}]",
+            f"data.val_files={self.tasks}",
             f"+data.tasks.repeat={self.groups_per_task}",
             f"data.train_batch_size={groups}",
             f"data.seed={seed}",
@@ -85,7 +82,6 @@ class Study:
             f"actor_rollout_ref.rollout.top_p={self.top_p}",
             f"actor_rollout_ref.rollout.val_kwargs.top_p={self.top_p}",
             "actor_rollout_ref.rollout.val_kwargs.temperature=0.6",
-            f"actor_rollout_ref.rollout.val_kwargs.n={VALIDATION_ROLLOUTS}",
             # Four updates a step, as in the recipe.
             f"actor_rollout_ref.actor.ppo_mini_batch_size={groups // 4}",
             f"actor_rollout_ref.actor.optim.lr={self.learning_rate}",
@@ -94,8 +90,8 @@ class Study:
             "trainer.total_epochs=1000000",
             "trainer.total_training_steps=1000000",
             "trainer.val_before_train=false",
-            f"trainer.test_freq={self.validate_every}",
-            f"trainer.save_freq={self.validate_every}",
+            "trainer.test_freq=-1",
+            f"trainer.save_freq={self.save_every}",
             *METHODS.get(method, ()),
         ]
 
@@ -112,11 +108,30 @@ class PartialStudy(Study):
     def overrides(self, method: str, seed: int) -> list[str]:
         return [
             *super().overrides(method, seed),
-            f"data.val_files={self.tasks}",
             f"data.train_batch_size={self.groups}",
             f"actor_rollout_ref.actor.ppo_mini_batch_size={max(1, self.groups // 4)}",
             f"actor_rollout_ref.rollout.val_kwargs.n={self.validation_rollouts}",
-            "trainer.test_freq=-1",
+        ]
+
+
+@dataclass(frozen=True)
+class FamilyStudy(Study):
+    """Runs on generated tasks, judged on others too."""
+
+    held_out: Path
+    """Folder of those."""
+    recipe = ROOT / "recipes" / "families.yaml"
+    judged_on: ClassVar[Mapping[str, Sequence[str]]] = {
+        "training_tasks": ("training",),
+        "held_out": HELD_OUT_SPLITS,
+        **{split: (split,) for split in HELD_OUT_SPLITS},
+    }
+    """What success is told of, by splits of the families of tasks."""
+
+    def overrides(self, method: str, seed: int) -> list[str]:
+        return [
+            *super().overrides(method, seed),
+            f"data.val_files=[{self.tasks},{self.held_out}]",
         ]
 
 
@@ -135,31 +150,23 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Validation:
-    """Success at temperature 0.6 after a training step, or at any by the warm start or a run's last checkpoint."""
-
-    environment_steps: int
-    training_tasks: float
-    held_out: float
-
-
-@dataclass(frozen=True)
 class Curve:
     """One run."""
 
     method: str
     seed: int
     points: tuple[Point, ...]
-    validations: tuple[Validation, ...]
     replays: int
     wall_s: float
 
     def ended(self, budget: int) -> list[Point]:
         """The training steps that ended within the budget.
 
-        Not the one that the run was ended in, unless it was the first: of its episodes the shortest were over.
+        Not the one that the run was ended in, its last, unless it was the first: of its episodes the shortest were
+        over, which may have used up the budget to the step.
         """
-        return [point for point in self.points if point.environment_steps <= budget] or list(self.points[:1])
+        whole = self.points[:-1]
+        return [point for point in whole if point.environment_steps <= budget] or list(self.points[:1])
 
     def success_at(self, environment_steps: float, window: float, budget: int) -> float:
         """Mean success, at temperature 1, of the steps that end at most half a window before or after a moment.
@@ -180,13 +187,27 @@ class Curve:
         last = [p for p in ended if p.environment_steps > (1 - FINAL_SHARE) * budget] or ended[-1:]
         return _success(last)
 
-    def last_validation(self, budget: int) -> Validation | None:
-        """The last one within the budget."""
-        return max(
-            (v for v in self.validations if v.environment_steps <= budget),
-            key=lambda v: v.environment_steps,
-            default=None,
-        )
+    def steps_to(self, success: float, window: float, budget: int) -> int:
+        """Environment steps until the first training step about which `success_at` is so high; else the budget."""
+        ended = (point.environment_steps for point in self.ended(budget))
+        return next((steps for steps in ended if self.success_at(steps, window, budget) >= success), budget)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is kept of a run: all that a figure is made of, so that a study goes on elsewhere."""
+
+    policy: str
+    """SHA-256 of the warm start's weights."""
+    curve: Curve
+    judged: Mapping[str, Mapping[str, float]]
+    """By temperature and task, success in [0, 1]."""
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> Result:
+        """From what `dataclasses.asdict` made of it."""
+        curve = row["curve"] | {"points": tuple(Point(**point) for point in row["curve"]["points"])}
+        return cls(row["policy"], Curve(**curve), row["judged"])
 
 
 def train(study: Study, folder: Path, method: str, seed: int, title: str) -> Curve:
@@ -200,13 +221,14 @@ def train(study: Study, folder: Path, method: str, seed: int, title: str) -> Cur
     """
     run_dir = folder / f"{method}-{seed}"
     done = run_dir / DONE
-    with tqdm(total=study.environment_steps, desc=title, unit="step") as bar:
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{run_dir}.lock"), tqdm(total=study.environment_steps, desc=title, unit="step") as bar:
 
         def show(steps: int) -> None:
             bar.update(steps - bar.n)
 
         for attempt in range(1, ATTEMPTS + 1):
-            if done.is_file():
+            if done.is_file() and json.loads(done.read_text())["environment_steps"] >= study.environment_steps:
                 break
             _train_until(study, run_dir, study.overrides(method, seed), show, last=attempt == ATTEMPTS)
         show(study.environment_steps)
@@ -222,7 +244,7 @@ def _train_until(
     seconds = _seconds_so_far(run_dir)
     began = time.monotonic()
     records = Run(run_dir, run_dir / TRAJECTORIES)
-    run = TrainerRun(run_dir, *overrides)
+    run = TrainerRun(run_dir, *overrides, recipe=study.recipe)
     try:
         while (steps := _environment_steps(records)) < study.environment_steps:
             progress(steps)
@@ -237,8 +259,11 @@ def _train_until(
     (run_dir / DONE).write_text(json.dumps({"environment_steps": steps}) + "\n")
 
 
-def judge(study: Study, folder: Path, method: str, seed: int, temperature: float) -> Validation:
-    """Play each task and each variant often, by a run's last checkpoint, or as `base` by the warm start.
+def judge(study: Study, folder: Path, method: str, seed: int, temperature: float) -> dict[str, float]:
+    """Play each task, of training and held out, often, by a run's last checkpoint, or as `base` by the warm start.
+
+    Returns:
+        Success by task, in [0, 1].
 
     Raises:
         RuntimeError: the trainer failed.
@@ -250,37 +275,41 @@ def judge(study: Study, folder: Path, method: str, seed: int, temperature: float
     ]
     run_dir = of_run / f"judged-{temperature}"
     run_dir.mkdir(parents=True, exist_ok=True)
-    by_task = play_all(run_dir, [*study.overrides(method, seed), *options], last_checkpoint(of_run))
-    held_out = [success for task_id, success in by_task.items() if task_id.endswith(SUFFIX)]
-    training = [success for task_id, success in by_task.items() if not task_id.endswith(SUFFIX)]
-    return Validation(study.environment_steps, statistics.fmean(training), statistics.fmean(held_out))
+    with FileLock(f"{run_dir}.lock"):  # two calls with one folder have one warm start
+        return play_all(run_dir, [*study.overrides(method, seed), *options], last_checkpoint(of_run), study.recipe)
 
 
 def last_checkpoint(run_dir: Path) -> Path | None:
-    """Of a run; None where it was ended within its first step."""
+    """Of a run; None where it was ended within its first step, and is still its warm start."""
     tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
     return run_dir / "checkpoints" / f"global_step_{tracker.read_text().strip()}" if tracker.is_file() else None
 
 
-def play_all(run_dir: Path, overrides: Sequence[str], checkpoint: Path | None) -> dict[str, float]:
+def play_all(
+    run_dir: Path, overrides: Sequence[str], checkpoint: Path | None, recipe: Path = EMBEDDED
+) -> dict[str, float]:
     """Validate on all tasks, by a run's checkpoint or by the warm start; what was played is only read.
 
     Returns:
         Success by task, in [0, 1].
 
     Raises:
-        RuntimeError: the trainer failed.
+        RuntimeError: the trainer failed, or sessions were lost.
     """
     done = run_dir / "done"
     if not done.is_file():
+        shutil.rmtree(run_dir / TRAJECTORIES, ignore_errors=True)  # of a judgement that was ended midway
         options = [*overrides, "trainer.val_before_train=true", "trainer.val_only=true"]
         if checkpoint is not None:
             options += ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}"]
-        TrainerRun(run_dir, *options).wait()
-        done.touch()
+        TrainerRun(run_dir, *options, recipe=recipe).wait()
     by_task: dict[str, list[float]] = {}
     for episode in open_run(run_dir).episodes():
         by_task.setdefault(episode.task_id, []).append(episode.success or 0.0)
+    rollouts = {task_id: len(successes) for task_id, successes in by_task.items()}
+    if len(set(rollouts.values())) != 1:
+        raise RuntimeError(f"each task must have been played equally often, got {rollouts}: judge it again")
+    done.touch()
     return {task_id: statistics.fmean(successes) for task_id, successes in sorted(by_task.items())}
 
 
@@ -309,17 +338,14 @@ def read_curve(run_dir: Path, method: str, seed: int) -> Curve:
     for episode in snapshot.episodes:
         by_step[episode.step].append(episode)
     points: list[Point] = []
-    validations: list[Validation] = []
     total = 0
     for _, episodes in sorted(by_step.items()):
         training = [episode for episode in episodes if not episode.validation]
         total += sum(episode.num_steps for episode in training)
         if training:
             points.append(_point(training, total))
-        if validation := [episode for episode in episodes if episode.validation]:
-            validations.append(_validation(validation, total))
     replays = sum(snapshot.training(episode.id).replaced for episode in snapshot.episodes)
-    return Curve(method, seed, tuple(points), tuple(validations), replays, _seconds_so_far(run_dir))
+    return Curve(method, seed, tuple(points), replays, _seconds_so_far(run_dir))
 
 
 def _point(episodes: Sequence[EpisodeSummary], environment_steps: int) -> Point:
@@ -343,9 +369,3 @@ def _groups(episodes: Sequence[EpisodeSummary]) -> Iterator[list[EpisodeSummary]
     for episode in episodes:
         by_uid[episode.uid].append(episode)
     yield from by_uid.values()
-
-
-def _validation(episodes: Sequence[EpisodeSummary], environment_steps: int) -> Validation:
-    held_out = [e.success or 0.0 for e in episodes if e.task_id.endswith(SUFFIX)]
-    training = [e.success or 0.0 for e in episodes if not e.task_id.endswith(SUFFIX)]
-    return Validation(environment_steps, statistics.fmean(training), statistics.fmean(held_out))

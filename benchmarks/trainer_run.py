@@ -29,6 +29,9 @@ EMBEDDED = ROOT / "recipes" / "embedded.yaml"
 GROUPS = 8
 """In a training step."""
 MAX_STARTS = 4
+START_AGAIN = ("timed out during startup", "EADDRINUSE")
+"""In the output of a trainer that failed at its start: Ray's words, and torch's, of a port that veRL found free a while
+before its workers listen there."""
 # Tasks of one or two actions, which a short imitation learns about half-way: some groups fail, some are solved.
 TASKS = ("dialog-confirm-yes", "dialog-confirm-no", "message-press-green", "radio-size-large")
 
@@ -91,7 +94,8 @@ class Workplace:
 class TrainerRun:
     """The stock trainer in `run_dir`, in a session of its own.
 
-    A trainer whose Ray did not start within the 30 s that it gives itself, as on a busy machine, is started again.
+    A trainer whose Ray did not start within the 30 s that it gives itself, as on a busy machine, is started again; so
+    is one whose port another process has taken.
 
     Args:
         overrides: options behind the recipe.
@@ -140,7 +144,8 @@ class TrainerRun:
         """Whether it ended by itself."""
         if self._process.poll() is None:
             return False
-        if self._starts == MAX_STARTS or "timed out during startup" not in self.output():
+        good = self._process.returncode == 0
+        if good or self._starts == MAX_STARTS or not any(words in self.output() for words in START_AGAIN):
             return True
         self._start()
         return False

@@ -19,12 +19,11 @@ def study():
     return frontier.FrontierStudy(
         Path("policy"),
         Path("tasks"),
-        Path("tasks"),
         environment_steps=300,
         group_size=4,
         groups_per_task=1,
         learning_rate=1e-4,
-        validate_every=1,
+        save_every=1,
         groups=8,
         validation_rollouts=2,
         known=("a",),
@@ -34,7 +33,7 @@ def study():
 
 def curve(method, seed, *informative):
     points = [runs.Point(100 * (i + 1), 0.5, 32, share, 0.25) for i, share in enumerate(informative)]
-    return runs.Curve(method, seed, tuple(points), (), 3, 60.0)
+    return runs.Curve(method, seed, tuple(points), 3, 60.0)
 
 
 @pytest.mark.trainer
