@@ -3,6 +3,8 @@
 # make test-slow  the tests that take minutes each, which `make test` leaves out
 # make vllm   an environment with veRL's vLLM rollout for the CPU, 7 GB; make test-vllm tries it
 # make test-docker  Docker desktops on a Docker engine of the tests' own, which needs root; installs Debian's docker.io and QEMU
+# make test-vm  virtual machines of the provider qemu, emulated; installs Debian's QEMU and mmdebstrap, builds an image
+# make test-release  all of these tests, as before a release
 # make test-pure  the tests that need no veRL, no Ray, no Torch and no desktop, on PYTHON in an environment of their own
 # make test-verl  the contracts with veRL and the pure tests on every newer veRL; VERL='0.9.1 PATH' takes these
 # make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.choice*' takes some of them
@@ -20,10 +22,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-EXTRAS := .[trainer,osworld,desktop,view,dev]
+EXTRAS := .[trainer,osworld,desktop,view,vm,dev]
 PURE = .cache/pure-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 PURE_TESTS := $(addprefix tests/,actions environments records replay rollout tasks viewer test_reward.py)
-POLICY := .cache/policy
+POLICY := .cache/seeing
 export VLLM_VENV ?= .cache/vllm
 RUN_DIR ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 RECIPE_ARGS ?=
@@ -35,7 +37,7 @@ VERL ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup packages osworld-packages demo vllm test test-slow test-vllm test-docker docker-packages test-pure test-verl mutants fuzz constraints audit lint docs dist clean
+.PHONY: help setup packages osworld-packages demo vllm test test-slow test-vllm test-docker docker-packages test-vm vm-packages test-release test-pure test-verl mutants fuzz constraints audit lint docs dist clean
 
 help:
 	@sed -n 's/^# //p; /^$$/q' Makefile
@@ -51,6 +53,9 @@ osworld-packages:
 docker-packages:
 	@$(PYTHON) arpo_verl/desktop/packages.py install docker
 
+vm-packages:
+	@$(PYTHON) arpo_verl/desktop/packages.py install vm
+
 $(READY): setup.py pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
@@ -59,10 +64,10 @@ $(READY): setup.py pyproject.toml constraints.txt
 	touch $@
 
 $(POLICY): setup
-	$(BIN)/python -m arpo_verl.policy --out $(POLICY)
+	$(BIN)/python -m arpo_verl.policy.seeing --shipped --out $(POLICY)
 
 demo: $(POLICY)
-	VERL_PLATFORM=cpu $(BIN)/python -m verl.trainer.main_ppo --config-dir recipes --config-name embedded \
+	VERL_PLATFORM=cpu $(BIN)/python -m verl.trainer.main_ppo --config-dir recipes --config-name demo \
 		run_dir=$(RUN_DIR) $(RECIPE_ARGS)
 
 test: setup
@@ -97,6 +102,12 @@ test-docker: setup
 	-@$(MAKE) --silent docker-packages  # without them, the tests are skipped
 	$(BIN)/python -m pytest -m docker $(PYTEST_ARGS)
 
+test-vm: setup
+	-@$(MAKE) --silent vm-packages  # without them, the tests are skipped
+	$(BIN)/python -m pytest -m vm $(PYTEST_ARGS)
+
+test-release: test test-slow test-vllm test-docker test-vm
+
 test-pure:
 	$(PYTHON) -m venv $(PURE)
 	$(PURE)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[view]" pytest hypothesis omegaconf lxml pandas
@@ -115,7 +126,7 @@ fuzz: setup
 # For every Python from 3.10 on; what is said here is kept where it still goes together, unless UPGRADE=--upgrade.
 constraints: setup
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate --no-emit-index-url $(UPGRADE) \
-		$(foreach extra,trainer osworld desktop view dev,--extra $(extra)) --output-file constraints.txt setup.py
+		$(foreach extra,trainer osworld desktop view vm dev,--extra $(extra)) --output-file constraints.txt setup.py
 
 audit: setup
 	$(PYTHON) -m venv .cache/audit

@@ -33,6 +33,8 @@ EXTRAS = {
     "view": ["fastapi", "uvicorn", "jinja2", "matplotlib"],
     # What the embedded desktop's guest runs.
     "desktop": ["python-xlib==0.33"],
+    # How the provider `qemu` speaks to QEMU.
+    "vm": ["qemu.qmp>=0.0.6"],
     # What OSWorld's client imports. The client itself pins numpy<2 and torch 2.5: `arpo-verl install-osworld` installs
     # it, and this, without moving a package.
     "osworld": [
@@ -76,6 +78,7 @@ EXTRAS = {
     "docs": ["mkdocs==1.6.1", "mkdocstrings==1.0.8", "mkdocstrings-python==2.0.11", "pymdown-extensions==13.1"],
     "dev": [
         "pytest",
+        "pytest-rerunfailures",
         "pytest-xdist",
         "hypothesis",
         # `make fuzz`. Its wheels are for these alone; elsewhere it would be built, with Clang.
@@ -162,6 +165,7 @@ setup(
         ],
         "arpo_verl.viewer.report": ["templates/*"],
         "arpo_verl.viewer": ["assets/*", "assets/*/*", "assets/*/*/*"],
+        "arpo_verl.policy": ["seeing_weights/*"],
         "arpo_verl.tasks": ["embedded/*", "embedded_long/*", "expert*.json"],
     },
     install_requires=REQUIREMENTS,

@@ -8,7 +8,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 TRAINER = "tests/trainer/"
 # Marks of tests that run only where `-m` names them: they take minutes, or need what not every machine has.
-APART = ("slow", "docker", "vllm")
+APART = ("slow", "docker", "vllm", "vm")
 
 
 @pytest.hookimpl(optionalhook=True)

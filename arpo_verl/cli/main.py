@@ -20,6 +20,7 @@ from arpo_verl.cli import (
     summary,
     try_task,
     view,
+    vm,
 )
 from arpo_verl.errors import ArpoError
 from arpo_verl.versions import __version__
@@ -39,6 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
         doctor,
         install_osworld,
         fetch_vm,
+        vm,
         recipes,
         convert,
         summary,

@@ -110,9 +110,11 @@ class WorkerServer:
         except BaseException:
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:  # whoever closed them: a fork never goes on as the server
+                os._exit(status)
 
     def _end_workers(self) -> None:
         deadline = time.monotonic() + GRACE_S

@@ -57,7 +57,8 @@ def serving(
     """
     if shutil.which("vllm") is None:
         raise MissingDependencyError("a model on GPUs is served by vLLM; pip install vllm, or give --endpoint")
-    port = _free_port()
+    held = _held_port()
+    port = held.getsockname()[1]
     command = ["vllm", "serve", str(folder), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--served-model-name", MODEL_NAME, "--limit-mm-per-prompt", json.dumps({"image": images, "video": 0})]
     if context is not None:
@@ -75,7 +76,8 @@ def serving(
         )
     try:
         url = f"http://127.0.0.1:{port}"
-        _await_ready(process, url, log)
+        with held:
+            _await_ready(process, url, log)
         yield f"{url}/v1"
     finally:
         _end(process)
@@ -109,8 +111,13 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+def _held_port() -> socket.socket:
+    """A socket on a free port: as long as it is open the kernel gives the port to nobody who asks for any.
+
+    A server that names the port may listen there if it sets SO_REUSEADDR, as vLLM's does: it binds its port only once
+    its imports are over.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held

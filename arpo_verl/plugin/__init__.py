@@ -40,6 +40,12 @@ def _patch_trainer(trainer_base: ModuleType) -> None:
     leave_unknown_log_probs_alone(trainer_base)
 
 
+def _patch_workers(tensordict_utils: ModuleType) -> None:
+    from arpo_verl.plugin.equal_lengths import read_equal_lengths
+
+    read_equal_lengths(tensordict_utils)
+
+
 def register() -> None:
     """Register everything with the installed veRL. Safe to call more than once."""
     if os.environ.get("VERL_PLATFORM", "").lower() == "cpu":
@@ -49,6 +55,7 @@ def register() -> None:
     when_imported("verl.experimental.agent_loop.agent_loop", _register_agent_loop)
     when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
     when_imported("verl.trainer.ppo.v1.trainer_base", _patch_trainer)
+    when_imported("verl.utils.tensordict_utils", _patch_workers)
 
 
 try:

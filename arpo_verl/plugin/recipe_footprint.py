@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.config import build_config
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.providers import PROVIDERS
+from arpo_verl.environments.providers import PROVIDERS, QEMU
 from arpo_verl.errors import ArpoError
 from arpo_verl.footprint import BF16, FP32, GB, KNOWN_MODELS, MANAGER, Engine, Machine, Model, Report, Run, reckon
 from arpo_verl.plugin.sections import plain_section
@@ -250,6 +250,8 @@ def _desktop_bytes(environment: EnvironmentConfig) -> int:
     provider = PROVIDERS.get(environment.provider)
     if provider is None:
         return worker + EMBEDDED_DESKTOP_BYTES
+    if environment.provider == QEMU:  # what clones share is not known before they have worked
+        return worker + QEMU_BYTES + environment.vm.memory_mib * 2**20
     if environment.provider not in ("docker", "vmware", "virtualbox"):
         return worker  # the machine is a cloud's
     ram = str((environment.provider_options.get("environment") or {}).get("RAM_SIZE", "4G"))

@@ -35,15 +35,20 @@ class TrainingResume:
         self._curriculum: Curriculum | None = None
         self._state: Mapping[str, Any] = {}
         self._step = 0
+        """The last that a batch was made in."""
 
     @property
     def is_open(self) -> bool:
         return self._curriculum is not None
 
-    def open(self, config: ReplayConfig, store: SuccessStore) -> None:
-        """Begin a run, where it resumes rollouts at all."""
+    def open(self, config: ReplayConfig, store: SuccessStore, step: int = 0) -> None:
+        """Begin a run, where it resumes rollouts at all.
+
+        Args:
+            step: the one that it goes on from.
+        """
         is_on = config.enable and config.mode == RESUME
-        self._config, self._store = config, store
+        self._config, self._store, self._step = config, store, step
         self._curriculum = Curriculum(config) if is_on else None
         self.load_state_dict(self._state)
 
@@ -51,7 +56,7 @@ class TrainingResume:
         """The dataset's row of a training task, with what its rollouts begin with."""
         if self._curriculum is None or self._store is None:
             return row
-        resumption = self._curriculum.draw(row["extra_info"]["task_id"], self._store, self._step)
+        resumption = self._curriculum.draw(row["extra_info"]["task_id"], self._store, self._step + 1)
         row["extra_info"][RESUME_FIELD] = "" if resumption is None else self._prefix(resumption)
         return row
 

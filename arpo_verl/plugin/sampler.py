@@ -22,7 +22,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from arpo_verl.config import build_config, check_fields, number, text, whole
 from arpo_verl.errors import DesktopLostError
 from arpo_verl.plugin import queue, rows
-from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store
+from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store, resumed_step
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers
 from arpo_verl.plugin.frontier import TRAINING_FRONTIER
 from arpo_verl.plugin.handover import LATE_METRICS, REPLAY_LOG_PROBS
@@ -147,7 +147,7 @@ class Replayer:
             restore_store(
                 self.store, self._resume, self.config.seed_from, lambda: self.fingerprint, self.config.on_bad_store
             )
-        TRAINING_RESUME.open(self.config, self.store)
+        TRAINING_RESUME.open(self.config, self.store, resumed_step(self._resume))
 
     @cached_property
     def inputs(self) -> ModelInputs:

@@ -42,9 +42,9 @@ class SaveRequest:
 
     def saved(self) -> None:
         """A checkpoint is whole: what was asked for is done."""
-        if self._file.exists():
-            self._file.unlink(missing_ok=True)
-            self._trainer.save_freq = self._save_freq
+        self._file.unlink(missing_ok=True)
+        # At each: a watch that has just seen the file may say 1 only now, and one more checkpoint follows.
+        self._trainer.save_freq = self._save_freq
 
     def close(self) -> None:
         """Look no more."""

@@ -116,10 +116,12 @@ class EpisodeWriter:
     ) -> None:
         if self._folder is None:
             return
-        done = self._thread.submit(self._folder.discard)  # nothing, where it is finished
-        try:
-            await asyncio.wait_for(asyncio.wrap_future(done), FINISH_TIMEOUT_S)
-        except asyncio.TimeoutError:
+        done = asyncio.wrap_future(self._thread.submit(self._folder.discard))  # nothing, where it is finished
+        # Not `wait_for`, which would cancel it: a disk that comes back late is tidied too.
+        await asyncio.wait({done}, timeout=FINISH_TIMEOUT_S)
+        if done.done():
+            done.result()
+        else:
             self._failed = True
             logger.error("an episode of task %s was not written within %g s", self._task.task_id, FINISH_TIMEOUT_S)
 

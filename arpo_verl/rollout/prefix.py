@@ -98,7 +98,7 @@ class Prefix:
                 state=thumbnails[CELLS:],
                 tolerance=int(values["tolerance"]),
             )
-        except (ValueError, KeyError, TypeError, zlib.error) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, zlib.error) as error:
             raise ReplayError(
                 f"a row's extra_info.resume must be what TaskDataset puts there, got {text[:60]!r}: {error!r}"
             ) from error

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -161,7 +162,8 @@ def x_servers(screen):
 
 @pytest.mark.desktop
 def test_ctrl_c_at_the_prompt_leaves_nothing_behind(tmp_path):
-    screen = "326x246"  # no other test's: its X servers can be told from others on this machine
+    # No other desktop's: its X servers can be told from others on this machine, those of another run too.
+    screen = f"{1301 + os.getpid() % 256}x{242 + os.getpid() // 256 % 256}"
     command = [sys.executable, "-m", "arpo_verl.cli.main", "try", "dialog-confirm-yes", "--screen", screen]
     command += ["--out", str(tmp_path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

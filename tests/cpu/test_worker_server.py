@@ -1,5 +1,6 @@
 """Ray's workers as forks: what a fork is, how it ends, and a Ray that takes its workers from there."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -34,6 +35,9 @@ if sys.argv[1] == "path":
 if sys.argv[1] == "thread":
     threading.Thread(target=lambda: (time.sleep(0.5), print("a thread ended", flush=True))).start()
     sys.exit("the main one ended")
+if sys.argv[1] == "close":
+    sys.stdout.close()
+    sys.exit(7)
 sys.exit(int(sys.argv[1]))
 """
 
@@ -81,6 +85,8 @@ def test_a_fork_begins_and_ends_as_an_interpreter_does(server, tmp_path):
     client = start(path, tmp_path, "thread", stderr=subprocess.PIPE)
     out, err = client.communicate(timeout=60)
     assert client.returncode == 1 and out.endswith("a thread ended\n") and err == "the main one ended\n"
+    client = start(path, tmp_path, "close", stderr=subprocess.PIPE)
+    assert client.communicate(timeout=60)[1] == "" and client.returncode == 7
 
 
 def test_what_imports_set_in_the_environment_is_told(tmp_path):
@@ -240,6 +246,12 @@ time.sleep(600)
 """
 
 
+def is_client(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):  # those of the actors that were killed may just be ending
+        return str(CLIENT) in process.cmdline()
+    return False
+
+
 @pytest.mark.trainer
 def test_rays_workers_are_forks_of_one_process_and_nothing_is_left_when_ray_is_killed(tmp_path):
     with tempfile.TemporaryDirectory() as folder:  # a socket's path is short
@@ -251,7 +263,7 @@ def test_rays_workers_are_forks_of_one_process_and_nothing_is_left_when_ray_is_k
             server = psutil.Process(int(said.split()[1]))
             (raylet,) = [process for process in driver.children() if process.name() == "raylet"]
             processes = {*driver.children(recursive=True), server, *server.children()}
-            clients = [process for process in raylet.children() if str(CLIENT) in process.cmdline()]
+            clients = [process for process in raylet.children() if is_client(process)]
             ours = [*clients, *server.children(), server]
             assert len(ours) >= 3
             raylet.kill()

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arpo_verl.errors import ConfigError
@@ -123,6 +123,7 @@ def test_nothing_of_a_script_is_run(tmp_path):
 
 
 @given(st.text(alphabet="aA=\"'$(){}`\\\n #;|&<>.1", max_size=60))
+@settings(deadline=None)
 def test_any_text_is_read_or_refused(text):
     try:
         command = read_script(f"{text}\n{TRAINER} a=1")

@@ -279,3 +279,23 @@ def test_outcomes_say_where_they_began(empty_queue, rollouts):
     assert len(form_groups(outcomes)) == 2
     trajectories = read_trajectories(outcomes, "train", 1)
     assert not any("resume" in trajectory.extra_fields for trajectory in trajectories)
+
+
+@pytest.mark.parametrize(("step", "begins_within"), [(3, True), (4, False)])
+def test_a_resumed_run_begins_within_no_success_that_is_too_old(
+    compose, model_path, tmp_path, whole, step, begins_within
+):
+    """Its first batch was drawn as if the run had just begun, when nothing is too old."""
+    config = compose(
+        *("+replay.mode=resume", "+replay.resume_after=0", "+replay.max_age_steps=3"),
+        f"actor_rollout_ref.model.path={model_path}",
+        f"+trainer.v1.sampler.sampler_kwargs.resume={{default_local_dir: {tmp_path}}}",
+    )
+    trainer = SimpleNamespace(config=config, trainer_mode="sync", _add_prompts_to_generate=lambda n: n)
+    replayer = PPOTrainer._build_replay_buffer(trainer).replayer
+    replayer.store.add(success_of(whole({})))  # of step 1
+    replayer.save(tmp_path / f"global_step_{step}" / "replay")
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text(str(step))
+    assert len(PPOTrainer._build_replay_buffer(trainer).replayer.store) == 1
+    row = TRAINING_RESUME.give({**ROW, "extra_info": dict(ROW["extra_info"])})
+    assert bool(row["extra_info"]["resume"]) == begins_within

@@ -37,6 +37,9 @@ def test_the_file_has_the_step_saved_and_goes_with_the_checkpoint(config, tmp_pa
     request.saved()  # by its own rhythm
     assert config.trainer.save_freq == before
     request.close()
+    config.trainer.save_freq = 1  # by a watch that saw the file just before it went
+    request.saved()
+    assert config.trainer.save_freq == before
 
 
 def test_the_recipes_callback_listens(config, tmp_path):

@@ -1,6 +1,7 @@
 """Many episodes in one process, turn by turn: what is sent, what is processed, and who waits for whom."""
 
 import asyncio
+import gc
 import pickle
 import time
 from contextlib import asynccontextmanager
@@ -147,11 +148,13 @@ def test_episodes_of_1080p_do_not_hold_up_each_other(policy, tokenizer, rollouts
 
     async def sessions():
         await session("first")  # what a process compiles once
+        gc.collect(), gc.freeze()  # as a rollout worker does it: a full collection takes longer than what is measured
         watch = parts.LoopWatch(trace=False)
         try:
             await asyncio.gather(*map(session, range(12)))
         finally:
             watch.stop()
+            gc.unfreeze()
         return watch
 
     watch = asyncio.run(sessions())
@@ -181,6 +184,7 @@ def test_the_watch_sees_what_holds_a_loop_up_and_not_what_waits():
         return watch
 
     watch = asyncio.run(some_turns())
-    burnt, slept = sorted((b for b in watch.blocks if b.wall_ms > 50), key=lambda block: -block.cpu_ms)[:2]
-    assert burnt.cpu_ms >= 80 and "burn" in burnt.name
+    # By name: on a busy machine other callbacks may be held up too.
+    (burnt,), (slept,) = ([b for b in watch.blocks if name in b.name] for name in ("burn", "sleep"))
+    assert burnt.cpu_ms >= 80
     assert slept.cpu_ms < 20 and slept.wall_ms >= 59, "blocking without computing counts too"

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import os
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from support.desktop_harness import eventually
 from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, make_loop, play, recipe
 
 from arpo_verl.environments.fake import FakeScript
@@ -17,7 +19,8 @@ from arpo_verl.records.episode_folder import EpisodeFolder, remove_unfinished
 
 
 def files_below(folder):
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    """`os.walk` passes over a folder that goes while it looks, where `Path.rglob` raises."""
+    return sorted(os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names)
 
 
 class WatchingEngine(ScriptedEngine):
@@ -121,6 +124,7 @@ def test_an_episode_can_be_read_while_it_is_played(policy, tokenizer, tmp_path):
     seen = []
 
     async def watch(number):
+        await until(lambda: list(tmp_path.glob("step_000012/*")))
         (folder,) = (tmp_path / "step_000012").iterdir()
         await until(lambda: (folder / f"{number:02d}.png").exists() and len(live(folder).get("turns", "?")) == number)
         seen.append((folder.name, live(folder), files_below(folder)))
@@ -183,7 +187,7 @@ def test_a_cancelled_episode_leaves_nothing(policy, tokenizer, tmp_path):
         loop = make_loop(policy, WatchingEngine(tokenizer, [HIT, DONE], watch), FakePool(), config)
         episode = asyncio.create_task(loop.run({"temperature": 1.0, "logprobs": True}, **ROW))
         await reached.wait()
-        assert list((tmp_path / "step_000012").iterdir()) != []
+        await until(lambda: list(tmp_path.glob("step_000012/*")))
         episode.cancel()
         with pytest.raises(asyncio.CancelledError):
             await episode
@@ -229,9 +233,11 @@ def test_a_disk_that_hangs_costs_the_record_and_not_the_episode(policy, tokenize
     config = recipe({"trajectory_dir": str(tmp_path)})
     try:
         assert play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), FakePool(), config).reward_score == 1.0
+        eventually(lambda: files_below(tmp_path))
     finally:
         released.set()
-    assert "was not written within 0.05 s" in caplog.text and not list(tmp_path.rglob("episode.json"))
+    assert "was not written within 0.05 s" in caplog.text
+    eventually(lambda: not files_below(tmp_path))
 
 
 @pytest.mark.parametrize(

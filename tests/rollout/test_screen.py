@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 
 import numpy as np
 import pytest
@@ -99,9 +100,10 @@ def test_a_thumbnail_is_the_mean_grey_of_each_cell():
 
 
 SHORT = {"replies": [], "left": 1, "screen": [1, 1], "thumbnails": "eJxjYAAAAAIAAQ==", "tolerance": 1}
+ENDLESS = json.dumps(SHORT | {"left": math.inf})
 
 
-@pytest.mark.parametrize("text", ["x", "[]", '{"replies": 3}', json.dumps(SHORT)])
+@pytest.mark.parametrize("text", ["x", "[]", '{"replies": 3}', json.dumps(SHORT), ENDLESS, "[" * 10**5], ids=range(6))
 def test_what_is_no_prefix_is_refused(text):
     with pytest.raises(ReplayError, match="extra_info.resume must be"):
         Prefix.of_text(text)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import psutil
 
 from arpo_verl.desktop.provider import EmbeddedProvider
 from arpo_verl.environments.osworld.lean_imports import deferred_imports
@@ -47,13 +47,12 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 15.0) -> Any:
 
 
 def process_tree(pid: int) -> list[int]:
-    """`pid` and its descendants, by the kernel's word. One that ends meanwhile may be left out, with its own."""
-    tree = [pid]
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children") as children:
-                tree += [descendant for child in children.read().split() for descendant in process_tree(int(child))]
-    return tree
+    """`pid` and its descendants, by every process's parent: the kernel's list of children may miss some while others
+    end."""
+    try:
+        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return [pid]
 
 
 def sandbox_processes(provider: EmbeddedProvider) -> list[int]:

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from arpo_verl.desktop import packages, relay
@@ -101,9 +101,12 @@ class DockerEngine:
         """Names of all that runs in it, beside the engine itself: shims, proxies of ports, containers' own."""
         import psutil
 
-        everything = psutil.Process(self._process.pid).children(recursive=True)
-        running = {process.name() for process in everything if process.status() != psutil.STATUS_ZOMBIE}
-        return running - {"sh", "dockerd", "containerd"}  # process 1 collects the dead when it has time
+        running = set()
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                if process.status() != psutil.STATUS_ZOMBIE:  # process 1 collects the dead when it has time
+                    running.add(process.name())
+        return running - {"sh", "dockerd", "containerd"}
 
     def close(self) -> None:
         """End everything in it."""
@@ -155,7 +158,8 @@ def end_guards() -> None:
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
         if docker_containers.this_owner() in command and any(word.endswith("docker_reaper") for word in command):
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # it has ended by itself
+                process.kill()
 
 
 @contextmanager

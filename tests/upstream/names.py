@@ -76,6 +76,7 @@ verl.utils.fs
     copy_to_local(src)
 verl.utils.tensordict_utils
     list_of_dict_to_tensordict(list_of_dicts)
+    nested_tensor_from_tensor_list(tensors)
 verl.utils.tokenizer
     hf_processor(name_or_path)
     normalize_token_ids(tokenized_output)
@@ -145,6 +146,9 @@ transformers.models.qwen2_vl.image_processing_qwen2_vl
     smart_resize(height, width, factor, min_pixels, max_pixels)
 transformers.models.qwen2_vl.video_processing_qwen2_vl
     Qwen2VLVideoProcessor
+transformers.vision_utils
+    get_vision_position_ids(grid_thw, spatial_merge_size)
+    get_vision_window_index(grid_thw, spatial_merge_size, window_size, patch_size)
 
 vllm._custom_ops
 vllm.distributed.device_communicators.shm_broadcast
@@ -340,6 +344,33 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
             (f'batch.batch["{name}"]',),
         )
         for name in ("rollout_log_probs", "old_log_probs")
+    ),
+    # The patch of the workers
+    (
+        "plugin.equal_lengths",
+        "verl.utils.tensordict_utils:maybe_fix_3d_position_ids",
+        ('data["position_ids"]._ragged_idx = 2',),
+    ),
+    (
+        "plugin.equal_lengths",
+        "transfer_queue.storage.managers.simple_storage_manager:AsyncSimpleStorageManager._pack_field_values",
+        ("torch.nested.as_nested_tensor(values, layout=torch.jagged)",),
+    ),
+    *(
+        ("plugin.equal_lengths", f"verl.workers.{name}", ("maybe_fix_3d_position_ids(data)",))
+        for name in ("engine_workers:TrainingWorker.train_mini_batch", "engine.base:BaseEngine.train_batch")
+        + ("engine.base:BaseEngine.infer_batch",)
+    ),
+    # The optimizer that freezes: it is given the sharded model's parameters, in order, before the first forward pass
+    (
+        "policy.seeing.optimizer",
+        "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_model_optimizer",
+        ("module = self._build_fsdp_module(module)", "optimizer = self._build_optimizer(module)"),
+    ),
+    (
+        "policy.seeing.optimizer",
+        "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_optimizer",
+        ("build_optimizer(module.parameters(), self.optimizer_config)",),
     ),
     # Checkpoints: the sampler is made before one is loaded; the callback comes last in a save
     ("plugin.checkpoints", f"{_TRAINER}.__init__", ("self.replay_buffer = self._build_replay_buffer()",)),

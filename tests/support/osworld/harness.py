@@ -146,12 +146,12 @@ class Operator:
         """The title of the window that the keyboard goes to."""
         return self.sh("xdotool getactivewindow getwindowname 2>/dev/null").strip()
 
-    def until(self, what: str, condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
+    def until(self, what: str, condition: Callable[[], Any]) -> Any:
         """The condition's first true value."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + PATIENCE_S
         while not (value := condition()):
             if time.monotonic() > deadline:
-                raise AssertionError(f"{what}: not within {timeout_s:g} s; windows {self.windows()}{self._evidence()}")
+                raise AssertionError(f"{what}: not within {PATIENCE_S:g} s; windows {self.windows()}{self._evidence()}")
             time.sleep(LOOK_INTERVAL_S)
         return value
 
