@@ -55,7 +55,7 @@ def import_pyautogui() -> Any:
 
 
 def serve(connection: Connection) -> None:
-    """Run commands from `connection`, one at a time, until it closes."""
+    """Run commands from `connection`, one at a time, until it closes or one was the `last`, as every answer says."""
     pyautogui = import_pyautogui()
     connection.send_bytes(b"%d" % os.getpid())
     while True:
@@ -65,17 +65,20 @@ def serve(connection: Connection) -> None:
             return
         pyautogui.PAUSE = 0  # by default it sleeps 0.1 s after every call
         pyautogui.FAILSAFE = False
-        result = run(code)
-        connection.send_bytes(json.dumps(result).encode())
-        if threading.active_count() > 1:  # threads that the code left behind end with its process
+        result, failed = run(code)
+        # What a failure leaves broken, and threads, end with this process: python-xlib fails with a lock in its hands.
+        last = failed or threading.active_count() > 1
+        connection.send_bytes(json.dumps([result, last]).encode())
+        if last:
             return
 
 
-def run(code: str) -> dict[str, Any]:
+def run(code: str) -> tuple[dict[str, Any], bool]:
     """Execute `code` as `python -c` would, in a name space of its own, from the home folder.
 
     Returns:
-        `output` and `error`: what it and its children wrote; `returncode`: as the process's exit status.
+        `output` and `error`: what it and its children wrote; `returncode`: as the process's exit status. And whether it
+        ended by an exception other than its own exit.
     """
     os.chdir(layout.HOME)
     layout.adopt()
@@ -83,23 +86,23 @@ def run(code: str) -> dict[str, Any]:
     random.seed()  # as in a fresh interpreter; one in a cloned machine would go on as its siblings'
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # whatever an earlier command put there
     with _Capture() as capture:
-        status = _execute(code)
-    return {"output": capture.read(1), "error": capture.read(2), "returncode": status}
+        status, failed = _execute(code)
+    return {"output": capture.read(1), "error": capture.read(2), "returncode": status}, failed
 
 
-def _execute(code: str) -> int:
+def _execute(code: str) -> tuple[int, bool]:
     try:
         exec(compile(code, "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
     except SystemExit as stop:
         if stop.code is None or isinstance(stop.code, int):
-            return (stop.code or 0) & 0xFF
+            return (stop.code or 0) & 0xFF, False
         print(stop.code, file=sys.stderr)
-        return 1
+        return 1, False
     except BaseException as error:
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without our own frame
         traceback.print_exc()
-        return 1
-    return 0
+        return 1, True
+    return 0, False
 
 
 class _Capture:

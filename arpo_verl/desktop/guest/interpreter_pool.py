@@ -57,10 +57,10 @@ class InterpreterPool:
 
     def _give_back(self, interpreter: _Interpreter) -> None:
         with self._lock:
-            if len(self._idle) < SPARE:
+            if len(self._idle) < SPARE and not interpreter.spent:
                 self._idle.append(interpreter)
                 return
-        interpreter.kill()
+        interpreter.close()
 
     def _start(self) -> _Interpreter:
         ours, theirs = socket.socketpair()
@@ -75,24 +75,32 @@ class _Interpreter:
     def __init__(self, connection: Connection):
         self._connection = connection
         self._pid: int | None = None
+        self.spent = False
+        """Whether it has run its last command."""
 
     def run(self, code: str, timeout_s: float) -> dict[str, Any]:
         if self._pid is None:
             self._pid = int(self._receive(START_TIMEOUT_S))
         self._connection.send_bytes(code.encode(errors="surrogatepass"))
         try:
-            result: dict[str, Any] = json.loads(self._receive(timeout_s))
+            result: dict[str, Any]
+            result, self.spent = json.loads(self._receive(timeout_s))
             return result
         except EOFError:  # os._exit, a signal, a crash: an end like any other
+            self.spent = True
             return {"output": "", "error": "the command ended its interpreter", "returncode": -1}
 
     def is_alive(self) -> bool:
         """Whether it still waits for commands. It has nothing to say between them but its process id at the start."""
         return self._pid is None or not self._connection.poll(0)
 
+    def close(self) -> None:
+        """Let it end; what its commands started goes on."""
+        self._connection.close()
+
     def kill(self) -> None:
         """End it, with every child that stayed in its session."""
-        self._connection.close()
+        self.close()
         if self._pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)

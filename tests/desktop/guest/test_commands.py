@@ -62,6 +62,25 @@ def test_python_command_answers_like_a_process(desktop, code, output, error, ret
     assert python(desktop, "print(1)")["output"] == "1\n"
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from Xlib.ext import xtest; xtest.fake_input(display, 2, 0); display.sync()",  # fails with a lock in its hands
+        "display.display.socket.close(); pyautogui.click(5, 5)",
+        "import threading; threading.Thread(target=threading.Event().wait).start()",
+    ],
+)
+def test_what_a_command_breaks_in_its_interpreter_meets_no_other(desktop, code):
+    python(desktop, f"display = pyautogui._pyautogui_x11._display; {code}")
+    assert python(desktop, "pyautogui.click(7, 8); print(pyautogui.position())")["output"] == "Point(x=7, y=8)\n"
+
+
+def test_a_failed_command_leaves_what_it_started(desktop):
+    python(desktop, "import subprocess; subprocess.Popen(['sleep', '4322']); 1 / 0")
+    assert python(desktop, "print(1)")["output"] == "1\n"
+    assert desktop.sh("pgrep -fx 'sleep 4322' && pkill -fx 'sleep 4322'")
+
+
 def test_commands_run_at_once(desktop):
     desktop.setup._launch_setup(["true"])
     address = f"{desktop.controller.http_server}/execute"
