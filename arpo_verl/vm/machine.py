@@ -51,6 +51,8 @@ T = TypeVar("T")
 KVM = Path("/dev/kvm")
 ANSWER_TIMEOUT_S = 60.0
 """QEMU answers within milliseconds, on a host that is not overloaded."""
+DYING_S = 1.0
+"""Whoever asks why it is down has just seen a connection end, which a dying QEMU closes before its sandbox is gone."""
 OVERHEAD_MIB = 1024
 """What QEMU may take beside the guest's memory: devices, its own code; of an emulated guest 1 GiB translated."""
 THREADS = 256
@@ -279,7 +281,9 @@ class Machine:
         return f"its QEMU ended with {code}{self.last_words()}"
 
     def why_down(self) -> Ended | None:
-        """What programs of the guest did to end it; None where nothing shows that they did."""
+        """What programs of the guest did to end it; None where nothing shows that they did. Asked after a fault."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(DYING_S)
         if not self.is_alive():
             with contextlib.suppress(Exception):  # its last event may not have been read yet
                 run_async(self._await_silence(), 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -126,7 +127,8 @@ def fork(main: Callable[[], None], name: str, keep_fds: Sequence[int]) -> int:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stderr.flush()
+        with contextlib.suppress(Exception):  # whatever a command put there
+            sys.stderr.flush()
         os._exit(status)
 
 

@@ -10,6 +10,7 @@ It is single-threaded and has the heavy modules imported, so that forks of it ar
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -195,7 +196,9 @@ class Init:
             def main(fd: int = fd) -> None:
                 interpreter.serve(Connection(fd))
 
-            children.fork(main, "interpreter", (fd,))
+            # The desktop's programs may have taken every process that there can be; who asked sees the connection end.
+            with contextlib.suppress(BlockingIOError):
+                children.fork(main, "interpreter", (fd,))
             os.close(fd)
 
     def _collect_dead(self) -> None:

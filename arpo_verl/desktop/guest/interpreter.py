@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+import Xlib.error
+
 from . import keyboard, layout, processes
 
 HEAVY_OPTIONS = ("cv2", "mouseinfo", "numpy", "pymsgbox")
@@ -49,6 +51,9 @@ def import_pyautogui() -> Any:
     with _without_heavy_options():
         import pyautogui
         from pyautogui import _pyautogui_x11
+    # python-xlib's RandR (ext/randr.py: init) puts its errors in the place of the protocol's own first ones, and fails
+    # at them within the connection, which then answers nobody.
+    _pyautogui_x11._display.display.error_classes.update(Xlib.error.xerror_class)
     keyboard.teach(_pyautogui_x11)
     _pyautogui_x11._mouse_is_swapped_setting = False  # else it asks dconf at the first click
     return pyautogui
@@ -56,8 +61,10 @@ def import_pyautogui() -> Any:
 
 def serve(connection: Connection) -> None:
     """Run commands from `connection`, one at a time, until it closes or one was the `last`, as every answer says."""
+    os.set_inheritable(connection.fileno(), False)  # whoever waits for its end waits for no program of a command's
     pyautogui = import_pyautogui()
-    connection.send_bytes(b"%d" % os.getpid())
+    pid = os.getpid()
+    connection.send_bytes(b"%d" % pid)
     while True:
         try:
             code = connection.recv_bytes().decode()
@@ -65,20 +72,26 @@ def serve(connection: Connection) -> None:
             return
         pyautogui.PAUSE = 0  # by default it sleeps 0.1 s after every call
         pyautogui.FAILSAFE = False
-        result, failed = run(code)
-        # What a failure leaves broken, and threads, end with this process: python-xlib fails with a lock in its hands.
-        last = failed or threading.active_count() > 1
+        result = run(code)
+        if os.getpid() != pid:  # a fork of the command's own
+            os._exit(result["returncode"])
+        # Threads that the code left behind end with its process, and what it broke of the connection to the X server.
+        last = threading.active_count() > 1 or _is_broken(pyautogui._pyautogui_x11._display.display)
         connection.send_bytes(json.dumps([result, last]).encode())
         if last:
             return
 
 
-def run(code: str) -> tuple[dict[str, Any], bool]:
+def _is_broken(display: Any) -> bool:
+    """Whether a connection of python-xlib's is closed, or was left in the middle of a request: the next would hang."""
+    return bool(display.socket_error or display.send_active or display.recv_active)
+
+
+def run(code: str) -> dict[str, Any]:
     """Execute `code` as `python -c` would, in a name space of its own, from the home folder.
 
     Returns:
-        `output` and `error`: what it and its children wrote; `returncode`: as the process's exit status. And whether it
-        ended by an exception other than its own exit.
+        `output` and `error`: what it and its children wrote; `returncode`: as the process's exit status.
     """
     os.chdir(layout.HOME)
     layout.adopt()
@@ -86,23 +99,23 @@ def run(code: str) -> tuple[dict[str, Any], bool]:
     random.seed()  # as in a fresh interpreter; one in a cloned machine would go on as its siblings'
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # whatever an earlier command put there
     with _Capture() as capture:
-        status, failed = _execute(code)
-    return {"output": capture.read(1), "error": capture.read(2), "returncode": status}, failed
+        status = _execute(code)
+    return {"output": capture.read(1), "error": capture.read(2), "returncode": status}
 
 
-def _execute(code: str) -> tuple[int, bool]:
+def _execute(code: str) -> int:
     try:
         exec(compile(code, "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
     except SystemExit as stop:
         if stop.code is None or isinstance(stop.code, int):
-            return (stop.code or 0) & 0xFF, False
+            return (stop.code or 0) & 0xFF
         print(stop.code, file=sys.stderr)
-        return 1, False
+        return 1
     except BaseException as error:
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without our own frame
         traceback.print_exc()
-        return 1, True
-    return 0, False
+        return 1
+    return 0
 
 
 class _Capture:

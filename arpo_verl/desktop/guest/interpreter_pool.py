@@ -80,7 +80,10 @@ class _Interpreter:
 
     def run(self, code: str, timeout_s: float) -> dict[str, Any]:
         if self._pid is None:
-            self._pid = int(self._receive(START_TIMEOUT_S))
+            try:
+                self._pid = int(self._receive(START_TIMEOUT_S))
+            except EOFError:
+                raise OSError("no interpreter starts: the desktop has no process left, or no X server") from None
         self._connection.send_bytes(code.encode(errors="surrogatepass"))
         try:
             result: dict[str, Any]

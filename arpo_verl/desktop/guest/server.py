@@ -44,7 +44,11 @@ def serve(
         for fd in fds:
             target = _answer if int(packet) == layout.SERVER_PORT else tunnel.connect
             detail = routes if target is _answer else int(packet)
-            threading.Thread(target=target, args=(socket.socket(fileno=fd), detail), daemon=True).start()
+            connection = socket.socket(fileno=fd)
+            try:
+                threading.Thread(target=target, args=(connection, detail), daemon=True).start()
+            except RuntimeError:  # the desktop's programs have taken every thread that there can be
+                connection.close()
 
 
 def _answer(connection: socket.socket, routes: dict[tuple[str, str], Route]) -> None:

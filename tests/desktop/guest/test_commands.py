@@ -65,18 +65,27 @@ def test_python_command_answers_like_a_process(desktop, code, output, error, ret
 @pytest.mark.parametrize(
     "code",
     [
-        "from Xlib.ext import xtest; xtest.fake_input(display, 2, 0); display.sync()",  # fails with a lock in its hands
-        "display.display.socket.close(); pyautogui.click(5, 5)",
-        "import threading; threading.Thread(target=threading.Event().wait).start()",
+        "from Xlib.ext import xtest\nxtest.fake_input(display, 2, 0)\ndisplay.sync()",  # a protocol error
+        "display.display.error_classes.clear()\ntry: display.create_resource_object('window', 1).get_geometry()\n"
+        "except Exception: raise SystemExit(1)",  # python-xlib fails within the connection
+        "display.display.socket.close()\ntry: pyautogui.click(5, 5)\nexcept Exception: print('caught')",
+        "display.close()",
+        "import threading\nthreading.Thread(target=threading.Event().wait).start()",
     ],
 )
 def test_what_a_command_breaks_in_its_interpreter_meets_no_other(desktop, code):
-    python(desktop, f"display = pyautogui._pyautogui_x11._display; {code}")
-    assert python(desktop, "pyautogui.click(7, 8); print(pyautogui.position())")["output"] == "Point(x=7, y=8)\n"
+    python(desktop, f"display = pyautogui._pyautogui_x11._display\n{code}")
+    for _ in range(2):
+        assert python(desktop, "pyautogui.click(7, 8); print(pyautogui.position())")["output"] == "Point(x=7, y=8)\n"
 
 
-def test_a_failed_command_leaves_what_it_started(desktop):
-    python(desktop, "import subprocess; subprocess.Popen(['sleep', '4322']); 1 / 0")
+def test_a_fork_of_a_command_answers_for_no_other(desktop):
+    python(desktop, "import os, time\nif os.fork() == 0: time.sleep(0.5); print('child'); 1 / 0")
+    assert python(desktop, "import time; time.sleep(1); print('second')")["output"] == "second\n"
+
+
+def test_nobody_waits_for_what_a_dead_interpreter_started(desktop):
+    python(desktop, "import os; os.system('sleep 4322 &'); os._exit(4)")
     assert python(desktop, "print(1)")["output"] == "1\n"
     assert desktop.sh("pgrep -fx 'sleep 4322' && pkill -fx 'sleep 4322'")
 
