@@ -103,6 +103,8 @@ class Endpoint:
         self.url = url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
         self._key = api_key
         self._patience = patience or Patience()
+        # No proxy of the environment's knows this machine's loopback.
+        self._by_proxy = parts.hostname not in ("127.0.0.1", "::1", "localhost")
 
     async def reply(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """What `chat/completions` answers.
@@ -142,18 +144,21 @@ class Endpoint:
         deadline = time.monotonic() + self._patience.timeout_s
         headers = {"Accept-Encoding": "identity"}
         try:
-            with requests.request(
-                method,
-                f"{self.url}/{path}",
-                json=body,
-                headers=headers,
-                auth=self._authorize,
-                timeout=self._patience.timeout_s,
-                stream=True,
-                allow_redirects=False,
-            ) as response:
-                content = _read(response, deadline)
-                self._check_status(response, content)
+            with requests.Session() as session:
+                session.trust_env = self._by_proxy
+                response = session.request(
+                    method,
+                    f"{self.url}/{path}",
+                    json=body,
+                    headers=headers,
+                    auth=self._authorize,
+                    timeout=self._patience.timeout_s,
+                    stream=True,
+                    allow_redirects=False,
+                )
+                with response:
+                    content = _read(response, deadline)
+                    self._check_status(response, content)
         except (requests.RequestException, HTTPError, OSError) as error:
             raise _Again(self.shown(f"{type(error).__name__}: {error}")) from None
         try:

@@ -85,13 +85,15 @@ def serving(
 
 def _await_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     logger.info("vLLM starts; its log is %s", log)
+    direct = requests.Session()
+    direct.trust_env = False  # no proxy knows this machine's loopback
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
             words = log.read_bytes()[-_LAST_WORDS:].decode("utf-8", "replace")
             raise ConfigError(f"`vllm serve` must start, it ended with {process.returncode}: {words}; all is in {log}")
         with contextlib.suppress(requests.RequestException):
-            if requests.get(f"{url}/health", timeout=_POLL_S).status_code == 200:
+            if direct.get(f"{url}/health", timeout=_POLL_S).status_code == 200:
                 return
         time.sleep(_POLL_S)
     raise EndpointError(f"`vllm serve` must be ready within {START_TIMEOUT_S:g} s; its log is {log}")

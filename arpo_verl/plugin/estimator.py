@@ -191,7 +191,7 @@ def _correct(
     from arpo_verl.plugin.scored_batch import ScoredBatch
 
     batch = ScoredBatch.read(labels, response_mask.shape[-1])
-    REPLAY_LOG_PROBS.update(batch.replay_log_probs(response_mask))
+    REPLAY_LOG_PROBS.update(batch.replay_log_probs())
     weights_BT, metrics = batch.weights(response_mask, replay)
     advantages_BT = advantages_BT * weights_BT
     LATE_METRICS.fill(metrics | batch.metrics_without_replays(rewards_BT, advantages_BT, response_mask))

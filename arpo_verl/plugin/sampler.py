@@ -40,8 +40,16 @@ from arpo_verl.plugin.step_credit import CREDIT_METRICS, NONE, step_credit_of
 from arpo_verl.plugin.step_metrics import StepMetrics
 from arpo_verl.plugin.validation_samples import ValidationSamples
 from arpo_verl.replay.choice import Group, Outcome, Replacement, choose_replays, form_groups, uid_of
-from arpo_verl.replay.config import INJECT, ReplayConfig, check_filter, check_sampler
-from arpo_verl.replay.metrics import COUNTS, LEVELS, group_metrics, resume_metrics, rollout_metrics, store_metrics
+from arpo_verl.replay.config import INJECT, RESUME, ReplayConfig, check_filter, check_sampler
+from arpo_verl.replay.metrics import (
+    COUNTS,
+    LEVELS,
+    group_metrics,
+    is_informative,
+    resume_metrics,
+    rollout_metrics,
+    store_metrics,
+)
 from arpo_verl.replay.prefetch import Prefetch
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
@@ -209,6 +217,19 @@ class Replayer:
         self._seen |= {group.uid: group for group in groups if group.uid not in self._seen}
         plan = self._plan(tuple(self._seen.values()))
         return {replay.outcome.uid for replay in plan if replay.candidate.reward != replay.outcome.reward}
+
+    def alike_uids(self, keys: Iterable[str]) -> set[str]:
+        """The prompts whose rollouts differ only from some that began elsewhere, with which they are not compared.
+
+        Args:
+            keys: the rows of the groups that are complete.
+        """
+        if self.config.mode != RESUME:
+            return set()
+        groups = form_groups(self._prefetch.outcomes(keys))
+        starts = Counter(group.uid for group in groups)
+        informative = {group.uid for group in groups if is_informative(group, {})}
+        return {uid for uid, count in starts.items() if count > 1} - informative
 
     def evicted(self, tags: Mapping[str, Mapping[str, Any]], partition_id: str) -> None:
         """These rows are about to be thrown away: keep their successes for the store, which takes them with the next
@@ -384,11 +405,16 @@ class ReplaySampler(ReplayBuffer):
         super()._clear_groups(partition_id, uids)
 
     def _dapo_filtered_keys(self, partition_id: str) -> tuple[set[str], Counter[float]]:
-        """Replay first, then filter: of the groups that veRL finds alike, those stay that get a replay."""
+        """Replay first, then filter: of the groups that veRL finds alike, those stay that get a replay; and those go
+        that only differ from where they began."""
         alike, counts = super()._dapo_filtered_keys(partition_id)
+        if partition_id == VALIDATION or self.filter_groups_metric is None:
+            return alike, counts
+        complete = self._complete_rows(partition_id)
+        alike |= self.replayer.alike_uids(complete) & self.finished_keys[partition_id]
         if not alike:
             return alike, counts
-        alike = alike - self.replayer.replayed_uids(self._complete_rows(partition_id))
+        alike = alike - self.replayer.replayed_uids(complete)
         shared = self._dapo_classification_cache[partition_id]
         return alike, Counter(reward for uid in alike if (reward := shared[uid]) is not None)
 

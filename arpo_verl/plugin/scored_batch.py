@@ -19,7 +19,7 @@ from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.correction import correction_metrics, correction_weights
 from arpo_verl.replay.labels import REPLAYED, RowLabel
 
-_FIELDS = ["prompts", "responses", "num_turns", "entropy", "old_log_probs", "rollout_log_probs"]
+_FIELDS = ["prompts", "responses", "response_mask", "num_turns", "entropy", "old_log_probs", "rollout_log_probs"]
 
 _WITHOUT = [f"critic/{name}/mean" for name in ("score", "rewards", "advantages")]
 _WITHOUT += [f"{name}/mean" for name in ("response_length", "prompt_length", "num_turns")]
@@ -40,7 +40,7 @@ class ScoredBatch:
     """Positions in the estimator's tensors."""
     labels: Sequence[RowLabel]
     columns: dict[str, torch.Tensor]
-    """Of these rows: (L, T) log-probs and entropy, (L,) lengths and turns."""
+    """Of these rows: (L, T) log-probs, entropy and the mask as the rollout wrote it, (L,) lengths and turns."""
 
     @classmethod
     def read(cls, labels: Mapping[int, RowLabel], width: int, partition_id: str = queue.TRAINING) -> ScoredBatch:
@@ -57,7 +57,7 @@ class ScoredBatch:
             "response_length": data["responses"].offsets().diff().float(),
             "num_turns": torch.tensor(data.pop("num_turns").tolist()),
         }
-        for name in ("old_log_probs", "rollout_log_probs", "entropy"):
+        for name in ("old_log_probs", "rollout_log_probs", "entropy", "response_mask"):
             if name in data.keys():
                 columns[name] = data[name].to_padded_tensor(0.0, output_size=(len(keys), width))
         return cls(tuple(labels), tuple(labels.values()), columns)
@@ -73,15 +73,18 @@ class ScoredBatch:
         weights_RT = correction_weights(log_ratio_RT, config)
         weights_BT[rows] = weights_RT
         written = response_mask[rows].bool()
+        if not written.any():  # veRL's own correction rejected every token of every replay
+            return weights_BT, {}
         metrics = correction_metrics(log_ratio_RT[written], weights_RT[written], config.correction_bound)
         return weights_BT, {f"replay/{name}": value for name, value in metrics.items()}
 
-    def replay_log_probs(self, response_mask: torch.Tensor) -> dict[str, float]:
-        """How likely the current policy finds the replies of each replay, in nats, by the key of its first row."""
+    def replay_log_probs(self) -> dict[str, float]:
+        """How likely the current policy finds the replies of each replay, in nats, by the key of its first row: all of
+        them, also those that a rollout correction rejected in the estimator's mask, for being unlikely."""
         totals: dict[str, float] = {}
         for i, label in enumerate(self.labels):
             if label.is_replay and "old_log_probs" in self.columns:
-                of_row = self.columns["old_log_probs"][i][response_mask[self.rows[i]].bool()].sum().item()
+                of_row = self.columns["old_log_probs"][i][self.columns["response_mask"][i].bool()].sum().item()
                 totals[episode_of(label.key)] = totals.get(episode_of(label.key), 0.0) + of_row
         return totals
 

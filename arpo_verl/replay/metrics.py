@@ -2,6 +2,8 @@
 
 `rollout/*` and `replay/groups_*` tell what the policy did: they count the rollouts before any was replaced, while
 veRL's own `critic/score/*` and `critic/rewards/*` tell what the update saw: the batch after the replacements.
+No name of a mean holds `sum`, `max` or `min`, by which veRL tells what becomes of several batches of a step: hence
+`curriculum/*` for `replay.mode=resume`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _MIB = 1024**2
 COUNTS = (
     *("replay/groups_all_failed", "replay/groups_all_solved", "replay/groups_mixed", "replay/injected"),
     *("replay/missed", "replay/stored", "replay/stored_evicted", "replay/prefetched"),
-    *("resume/rollouts", "resume/missed"),
+    *("curriculum/rollouts", "curriculum/missed"),
     *("batch/rows", "batch/padding_rows", "batch/updates"),
 )
 """Of a batch; of a step they are sums."""
@@ -45,7 +47,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/reward_mean": statistics.fmean(outcome.reward for outcome in outcomes),
         "rollout/format_error_mean": statistics.fmean(outcome.format_error for outcome in outcomes),
         "rollout/steps_mean": statistics.fmean(outcome.num_steps for outcome in outcomes),
-        "rollout/informative_share": statistics.fmean(_is_informative(group, {}) for group in groups),
+        "rollout/informative_share": statistics.fmean(is_informative(group, {}) for group in groups),
         **{f"rollout/stop/{reason}": count / len(outcomes) for reason, count in reasons.items()},
     }
 
@@ -56,16 +58,16 @@ def resume_metrics(groups: Sequence[Group]) -> dict[str, float]:
     resumed = [group for group in groups if group.start.steps]
     outcomes = [outcome for group in resumed for outcome in group.outcomes]
     counts: dict[str, float] = {
-        "resume/rollouts": len(outcomes),
-        "resume/missed": sum(outcome.start.missed for group in groups for outcome in group.outcomes),
+        "curriculum/rollouts": len(outcomes),
+        "curriculum/missed": sum(outcome.start.missed for group in groups for outcome in group.outcomes),
     }
     if not outcomes:
         return counts
     return counts | {
-        "resume/success_mean": statistics.fmean(outcome.success for outcome in outcomes),
-        "resume/given_steps_mean": statistics.fmean(outcome.start.steps for outcome in outcomes),
-        "resume/own_steps_mean": statistics.fmean(outcome.num_steps - outcome.start.steps for outcome in outcomes),
-        "resume/informative_share": statistics.fmean(_is_informative(group, {}) for group in resumed),
+        "curriculum/success_mean": statistics.fmean(outcome.success for outcome in outcomes),
+        "curriculum/given_steps_mean": statistics.fmean(outcome.start.steps for outcome in outcomes),
+        "curriculum/own_steps_mean": statistics.fmean(outcome.num_steps - outcome.start.steps for outcome in outcomes),
+        "curriculum/informative_share": statistics.fmean(is_informative(group, {}) for group in resumed),
     }
 
 
@@ -83,7 +85,7 @@ def group_metrics(
         "replay/groups_mixed": len(groups) - failed - solved,
         "replay/injected": len(replacements),
         "replay/missed": max(0, wanting - len(replacements)),
-        "replay/informative_share": statistics.fmean(_is_informative(group, replayed_rewards) for group in groups),
+        "replay/informative_share": statistics.fmean(is_informative(group, replayed_rewards) for group in groups),
     }
 
 
@@ -103,7 +105,7 @@ def store_metrics(store: SuccessStore, num_stored: int, num_evicted: int = 0) ->
     }
 
 
-def _is_informative(group: Group, replayed_rewards: dict[str, float]) -> bool:
+def is_informative(group: Group, replayed_rewards: dict[str, float]) -> bool:
     """Whether any advantage differs from zero: whether two members have different rewards."""
     rewards = {replayed_rewards.get(outcome.key, outcome.reward) for outcome in group.outcomes}
     return len(group.outcomes) >= MIN_GROUP_SIZE and len(rewards) > 1

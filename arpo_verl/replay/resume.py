@@ -127,11 +127,11 @@ class Curriculum:
             task.left = max(LEAST_LEFT, min(task.left, group.start.left - 1))
 
     def metrics(self) -> dict[str, float]:
-        """`resume/tasks_failing`: tasks that resume where they have a success; `resume/left_mean`: steps left to the
-        policy where they do."""
+        """`curriculum/tasks_failing`: tasks that resume where they have a success; `curriculum/left_mean`: steps left
+        to the policy where they do."""
         failing = [task for task in self._tasks.values() if task.failed >= self._config.resume_after]
         left = sum(task.left for task in failing)
-        return {"resume/tasks_failing": len(failing), "resume/left_mean": left / max(1, len(failing))}
+        return {"curriculum/tasks_failing": len(failing), "curriculum/left_mean": left / max(1, len(failing))}
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs, in plain values."""

@@ -107,6 +107,13 @@ def ask(server, **patience):
     return asyncio.run(Endpoint(server.url, KEY, Patience(**patience)).reply({"model": "m"}))
 
 
+def test_a_server_of_this_machine_is_asked_by_no_proxy(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "")
+    with serving(lambda number, body: says("yes")) as server:
+        assert ask(server) == says("yes")
+
+
 def test_an_episode_is_a_conversation_with_all_its_screenshots(tmp_path):
     replies = [HIT, DONE]
     with serving(lambda number, body: says(replies[number - 1], total=200)) as server:

@@ -62,10 +62,12 @@ def await_end(*pids):
         time.sleep(0.02)
 
 
-def test_it_is_there_for_the_block_and_its_processes_go_with_it(tmp_path, arguments):
+def test_it_is_there_for_the_block_and_its_processes_go_with_it(tmp_path, arguments, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # which asks nobody for us
+    monkeypatch.setenv("NO_PROXY", "")
     values = {"images": 50, "context": 4096, "pixels": {"min_pixels": 1, "max_pixels": 2}, "options": ["--seed", "1"]}
     with serving(tmp_path / "model", tmp_path / "vllm-server.log", **values) as url:
-        assert requests.get(f"{url}/models", timeout=5).status_code == 200
+        assert requests.get(f"{url}/models", timeout=5, proxies={"http": ""}).status_code == 200
         command, *pids = json.loads(arguments.read_text())
         assert all(map(is_alive, pids))
     await_end(*pids)

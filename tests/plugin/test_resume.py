@@ -10,6 +10,7 @@ from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine,
 from support.queue_rows import advantages_of
 from tensordict import TensorDict
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1.utils import MetricsAggregator
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
@@ -264,10 +265,36 @@ def test_a_resumed_group_is_compared_with_itself_alone(empty_queue, rollouts, co
     advantages = advantages_of(empty_queue, batch, config)
     assert [round(advantages[f"u_{i}_0"]) for i in range(4)] == [1, -1, -1, 1]
     assert [round(advantages[f"v_{i}_0"], 2) for i in range(4)] == [1.73, -0.58, -0.58, -0.58]
-    assert (metrics["resume/rollouts"], metrics["resume/missed"], metrics["replay/injected"]) == (2, 2, 0)
+    assert (metrics["curriculum/rollouts"], metrics["curriculum/missed"], metrics["replay/injected"]) == (2, 2, 0)
+    kinds = {name: MetricsAggregator()._get_aggregation_type(name) for name in metrics}
+    means = {name for name in kinds if name.endswith(("_mean", "_share")) or name.startswith("rollout/stop/")}
+    assert {"curriculum/success_mean"} < means and {kinds[name] for name in means} == {"weighted_avg"}
     # Of the three successes that of the resumed rollout is not kept.
     assert metrics["replay/stored"] == 2
     assert metrics["rollout/success_mean"] == pytest.approx(2 / 6)
+
+
+def test_the_filter_takes_rollouts_for_alike_that_differ_from_those_of_another_start_alone(
+    empty_queue, rollouts, compose, model_path
+):
+    def put(uid, successes, seed):
+        outputs = [rollouts.output("a", success, seed + i) for i, success in enumerate(successes)]
+        for output, start in zip(
+            outputs, [Start(1, 2), Start(1, 2), Start(0, 2, True), Start(0, 2, True)], strict=True
+        ):
+            output.extra_fields["resume"] = tuple(start)
+        rollouts.put(uid, outputs)
+
+    options = ["algorithm.filter_groups.enable=true", "+replay.mode=resume", "+replay.resume_after=0"]
+    config = compose(*options, f"actor_rollout_ref.model.path={model_path}")
+    trainer = SimpleNamespace(config=config, trainer_mode="sync", _add_prompts_to_generate=lambda n: n)
+    sampler = PPOTrainer._build_replay_buffer(trainer)
+    sampler.refill_fn = lambda number: put("w", [1, 0, 0, 0], 20)
+    put("u", [1, 1, 0, 0], 0)
+    put("v", [1, 0, 0, 0], 10)
+    batch, metrics = sampler.sample(global_steps=1, partition_id="train", batch_size=2)
+    assert {key.split("_")[0] for key in batch.keys} == {"v", "w"}
+    assert metrics["training/filter_groups/evicted_samples"] == 1
 
 
 def test_outcomes_say_where_they_began(empty_queue, rollouts):

@@ -22,6 +22,7 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, DesktopLostError, ReplayError
 from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.frontier import TRAINING_FRONTIER
+from arpo_verl.plugin.handover import REPLAY_LOG_PROBS
 from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.sampler import ReplaySampler
 from arpo_verl.pool.desktop_pool import DesktopPool
@@ -583,6 +584,19 @@ def test_verls_own_correction_weighs_a_replay_by_its_makers_log_probs(empty_queu
     advantages_of(empty_queue, batch, config, dict.fromkeys(batch.keys, 0.0) | {key: -1.0})
     row = read(empty_queue, key)
     assert torch.allclose(row["rollout_is_weights"][row["response_mask"].bool()], torch.tensor(math.exp(-1.0)))
+
+
+def test_a_replay_that_verls_own_correction_rejects_ends_no_step_and_looks_no_likelier(
+    empty_queue, rollouts, sampler, compose
+):
+    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler())
+    written = read(empty_queue, key)["response_mask"].bool()
+    rejecting = "rollout_correction={rollout_rs: seq_mean_k1, rollout_rs_threshold: 0.5_2.0}"
+    advantages_of(empty_queue, batch, compose(f"+algorithm.{rejecting}"), dict.fromkeys(batch.keys, 0.0) | {key: -3.0})
+    row = read(empty_queue, key)
+    assert not row["response_mask"].any(), "rejected"
+    assert REPLAY_LOG_PROBS.get(key) == pytest.approx(row["old_log_probs"][written].sum().item(), rel=1e-4)
+    assert metrics["replay/ratio_mean"].numel() == 0
 
 
 def test_the_trainers_metrics_are_told_without_the_replay(empty_queue, rollouts, sampler, compose):

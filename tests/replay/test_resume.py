@@ -161,7 +161,7 @@ def test_it_goes_on_from_its_state():
     played(curriculum, [1, 0], drawn(curriculum, store))
     other = Curriculum(CONFIG)
     other.load_state_dict(curriculum.state_dict())
-    assert other.metrics() == curriculum.metrics() == {"resume/tasks_failing": 1, "resume/left_mean": 4}
+    assert other.metrics() == curriculum.metrics() == {"curriculum/tasks_failing": 1, "curriculum/left_mean": 4}
     assert [other.draw("a", store, 1) for _ in range(5)] == [curriculum.draw("a", store, 1) for _ in range(5)]
 
 
@@ -210,14 +210,14 @@ def test_metrics_tell_help_apart():
     assert rollout_metrics(helped) == {}
     assert rollout_metrics([*helped, *missed, *alone])["rollout/success_mean"] == 0
     assert resume_metrics([*helped, *missed, *alone]) == {
-        "resume/rollouts": 2,
-        "resume/missed": 2,
-        "resume/success_mean": 0.5,
-        "resume/given_steps_mean": 3,
-        "resume/own_steps_mean": 1,
-        "resume/informative_share": 1,
+        "curriculum/rollouts": 2,
+        "curriculum/missed": 2,
+        "curriculum/success_mean": 0.5,
+        "curriculum/given_steps_mean": 3,
+        "curriculum/own_steps_mean": 1,
+        "curriculum/informative_share": 1,
     }
-    assert resume_metrics(alone) == {"resume/rollouts": 0, "resume/missed": 0}
+    assert resume_metrics(alone) == {"curriculum/rollouts": 0, "curriculum/missed": 0}
 
 
 @pytest.mark.parametrize(

@@ -52,13 +52,13 @@ def test_its_metrics_tell_help_apart(resuming):
     logged = read_steps(folder)
     assert set(logged) == set(range(1, STEPS + 1))
     for step, data in logged.items():
-        assert data["resume/missed"] == data["replay/injected"] == 0
-        assert 0 <= data["resume/rollouts"] <= 2 * GROUPS
+        assert data["curriculum/missed"] == data["replay/injected"] == 0
+        assert 0 <= data["curriculum/rollouts"] <= 2 * GROUPS
         if mode == "sync":
             helped = [e["success"] for e in episodes if e["step"] == step and e["given_steps"]]
-            assert data["resume/rollouts"] == len(helped)
+            assert data["curriculum/rollouts"] == len(helped)
             assert ("rollout/success_mean" in data) == (len(helped) < 2 * GROUPS)
-            assert not helped or data["resume/success_mean"] == pytest.approx(statistics.fmean(helped))
+            assert not helped or data["curriculum/success_mean"] == pytest.approx(statistics.fmean(helped))
 
 
 def test_the_curriculum_is_in_the_checkpoint_and_moved_where_the_task_was_solved(resuming):
