@@ -121,6 +121,27 @@ class Cgroup:
                     found[key] += int(counts.get(key, 0))
         return LimitEvents(found["oom_kill"], found["max"])
 
+    def memory_met(self) -> int:
+        """How often `memory_mib` was met; in version 1, where no kernel counts it alike, whether since `forget_peak`.
+
+        `oom_kills` alone does not tell: it also counts what was killed because a group above, or the machine, was full.
+        """
+        met = 0
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                counts = dict(line.split() for line in (folder / "memory.events").read_text().splitlines())
+                met += int(counts.get("oom", 0))
+            with contextlib.suppress(OSError):
+                peak, limit = (int((folder / f"memory.{name}_in_bytes").read_text()) for name in ("max_usage", "limit"))
+                met += peak > limit - MIB
+        return met
+
+    def forget_peak(self) -> None:
+        """Let version 1's highest use of memory begin anew."""
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                _write(folder / "memory.max_usage_in_bytes", "0")
+
     def close(self) -> None:
         """Kill what is left in them and remove them. Safe to call twice."""
         for folder in self.folders:

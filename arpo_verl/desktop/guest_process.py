@@ -100,7 +100,7 @@ class GuestProcess:
             except BaseException:
                 self._cgroup.close()
                 raise
-        self._events_at_boot = self._cgroup.events()
+        self._begin_counting()
         _alive.add(self)
         channels = (self._control, self._connections, self._log)
         self._finalizer = weakref.finalize(self, _end, self._process, channels, self._cgroup, self._user)
@@ -119,7 +119,7 @@ class GuestProcess:
         command = {"width": size.width, "height": size.height, "command_timeout_s": command_timeout_s}
         self._out_of_memory_kills = _out_of_memory_kills()
         booted_s = float(self._ask("boot", command, timeout_s)[0]["boot"])
-        self._events_at_boot = self._cgroup.events()
+        self._begin_counting()
         return booted_s
 
     def connect(self, port: int, fd: int) -> None:
@@ -166,22 +166,31 @@ class GuestProcess:
         return self._process.poll() is None
 
     def why_down(self) -> Ended | None:
-        """What ended or stopped the X server or the guest server in the living sandbox; None where no word of it can be
+        """What ended or stopped the X server or the guest server, or the sandbox; None where no word of it can be
         trusted: they run, crashed, this host is out of memory, or signals came to process 1 from outside, as when a
-        cluster takes a node back.
+        cluster takes a node back. Of a dead sandbox, whether its own limit to memory killed what process 1 was.
         """
+        if not self.is_alive():
+            return Ended("all of its memory was used up", True) if self._killed_by_own_limit() else None
         try:
             down: dict[str, str] = self._ask("why_down", {}, _ANSWER_TIMEOUT_S)[0]["why_down"]
         except DesktopBootError as error:
             logger.debug("the desktop's process 1 does not answer: %s", error)
             return None
-        own_kills = self.limit_events().oom_kills
-        before, now = self._out_of_memory_kills, _out_of_memory_kills()
         found = {name: how for name, how in down.items() if name in children.NEEDED and how in _ON_REQUEST}
-        if before is None or now is None or now - before > own_kills or not found:
+        by_own_limit = self._killed_by_own_limit()
+        if by_own_limit is None or not found:
             return None
         all_at_once = len(down) == len(children.WATCHED) and len(set(down.values())) == 1
-        return Ended("; ".join(f"{name}: {how}" for name, how in found.items()), all_at_once or own_kills > 0)
+        return Ended("; ".join(f"{name}: {how}" for name, how in found.items()), all_at_once or by_own_limit)
+
+    def _killed_by_own_limit(self) -> bool | None:
+        """Whether all that was killed on this host for want of memory, since the boot, was killed by the desktop's own
+        limit; None where something else was."""
+        own, before, now = self.limit_events().oom_kills, self._out_of_memory_kills, _out_of_memory_kills()
+        if before is None or now is None or now - before > own:
+            return None
+        return own > 0
 
     def close(self) -> None:
         """End it and wait until it is gone. Safe to call twice."""
@@ -190,7 +199,12 @@ class GuestProcess:
     def limit_events(self) -> cgroups.LimitEvents:
         """How often the desktop's own limits were met since it booted: what its programs did to themselves."""
         since, now = self._events_at_boot, self._cgroup.events()
-        return cgroups.LimitEvents(now.oom_kills - since.oom_kills, now.pids_refused - since.pids_refused)
+        is_met = self._cgroup.memory_met() > self._met_at_boot
+        return cgroups.LimitEvents((now.oom_kills - since.oom_kills) * is_met, now.pids_refused - since.pids_refused)
+
+    def _begin_counting(self) -> None:
+        self._cgroup.forget_peak()
+        self._events_at_boot, self._met_at_boot = self._cgroup.events(), self._cgroup.memory_met()
 
     def _start(
         self, extra_read_only: Sequence[str], limits: cgroups.Limits, control: socket.socket, connections: socket.socket

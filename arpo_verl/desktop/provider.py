@@ -128,7 +128,7 @@ class EmbeddedProvider:
     def why_down(self) -> Ended | None:
         """See `GuestProcess.why_down`; None where the sandbox itself does not run."""
         with self._lock:
-            return None if self._guest is None or not self._guest.is_alive() else self._guest.why_down()
+            return None if self._guest is None else self._guest.why_down()
 
     # --- Bundles: a task's web applications, and a program that judges it ---------------------------------------------
 

@@ -51,6 +51,7 @@ UNSHARE: Numbers = (272, 97)
 SOCKET: Numbers = (41, 198)
 SOCKETPAIR: Numbers = (53, 199)
 PERSONALITY: Numbers = (135, 92)
+PRLIMIT64: Numbers = (302, 261)
 
 CONNECT: Numbers = (42, 203)
 SENDTO: Numbers = (44, 206)
@@ -110,6 +111,8 @@ def filter_program(machine: str | None = None, only_listens: bool = False) -> by
     code += when(CLONE, _refuse_bits(NEW_NAMESPACES))
     code += when(UNSHARE, _refuse_bits(NEW_NAMESPACES | NEW_TIME))
     code += when(PERSONALITY, [_argument(0), *_only(_PERSONALITIES, errno.EPERM)])
+    # Process 1 is of the same user, and its limits are those of every later episode.
+    code += when(PRLIMIT64, [_argument(0), (_EQUAL, 0, 1, 1), _refuse(errno.EPERM), (_RETURN, 0, 0, _ALLOW)])
     code += when(SOCKETPAIR, [_argument(0), *_only((_UNIX,), errno.EAFNOSUPPORT)])
     code += when(SOCKET, _listening() if only_listens else _socket())
     if only_listens:

@@ -53,7 +53,9 @@ def why_down() -> dict[str, str]:
     Nothing is told where somebody outside of the sandbox sends such signals, as when a cluster takes a node back.
     """
     while (sent := signal.sigtimedwait(ENDING, 0)) is not None:
-        if sent.si_pid == 0:  # the kernel's word for a sender that has no number in here
+        # The kernel's word for a sender that has no number in here. Who queues a signal writes the sender himself, but
+        # not with a code that is the kernel's.
+        if sent.si_pid == 0 and sent.si_code >= 0:
             outside.append(sent.si_signo)
     if outside:
         return {}
@@ -135,7 +137,10 @@ def fork(main: Callable[[], None], name: str, keep_fds: Sequence[int]) -> int:
 def _redirect(log: str) -> None:
     """Nothing on standard input; output to `log`."""
     null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:  # the desktop's programs may have removed the folder, or put a pipe there
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        out = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(out, 2)

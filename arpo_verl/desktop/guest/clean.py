@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 def kill_all() -> None:
@@ -21,9 +22,14 @@ def kill_all() -> None:
             return
 
 
-def snapshot(roots: Iterable[str]) -> frozenset[str]:
-    """Every path under `roots`, taken before anything ran: read-only mounts that lie there, and ways to them."""
-    return frozenset(path for root in roots for path in _paths_in(root))
+def snapshot(roots: Iterable[str]) -> dict[str, int]:
+    """Every path under `roots` and its mode, taken before anything ran: read-only mounts that lie there, and ways to
+    them."""
+    return {path: _mode(path) for root in roots for path in _paths_in(root)}
+
+
+def _mode(path: str) -> int:
+    return stat.S_IMODE(os.stat(path).st_mode)
 
 
 def _paths_in(root: str) -> list[str]:
@@ -34,20 +40,23 @@ def _paths_in(root: str) -> list[str]:
     return paths
 
 
-def wipe(roots: Iterable[str], keep: frozenset[str]) -> None:
-    """Remove everything under `roots` that is not in `keep`.
+def wipe(roots: Iterable[str], keep: Mapping[str, int]) -> None:
+    """Remove everything under `roots` that is not in `keep`, a `snapshot`, and give what is in it its mode again.
 
     Raises:
         OSError: something cannot be removed; this sandbox is not clean and must go.
     """
     for root in roots:
         _empty(root, keep)
+    for path, mode in keep.items():
+        if _mode(path) != mode:
+            os.chmod(path, mode)
     _drop_shared_memory()
 
 
-def _empty(directory: str, keep: frozenset[str]) -> None:
+def _empty(directory: str, keep: Mapping[str, int]) -> None:
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
-        if directory in keep:  # a read-only mount
+        if os.statvfs(directory).f_flag & os.ST_RDONLY:  # a mount
             return
         os.chmod(directory, 0o700)
     for entry in _entries(directory):

@@ -78,7 +78,8 @@ def upload(request: Request) -> Response:
     path = path_of(form["file_path"].decode())
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe has no reader: ENXIO
+        with open(os.open(path, flags, 0o666), "wb") as file:
             file.write(form["file_data"])
     except OSError as error:
         return Response.json({"error": f"Failed to upload file: {error}"}, HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -45,6 +45,7 @@ class Init:
         self._app_state: web_apps.SharedState | None = None
         self._handoff: dict[str, bytes] = {}
         self._keep = clean.snapshot(layout.WRITABLE)
+        self._own = privileges.condition()
         self._wakeup, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -102,6 +103,8 @@ class Init:
         """A fresh desktop; the seconds that it took."""
         start = time.monotonic()
         self._kill_all()
+        if privileges.condition() != self._own:
+            raise RuntimeError("the desktop's programs have changed the limits or the priority of process 1")
         self._forget_apps()
         clean.wipe(layout.WRITABLE, self._keep)
         session.make_home()

@@ -93,7 +93,8 @@ def run(code: str) -> dict[str, Any]:
     Returns:
         `output` and `error`: what it and its children wrote; `returncode`: as the process's exit status.
     """
-    os.chdir(layout.HOME)
+    with contextlib.suppress(OSError):  # its programs may have removed it
+        os.chdir(layout.HOME)
     layout.adopt()
     sys.argv = ["-c"]
     random.seed()  # as in a fresh interpreter; one in a cloned machine would go on as its siblings'

@@ -32,6 +32,14 @@ def drop(user_id: int | None, pids: int, data_bytes: int | None) -> None:
     os.umask(0o022)
 
 
+def condition() -> tuple[object, ...]:
+    """What other programs of its user can change of process 1, and every later one inherits: limits, priority,
+    processors."""
+    kinds = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+    limits = [resource.getrlimit(getattr(resource, name)) for name in kinds]
+    return limits, os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), os.sched_getaffinity(0)
+
+
 def _limit(which: int, most: int) -> None:
     _, hard = resource.getrlimit(which)
     most = most if hard == resource.RLIM_INFINITY else min(hard, most)

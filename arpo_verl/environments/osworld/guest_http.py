@@ -60,8 +60,8 @@ _ALWAYS |= {"/setup/execute", "/terminal"}
 _OF_FILES = {"/execute", "/file", "/list_directory", "/run_bash_script", "/setup/execute", "/setup/launch"}
 _OF_FILES |= {"/setup/change_wallpaper", "/setup/open_file", "/setup/upload", "/wallpaper"}
 # In the words of a guest that lives: not permitted, no such file or program, argument list too long, no program's
-# format, permission denied, not a directory, a directory, name too long, too many links.
-_OF_ITS_OWN = {1, 2, 7, 8, 13, 20, 21, 36, 40}
+# format, permission denied, not a directory, a directory, name too long, too many links; no reader at a pipe.
+_OF_ITS_OWN = {1, 2, 6, 7, 8, 13, 20, 21, 36, 40}
 # On Windows: no such file, no such folder, access denied, open in another program, no program's format, name too long,
 # not a folder.
 _OF_ITS_OWN_ON_WINDOWS = {2, 3, 5, 32, 193, 206, 267}

@@ -90,6 +90,17 @@ def test_nobody_waits_for_what_a_dead_interpreter_started(desktop):
     assert desktop.sh("pgrep -fx 'sleep 4322' && pkill -fx 'sleep 4322'")
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["rm -rf ~", "rm -rf /run/log", "rm /run/log/interpreter; mkfifo /run/log/interpreter"],
+)
+def test_actions_go_on_whatever_folders_are_gone(desktop, line):
+    desktop.sh(line)
+    for _ in range(2):
+        assert python(desktop, "pyautogui.click(7, 8); print(pyautogui.position())")["output"] == "Point(x=7, y=8)\n"
+        python(desktop, "import os; os._exit(1)")  # the next one needs a new interpreter
+
+
 def test_commands_run_at_once(desktop):
     desktop.setup._launch_setup(["true"])
     address = f"{desktop.controller.http_server}/execute"

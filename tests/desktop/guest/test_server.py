@@ -21,6 +21,13 @@ pytestmark = pytest.mark.desktop
 BACKGROUND_SCHEMA = "/usr/share/glib-2.0/schemas/org.gnome.desktop.background.gschema.xml"
 
 
+def test_an_upload_to_a_pipe_is_refused_at_once(desktop):
+    desktop.sh("mkfifo ~/pipe")
+    data = {"file_path": (None, "/home/user/pipe"), "file_data": b"text"}
+    answer = requests.post(f"{desktop.controller.http_server}/setup/upload", files=data, timeout=30)
+    assert answer.status_code == 500 and "[Errno 6]" in answer.json()["error"]
+
+
 def test_uploaded_file_comes_back_byte_for_byte(desktop, tmp_path):
     content = bytes(range(256)) * 400 + b"\r\n--boundary\r\n\r\n"
     source = tmp_path / "source.bin"
