@@ -7,6 +7,7 @@ and a name such as `.png` says nothing about which of Pillow's forty decoders, G
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
@@ -26,6 +27,8 @@ MAX_RATIO = 200
 """Of the longer side to the shorter one: what Qwen-VL's image processors take (`smart_resize` of transformers 5.9)."""
 MAX_SCANS = 64
 """Of a progressive JPEG; encoders write about ten. One of 50 bytes costs another pass over all pixels, 12 ms."""
+MAX_PARTS = 20_000
+"""Chunks of a PNG, segments of a JPEG before its first scan. Pillow takes 3 us for each, which may have 4 bytes."""
 MAX_PROFILES = 8
 """Of a PNG, which may have one. Each is unpacked with the header, 1 KB to 1 MB, in 2 ms."""
 SENT = ("PNG", "JPEG")
@@ -113,6 +116,8 @@ def _open(data: bytes, formats: tuple[str, ...]) -> Image.Image:
         raise ImageError(f"a JPEG must have at most {MAX_SCANS} scans, got {scans}")
     if data.count(b"iCCP") > MAX_PROFILES:
         raise ImageError(f"a PNG must have at most {MAX_PROFILES} profiles, got {data.count(b'iCCP')}")
+    if _has_many_parts(data):
+        raise ImageError(f"a picture must have at most {MAX_PARTS} chunks or segments")
     try:
         image = Image.open(io.BytesIO(data), formats=formats)
     except Exception as error:
@@ -122,3 +127,25 @@ def _open(data: bytes, formats: tuple[str, ...]) -> Image.Image:
     if max(image.size) > MAX_RATIO * min(image.size):
         raise ImageError(f"a picture's sides must be at most {MAX_RATIO} to 1, got {image.width}x{image.height}")
     return image
+
+
+def _has_many_parts(data: bytes) -> bool:
+    """Whether Pillow would read more of them than `MAX_PARTS`, what stands between a JPEG's segments included."""
+    is_png, at = data.startswith(b"\x89PNG"), 8
+    if not is_png:
+        if not data.startswith(b"\xff\xd8"):
+            return False
+        at = 2
+    for _ in range(MAX_PARTS):
+        if is_png:
+            if len(data) < at + 8:
+                return False
+            at += 12 + struct.unpack_from(">I", data, at)[0]
+            continue
+        if len(data) < at + 4 or data[at : at + 2] == b"\xff\xda":
+            return False
+        marker = data[at + 1] if data[at] == 0xFF else 0
+        # Anything else is a byte to step over, to Pillow too: padding, garbage, a marker without a length.
+        has_length = 0xC0 <= marker <= 0xFE and not 0xD0 <= marker <= 0xD9
+        at += 2 + struct.unpack_from(">H", data, at + 2)[0] if has_length else 1
+    return True

@@ -131,3 +131,10 @@ def test_a_lazy_image_of_a_broken_file_is_refused_as_any_other():
     image = images.LazyImage(image_size(data), images.content_id(data), lambda: data[:-30])
     with pytest.raises(ImageError, match="broken"):
         image.tobytes()
+
+
+@pytest.mark.parametrize("head", [b"\x89PNG\r\n\x1a\n", b"\xff\xd8"], ids=["png", "jpeg"])
+def test_a_picture_of_many_tiny_parts_is_refused_before_it_is_read(head):
+    part = struct.pack(">I4sI", 0, b"prIv", 0) if head[0] == 0x89 else b"\xff\xfe\0\2"
+    with pytest.raises(ImageError, match="at most 20000 chunks"):
+        image_size(head + part * 30_000)

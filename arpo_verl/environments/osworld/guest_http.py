@@ -208,6 +208,9 @@ def _read(response: requests.Response, limit: int) -> requests.Response:
             response.close()
             return _too_large(response, limit)
     response._content = content.getvalue()
+    if _is_guest(urlsplit(response.url).hostname or ""):
+        # Whatever it says of itself: some of Python's codecs take hours over a megabyte, others raise.
+        response.encoding = "utf-8"
     return response
 
 

@@ -14,6 +14,7 @@ from arpo_verl.types import MetricCall
 _shortener = reprlib.Repr()
 # Enough to see why a task scored 0; a whole document or page would fill the record of an episode.
 _shortener.maxstring = _shortener.maxother = 400
+MAX_SHOWN = 4000
 _shortener.maxlevel, _shortener.maxlist, _shortener.maxdict = 4, 12, 12
 
 
@@ -59,4 +60,4 @@ def _noted(metric: Callable[..., Any], noted: NotedMetrics) -> Callable[..., Any
 
 
 def _short(value: Any) -> str:
-    return _shortener.repr(value)
+    return _shortener.repr(value)[:MAX_SHOWN]

@@ -27,6 +27,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from PIL import Image
 
 pytest.importorskip("desktop_env")
 
@@ -218,7 +219,7 @@ def test_an_archive_is_not_the_one_that_it_is_compared_with(make, host, task, mi
 
 def wav(samples: int = 4000) -> bytes:
     data = b"".join(struct.pack("<h", (i * 997) % 20000 - 10000) for i in range(samples))
-    head = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16, 1, 1, 8000, 16000, 2, 16)
+    head = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16, 1, 1, 8000, 16000, 2, 16)
     return head[:36] + struct.pack("<4sI", b"data", len(data)) + data
 
 
@@ -876,3 +877,75 @@ def test_a_judge_host_that_dies_is_replaced(make):
     gone.close()
     assert desktop.judge(HONEST) == 1.0
     assert this_process_host().pid != gone.pid
+
+
+def slides(target: str, **entries: bytes) -> bytes:
+    """A presentation whose first slide has the picture `target` behind it."""
+    relations = (
+        '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">'
+        f'<Relationship Id="r1" Type="x/image" Target="{target}"/></Relationships>'
+    )
+    office = "http://schemas.openxmlformats.org"
+    slide = (
+        f'<p:sld xmlns:p="{office}/presentationml/2006/main" xmlns:a="{office}/drawingml/2006/main" '
+        f'xmlns:r="{office}/officeDocument/2006/relationships"><p:bgPr><a:blip r:embed="r1"/></p:bgPr></p:sld>'
+    )
+    parts = {"ppt/slides/slide1.xml": slide, "ppt/slides/_rels/slide1.xml.rels": relations}
+    return packed({name: text.encode() for name, text in parts.items()} | entries)
+
+
+def shades(inverted: bool = False) -> bytes:
+    import numpy
+
+    pixels = numpy.random.default_rng(5).integers(0, 255, (64, 64, 3), numpy.uint8)
+    file = io.BytesIO()
+    Image.fromarray(255 - pixels if inverted else pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_a_presentation_puts_nothing_in_the_place_of_the_expected_picture(make, host):
+    desktop = make()
+    behind = {"type": "background_image_in_slide", "ppt_file_path": "/a.pptx", "slide_index": 0, "dest": "mine.png"}
+    task = judged_by("compare_images", behind, file_at("/gold.png"))
+    entry = {"ppt/media/m": shades()}
+    desktop.guest.files = {"/gold.png": shades(), "/a.pptx": slides("../media/m", **entry)}
+    assert desktop.judge(task) == 1.0
+    entry = {"gold.png": shades(inverted=True)}
+    desktop.guest.files["/a.pptx"] = slides("../../gold.png", **entry)
+    assert desktop.judge(task) == 0.0
+
+
+def test_a_picture_that_is_the_others_opposite_is_a_wrong_one(make, host):
+    desktop = make()
+    desktop.guest.files = {"/mine.png": shades(inverted=True), "/gold.png": shades()}
+    assert desktop.judge(judged_by("compare_images", file_at("/mine.png"), file_at("/gold.png"))) == 0.0
+
+
+def test_a_large_result_is_a_wrong_one(make, host):
+    desktop = make()
+    tree = json.dumps({"directory_tree": [[[["x" * 400] * 12] * 12] * 12] * 12}).encode()
+    desktop.guest.replies["/list_directory"] = lambda body: (200, {}, tree)
+    task = judged_by("exact_match", {"type": "list_directory", "path": "/"}, rule(expected="yes"))
+    assert desktop.judge(task) == 0.0
+
+
+def test_an_archive_of_too_many_folders_is_a_wrong_one(make, host):
+    desktop = make()
+    many = [(tarfile.TarInfo(f"{number}/a/b/c/d/e"), b"") for number in range(15000)]
+    desktop.guest.files = {"/mine.tar.gz": tarred(*many), "/gold.tar.gz": GOLD_TAR}
+    task = judged_by("compare_archive", file_at("/mine.tar.gz"), file_at("/gold.tar.gz"), options={"file_type": "text"})
+    assert desktop.judge(task) == 0.0
+
+
+def test_a_list_behind_a_tag_is_no_sound(tmp_path):
+    from arpo_verl.environments.osworld.verdict.closed_ways import HostileData, _check_media
+
+    tag = b"ID3\3\0\0\0\0\0\x0a" + bytes(10)
+    song = tmp_path / "song.mp3"
+    for content in (tag + b"\xff\xfb\x90\x00" + bytes(100), tag + bytes(40)):
+        song.write_bytes(content)
+        _check_media(str(song))
+    for content in (tag + b"ffconcat version 1.0\nfile gold.wav\n", tag * 3 + b"#EXTM3U\n"):
+        song.write_bytes(content)
+        with pytest.raises(HostileData, match="neither sound nor film"):
+            _check_media(str(song))

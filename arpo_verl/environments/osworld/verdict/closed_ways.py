@@ -8,6 +8,8 @@ our names take the place of some in its modules, as `client` does with `requests
 from __future__ import annotations
 
 import ast
+import errno
+import functools
 import importlib
 import os
 import shutil
@@ -41,7 +43,7 @@ IMAGE_FORMATS = frozenset(
 _FILMS = "asf,avi,flv,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mpeg,mpegts,mpegvideo,ogg"
 # How files of sound and films begin: (offset, bytes).
 _MEDIA = (
-    *((0, begin) for begin in (b"RIFF", b"OggS", b"fLaC", b"ID3", b"FORM", b".snd", b"caff", b"FLV", b"MThd")),
+    *((0, begin) for begin in (b"RIFF", b"OggS", b"fLaC", b"FORM", b".snd", b"caff", b"FLV", b"MThd")),
     *((0, begin) for begin in (b"\x1aE\xdf\xa3", b"0&\xb2u", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3", b"\x47")),
     *((4, begin) for begin in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")),
 )
@@ -134,6 +136,9 @@ def _close_in_metrics() -> None:
     basic_os, chrome, utils = sys.modules[_BASIC_OS], sys.modules[_CHROME], sys.modules[_UTILS]
     vlc, vscode = sys.modules[_VLC], sys.modules[_VSCODE]
     vars(basic_os)["eval"] = literal
+    # A likeness is negative where a picture is the other's opposite.
+    compare = _from_zero(vlc.compare_images)
+    vars(vlc)["compare_images"] = vars(sys.modules["desktop_env.evaluators.metrics"])["compare_images"] = compare
     vars(vscode)["importlib"] = _NoImports()
     vars(chrome)["shutil"] = _Instead(shutil, unpack_archive=_unpack_archive)
     vars(vlc)["cv2"] = _Instead(vlc.cv2, VideoCapture=_Film(vlc.cv2))
@@ -141,6 +146,14 @@ def _close_in_metrics() -> None:
     # It would ask the internet for the list of domains' endings; the one that it brings is as good.
     extract = utils.tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
     vars(utils)["tldextract"] = _Instead(utils.tldextract, extract=extract)
+
+
+def _from_zero(metric: Any) -> Any:
+    @functools.wraps(metric)
+    def call(*args: Any, **options: Any) -> Any:
+        return max(0.0, metric(*args, **options))
+
+    return call
 
 
 class _NoImports:
@@ -160,6 +173,13 @@ class _ZipFile(zipfile.ZipFile):
     def __init__(self, file: Any, *args: Any, **options: Any):
         super().__init__(file, *args, **options)
         _check_entries(file, [(entry.filename, entry.file_size) for entry in self.infolist()])
+
+    def extract(self, member: Any, path: Any = None, pwd: bytes | None = None) -> str:
+        """Two getters extract the entry that a slide names beside the task's files: one of no folder may be one."""
+        name = member.filename if isinstance(member, zipfile.ZipInfo) else str(member)
+        if len([part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]) < 2:
+            refuse(self.filename, f"has an entry {name[:200]!r} in the place of another file")
+        return super().extract(member, path, pwd)
 
 
 def _check_entries(path: Any, entries: list[tuple[str, int]]) -> None:
@@ -185,6 +205,10 @@ def _unpack_archive(filename: str, extract_dir: str, *args: Any, **options: Any)
         shutil.unpack_archive(filename, extract_dir, *args, **options)
     except (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
         refuse(filename, f"is no archive: {error}")
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        refuse(filename, "does not fit where it is unpacked")
 
 
 def _connect(path: str, *args: Any, **options: Any) -> sqlite3.Connection:
@@ -230,8 +254,13 @@ class _Sound:
 
 def _check_media(path: str) -> None:
     with open(path, "rb") as file:
-        head = file.read(16)
-    known = any(head[at : at + len(begin)] == begin for at, begin in _MEDIA)
+        begin = head = file.read(16)
+        while head[:3] == b"ID3" and len(head) > 10:  # ffmpeg looks for a list behind the tag
+            size = sum((byte & 0x7F) << shift for byte, shift in zip(head[6:10], (21, 14, 7, 0), strict=True))
+            file.seek(size + (20 if head[5] & 0x10 else 10) - len(head), os.SEEK_CUR)
+            head = file.read(16)
+    tagged = begin[:3] == b"ID3" and head[:1] == b"\0"  # padding
+    known = tagged or any(head[at : at + len(one)] == one for at, one in _MEDIA)
     if not known and int.from_bytes(head[:2], "big") & _MPEG_SYNC != _MPEG_SYNC:
         refuse(path, "is neither sound nor film")
 
