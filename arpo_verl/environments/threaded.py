@@ -35,7 +35,11 @@ class ThreadedDesktop(DesktopEnvironment):
         self._calls: Calls = queue.SimpleQueue()
         # No pool's thread: the interpreter would wait at its end for a call that hangs.
         threading.Thread(target=_serve, args=(self._calls,), daemon=True, name=name).start()
-        self._environment = self._call(lambda: make(config, name))
+        try:
+            self._environment = self._call(lambda: make(config, name))
+        except BaseException:
+            self._calls.put(None)
+            raise
         # Also where it is forgotten, and when the interpreter ends.
         self._finalizer = weakref.finalize(self, _end, self._environment, self._calls)
 
@@ -80,5 +84,7 @@ def _serve(calls: Calls) -> None:
 
 
 def _end(environment: DesktopEnvironment, calls: Calls) -> None:
-    environment.close()
-    calls.put(None)
+    try:
+        environment.close()
+    finally:
+        calls.put(None)

@@ -13,6 +13,7 @@ background, so that a booted desktop waits for the next lease.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
@@ -36,7 +37,7 @@ from arpo_verl.errors import (
 from arpo_verl.pool.coordinator import DesktopCoordinator
 from arpo_verl.pool.fleet import bounded
 from arpo_verl.pool.lease_desk import Grant, new_lease_id
-from arpo_verl.pool.metrics import LeaseReport
+from arpo_verl.pool.metrics import ENDED, LeaseReport
 from arpo_verl.pool.worker import CLOSE_TIMEOUT_S, Reply
 from arpo_verl.types import Action, Evaluation, Observation, Task
 
@@ -91,7 +92,8 @@ class DesktopPool:
 
     async def report_drop(self, task_id: str) -> None:
         """Count a session that was given up after `max_attempts` faults."""
-        await self._coordinator.report_drop.remote(task_id)
+        with contextlib.suppress(ray.exceptions.RayError):  # a pool that died counts nothing any more
+            await self._coordinator.report_drop.remote(task_id)
 
     def status(self) -> dict[str, int]:
         """What the pool is at just now: `desktops_idle`, `desktops_busy`, `rollouts_waiting`, `nodes`, ... Blocks."""
@@ -211,7 +213,8 @@ class Lease:
         if desktop is None:
             raise RuntimeError("a lease must be entered before it is left")
         fault = desktop.fault
-        if fault is None and isinstance(error, errors.DesktopError):
+        # An end before the policy's first reply was a set-up's: the episode says so.
+        if fault in (None, ENDED) and isinstance(error, errors.DesktopError):
             fault = type(error).__name__
         message = str(error)[:MESSAGE_CHARACTERS] if fault is not None else ""
         self._release(LeaseReport(fault, dict(desktop.seconds), desktop.interrupted, message))

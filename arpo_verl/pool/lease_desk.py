@@ -59,6 +59,11 @@ class _Waiter:
     batch: int = 0
     since: float = field(default_factory=time.monotonic)
 
+    def answer(self, grant: Grant) -> None:
+        """Tell it, unless it was cancelled and does not know yet."""
+        if not self.grant.done():
+            self.grant.set_result(grant)
+
 
 class LeaseDesk:
     """Hands idle desktops to those who wait. One event loop's, as the coordinator."""
@@ -90,13 +95,22 @@ class LeaseDesk:
         self._waiters[lease_id] = waiter
         self._refuse_quarantined(task_id)
         self._match()
-        return await waiter.grant
+        try:
+            return await waiter.grant
+        except asyncio.CancelledError:  # Ray cancels it with the rollout's own task
+            if self._waiters.pop(lease_id, None) is not None:
+                self._taken_back.add(lease_id)
+                self._count_waiters()
+            elif lease_id in self.leased:  # just granted
+                self._taken_back.add(lease_id)
+                self._end(lease_id, LeaseReport())
+            raise
 
     def release(self, lease_id: str, report: LeaseReport) -> None:
         """End a lease, or leave the queue: clients that are cancelled cannot know which of the two it is."""
         waiter = self._waiters.pop(lease_id, None)
         if waiter is not None:
-            waiter.grant.set_result(GIVEN_UP)
+            waiter.answer(GIVEN_UP)
             self._count_waiters()
         elif lease_id in self.leased:
             self._judge(lease_id, self.leased[lease_id], report)
@@ -196,7 +210,7 @@ class LeaseDesk:
 
     def _answer(self, lease_ids: list[str], grant: Grant) -> None:
         for lease_id in lease_ids:
-            self._waiters.pop(lease_id).grant.set_result(grant)
+            self._waiters.pop(lease_id).answer(grant)
         self._count_waiters()
 
     # -------------------------------------------------------------------------------------------------------------
@@ -220,7 +234,8 @@ class LeaseDesk:
 
     def _in_turn(self) -> list[tuple[str, _Waiter]]:
         """Those who wait; of one batch, in the order in which they came."""
-        return sorted(self._waiters.items(), key=lambda waiting: waiting[1].batch)
+        waiting = [(lease_id, waiter) for lease_id, waiter in self._waiters.items() if not waiter.grant.done()]
+        return sorted(waiting, key=lambda one: one[1].batch)
 
     def _choose(self, waiter: _Waiter) -> ReadyDesktop | None:
         """The idle desktop for the waiter, the one that is idle for longest among the best; None to wait for another.
@@ -249,11 +264,12 @@ class LeaseDesk:
                 worker.node_id, worker.host, desktop.task_id, lease_id, f"{report.fault}: {report.message}"
             )
             if rest_s is not None:  # the probe after it
+                self._quarantine.forgive(self._hosts.is_forgiven)
                 asyncio.get_running_loop().call_later(rest_s, self._match)
         if report.completed:
             self._quarantine.completed(desktop.task_id)
         elif report.fault in TASK_FAULTS and not self._hosts.is_forgiven(lease_id):
-            self._quarantine.fault(desktop.task_id, desktop.index, worker.node_id)
+            self._quarantine.fault(desktop.task_id, desktop.index, worker.node_id, lease_id)
             self._refuse_quarantined(desktop.task_id)
 
     def _end(self, lease_id: str, report: LeaseReport) -> None:

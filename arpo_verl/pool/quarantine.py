@@ -17,10 +17,21 @@ class _Record:
 
     began: int
     """How many episodes of all tasks had been completed by then."""
-    faults: int = 0
-    slots: set[int] = field(default_factory=set)
-    hosts: set[str] = field(default_factory=set)
+    places: list[tuple[str, int, str]] = field(default_factory=list)
+    """Lease, slot and host of each fault."""
     until: float | None = None
+
+    @property
+    def faults(self) -> int:
+        return len(self.places)
+
+    @property
+    def slots(self) -> set[int]:
+        return {slot for _, slot, _ in self.places}
+
+    @property
+    def hosts(self) -> set[str]:
+        return {host for *_, host in self.places}
 
 
 class Quarantine:
@@ -46,16 +57,30 @@ class Quarantine:
         self._records: dict[str, _Record] = {}
         self._completed = 0
 
-    def fault(self, task_id: str, slot: int, host: str) -> None:
+    def fault(self, task_id: str, slot: int, host: str, lease_id: str = "") -> None:
         """Count a fault of the desktop in `slot` of `host` under an episode of the task."""
-        config, record = self._config, self._records.setdefault(task_id, _Record(self._completed))
-        record.faults += 1
-        record.slots.add(slot)
-        record.hosts.add(host)
+        record = self._records.setdefault(task_id, _Record(self._completed))
+        record.places.append((lease_id, slot, host))
+        if self._is_to_blame(record):
+            record.until = self._clock() + self._config.quarantine_s
+
+    def forgive(self, is_forgiven: Callable[[str], bool]) -> None:
+        """Take back the faults of leases that a host turned out to be to blame for."""
+        for task_id, record in list(self._records.items()):
+            kept = [place for place in record.places if not is_forgiven(place[0])]
+            if len(kept) == record.faults:
+                continue
+            record.places = kept
+            if not self._is_to_blame(record):
+                record.until = None
+            if not kept:
+                del self._records[task_id]
+
+    def _is_to_blame(self, record: _Record) -> bool:
+        config = self._config
         enough_slots = len(record.slots) >= min(config.quarantine_desktops, config.num_desktops)
         is_wide = enough_slots and len(record.hosts) >= min(HOSTS_TO_BLAME, self._num_hosts())
-        if 0 < config.quarantine_faults <= record.faults and is_wide and self._completed > record.began:
-            record.until = self._clock() + config.quarantine_s
+        return 0 < config.quarantine_faults <= record.faults and is_wide and self._completed > record.began
 
     def completed(self, task_id: str) -> None:
         """An episode of the task came to its verdict: whatever broke before was not the task's doing."""

@@ -94,3 +94,16 @@ def test_where_there_are_two_hosts_a_task_must_have_broken_desktops_on_both():
     assert quarantine.refusal("unlucky") is None
     quarantine.fault("unlucky", 8, "well")
     assert "on 9 different ones of 2 hosts" in quarantine.refusal("unlucky")
+
+
+def test_faults_that_their_host_turns_out_to_be_to_blame_for_are_taken_back():
+    quarantine, _ = make_quarantine()
+    for slot, lease in enumerate(("forgiven-0", "forgiven-1", "kept")):
+        quarantine.fault("bad", slot, "a", lease)
+        quarantine.completed("other")
+    assert quarantine.refusal("bad")
+    quarantine.forgive(lambda lease: lease.startswith("forgiven"))
+    assert quarantine.refusal("bad") is None
+    for slot in (0, 1):
+        quarantine.fault("bad", slot, "a", f"later-{slot}")
+    assert quarantine.refusal("bad")

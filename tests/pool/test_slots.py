@@ -248,3 +248,30 @@ def test_levels_are_means_over_the_time_since_the_last_look():
     assert values["environment/lease_wait_s/max"] == 1.5
     clock.now = 5.0
     assert metrics.collect()["environment/rollouts_waiting"] == 0.0
+
+
+@pytest.mark.parametrize("then", ["a desktop comes", "its client leaves", "a desktop came"])
+@pytest.mark.parametrize("knows", [False, True])
+def test_who_is_cancelled_in_the_queue_takes_no_desktop(then, knows):
+    """As Ray cancels it with the rollout's own task; it knows of it in the event loop's next round."""
+
+    async def run():
+        _, metrics, desk = make_desk(1)
+        desktop = ReadyDesktop(Worker("a"), 0, 1)
+        acquiring = asyncio.create_task(desk.acquire("lease", "t"))
+        await settle()
+        if then == "a desktop came":
+            desk.offer(desktop)
+        acquiring.cancel()
+        if knows:
+            await settle()
+        if then == "a desktop comes":
+            desk.offer(desktop)
+        elif then == "its client leaves":
+            desk.release("lease", LeaseReport())
+            desk.offer(desktop)
+        await settle()
+        assert (desktop in desk.idle) == (then != "a desktop came") == (not desktop.done.done())
+        return acquiring.cancelled(), list(desk.leased), metrics.now["rollouts_waiting"]
+
+    assert asyncio.run(run()) == (True, [], 0)
