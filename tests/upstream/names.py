@@ -164,6 +164,7 @@ desktop_env.controllers.setup
 desktop_env.desktop_env
     DesktopEnv
     create_vm_manager_and_provider(provider_name, region, use_proxy)
+desktop_env.evaluators.metrics
 desktop_env.evaluators.metrics.basic_os
 desktop_env.evaluators.metrics.chrome
 desktop_env.evaluators.metrics.utils
@@ -508,6 +509,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     (_CLOSED, "desktop_env.evaluators.metrics.chrome", ("shutil.unpack_archive(pred_path, pred_folder)",)),
     (_CLOSED, "desktop_env.evaluators.metrics.utils", ("tldextract.extract(",)),
     (_CLOSED, "desktop_env.evaluators.metrics.vlc", ("librosa.load(audio_path_1)", "cv2.VideoCapture(video_path1)")),
+    (_CLOSED, "desktop_env.evaluators.metrics", ("compare_images,",)),
     (_CLOSED, "desktop_env.evaluators.metrics.basic_os", ("apps = eval(apps_str)",)),
     (
         _CLOSED,
