@@ -112,14 +112,12 @@ class Cgroup:
 
     def events(self) -> LimitEvents:
         """How often limits were met so far; 0 where nothing counts it."""
-        found = dict.fromkeys(("oom_kill", "max"), 0)
+        oom_kills = pids_refused = 0
         for parent, folder in zip(self.parents, self.folders, strict=True):
             memory = "memory.events" if parent.version == 2 else "memory.oom_control"
-            for name, key in ((memory, "oom_kill"), ("pids.events", "max")):
-                with contextlib.suppress(OSError):
-                    counts = dict(line.split() for line in (folder / name).read_text().splitlines())
-                    found[key] += int(counts.get(key, 0))
-        return LimitEvents(found["oom_kill"], found["max"])
+            oom_kills += _count(folder / memory, "oom_kill")
+            pids_refused += _count(folder / "pids.events", "max")
+        return LimitEvents(oom_kills, pids_refused)
 
     def memory_met(self) -> int:
         """How often `memory_mib` was met; in version 1, where no kernel counts it alike, whether since `forget_peak`.
@@ -128,9 +126,7 @@ class Cgroup:
         """
         met = 0
         for folder in self.folders:
-            with contextlib.suppress(OSError):
-                counts = dict(line.split() for line in (folder / "memory.events").read_text().splitlines())
-                met += int(counts.get("oom", 0))
+            met += _count(folder / "memory.events", "oom")
             with contextlib.suppress(OSError):
                 peak, limit = (int((folder / f"memory.{name}_in_bytes").read_text()) for name in ("max_usage", "limit"))
                 met += peak > limit - MIB
@@ -315,6 +311,13 @@ def _kill_all(folder: Path) -> None:
         for pid in map(int, (folder / "cgroup.procs").read_text().split()):
             if pid > 0:  # 0 is one of another process namespace
                 os.kill(pid, signal.SIGKILL)
+
+
+def _count(file: Path, name: str) -> int:
+    """What a group's file of names and numbers says of one; 0 where it says nothing."""
+    with contextlib.suppress(OSError):
+        return int(dict(line.split() for line in file.read_text().splitlines()).get(name, 0))
+    return 0
 
 
 def _write(path: Path, value: str) -> None:
