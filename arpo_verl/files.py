@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
+from arpo_verl import reaper
+
 logger = logging.getLogger(__name__)
 
 PART_PREFIX = ".part-"
@@ -154,8 +156,8 @@ def replace_directory(scratch: Path, target: Path) -> None:
 
 
 class ScratchFolder:
-    """A new folder of this process. It goes with `remove`, when this object is dropped, when the interpreter ends, or,
-    where the process was killed, when the next one asks for such a folder.
+    """A new folder of this process. It goes with `remove`, when this object is dropped, or when the process ends,
+    killed or not; at the latest when another one asks for such a folder.
 
     Args:
         parent: made where it is missing.
@@ -170,6 +172,7 @@ class ScratchFolder:
         parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(parent, kind)
         self.path, lock = _make_locked(parent, f"{kind}{name}")
+        reaper.remove_folder_at_end(self.path)
         self._finalizer = weakref.finalize(self, _remove_own, self.path, lock, os.getpid())
 
     def remove(self) -> None:

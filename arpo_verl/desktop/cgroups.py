@@ -4,8 +4,8 @@ Each desktop has a group of its own in every hierarchy that offers one of the th
 so that processors are divided among desktops first and among programs then: 300 busy loops in one are one desktop's
 share. That group lies in this process's own, or above it where version 2 lets no group beside processes be.
 
-A group is locked by its owner. One whose lock is free was left by an owner that was killed; the next desktop that
-starts removes it.
+A group is locked by its owner, and has the owner's name. When the owner is killed, `reaper` removes its groups. One
+that is left all the same has a free lock, and the next desktop that starts removes it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from arpo_verl import reaper
 
 logger = logging.getLogger(__name__)
 
@@ -221,16 +223,25 @@ def sweep(parent: Parent) -> None:
                 os.close(lock)
 
 
+_names: dict[int, str] = {}
+
+
+def _own_name() -> str:
+    """Of this process, and of no other one: not of a fork."""
+    return _names.setdefault(os.getpid(), secrets.token_hex(8))
+
+
 def _make_locked(parent: Parent) -> tuple[Path, int]:
     """A new group and its lock. Another's sweep may meet it before it is locked: then another one."""
     everyone = parent.folder / ALL_DESKTOPS
     for _ in range(10):
-        folder = everyone / secrets.token_hex(8)
+        folder = everyone / f"{_own_name()}-{secrets.token_hex(8)}"
         with contextlib.suppress(FileNotFoundError):  # the last desktop's end takes `everyone` away
             with contextlib.suppress(FileExistsError):
                 os.mkdir(everyone)
             _share(everyone, parent)
             os.mkdir(folder)
+            reaper.remove_groups_at_end(everyone / _own_name())
             lock = _lock(folder)
             if lock is not None:
                 if folder.is_dir():

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Sequence
 from typing import IO
 
-from arpo_verl.desktop import packages, sandbox
+from arpo_verl.desktop import packages, relay, sandbox
 from arpo_verl.desktop.process import ProcessHandle, in_lasting_thread
 from arpo_verl.errors import DesktopBootError, MissingDependencyError
 
@@ -123,8 +123,8 @@ def template_for(extra_read_only: Sequence[str]) -> Template:
 
 
 def start_sandbox(command: Sequence[str], inherited: Sequence[int], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a bubblewrap that the kernel kills when this process ends."""
-    return in_lasting_thread(
+    """Start a bubblewrap that the kernel kills when this process ends, and collect it when it ends first."""
+    process = in_lasting_thread(
         lambda: subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -135,6 +135,10 @@ def start_sandbox(command: Sequence[str], inherited: Sequence[int], log: IO[byte
             cwd="/",
         )
     )
+    descriptor = os.pidfd_open(process.pid)
+    relay.when_readable(descriptor, process.wait)
+    os.close(descriptor)
+    return process
 
 
 def last_words(process: subprocess.Popen[bytes], log: IO[bytes]) -> str:

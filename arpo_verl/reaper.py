@@ -1,0 +1,80 @@
+"""What outlives this process when it is killed, and so needs another process to remove it: folders and control groups.
+
+That process is a shell which waits for this one's end. It is started with the first thing to remove; what is gone by
+then costs it nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+# A control group is removed by its kind's way: whatever is in there is killed first, 0 being of another namespace.
+_SCRIPT = r"""
+trap '' HUP INT TERM
+while IFS= read -r path; do set -- "$@" "$path"; done
+end() {
+    n=0
+    until rmdir "$1" 2> /dev/null || [ ! -d "$1" ] || [ "$((n += 1))" -gt 500 ]; do
+        pids=$(grep -vx 0 "$1/cgroup.procs") && kill -9 $pids
+        sleep 0.01
+    done
+    rmdir "${1%/*}"
+}
+for path; do
+    case "$path" in
+    group:*) for group in "${path#group:}"*; do [ -d "$group" ] && end "$group"; done ;;
+    *) rm -rf -- "$path" ;;
+    esac
+done 2> /dev/null
+"""
+_lock = threading.Lock()
+_shell: subprocess.Popen[bytes] | None = None
+_told: dict[str, None] = {}
+
+
+def remove_folder_at_end(folder: Path) -> None:
+    """Have `folder` removed when this process ends, however that happens."""
+    _tell(os.path.abspath(folder))
+
+
+def remove_groups_at_end(prefix: Path) -> None:
+    """Have the control groups whose path begins with `prefix` removed when this process ends, and what is in them."""
+    _tell(f"group:{prefix}")
+
+
+def _tell(words: str) -> None:
+    global _shell
+    with _lock:
+        if words in _told:
+            return
+        _told[words] = None
+        news = [words]
+        if _shell is None or _shell.poll() is not None:
+            news = list(_told)
+            _shell = subprocess.Popen(
+                ["sh", "-c", _SCRIPT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                start_new_session=True,
+                cwd="/",
+            )
+        assert _shell.stdin is not None
+        _shell.stdin.write("".join(f"{line}\n" for line in news).encode())
+
+
+def _forget_after_fork() -> None:
+    """The shell waits for the owner alone, so a fork must not hold its channel."""
+    global _lock, _shell
+    _lock = threading.Lock()
+    if _shell is not None and _shell.stdin is not None:
+        _shell.stdin.close()
+    _shell = None
+    _told.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,131 @@
+"""Whoever is killed by SIGKILL, nothing of a desktop or of a judge host is left: processes, groups, folders."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support.desktop_harness import eventually, process_tree
+
+from arpo_verl.desktop import cgroups
+from arpo_verl.environments.osworld.task_files import PREFIX
+
+pytestmark = pytest.mark.desktop
+
+PROMISED_S = 2.0
+OWNER = """
+import os, sys, tempfile
+from pathlib import Path
+from arpo_verl.desktop import cgroups, users
+if {user!r}: users.available_ids = lambda: None  # as who is not root has it
+from arpo_verl.files import ScratchFolder
+if not {groups}: cgroups.parents = lambda: []
+folder = ScratchFolder(Path(tempfile.gettempdir()), {prefix!r}).path
+if {kind!r} == "judge":
+    from arpo_verl.environments.osworld.verdict.judge_host import JudgeHost
+    host = JudgeHost(); host.await_ready(); box = host.take_box().process
+    group = cgroups.Cgroup(cgroups.Limits()); box.move_to(group)
+    bubblewrap, first, held = host.pid, box.pid, [host]
+else:
+    from arpo_verl.desktop.provider import EmbeddedProvider
+    provider = EmbeddedProvider()
+    provider.start_emulator()
+    guest = provider._guest
+    bubblewrap, first, group = guest._template._process.pid, guest._process.pid, guest._cgroup
+print(bubblewrap, first, folder, *group.folders, flush=True)
+if {kind!r} == "close":
+    sys.stdin.readline()
+    provider.stop_emulator()
+sys.stdin.readline()
+"""
+
+
+class Owner:
+    """A process with a desktop, or with a judge host and a box."""
+
+    def __init__(self, kind: str, as_root: bool, groups: bool):
+        source = OWNER.format(user=not as_root, groups=groups, kind=kind, prefix=PREFIX)
+        self.process = subprocess.Popen([sys.executable, "-c", source], stdin=-1, stdout=-1, text=True)
+        assert self.process.stdout is not None
+        bubblewrap, first, folder, *self.groups = self.process.stdout.readline().split()
+        self.bubblewrap, self.first, self.folder = int(bubblewrap), int(first), Path(folder)
+        self.template = psutil.Process(self.bubblewrap).children()[0].pid
+        self.processes = {pid: psutil.Process(pid) for pid in process_tree(self.bubblewrap)}
+        self.namespaces = {os.stat(f"/proc/{first}/ns/{kind}").st_ino for kind in ("net", "pid", "mnt", "ipc")}
+
+    def left(self) -> list[object]:
+        processes = [process for process in self.processes.values() if process.is_running()]
+        paths = [path for path in map(Path, self.groups) if path.exists()]
+        return [*processes, *paths, *_in_namespaces(self.namespaces)]
+
+
+def _await_nothing_left(owner: Owner) -> None:
+    deadline = time.monotonic() + PROMISED_S
+    while left := owner.left():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
+
+
+def _in_namespaces(namespaces: set[int]) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/ns/net"):
+        try:
+            found += [str(path)] if path.stat().st_ino in namespaces else []
+        except OSError:
+            pass
+    return found
+
+
+ROWS = [
+    pytest.param(kind, killed, stopped, as_root, groups, marks=[pytest.mark.slow] * (kind == "judge"))
+    for kind in ("desktop", "judge")  # a judge host imports OSWorld's client, for seconds
+    for killed in ("owner", "bubblewrap", "template")
+    for stopped in ("none", "first", "template")
+    for as_root, groups in ((True, True), (True, False), (False, False))
+    if killed != stopped
+]
+
+
+@pytest.mark.parametrize("kind, killed, stopped, as_root, groups", ROWS)
+def test_nothing_is_left_two_seconds_after_a_kill(kind, killed, stopped, as_root, groups):
+    if as_root and os.geteuid() != 0:
+        pytest.skip("not root")
+    if groups and not cgroups.parents():
+        pytest.skip("this machine offers us no cgroup")
+    owner = Owner(kind, as_root, groups)
+    try:
+        assert len(owner.processes) >= (3 if kind == "judge" else 7) and bool(owner.groups) == groups
+        if stopped != "none":
+            os.kill(getattr(owner, stopped), signal.SIGSTOP)
+        os.kill({"owner": owner.process.pid}.get(killed) or getattr(owner, killed), signal.SIGKILL)
+        if kind == "judge" and killed != "owner":  # its boxes' groups are whose evaluation fails then
+            owner.groups = []
+        _await_nothing_left(owner)
+        if killed == "owner":
+            eventually(lambda: not owner.folder.exists(), PROMISED_S)
+    finally:
+        owner.process.kill()
+        owner.process.communicate()
+
+
+@pytest.mark.parametrize("groups", [True, False])
+@pytest.mark.parametrize("as_root", [True, False])
+def test_a_desktop_whose_first_process_is_stopped_is_closed_whole(as_root, groups):
+    if as_root and os.geteuid() != 0:
+        pytest.skip("not root")
+    if groups and (not as_root or not cgroups.parents()):
+        pytest.skip("no cgroup for us")
+    owner = Owner("close", as_root, groups)
+    os.kill(owner.first, signal.SIGSTOP)
+    assert owner.process.stdin is not None
+    owner.process.stdin.write("\n")
+    owner.process.stdin.flush()
+    _await_nothing_left(owner)
+    owner.process.communicate("\n")
+    eventually(lambda: not owner.folder.exists())
