@@ -90,7 +90,7 @@ def test_the_list_of_slow_tests_is_whole():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     listed = re.findall(r"\btest_\w+\.py", text.split("The slow ones lie in")[1].split("Run what")[0])
     files = (path for path in (ROOT / "tests").rglob("test_*.py") if path.name != "test_docs.py")
-    slow = [path.name for path in files if "mark.slow" in path.read_text(encoding="utf-8")]
+    slow = [path.name for path in files if "mark.release" in path.read_text(encoding="utf-8")]
     assert sorted(listed) == sorted(slow), "CONTRIBUTING.md, under Tests"
 
 

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -45,28 +47,17 @@ def compose():
     return composed
 
 
-@pytest.fixture(scope="module")
-def queue(start_ray):
-    """A real TransferQueue on a Ray of its own, started as veRL's task runner does."""
-    import ray
-    import transfer_queue as tq
-
-    # Controller and storage unit ask Ray for one logical CPU each, and wait for ever where there is none.
-    start_ray(num_cpus=4)
-    backend = {"storage_backend": "SimpleStorage", "SimpleStorage": {"num_data_storage_units": 1}}
-    tq.init(OmegaConf.create({"enable": True, "backend": backend}))
-    yield tq
-    tq.close()
-    ray.shutdown()
-
-
 @pytest.fixture
-def empty_queue(queue):
-    """The queue without a row."""
-    for partition_id, keys in (queue.kv_list() or {}).items():
-        if keys:
-            queue.kv_clear(keys=list(keys), partition_id=partition_id)
-    return queue
+def job_pool(local_ray):
+    """No desktops under the job's own name before the test and after it: Ray ends an actor in its own time."""
+    import ray
+
+    from arpo_verl.pool.desktop_pool import POOL_NAME
+
+    yield
+    while any(actor["name"] == POOL_NAME for actor in ray.util.list_named_actors(all_namespaces=True)):
+        ray.kill(ray.get_actor(POOL_NAME))
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")

@@ -99,6 +99,7 @@ class TestFusedKernels:
         check("osworld_full", fused, "actor_rollout_ref.actor.strategy=fsdp")
         check("osworld_full", fused, model=dataclasses.replace(UI_TARS, tied_embeddings=True))
 
+    @pytest.mark.release
     def test_verl_still_multiplies_by_a_sharded_matrix_unless_it_is_the_inputs_own(self, model_path):
         """The real forward in a process of its own: the patch is of the model's class."""
         code = """

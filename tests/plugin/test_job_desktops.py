@@ -10,25 +10,18 @@ from arpo_verl.plugin.job_desktops import JobDesktops
 FAKE = {"provider": "fake", "num_desktops": 2, "host_resource": "docker:"}
 
 
-@pytest.fixture(scope="module")
-def local_ray(start_ray):
-    start_ray(resources={"docker:here": 2})
-    yield
-    ray.shutdown()
-
-
-def test_without_ray_or_an_environment_section_there_is_nothing_to_make_or_read():
-    assert not ray.is_initialized()
+def test_without_ray_or_an_environment_section_there_is_nothing_to_make_or_read(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     assert JobDesktops(None).read() == {}
     assert JobDesktops(FAKE).read() == {}
 
 
-def test_a_cluster_that_cannot_hold_the_desktops_is_told(local_ray):
+def test_a_cluster_that_cannot_hold_the_desktops_is_told(job_pool):
     with pytest.raises(ConfigError, match="num_desktops"):
         JobDesktops(FAKE | {"num_desktops": 3})
 
 
-def test_the_pools_counters_are_read_until_it_is_lost(local_ray, caplog):
+def test_the_pools_counters_are_read_until_it_is_lost(job_pool, caplog):
     desktops = JobDesktops(FAKE)
     read = desktops.read()
     assert read["environment/leases"] == 0 and all(name.startswith("environment/") for name in read)

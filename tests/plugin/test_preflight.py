@@ -350,6 +350,7 @@ def test_a_build_of_a_supported_verl_is_taken(monkeypatch, installed):
     versions.require_verl()
 
 
+@pytest.mark.release
 def test_the_trainer_command_itself_stops_with_one_line(policy, tmp_path):
     """Through the stock trainer's own process: no Ray, no traceback, an exit status."""
     command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(RECIPES), "--config-name", "embedded"]

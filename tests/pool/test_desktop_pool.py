@@ -12,7 +12,6 @@ import uuid
 from collections import Counter
 
 import pytest
-import ray
 from support.barrier import Barrier
 
 from arpo_verl.environments.config import EnvironmentConfig
@@ -42,13 +41,6 @@ def make_task(name, **script):
 
 
 TASK = Task("t1", "click the square", {"id": "t1", "evaluator": {"func": "exact_match"}})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def local_ray(start_ray):
-    start_ray()
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(scope="module")

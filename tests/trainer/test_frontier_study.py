@@ -38,7 +38,7 @@ def curve(method, seed, *informative):
 
 @pytest.mark.trainer
 @pytest.mark.desktop
-@pytest.mark.slow
+@pytest.mark.release
 def test_both_samplings_train_and_are_judged_and_are_not_trained_again(tmp_path):
     def measure() -> dict:
         command = [sys.executable, frontier.__file__, "--smoke", "--work", str(tmp_path / "work")]

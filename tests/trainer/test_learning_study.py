@@ -56,7 +56,7 @@ def judged(at_1: tuple[float, float], at_06: tuple[float, float]):
 
 @pytest.mark.trainer
 @pytest.mark.desktop
-@pytest.mark.slow  # a policy and three trainers
+@pytest.mark.release  # a policy and three trainers
 def test_two_methods_train_for_the_same_environment_steps_and_are_not_trained_again(tmp_path):
     def study() -> dict:
         command = [sys.executable, learning.__file__, "--smoke", "--work", str(tmp_path / "work")]

@@ -30,7 +30,7 @@ def study():
 
 @pytest.mark.trainer
 @pytest.mark.desktop
-@pytest.mark.slow  # demonstrations, and a trainer and two judgements for each method
+@pytest.mark.release  # demonstrations, and a trainer and two judgements for each method
 def test_three_methods_train_from_one_demonstration_a_task(tmp_path):
     command = [sys.executable, resume.__file__, "--smoke", "--work", str(tmp_path / "work")]
     subprocess.run([*command, "--json", str(tmp_path / "resume.json")], check=True)

@@ -29,6 +29,7 @@ def rows(tmp_path_factory):
     return {row["case"]: row for row in json.loads((folder / "rows.json").read_text())}
 
 
+@pytest.mark.release
 @pytest.mark.study
 @pytest.mark.desktop
 @pytest.mark.parametrize("runner", ["osworld", "arpo"])
