@@ -62,8 +62,12 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def _taken_names(recorded: Mapping[str, float]) -> str:
-    why = {**RESERVED, ", ".join(recorded): "the agent loop records them, for replay and validation"}
-    return "\nChoose other names than these:" + "".join(f"\n- {name}: {reason}" for name, reason in why.items())
+    why = {**RESERVED, **dict.fromkeys(recorded, "the agent loop records it, for replay and validation")}
+    lines = (
+        f"\n- {', '.join(name for name in why if why[name] == reason)}: {reason}"
+        for reason in dict.fromkeys(why.values())
+    )
+    return "\nChoose other names than these:" + "".join(lines)
 
 
 def _short(value: Any) -> str:
