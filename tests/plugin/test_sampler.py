@@ -171,7 +171,7 @@ def test_a_run_that_cannot_go_on_ends_with_the_rollouts_own_words(empty_queue, r
     rollouts.put("p1", [rollouts.output("a", 0.0, seed=1)], partition_id=partition)
     replaying.replayer.desktops._pool = SimpleNamespace(refusal=lambda: "judge returned nan for task a")
     with pytest.raises(ConfigError, match="judge returned nan for task a"):
-        replaying.sample(global_steps=1, partition_id=partition, batch_size=2)
+        replaying.sample(global_steps=1, partition_id=partition, batch_size=1)
 
 
 @pytest.mark.parametrize(("success", "format_error"), [(math.nan, 0.0), (1.0, math.inf)])
