@@ -87,6 +87,15 @@ class DesktopCoordinator:
         logger.warning("a session of task %s was dropped after faults: nothing of it is scored", task_id)
         self._metrics.count("dropped_sessions")
 
+    async def refuse(self, message: str) -> None:
+        """Lease no desktop any more: the run cannot go on, for the reason that `refusal` gives from now on."""
+        if not self._desk.refusal:
+            self._desk.refuse("ConfigError", message)
+
+    async def refusal(self) -> str:
+        """Why the run cannot go on, or ''."""
+        return self._desk.refusal
+
     async def status(self) -> dict[str, int]:
         """How many desktops are in which state, how many rollouts wait, how many nodes work or rest, at this moment."""
         workers = [] if self._fleet is None else self._fleet.workers

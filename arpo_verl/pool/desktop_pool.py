@@ -95,6 +95,16 @@ class DesktopPool:
         with contextlib.suppress(ray.exceptions.RayError):  # a pool that died counts nothing any more
             await self._coordinator.report_drop.remote(task_id)
 
+    async def refuse(self, message: str) -> None:
+        """Lease no desktop any more: whoever waits, and whoever comes, gets a `ConfigError` with this message."""
+        with contextlib.suppress(ray.exceptions.RayError):
+            await self._coordinator.refuse.remote(message)
+
+    def refusal(self) -> str:
+        """The message of the `ConfigError` that everybody gets instead of a desktop, or ''. Blocks."""
+        message: str = ray.get(self._coordinator.refusal.remote(), timeout=METRICS_TIMEOUT_S)
+        return message
+
     def status(self) -> dict[str, int]:
         """What the pool is at just now: `desktops_idle`, `desktops_busy`, `rollouts_waiting`, `nodes`, ... Blocks."""
         status: dict[str, int] = ray.get(self._coordinator.status.remote(), timeout=METRICS_TIMEOUT_S)

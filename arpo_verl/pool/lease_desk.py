@@ -180,6 +180,11 @@ class LeaseDesk:
         return self._refusal is not None
 
     @property
+    def refusal(self) -> str:
+        """The fault of the recipe's for which nobody is ever served, or ''."""
+        return self._refusal.message if self._refusal is not None and self._refusal.error == "ConfigError" else ""
+
+    @property
     def is_serving(self) -> bool:
         """Whether a desktop is leased, or could be, on a host whose leases do not fail one after the other."""
         desktops = [*self.idle, *self.leased.values()]

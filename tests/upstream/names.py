@@ -56,6 +56,7 @@ verl.trainer.ppo.v1.replay_buffer
     ReplayBuffer: partitions finished_keys failure_keys _dapo_classification_cache
     ReplayBuffer._clear_groups(partition_id, uids)
     ReplayBuffer._dapo_filtered_keys(partition_id)
+    ReplayBuffer._sync_metadata_from_transfer_queue()
     ReplayBuffer.sample(global_steps, partition_id, batch_size)
     ReplayBuffer._wait_for_next_poll(partition_id, last_debug_time)
     ReplayBufferAsync
@@ -305,6 +306,23 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     *(
         ("plugin.sampler", f"{_BUFFER}._sync_metadata_from_transfer_queue", (f"self.{name}",))
         for name in ("partitions", "finished_keys", "failure_keys")
+    ),
+    # Why a reward function must not return these names
+    *(
+        ("rollout.reward_result", f"{_TRAINER}.{method}", lines)
+        for method, lines in (
+            ("_validate", ('reward_extra_infos_dict["reward"].extend(scores)', '| {"uid": dump_all_keys}')),
+            ("_val_metrics_update", ('core_var = "acc" if "acc" in var2metric2val else "reward"',)),
+            (
+                "_write_generations",
+                ('"input": inputs', '"output": outputs', '"gts": gts', '"step": [', "base_data[k] = v"),
+            ),
+        )
+    ),
+    (
+        "rollout.reward_result",
+        "verl.trainer.ppo.metric_utils:process_validation_metrics",
+        ('var2vals["acc"] = observed_acc + [0.0] * missing_count', "isinstance(var_vals[0], str)", "np_mean(var_vals)"),
     ),
     # Groups are thrown away and filtered where we look in; what veRL gives to its own samplers alone
     *(

@@ -26,10 +26,10 @@ from arpo_verl.environments.osworld.guest_http import (
 )
 from arpo_verl.environments.osworld.lean_imports import DEFERRED, forget_missing, missing_packages
 from arpo_verl.environments.osworld.noted_metrics import noted_metrics
-from arpo_verl.environments.osworld.share import share_of_checks, valid_score
+from arpo_verl.environments.osworld.share import share_of_checks
 from arpo_verl.environments.osworld.swallowed import Swallowed, forget_swallowed, swallowed
 from arpo_verl.errors import DesktopError, DesktopLostError, EvaluatorError
-from arpo_verl.types import Evaluation, MetricCall
+from arpo_verl.types import Evaluation, MetricCall, valid_score
 
 if TYPE_CHECKING:
     from arpo_verl.environments.osworld.client import Client
@@ -75,7 +75,7 @@ def evaluate(client: Client, name: str, with_share: bool = False) -> Evaluation:
         client.setup_controller.judging = False
     for fault in faults(client, name):
         raise fault
-    return Evaluation(valid_score(score), metrics, share)
+    return Evaluation(score, metrics, share)
 
 
 def faults(client: Client, name: str) -> Iterator[DesktopError]:
