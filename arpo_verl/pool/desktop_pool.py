@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
@@ -132,6 +133,14 @@ class DesktopPool:
         except ray.exceptions.RayActorError:
             return
         ray.kill(self._coordinator)
+        self._await_end()
+
+    def _await_end(self) -> None:
+        """Wait until Ray has ended the actor: until then whoever asks for a pool of its name gets this one."""
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        with contextlib.suppress(ray.exceptions.RayError):
+            while time.monotonic() < deadline:
+                ray.get(self._coordinator.status.remote(), timeout=CLOSE_TIMEOUT_S)
 
 
 class Session:

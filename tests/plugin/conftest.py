@@ -1,5 +1,3 @@
-import time
-
 import pytest
 from omegaconf import OmegaConf
 
@@ -45,19 +43,6 @@ def compose():
         return config
 
     return composed
-
-
-@pytest.fixture
-def job_pool(local_ray):
-    """No desktops under the job's own name before the test and after it: Ray ends an actor in its own time."""
-    import ray
-
-    from arpo_verl.pool.desktop_pool import POOL_NAME
-
-    yield
-    while any(actor["name"] == POOL_NAME for actor in ray.util.list_named_actors(all_namespaces=True)):
-        ray.kill(ray.get_actor(POOL_NAME))
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")

@@ -16,12 +16,12 @@ def test_without_ray_or_an_environment_section_there_is_nothing_to_make_or_read(
     assert JobDesktops(FAKE).read() == {}
 
 
-def test_a_cluster_that_cannot_hold_the_desktops_is_told(job_pool):
+def test_a_cluster_that_cannot_hold_the_desktops_is_told(local_ray):
     with pytest.raises(ConfigError, match="num_desktops"):
         JobDesktops(FAKE | {"num_desktops": 3})
 
 
-def test_the_pools_counters_are_read_until_it_is_lost(job_pool, caplog):
+def test_the_pools_counters_are_read_until_it_is_lost(local_ray, caplog):
     desktops = JobDesktops(FAKE)
     read = desktops.read()
     assert read["environment/leases"] == 0 and all(name.startswith("environment/") for name in read)

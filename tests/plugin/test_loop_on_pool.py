@@ -9,7 +9,7 @@ from support.loop_harness import DONE, HIT, ROW, ScriptedEngine, make_loop, reci
 from arpo_verl.plugin.settings import connect_pool
 
 
-def test_sessions_share_the_jobs_desktops_through_faults_and_drops(policy, tokenizer, job_pool):
+def test_sessions_share_the_jobs_desktops_through_faults_and_drops(policy, tokenizer, local_ray):
     # One desktop: two sessions take three steps each on it, the third session's first step is its seventh and kills it.
     # On the next, whoever comes second finds at its first step that the policy has ended it.
     script = {"fail": {"step": [7]}, "desktops": {"desktop-0.2": {"end": {"step": [4]}}}}

@@ -757,7 +757,7 @@ def test_a_group_all_of_whose_sessions_were_dropped_leaves_a_hole_or_is_drawn_an
     assert metrics["training/rollout_failure/evicted_samples"] == 1
 
 
-def test_the_jobs_desktops_boot_with_the_sampler_and_are_read_with_the_step(job_pool, empty_queue, rollouts, sampler):
+def test_the_jobs_desktops_boot_with_the_sampler_and_are_read_with_the_step(empty_queue, rollouts, sampler):
     environment = "+trainer.v1.sampler.sampler_kwargs.environment={provider: fake, num_desktops: %d%s}"
     with pytest.raises(ConfigError, match="must hold 1 desktop workers of environment.worker_resources.desktop_host"):
         sampler(environment % (1, ", worker_resources: {desktop_host: 1}"))

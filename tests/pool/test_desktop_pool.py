@@ -371,6 +371,7 @@ def test_two_configs_in_one_job_are_refused(make_pool):
         asyncio.run(play(make_pool(2, name=name)))
 
 
+@pytest.mark.release
 def test_waiting_rollouts_are_told_when_no_desktop_boots(make_pool):
     # A boot's time bounds the start of its worker process too, which takes seconds on a busy machine.
     pool = make_pool(1, {"fail": {"boot": [-1]}}, max_boot_failures=2, boot_timeout_s=15)
@@ -395,6 +396,7 @@ def test_a_wrong_script_is_told_at_the_first_lease(make_pool):
         asyncio.run(play(make_pool(1, {"fial": {}})))
 
 
+@pytest.mark.release
 def test_hangs_and_idle_holders_cost_the_desktop_after_their_time(hurried_pool):
     async def sleep():
         async with hurried_pool.lease("sleeper") as desktop:
@@ -424,6 +426,7 @@ def test_hangs_and_idle_holders_cost_the_desktop_after_their_time(hurried_pool):
     assert seen["environment/leases_reclaimed"] == 1
 
 
+@pytest.mark.release
 def test_no_slot_is_lost_in_random_episodes(hurried_pool):
     """Faults, hangs, dead processes and cancellations in any order: at the end all desktops serve."""
     numbers = random.Random(0)
