@@ -159,12 +159,17 @@ desktop_env.controllers.python
     PythonController.execute_python_command(command)
 desktop_env.controllers.setup
     SetupController: http_server vm_ip server_port
+    SetupController: _act_setup _activate_window_setup _change_wallpaper_setup _chrome_close_tabs_setup
+    SetupController: _chrome_open_tabs_setup _close_window_setup _command_setup _download_setup
+    SetupController: _execute_with_verification_setup _googledrive_setup _login_setup _open_setup _proxy_setup
+    SetupController: _replay_setup _sleep_setup _tidy_desktop_setup _update_browse_history_setup _upload_file_setup
     SetupController.setup(config, use_proxy)
     SetupController._launch_setup(command, shell)
     SetupController._execute_setup(command)
 desktop_env.desktop_env
     DesktopEnv
     create_vm_manager_and_provider(provider_name, region, use_proxy)
+desktop_env.evaluators.getters
 desktop_env.evaluators.metrics
 desktop_env.evaluators.metrics.basic_os
 desktop_env.evaluators.metrics.chrome
