@@ -20,8 +20,7 @@ def no_curriculum_of_another_test(monkeypatch):
 @pytest.fixture(scope="session")
 def compose():
     """Compose veRL's own recipe with the lines that select replay, resolved as the trainer's process does it."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_module
+    from support.composed import compose_verls_own
 
     replay = [
         "algorithm.adv_estimator=replay_grpo",
@@ -37,8 +36,7 @@ def compose():
     ]
 
     def composed(*overrides):
-        with initialize_config_module("verl.trainer.config", version_base=None):
-            config = hydra_compose("ppo_trainer", overrides=["+replay.enable=true", *replay, *overrides])
+        config = compose_verls_own("+replay.enable=true", *replay, *overrides)
         OmegaConf.resolve(config)
         return config
 

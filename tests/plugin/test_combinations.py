@@ -1,16 +1,13 @@
 """Options of veRL's that cannot work together are refused with the way out, and veRL still needs the refusal."""
 
 import dataclasses
-import functools
 import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
-from support import ROOT
+from support.composed import compose_recipe
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.footprint import KNOWN_MODELS
@@ -20,18 +17,8 @@ UI_TARS = KNOWN_MODELS["ByteDance-Seed/UI-TARS-1.5-7B"]
 FSDP = "actor_rollout_ref.actor.fsdp_config"
 
 
-@functools.cache
-def composed(name: str) -> DictConfig:
-    fixed = ["hydra.searchpath=[pkg://verl.trainer.config]", "data.train_files=t.json", "data.val_files=t.json"]
-    with initialize_config_dir(str(ROOT / "recipes"), version_base=None):
-        return compose(name, overrides=fixed)
-
-
 def check(name: str, *overrides: str, model=UI_TARS) -> None:
-    # Merged into it, which is as if composed with them and a second faster.
-    config = OmegaConf.merge(composed(name), OmegaConf.from_dotlist(list(overrides)))
-    assert isinstance(config, DictConfig)
-    check_combinations(config, model)
+    check_combinations(compose_recipe(name, "data.train_files=t.json", "data.val_files=t.json", *overrides), model)
 
 
 @pytest.mark.parametrize("name", ["osworld_subset32", "osworld_window", "osworld_full", "osworld_full_async"])
