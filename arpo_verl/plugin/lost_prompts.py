@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ray.actor import ActorHandle
 
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, TensorDict, plain
@@ -90,15 +89,14 @@ class LostPrompts:
             return cls(None, None)
         return cls(connect_pool(config), load_settings(config).agent.recorded_in)
 
-    async def settle(
-        self, dead: ActorHandle[Any], place: int, prompts: Collection[Prompt], gives_up: bool
-    ) -> list[Prompt]:
+    async def settle(self, worker_id: str, place: int, prompts: Collection[Prompt], gives_up: bool) -> list[Prompt]:
         """Free the worker's desktops; drop each prompt that has lost a session, and count the sessions.
 
         A prompt of which no session had come to its end has lost nothing but time: it starts again on another worker.
         One that is dropped keeps the rows that are whole, as when its desktops failed.
 
         Args:
+            worker_id: Ray's name of the worker's actor.
             place: the worker's number.
             gives_up: start none again.
 
@@ -106,7 +104,7 @@ class LostPrompts:
             Those to start again.
         """
         if self._pool is not None:
-            await self._pool.holder_died(dead._actor_id.hex())
+            await self._pool.holder_died(worker_id)
         left = await asyncio.to_thread(self._read, prompts)
         again: list[Prompt] = []
         dropped: list[Prompt] = []

@@ -124,7 +124,7 @@ class RolloutWorkers:
             else:
                 self._actors[place.number] = place.actor = self._start()
                 logger.warning("rollout worker %d died, and another takes its place: %s", place.number, _words(error))
-            again = await self._lost_prompts.settle(dead, place.number, prompts, gives_up=is_last)
+            again = await self._lost_prompts.settle(dead._actor_id.hex(), place.number, prompts, gives_up=is_last)
             if is_last:
                 return
             await self._give(again)

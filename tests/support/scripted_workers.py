@@ -20,6 +20,9 @@ from arpo_verl.plugin.settings import connect_pool
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers do not find the tests' modules
 
+END, DIE, DIE_PUTTING = "end", "die", "die while its row is put"
+KILL = (DIE, DIE_PUTTING)
+
 
 @ray.remote(num_cpus=0)
 class Stage:
@@ -36,7 +39,10 @@ class Stage:
         async with self._changed:
             self._begun[episode].append(pid)
             self._changed.notify_all()
-        return await asyncio.shield(self._told[episode])
+        what = await asyncio.shield(self._told[episode])
+        if what in KILL:  # once: when it begins again it waits
+            self._told.pop(episode, None)
+        return what
 
     async def begun(self, episode, times=1):
         """Wait until the episode has begun so often; returns the processes."""
@@ -45,15 +51,9 @@ class Stage:
         return self._begun[episode]
 
     async def tell(self, episodes, what):
-        """Have these episodes do it, now and if they begin again."""
+        """Have these episodes do it, now or when they begin."""
         for episode in episodes:
-            if self._told[episode].done():
-                self._told[episode] = asyncio.get_running_loop().create_future()
             self._told[episode].set_result(what)
-
-    async def hold(self, episode):
-        """Have the episode wait again, should it begin again."""
-        self._told[episode] = asyncio.get_running_loop().create_future()
 
     async def let_workers_start(self, may):
         self.fails_to_start = not may
@@ -83,13 +83,11 @@ class ScriptedWorker(GuiAgentLoopWorker.__ray_actor_class__):
     async def _play(self, episode, validates, row):
         what = await self.stage.enter.remote(episode, os.getpid())
         partition_id = "val" if validates else "train"
-        if what == "torn":  # as between the first and the last message of a put
+        if what == DIE_PUTTING:  # as between the first and the last message of a put
             await tq.get_client().async_kv_retrieve_meta(keys=[f"{episode}_0"], partition_id=partition_id, create=True)
-        elif what == "fail":
-            raise RuntimeError("this session failed")
-        else:
+        elif what != DIE:
             await put_row(episode, partition_id, row)
-        if what != "row":
+        if what in KILL:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -126,6 +124,7 @@ class Play:
         self.trainer_mode, self.global_steps = mode, 1
         self.manager = self.agent_loop_manager = ScriptedManager.create(OmegaConf.create(config), self.stage)
         self.num_drawn = 0
+        self.columns = ["uid", "raw_prompt", "extra_info", "index", "data_source"]
 
     def pids(self):
         """Of the workers' processes, once they run."""
@@ -138,7 +137,7 @@ class Play:
         rows = [{"task_id": f"task-{uid}", "index": number} for number, uid in enumerate(uids)]
         columns = {"uid": uids, "raw_prompt": [[{"role": "user", "content": "do it"}]] * num_prompts}
         columns |= {"extra_info": rows, "index": list(range(num_prompts)), "data_source": ["test"] * num_prompts}
-        batch = tu.get_tensordict({name: _objects(column) for name, column in columns.items()})
+        batch = tu.get_tensordict({name: _objects(columns[name]) for name in self.columns})
         tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
         if partition_id == "train":
             PPOTrainer._submit_batch_to_rollout(self, batch)
@@ -157,11 +156,8 @@ class Play:
     def begun(self, episode, times=1):
         return ray.get(self.stage.begun.remote(episode, times), timeout=60)
 
-    def tell(self, episodes, what="row"):
+    def tell(self, episodes, what=END):
         ray.get(self.stage.tell.remote(list(episodes), what))
-
-    def hold(self, episode):
-        ray.get(self.stage.hold.remote(episode))
 
     def close(self):
         self.manager.workers.close()

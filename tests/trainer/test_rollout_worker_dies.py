@@ -2,6 +2,7 @@
 
 import json
 
+import psutil
 import pytest
 from replay_resume import MODES
 from trainer_run import read_steps
@@ -26,7 +27,10 @@ def killed(request, workplace):
 
 
 def is_worker(process):
-    return any("agent_loop_worker" in word or "GuiAgentLoopWorker" in word for word in process.cmdline())
+    try:
+        return any("agent_loop_worker" in word or "GuiAgentLoopWorker" in word for word in process.cmdline())
+    except psutil.Error:  # it has ended
+        return False
 
 
 def episodes(folder):
@@ -50,7 +54,8 @@ def test_the_run_goes_on_and_scores_what_was_played(killed):
     for rows in trained.values():
         for episode, row in rows.items():
             assert row["replay"] or row["reward"] == pytest.approx(recorded[episode])
-    assert not list(folder.glob("trajectories/step_*/.*")), "records of episodes that never ended"
+    if mode == "sync":  # with a buffer the run ends while others are played
+        assert not list(folder.glob("trajectories/step_*/.*")), "records of episodes that never ended"
 
 
 def test_the_loss_is_in_the_metrics(killed):
