@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, TensorDict, plain
 from arpo_verl.plugin.settings import connect_pool, load_settings
