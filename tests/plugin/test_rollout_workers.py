@@ -29,17 +29,15 @@ PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")
-def queue(start_ray, tmp_path_factory):
-    """As the folder's, but a worker that takes another's place is there at once: a fork."""
-    import transfer_queue as tq
-
+def python():
+    """Starts a worker's process in a moment, as a fork: the imports of one take seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        start_ray(num_cpus=8, runtime_env={"py_executable": py_executable(Path(folder))})
-        backend = {"storage_backend": "SimpleStorage", "SimpleStorage": {"num_data_storage_units": 1}}
-        tq.init(OmegaConf.create({"enable": True, "backend": backend}))
-        yield tq
-        tq.close()
-        ray.shutdown()
+        yield py_executable(Path(folder))
+
+
+@pytest.fixture
+def queue(empty_queue):
+    return empty_queue
 
 
 @pytest.fixture(autouse=True)
@@ -52,12 +50,12 @@ def fault(monkeypatch):
 
 
 @pytest.fixture
-def play(empty_queue):
+def play(empty_queue, python):
     """Make a `Play`; it is closed after the test."""
     made = []
 
     def make(*args, **kwargs):
-        made.append(Play(*args, **kwargs))
+        made.append(Play(python, *args, **kwargs))
         return made[-1]
 
     yield make

@@ -62,7 +62,6 @@ class Stage:
         return not self.fails_to_start
 
 
-@ray.remote
 class ScriptedWorker(GuiAgentLoopWorker.__ray_actor_class__):
     def __init__(self, config, stage, *_):
         if not ray.get(stage.may_start.remote()):
@@ -102,27 +101,28 @@ async def put_row(episode, partition_id, row):
 
 
 class ScriptedManager(GuiAgentLoopManager):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.agent_loop_workers_class = ScriptedWorker
+    def __init__(self, config, stage, python):
+        super().__init__(config, stage)
+        self.agent_loop_workers_class = ray.remote(runtime_env={"py_executable": python})(ScriptedWorker)
 
 
 class Play:
     """A manager with its workers, and the part of the trainer that hands out prompts.
 
     Args:
+        python: starts the workers' processes.
         mode: the trainer's.
         sections: of the recipe.
     """
 
-    def __init__(self, num_workers=2, mode="sync", agent_loop="scripted", **sections):
+    def __init__(self, python, num_workers=2, mode="sync", agent_loop="scripted", **sections):
         rollout = {"n": 2, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "calculate_log_probs": True}
         rollout["val_kwargs"] = {"n": 1, "temperature": 1.0, "top_p": 1.0, "top_k": -1}
         rollout["agent"] = {"num_workers": num_workers, "default_agent_loop": agent_loop}
         config = {"actor_rollout_ref": {"rollout": rollout, "model": {}}, **sections}
         self.stage = Stage.remote()
         self.trainer_mode, self.global_steps = mode, 1
-        self.manager = self.agent_loop_manager = ScriptedManager.create(OmegaConf.create(config), self.stage)
+        self.manager = self.agent_loop_manager = ScriptedManager.create(OmegaConf.create(config), self.stage, python)
         self.num_drawn = 0
         self.columns = ["uid", "raw_prompt", "extra_info", "index", "data_source"]
 

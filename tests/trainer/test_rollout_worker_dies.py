@@ -7,7 +7,7 @@ import pytest
 from replay_resume import MODES
 from trainer_run import read_steps
 
-pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.slow]
+pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 
 STEPS = 2
 SESSIONS = 32
