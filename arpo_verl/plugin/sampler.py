@@ -25,7 +25,7 @@ from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store, resumed_step
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers
 from arpo_verl.plugin.frontier import TRAINING_FRONTIER
-from arpo_verl.plugin.handover import LATE_METRICS, REPLAY_LOG_PROBS
+from arpo_verl.plugin.handover import LATE_METRICS, REPLAY_LOG_PROBS, TRAINER_FAULT
 from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.padding import BatchShape, MiniBatches
@@ -399,8 +399,10 @@ class ReplaySampler(ReplayBuffer):
             logger.info("cleared %d rows that were trained on before the checkpoint", len(leftovers))
 
     def _sync_metadata_from_transfer_queue(self) -> None:
-        """As veRL looks at the queue, in each of its loops. Why a session failed is not in there: the pool says it."""
+        """As veRL looks at the queue, in each of its loops. Why a session failed is not in there: the pool says it, and
+        who watches the workers; both say it first."""
         super()._sync_metadata_from_transfer_queue()  # type: ignore[no-untyped-call]  # veRL's
+        TRAINER_FAULT.check()
         self.replayer.desktops.check()
 
     def _clear_groups(self, partition_id: str, uids: set[str]) -> None:

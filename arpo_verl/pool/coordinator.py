@@ -77,13 +77,18 @@ class DesktopCoordinator:
         """End a lease, or leave the queue."""
         self._desk.release(lease_id, report)
 
+    async def holder_died(self, holder: str) -> None:
+        """Take back the desktops of a rollout worker that died, and count it."""
+        self._metrics.count("rollout_workers_lost")
+        self._desk.holder_died(holder)
+
     async def count_faults(self, lease_ids: Collection[str]) -> int:
         """How many of these leases, all ended by a fault, count against their session: not those that broke on a host
         that rests for it."""
         return sum(not self._hosts.is_forgiven(lease_id) for lease_id in lease_ids)
 
     async def report_drop(self, task_id: str) -> None:
-        """Count a session that was given up after faults, of desktops or of the rollout engine."""
+        """Count a session that was given up: after faults of desktops or of the rollout engine, or with its worker."""
         logger.warning("a session of task %s was dropped after faults: nothing of it is scored", task_id)
         self._metrics.count("dropped_sessions")
 
