@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import select
 import socket
-import subprocess
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, Any
 
-from arpo_verl.desktop import cgroups, packages, relay, sandbox, users, web_apps
+from arpo_verl.desktop import cgroups, relay, sandbox, template, users, web_apps
 from arpo_verl.desktop.guest import children
-from arpo_verl.errors import DesktopBootError, MissingDependencyError
+from arpo_verl.desktop.process import ProcessHandle
+from arpo_verl.errors import DesktopBootError
 from arpo_verl.types import Size
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 60.0
-"""From nothing to a Python that answers: 0.3 s on an idle machine."""
 EXIT_TIMEOUT_S = 5.0
 _MAX_PACKET = 65536
 _ANSWER_TIMEOUT_S = 5.0
-_SLICE_S = 0.5
+_SLICE_S = _DYING_S = 0.5
 _ON_REQUEST = ("stopped", "exit 0", *(f"signal {number}" for number in (1, 2, 3, 9, 15, 19, 20)))
 """Ends that somebody asked for: by SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM, and a clean exit. A crash is none."""
-
-USER_NAMESPACES = (
-    "this machine does not let us make the desktop's sandbox. Not as root, bubblewrap needs user namespaces: as root "
-    "set `sysctl -w kernel.unprivileged_userns_clone=1` (Debian), "
-    "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu 23.10 and newer) or "
-    "`sysctl -w user.max_user_namespaces=15000` (RHEL). In Docker, run the container with `--cap-add SYS_ADMIN "
-    "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined`, "
-    "or `--privileged`"
-)
-
 
 MAX_OUTPUT = 1 << 20
 """Bytes of what a reward program says that are read."""
@@ -85,33 +70,32 @@ class GuestProcess:
             MissingDependencyError: a program or a Python package is not installed.
             DesktopBootError: it does not start.
         """
-        _require_programs()
         limits = limits or cgroups.Limits()
-        self._user = users.claim_user()
-        self._cgroup = cgroups.Cgroup(limits)
+        self._template = template.template_for(extra_read_only)
         self._log = tempfile.TemporaryFile()
         self._out_of_memory_kills = _out_of_memory_kills()
+        self._events_at_end: cgroups.LimitEvents | None = None
+        self._met_at_end, self._words_at_end = 0, ""
         self._control, control = _pair()
         self._connections, connections = _pair()
         self._connections.setblocking(False)
         with control, connections:
-            try:
-                self._process = self._start(extra_read_only, limits, control, connections)
-            except BaseException:
-                self._cgroup.close()
-                raise
-        self._begin_counting()
-        _alive.add(self)
+            self._process = self._template.fork(control, connections, self._log)
+        self._user = users.claim_user()
+        self._cgroup = cgroups.Cgroup(limits)
         channels = (self._control, self._connections, self._log)
         self._finalizer = weakref.finalize(self, _end, self._process, channels, self._cgroup, self._user)
+        _alive.add(self)
         try:
-            self._receive(START_TIMEOUT_S)
+            self._enter(limits)
         except BaseException:
             self.close()
             raise
+        self._begin_counting()
+        relay.when_readable(self._process.descriptor, _weak_bury(self))
 
     def boot(self, size: Size, command_timeout_s: float, timeout_s: float) -> float:
-        """Make a fresh desktop in it, whatever was there before. Returns the seconds that the guest took.
+        """Start the desktop in it, once. Returns the seconds that the guest took.
 
         Raises:
             DesktopBootError: it did not come up; this sandbox is of no further use.
@@ -131,7 +115,7 @@ class GuestProcess:
         relay.pass_descriptor(self._connections, b"%d" % port, fd)
 
     def serve_apps(self, archive: bytes, timeout_s: float) -> None:
-        """Serve mock web applications on the desktop's loopback, until its next boot; see `web_apps.pack`.
+        """Serve mock web applications on the desktop's loopback, see `web_apps.pack`.
 
         Raises:
             DesktopBootError: they do not start.
@@ -152,7 +136,7 @@ class GuestProcess:
         Raises:
             DesktopBootError: process 1 does not answer.
         """
-        message, fds = self._ask("judge", {"timeout_s": timeout_s}, timeout_s + START_TIMEOUT_S, program)
+        message, fds = self._ask("judge", {"timeout_s": timeout_s}, timeout_s + template.START_TIMEOUT_S, program)
         try:
             outputs = [os.pread(fd, MAX_OUTPUT + 1, 0) for fd in fds]
         finally:
@@ -163,7 +147,7 @@ class GuestProcess:
 
     def is_alive(self) -> bool:
         """Whether the sandbox still runs. Its programs may be dead all the same."""
-        return self._process.poll() is None
+        return not self._process.has_ended()
 
     def why_down(self) -> Ended | None:
         """What ended or stopped the X server or the guest server, or the sandbox; None where no word of it can be
@@ -192,55 +176,55 @@ class GuestProcess:
             return None
         return own > 0
 
+    def kill(self) -> None:
+        """End it without waiting. `close` it all the same."""
+        self._process.kill()
+
     def close(self) -> None:
         """End it and wait until it is gone. Safe to call twice."""
         self._finalizer()
 
     def limit_events(self) -> cgroups.LimitEvents:
-        """How often the desktop's own limits were met since it booted: what its programs did to themselves."""
-        since, now = self._events_at_boot, self._cgroup.events()
-        is_met = self._cgroup.memory_met() > self._met_at_boot
+        """How often the desktop's own limits were met: what its programs did to themselves."""
+        since, now = self._events_at_boot, self._events_at_end or self._cgroup.events()
+        is_met = (self._met_at_end or self._cgroup.memory_met()) > self._met_at_boot
         return cgroups.LimitEvents((now.oom_kills - since.oom_kills) * is_met, now.pids_refused - since.pids_refused)
+
+    def _bury(self) -> None:
+        """Give back what it held, since it ended by itself."""
+        if self._finalizer.alive:
+            self._events_at_end, self._met_at_end = self._cgroup.events(), self._cgroup.memory_met()
+            self._words_at_end = self._last_words()
+            self.close()
+
+    def _last_words(self) -> str:
+        self._process.has_ended(_DYING_S)
+        return self._words_at_end if self._log.closed else template.tail(self._log)
 
     def _begin_counting(self) -> None:
         self._cgroup.forget_peak()
         self._events_at_boot, self._met_at_boot = self._cgroup.events(), self._cgroup.memory_met()
 
-    def _start(
-        self, extra_read_only: Sequence[str], limits: cgroups.Limits, control: socket.socket, connections: socket.socket
-    ) -> subprocess.Popen[bytes]:
-        """Start bubblewrap; it inherits these descriptors under the numbers that they have here."""
-        with contextlib.ExitStack() as stack:
-            inherited = [control.fileno(), connections.fileno()]
-
-            def in_memory(content: bytes) -> int:
-                fd = stack.enter_context(open(os.memfd_create("sandbox"), "w+b", buffering=0)).fileno()
-                os.write(fd, content)
-                os.lseek(fd, 0, os.SEEK_SET)
-                inherited.append(fd)
-                return fd
-
-            command = sandbox.command(
-                control.fileno(),
-                connections.fileno(),
-                extra_read_only,
-                in_memory,
-                self._user.user_id if self._user else None,
-                limits.pids,
-                self._cgroup.doors,
-                None if cgroups.MEMORY in self._cgroup.controllers else limits.memory_mib * cgroups.MIB,
-            )
-            return in_lasting_thread(
-                lambda: subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._log,
-                    stderr=self._log,
-                    pass_fds=inherited,
-                    start_new_session=True,  # a Ctrl-C in the owner's terminal is the owner's to handle
-                    cwd="/",
-                )
-            )
+    def _enter(self, limits: cgroups.Limits) -> None:
+        """Have its process 1 bounded, and let it leave the template."""
+        user_id = self._user.user_id if self._user else None
+        is_bounded = cgroups.MEMORY in self._cgroup.controllers
+        # One more than the group's, which counts how often it is met, and so must be met first.
+        pids = limits.pids + (cgroups.PIDS in self._cgroup.controllers)
+        words = {
+            "user_id": user_id,
+            "pids": pids,
+            "data_bytes": None if is_bounded else limits.memory_mib * cgroups.MIB,
+            "files": {} if user_id is None else sandbox.identity(user_id),
+        }
+        try:
+            if not (pid := self._process.pid):  # 0 would be this process
+                raise ProcessLookupError("it ended at once")
+            self._cgroup.admit(pid)
+            self._control.send(json.dumps(words).encode())
+        except OSError as error:
+            raise DesktopBootError(f"the desktop's sandbox is gone ({error}){self._last_words()}") from error
+        self._receive(template.START_TIMEOUT_S)
 
     def _ask(
         self, name: str, arguments: dict[str, Any], timeout_s: float, content: bytes | None = None
@@ -264,8 +248,7 @@ class GuestProcess:
                 message, fds = self._receive(timeout_s)
             return message, fds
         except (OSError, ValueError) as error:  # it ended before it read this, or was closed meanwhile
-            words = "" if self._log.closed else last_words(self._process, self._log)
-            raise DesktopBootError(f"the desktop's sandbox is gone ({error}){words}") from error
+            raise DesktopBootError(f"the desktop's sandbox is gone ({error}){self._last_words()}") from error
         finally:
             if fd is not None:
                 os.close(fd)
@@ -275,12 +258,10 @@ class GuestProcess:
         # In slices: another thread may close the channel meanwhile.
         while not _is_readable(self._control, min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
-                raise DesktopBootError(
-                    f"the desktop did not answer within {timeout_s:g} s{last_words(self._process, self._log)}"
-                )
+                raise DesktopBootError(f"the desktop did not answer within {timeout_s:g} s{self._last_words()}")
         packet, fds, _, _ = socket.recv_fds(self._control, _MAX_PACKET, 2)
         if not packet:
-            raise _failure(last_words(self._process, self._log))
+            raise DesktopBootError(f"the desktop's sandbox ended{self._last_words()}")
         message: dict[str, Any] = json.loads(packet)
         if "error" in message:
             for fd in fds:
@@ -295,15 +276,6 @@ def _is_readable(channel: socket.socket, timeout_s: float) -> bool:
     return bool(poller.poll(timeout_s * 1000))
 
 
-def last_words(process: subprocess.Popen[bytes], log: IO[bytes]) -> str:
-    """What a sandbox that ends has said, for the end of a message; empty where it said nothing."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(0.5)
-    log.seek(max(0, log.seek(0, os.SEEK_END) - 2000))
-    words = log.read(2000).decode(errors="replace").strip()
-    return f": {words}" if words else ""
-
-
 def _out_of_memory_kills() -> int | None:
     """How many processes this host's kernel has killed for want of memory; None where it does not say."""
     try:
@@ -313,60 +285,36 @@ def _out_of_memory_kills() -> int | None:
         return None
 
 
-def _failure(words: str) -> DesktopBootError:
-    refused = ("namespace", "uid map", "Operation not permitted", "Permission denied", "setresuid")
-    hint = f"; {USER_NAMESPACES}" if "bwrap:" in words and any(sign in words for sign in refused) else ""
-    return DesktopBootError(f"the desktop's sandbox ended{words}{hint}")
-
-
-def _require_programs() -> None:
-    missing = packages.missing_packages(packages.BASE)
-    if missing:
-        raise MissingDependencyError(
-            f"the embedded desktop needs {', '.join(packages.BASE[name] for name in missing)}; "
-            f"run: {packages.install_command(missing)}"
-        )
-
-
 def _pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def _end(
-    process: subprocess.Popen[bytes],
+    process: ProcessHandle,
     channels: Iterable[IO[bytes] | socket.socket],
     cgroup: cgroups.Cgroup,
     user: users.UserClaim | None,
 ) -> None:
-    """The end of the control channel ends process 1, and that everything in the sandbox."""
+    """The end of process 1 is that of everything in the sandbox."""
+    process.kill()
+    if not process.has_ended(EXIT_TIMEOUT_S):
+        logger.warning("a desktop's sandbox (process %d) did not end within %g s", process.pid, EXIT_TIMEOUT_S)
     for channel in channels:
         channel.close()
-    try:
-        process.wait(EXIT_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        logger.warning("the desktop's sandbox (process %d) did not end by itself; killed", process.pid)
-        process.kill()
-        process.wait(EXIT_TIMEOUT_S)
     cgroup.close()
     if user is not None:
         user.close()
 
 
-_spawner: tuple[int, ThreadPoolExecutor] | None = None
-_spawner_lock = threading.Lock()
+def _weak_bury(guest: GuestProcess) -> Callable[[], None]:
+    """`guest._bury`, for a thread that would keep a forgotten guest alive."""
+    bury = weakref.WeakMethod(guest._bury)
 
+    def call() -> None:
+        if (method := bury()) is not None:
+            method()
 
-def in_lasting_thread(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    """Run `start` in a thread that lasts as long as this process.
-
-    bubblewrap's --die-with-parent means the thread that started it: a caller's thread may end long before the desktop.
-    """
-    global _spawner
-    with _spawner_lock:
-        if _spawner is None or _spawner[0] != os.getpid():
-            _spawner = (os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="desktop-spawner"))
-        executor = _spawner[1]
-    return executor.submit(start).result()
+    return call
 
 
 _alive: weakref.WeakSet[GuestProcess] = weakref.WeakSet()
@@ -374,8 +322,6 @@ _alive: weakref.WeakSet[GuestProcess] = weakref.WeakSet()
 
 def _forget_after_fork() -> None:
     """A fork of the owner must not keep the desktops alive by holding the other ends of their channels."""
-    global _spawner_lock
-    _spawner_lock = threading.Lock()
     for guest in list(_alive):
         guest._finalizer.detach()
         guest._control.close()

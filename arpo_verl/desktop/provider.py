@@ -8,10 +8,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 from arpo_verl.config import require
 from arpo_verl.desktop.cgroups import Limits
 from arpo_verl.desktop.guest_process import Ended, GuestProcess, Judged
+from arpo_verl.desktop.process import LastingThread
 from arpo_verl.desktop.relay import GUEST_PORTS, Relay, client_address
 from arpo_verl.desktop.web_apps import WebApp, pack
 from arpo_verl.errors import DesktopBootError
@@ -21,14 +23,16 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_SIZE = Size(640, 480)
 SMALLEST, LARGEST = Size(160, 120), Size(4096, 4096)
+_background = LastingThread("desktop-background")
+"""Boots and closes this process's desktops behind their episodes, one at a time: those take what is left."""
 
 
 class EmbeddedProvider:
-    """One desktop on this machine: an X server with real programs, in a sandbox.
+    """One desktop on this machine at a time, each in a sandbox of its own: an X server with real programs.
 
-    `start_emulator` and `revert_to_snapshot` both leave a desktop that nobody has connected to since it booted; they
-    boot only where there is none, so reverting early, in the background, makes the next start free. The ports stay the
-    same over reboots. Methods may be called from any thread, one at a time.
+    `start_emulator` and `revert_to_snapshot` both leave a desktop that nobody has connected to since it booted, in a
+    sandbox that no other desktop ever had. They boot one unless `boot_next` did so already. The ports stay the same.
+    Methods may be called from any thread, one at a time.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class EmbeddedProvider:
         self._boot_timeout_s = boot_timeout_s
         self._extra_read_only = tuple(extra_read_only)
         self._guest: GuestProcess | None = None
+        self._next: Future[GuestProcess] | None = None
         self._relay: Relay | None = None
         self._connections_at_boot = 0
         self._lock = threading.RLock()
@@ -84,7 +89,13 @@ class EmbeddedProvider:
         """
         with self._lock:
             if not self._is_clean():
-                self._boot()
+                self._swap()
+
+    def boot_next(self) -> None:
+        """Boot the next desktop in the background, as this one was given to an episode. Safe to call twice."""
+        with self._lock:
+            if self._next is None:
+                self._next = _background.submit(self._make_guest())
 
     def get_ip_address(self, path_to_vm: str = "") -> str:
         """As `relay.client_address`.
@@ -112,12 +123,13 @@ class EmbeddedProvider:
     def stop_emulator(self, path_to_vm: str = "", region: object = None) -> None:
         """Give back everything: processes, memory, ports. Safe to call twice."""
         with self._lock:
-            relay, guest = self._relay, self._guest
-            self._relay = self._guest = None
+            relay, self._relay = self._relay, None
             if relay is not None:
                 relay.close()
+            guest, self._guest = self._guest, None
             if guest is not None:
                 guest.close()
+            self._drop_next()
 
     # ------------------------------------------------------------------------------------------------------------------
 
@@ -133,7 +145,7 @@ class EmbeddedProvider:
     # --- Bundles: a task's web applications, and a program that judges it ---------------------------------------------
 
     def serve_apps(self, apps: Sequence[WebApp]) -> None:
-        """Serve mock web applications on the desktop's loopback, until its next boot.
+        """Serve mock web applications on the desktop's loopback.
 
         Raises:
             DesktopSetupError: one is not built.
@@ -170,33 +182,57 @@ class EmbeddedProvider:
     def _is_clean(self) -> bool:
         return self._relay is not None and self.is_alive() and self._relay.connections == self._connections_at_boot
 
-    def _boot(self) -> None:
-        """Boot in the warm sandbox; where that fails, in a new one."""
+    def _swap(self) -> None:
+        """Have another desktop in the place of a used one, whose programs are dead when this returns."""
         started = time.monotonic()
-        if self._guest is not None:
-            try:
-                self._boot_guest(self._guest)
-                return
-            except DesktopBootError as error:
-                logger.warning("a desktop's sandbox was of no more use, making a new one: %s", error)
-                self._guest.close()
-                self._guest = None
-        guest = GuestProcess(self._extra_read_only, self._limits)
         try:
+            new = self._take_next() or self._make_guest()()
             if self._relay is None:
                 self._relay = Relay(GUEST_PORTS, _weak_connect(self))
-            self._boot_guest(guest)
         except BaseException:
-            guest.close()
             self.stop_emulator()
             raise
-        self._guest = guest
+        old, self._guest = self._guest, new
+        if old is not None:
+            old.kill()
+            _background.submit(old.close)
+        self._connections_at_boot = self._relay.connections
         logger.info("a desktop of %dx%d is up after %.2f s", *self.screen_size, time.monotonic() - started)
 
-    def _boot_guest(self, guest: GuestProcess) -> None:
-        guest.boot(self.screen_size, self._command_timeout_s, self._boot_timeout_s)
-        assert self._relay is not None
-        self._connections_at_boot = self._relay.connections
+    def _make_guest(self) -> Callable[[], GuestProcess]:
+        """What boots a desktop, and keeps no provider alive that is forgotten meanwhile."""
+        size, command_s, boot_s = self.screen_size, self._command_timeout_s, self._boot_timeout_s
+        extra, limits = self._extra_read_only, self._limits
+
+        def make() -> GuestProcess:
+            guest = GuestProcess(extra, limits)
+            try:
+                guest.boot(size, command_s, boot_s)
+            except BaseException:
+                guest.close()
+                raise
+            return guest
+
+        return make
+
+    def _take_next(self) -> GuestProcess | None:
+        """The desktop that `boot_next` booted; None where it has none, or has not begun."""
+        future, self._next = self._next, None
+        if future is None or future.cancel():
+            return None
+        try:
+            guest = future.result()
+        except DesktopBootError as error:
+            logger.warning("the next desktop did not boot in the background: %s", error)
+            return None
+        if guest.is_alive():
+            return guest
+        guest.close()
+        return None
+
+    def _drop_next(self) -> None:
+        if (guest := self._take_next()) is not None:
+            guest.close()
 
     def _connect(self, port: int, fd: int) -> None:
         guest = self._guest

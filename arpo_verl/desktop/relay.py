@@ -205,6 +205,18 @@ def event_loop() -> asyncio.AbstractEventLoop:
         return _running[1]
 
 
+def when_readable(descriptor: int, act: Callable[[], object]) -> None:
+    """Call `act` once, in a thread, when `descriptor` is readable, as one of a process is at its end."""
+    loop, own = event_loop(), os.dup(descriptor)
+
+    def readable() -> None:
+        loop.remove_reader(own)
+        os.close(own)
+        threading.Thread(target=act, name="desktop-end", daemon=True).start()
+
+    loop.call_soon_threadsafe(loop.add_reader, own, readable)
+
+
 def pass_descriptor(channel: socket.socket, message: bytes, fd: int) -> None:
     """Send `message` and a copy of the descriptor `fd` on a Unix socket.
 

@@ -6,23 +6,20 @@ the host, no network, and no task, evaluator or expert of this package. It runs 
 root, as one that nobody else uses; elsewhere as the caller, in a user namespace, without any privilege. System calls
 that none needs are refused (`seccomp`).
 
-bubblewrap makes it. A line of shell that becomes bubblewrap does first what that has no option for: limits of System V
-objects, of files in memory and of terminals, which are kernel memory that all desktops of a machine share.
+bubblewrap makes a template of it once for this process, and `guest/template.py` forks each sandbox from that, with
+namespaces, memory and bounds of its own.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
-import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from arpo_verl.desktop import chrome, seccomp
+from arpo_verl.desktop import chrome, seccomp, users
 from arpo_verl.errors import MissingDependencyError
 
 GUEST = Path(__file__).with_name("guest")
@@ -67,107 +64,76 @@ SYSTEM_V = {
     "sem": "250 32000 32 128",
     "msgmni": 32,
 }
-_BESIDE = "/sys"
-"""Where the memory for the folders is mounted for bubblewrap to find it: the sandbox has nothing of that name."""
 PACKAGE = Path(__file__).parents[1]
 _USER_ID_IN_NAMESPACE = 1000
 
-_START = "import sys; sys.path[:0] = {path!r}; from arpo_guest.init import main; main({arguments})"
+_START = "import sys; sys.path[:0] = {path!r}; from arpo_guest.template import main; main({control}, {walls!r})"
 
 
-def command(
-    control_fd: int,
-    connections_fd: int,
-    extra_read_only: Sequence[str],
-    in_memory: Callable[[bytes], int],
-    user_id: int | None,
-    pids: int,
-    doors: Sequence[Path] = (),
-    data_bytes: int | None = None,
-) -> list[str]:
-    """The command line that starts a sandbox, in the process that runs it.
+def command(control_fd: int, extra_read_only: Sequence[str], in_memory: Callable[[bytes], int]) -> list[str]:
+    """The command line that starts a template, in the process that runs it.
 
     Args:
-        control_fd: descriptor of the host's commands, as the child inherits it.
-        connections_fd: descriptor of the relayed connections, likewise.
-        extra_read_only: further folders of the host that its programs may read, such as `/opt/some-program`.
+        control_fd: descriptor of the host's requests, as the child inherits it.
+        extra_read_only: further folders of the host that desktops' programs may read, such as `/opt/some-program`.
         in_memory: makes a file of these bytes and gives its descriptor, as the child inherits it.
-        user_id: the user whom its programs run as; None: the caller, in a user namespace.
-        pids: processes and threads that they may be.
-        doors: `cgroup.procs` of the groups that they run in.
-        data_bytes: memory that each program may have of its own, where no group bounds that of all.
 
     Raises:
         MissingDependencyError: a Python package that the guest needs is not installed.
     """
     paths = _python_paths()
-    arguments = f"{control_fd}, {connections_fd}, {user_id}, {pids}, {data_bytes}"
-    start = _START.format(path=[GUEST_ROOT, *paths], arguments=arguments)
-    own_files = _own_files(user_id or _USER_ID_IN_NAMESPACE).items()
-    prepared = can_prepare(user_id is None)
+    shown = [*extra_read_only, *python_folders(paths)]
+    start = _START.format(path=[GUEST_ROOT, *paths], control=control_fd, walls=_walls(shown))
+    own_files = _own_files() | ({} if is_own_user() else identity(_USER_ID_IN_NAMESPACE))
     return [
-        *_preparation(doors, user_id is None, prepared),
-        *("--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
+        *("bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
         *("--hostname", "desktop", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
-        *(("--seccomp", str(in_memory(seccomp.filter_program()))) if seccomp.is_supported() else ()),
-        *_user_options(user_id),
-        *_mounts([*extra_read_only, *python_folders(paths)], prepared),
-        *(word for name, content in own_files for word in _own_file(name, in_memory(content))),
+        *_privileges(),
+        *_mounts(shown),
+        *(word for name, content in own_files.items() for word in _own_file(name, in_memory(content.encode()))),
         *("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/"),
         *(sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", start),
     ]
 
 
-def _preparation(doors: Sequence[Path], user_namespace: bool, can_mount: bool) -> list[str]:
-    """The words before bubblewrap's options: what is done in its process before it starts."""
-    lines = [f"echo 0 > {shlex.quote(str(door))}" for door in doors]
-    # When the machine's memory runs out, the kernel takes a desktop, not the trainer. What root says can't be unsaid.
-    lines += ["{ echo 500 > /proc/self/oom_score_adj; } 2> /dev/null || :"]
-    if can_mount:
-        lines += [f"mount -t tmpfs -o mode=755,size=1m desktop {_BESIDE}"]
-        for path, memory in WRITABLE.items():
-            options = f"mode=1777,nosuid,nodev,size={memory.mib}m,nr_inodes={memory.files}"
-            lines += [f"mkdir -p {_BESIDE}{path}", f"mount -t tmpfs -o {options} desktop {_BESIDE}{path}"]
-        options = f"newinstance,nosuid,noexec,ptmxmode=0666,mode=620,max={MAX_TERMINALS}"
-        lines += [f"mkdir {_BESIDE}/pts", f"mount -t devpts -o {options} desktop {_BESIDE}/pts"]
-        # Not every kernel lets a user namespace's root set these; a container may have them read-only.
-        lines += [f"{{ echo {n} > /proc/sys/kernel/{name}; }} 2> /dev/null || :" for name, n in SYSTEM_V.items()]
-    words = [*(_unshare(user_namespace) if can_mount else ()), "sh", "-ec", "\n".join([*lines, 'exec "$@"']), "sh"]
-    return [*words, "bwrap", *(() if can_mount else ("--unshare-ipc",))]
+def is_own_user() -> bool:
+    """Whether each desktop runs as a user of this machine that is its own."""
+    return users.available_ids() is not None
 
 
-@functools.cache
-def can_prepare(user_namespace: bool) -> bool:
-    """Whether we may mount before bubblewrap does; else limits are missing. AppArmor may let it alone do so."""
-    trial = [*_unshare(user_namespace), "mount", "-t", "tmpfs", "desktop", _BESIDE]
-    try:
-        return subprocess.run(trial, capture_output=True).returncode == 0
-    except OSError:
-        return False
+def _walls(shown: Sequence[str]) -> dict[str, Any]:
+    """What each sandbox of the template has of its own, see `guest/template.py: Walls`."""
+    return {
+        "memory": {path: f"mode=1777,size={m.mib}m,nr_inodes={m.files}" for path, m in WRITABLE.items()},
+        "visible": sorted((path for path in shown if any(Path(path).is_relative_to(w) for w in WRITABLE)), key=len),
+        "terminals": f"newinstance,ptmxmode=0666,mode=620,max={MAX_TERMINALS}",
+        "system_v": {name: str(value) for name, value in SYSTEM_V.items()},
+        "user_id": None if is_own_user() else _USER_ID_IN_NAMESPACE,
+        "seccomp": seccomp.filter_program().hex() if seccomp.is_supported() else "",
+    }
 
 
-def _unshare(user_namespace: bool) -> list[str]:
-    return ["unshare", "--mount", "--ipc", *(("--user", "--map-root-user") if user_namespace else ())]
+def _privileges() -> list[str]:
+    """What a template needs to make namespaces, and each sandbox loses before anything runs there."""
+    kept = ["CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP"]
+    if is_own_user():
+        kept, user = [*kept, "CAP_SETUID", "CAP_SETGID"], []
+    else:  # root of that namespace alone, and the caller outside of it; it maps itself to another user in forks'
+        kept, user = [*kept, "CAP_SETFCAP"], ["--unshare-user", "--uid", "0", "--gid", "0"]
+    return [*user, "--cap-drop", "ALL", *(word for name in kept for word in ("--cap-add", name))]
 
 
 def _own_file(name: str, fd: int) -> list[str]:
     return ["--perms", "0755", "--ro-bind-data", str(fd), name]
 
 
-def _mounts(extra: Sequence[str], prepared: bool) -> list[str]:
+def _mounts(extra: Sequence[str]) -> list[str]:
     """What is visible. Later mounts lie over earlier ones."""
     words = [word for path in SYSTEM for word in read_only(path)]
     words += ["--proc", "/proc", "--dev", "/dev"]
-    if prepared:
-        words += ["--perms", "0755", "--dir", "/var"]
-        words += [word for path in WRITABLE for word in ("--bind", f"{_BESIDE}{path}", path)]
-        words += ["--dev-bind", f"{_BESIDE}/pts", "/dev/pts"]
-    else:
-        for path, memory in WRITABLE.items():
-            words += ["--perms", "1777", "--size", str(memory.mib * MIB), "--tmpfs", path]
     folders = [*STATE, *extra]
     # bubblewrap makes missing parents for its own user alone; the desktop's user must pass too.
-    for parent in _parents([*folders, f"{GUEST_ROOT}/bin/python"]):
+    for parent in _parents([*(f"{path}/x" for path in WRITABLE), *folders, f"{GUEST_ROOT}/bin/python"]):
         words += ["--perms", "0755", "--dir", parent]
     words += [word for path in folders for word in read_only(path)]
     if any(PACKAGE.is_relative_to(path) for path in (*SYSTEM, *folders)):
@@ -179,7 +145,7 @@ def _mounts(extra: Sequence[str], prepared: bool) -> list[str]:
 def _parents(paths: Sequence[str]) -> list[str]:
     """Every folder above `paths` but the root and the mounts, the upper ones first."""
     parents = {str(parent) for path in paths for parent in list(Path(path).parents)[:-1]}
-    return sorted(parents - {*SYSTEM, *WRITABLE}, key=len)
+    return sorted(parents - {*SYSTEM, "/dev", "/dev/shm"}, key=len)
 
 
 def read_only(path: str) -> list[str]:
@@ -189,27 +155,25 @@ def read_only(path: str) -> list[str]:
     return ["--ro-bind-try", path, path]
 
 
-def _user_options(user_id: int | None) -> list[str]:
-    if user_id is None:
-        same = str(_USER_ID_IN_NAMESPACE)
-        return ["--unshare-user", "--uid", same, "--gid", same]
-    # Process 1 keeps just enough to become that user, and loses it by doing so.
-    return ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-
-
-def _own_files(user_id: int) -> dict[str, bytes]:
-    """Files that differ from the host's: who the users are, our programs, `python` with this interpreter's packages."""
-    python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
+def identity(user_id: int) -> dict[str, str]:
+    """Files that say who the users are."""
     return {
         "/etc/passwd": (
             "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
             f"user:x:{user_id}:{user_id}:user,,,:/home/user:/bin/bash\n"
-        ).encode(),
-        "/etc/group": f"root:x:0:\ntty:x:5:\nnogroup:x:65534:\nuser:x:{user_id}:\n".encode(),
-        "/etc/hosts": b"127.0.0.1 localhost desktop\n::1 localhost\n",
+        ),
+        "/etc/group": f"root:x:0:\ntty:x:5:\nnogroup:x:65534:\nuser:x:{user_id}:\n",
+    }
+
+
+def _own_files() -> dict[str, str]:
+    """Files that differ from the host's: our programs, `python` with this interpreter's packages."""
+    python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+    return {
+        "/etc/hosts": "127.0.0.1 localhost desktop\n::1 localhost\n",
         f"{GUEST_ROOT}/bin/python": python,
         f"{GUEST_ROOT}/bin/python3": python,
-        **{f"{GUEST_ROOT}/bin/{program.name}": program.read_bytes() for program in sorted(PROGRAMS.iterdir())},
+        **{f"{GUEST_ROOT}/bin/{program.name}": program.read_text() for program in sorted(PROGRAMS.iterdir())},
     }
 
 

@@ -28,8 +28,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from arpo_verl.desktop import cgroups, relay, sandbox, seccomp, users, web_apps
-from arpo_verl.desktop.guest_process import EXIT_TIMEOUT_S, USER_NAMESPACES, Ended, in_lasting_thread
+from arpo_verl.desktop.guest_process import EXIT_TIMEOUT_S, Ended
+from arpo_verl.desktop.process import in_lasting_thread
 from arpo_verl.desktop.relay import GUEST_PORTS, HOST
+from arpo_verl.desktop.template import USER_NAMESPACES
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
 from arpo_verl.files import ScratchFolder
 from arpo_verl.types import Size

@@ -9,7 +9,7 @@ import pytest
 
 from arpo_verl.cli.checks import desktops, machine
 from arpo_verl.cli.checks.finding import Finding
-from arpo_verl.desktop import cgroups, guest_process, packages, sandbox, seccomp, users
+from arpo_verl.desktop import cgroups, guest_process, packages, seccomp, users
 from arpo_verl.errors import DesktopBootError
 
 pytestmark = pytest.mark.skipif(bool(packages.missing_packages()), reason="the embedded desktop's programs are missing")
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(bool(packages.missing_packages()), reason="the e
 @pytest.mark.desktop
 def test_what_is_in_force_is_told():
     findings = {finding.subject: finding for finding in desktops.check_sandbox()}
-    assert list(findings) == ["desktop sandbox", "desktop system calls", "desktop files", "desktop limits"]
+    assert list(findings) == ["desktop sandbox", "desktop system calls", "desktop limits"]
     assert findings["desktop sandbox"].ok
     bounded = {controller for parent in cgroups.parents() for controller in parent.controllers}
     assert findings["desktop limits"].ok == (bounded == set(cgroups.CONTROLLERS))
@@ -28,11 +28,10 @@ def test_what_is_not_is_told_with_what_to_do(monkeypatch):
     monkeypatch.setattr(guest_process, "GuestProcess", lambda: _Closed())
     monkeypatch.setattr(cgroups, "parents", lambda: [])
     monkeypatch.setattr(users, "available_ids", lambda: None)
-    monkeypatch.setattr(sandbox, "can_prepare", lambda user_namespace: False)
     monkeypatch.setattr(seccomp, "is_supported", lambda: False)
-    sandboxed, calls, files, limits = desktops.check_sandbox()
+    sandboxed, calls, limits = desktops.check_sandbox()
     assert sandboxed.ok and "user namespace" in sandboxed.detail
-    assert not (calls.ok or files.ok or limits.ok) and all(finding.remedy for finding in (calls, files, limits))
+    assert not (calls.ok or limits.ok) and calls.remedy and limits.remedy
     assert "a busy desktop slows its neighbours" in limits.detail and "docs/embedded-desktop.md" in limits.remedy
     half = [cgroups.Parent(cgroups.Path("/sys/fs/cgroup/user"), 2, ("memory", "pids"))]
     monkeypatch.setattr(cgroups, "parents", lambda: half)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from support.desktop_harness import attach
 
-from arpo_verl.desktop import sandbox, users
+from arpo_verl.desktop import sandbox
+from arpo_verl.desktop.cgroups import Limits
 from arpo_verl.desktop.provider import EmbeddedProvider
 
 pytestmark = pytest.mark.desktop
@@ -49,9 +50,9 @@ def test_it_does_not_see_the_tasks_evaluators_or_expert(jail):
 
 
 def test_package_inside_a_visible_folder_is_covered(monkeypatch, tmp_path):
-    words = sandbox._mounts([], True)
+    words = sandbox._mounts([])
     assert str(sandbox.PACKAGE) not in words
-    covered = sandbox._mounts([str(sandbox.PACKAGE.parent)], True)
+    covered = sandbox._mounts([str(sandbox.PACKAGE.parent)])
     assert covered[covered.index(str(sandbox.PACKAGE)) - 1] == "--tmpfs"
 
 
@@ -74,7 +75,7 @@ def test_it_sees_only_its_own_processes_and_cannot_touch_the_first(jail):
 
 
 def test_a_fork_bomb_has_a_limit(jail):
-    assert int(jail.sh("ulimit -u")) <= 1024
+    assert int(jail.sh("ulimit -u")) <= Limits.pids + 1
     assert jail.sh("ulimit -c") == "0"
 
 
@@ -87,31 +88,8 @@ def test_extra_folders_are_readable_and_not_writable(tmp_path):
         desktop = attach(provider)
         assert desktop.sh(f"cat {tmp_path}/data") == "readable"
         assert "Read-only" in desktop.sh(f"touch {tmp_path}/data")
-        desktop.provider.revert_to_snapshot()  # wiping /tmp leaves the mount that lies in it
+        desktop.provider.revert_to_snapshot()
         assert desktop.sh(f"cat {tmp_path}/data") == "readable"
     finally:
         provider.stop_emulator()
     assert (tmp_path / "data").read_text() == "readable"
-
-
-@pytest.mark.parametrize("mode", ["another user", "user namespace"])
-def test_machine_that_lets_bubblewrap_alone_mount_has_desktops_too(monkeypatch, mode):
-    if mode == "user namespace":
-        monkeypatch.setattr(users, "available_ids", lambda: None)
-    monkeypatch.setattr(sandbox, "can_prepare", lambda user_namespace: False)
-    provider = EmbeddedProvider()
-    provider.start_emulator()
-    try:
-        assert attach(provider).sh("df --output=size --block-size=1M /tmp | tail -n 1") == "256"
-    finally:
-        provider.stop_emulator()
-
-
-def test_machine_that_refuses_to_mount_is_known(monkeypatch, tmp_path):
-    refusal = tmp_path / "unshare"
-    refusal.write_text("#!/bin/sh\nexit 1\n")
-    refusal.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert not sandbox.can_prepare.__wrapped__(True)
-    monkeypatch.setenv("PATH", "")
-    assert not sandbox.can_prepare.__wrapped__(True)

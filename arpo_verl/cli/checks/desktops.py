@@ -9,7 +9,7 @@ import platform
 from collections.abc import Sequence
 
 from arpo_verl.cli.checks.finding import Finding
-from arpo_verl.desktop import cgroups, packages, sandbox, seccomp, users
+from arpo_verl.desktop import cgroups, packages, sandbox, seccomp
 from arpo_verl.errors import ArpoError
 
 _WORDS = {cgroups.MEMORY: "memory", cgroups.CPU: "processors", cgroups.PIDS: "processes"}
@@ -31,11 +31,11 @@ def check_sandbox() -> list[Finding]:
     except ArpoError as error:
         what, _, remedy = str(error).partition("; ")
         return [Finding("desktop sandbox", False, what, remedy, required=False)]
-    return [_check_user(), _check_calls(), _check_files(), _check_groups()]
+    return [_check_user(), _check_calls(), _check_groups()]
 
 
 def _check_user() -> Finding:
-    if users.available_ids() is not None:
+    if sandbox.is_own_user():
         return Finding("desktop sandbox", True, "starts; each desktop runs as a user of its own", required=False)
     detail = "starts, in a user namespace: a desktop's programs are this user to the kernel's limits (inotify, keys)"
     return Finding("desktop sandbox", True, detail, required=False)
@@ -47,15 +47,6 @@ def _check_calls() -> Finding:
         return Finding("desktop system calls", True, detail, required=False)
     detail = f"none is refused: there is no filter for {platform.machine()}"
     return Finding("desktop system calls", False, detail, "host desktops on x86_64 or aarch64", required=False)
-
-
-def _check_files() -> Finding:
-    if sandbox.can_prepare(users.available_ids() is None):
-        detail = "number of files, of terminals and of System V objects are bounded"
-        return Finding("desktop files", True, detail, required=False)
-    detail = "their number is not bounded, nor that of terminals: this machine lets bubblewrap alone mount"
-    remedy = "run as root, or let `unshare` make user namespaces too (AppArmor: a profile for it as bubblewrap has)"
-    return Finding("desktop files", False, detail, remedy, required=False)
 
 
 def _check_groups() -> Finding:

@@ -49,7 +49,7 @@ def _check_gpu() -> Finding:
 
 def _check_sandbox() -> Finding:
     """Whether OSWorld's evaluators can run in their sandbox here, tried."""
-    from arpo_verl.desktop.guest_process import USER_NAMESPACES
+    from arpo_verl.desktop.template import USER_NAMESPACES
 
     name, user = "sandbox of evaluators", [] if os.geteuid() == 0 else ["--unshare-user", "--uid", "0", "--gid", "0"]
     command = ["bwrap", *user, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--cap-add", "CAP_SYS_ADMIN"]

@@ -21,15 +21,9 @@ outside: list[int] = []
 """Signals of `ENDING` that came from outside of the sandbox."""
 
 running: dict[int, str] = {}
-"""Those of `WATCHED` that this boot started and that have not ended, by process id."""
+"""Those of `WATCHED` that were started and have not ended, by process id."""
 ended: dict[str, int] = {}
 """Those that have: how, as `os.waitpid` tells it."""
-
-
-def forget() -> None:
-    """Before a boot: what ends from now on of an earlier one is of no interest."""
-    running.clear()
-    ended.clear()
 
 
 def collect() -> None:
@@ -40,6 +34,17 @@ def collect() -> None:
                 ended[running.pop(pair[0])] = pair[1]
     except ChildProcessError:
         pass
+
+
+def kill_all() -> None:
+    """Kill every other process of this process namespace and collect the dead."""
+    running.clear()  # what ends from now on is of no interest
+    ended.clear()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)  # one pass of the kernel over all processes: a fork cannot slip through
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
 
 
 def watch_outside() -> None:

@@ -1,6 +1,7 @@
-"""Process 1 of the sandbox: boots the desktop as often as the host asks, and dies with the host's connection.
+"""Process 1 of a sandbox: boots its only desktop, and dies with the host's connection.
 
-It is single-threaded and has the heavy modules imported, so that forks of it are warm. Its three channels:
+It is single-threaded and a fork of `template`, with the heavy modules imported, so its own forks are warm. Its three
+channels:
 
     control      the host's commands, JSON, one a packet; its end means that the owner is gone: exit, and the kernel
                  kills everything in the namespace
@@ -27,7 +28,7 @@ import Xlib.ext.xtest  # noqa: F401  warm for the forks
 import Xlib.XK  # noqa: F401
 from PIL import Image, PngImagePlugin  # noqa: F401
 
-from . import children, clean, interpreter, judgement, layout, privileges, server, session, web_apps
+from . import children, interpreter, judgement, server, session, web_apps
 
 MAX_PACKET = 65536
 DYING_S = 0.2  # whoever asks why has just seen a connection end, which a dying process closes before it is dead
@@ -44,8 +45,6 @@ class Init:
         self._apps: list[web_apps.App] = []
         self._app_state: web_apps.SharedState | None = None
         self._handoff: dict[str, bytes] = {}
-        self._keep = clean.snapshot(layout.WRITABLE)
-        self._own = privileges.condition()
         self._wakeup, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -100,13 +99,8 @@ class Init:
         return True
 
     def boot(self, width: int, height: int, command_timeout_s: float) -> float:
-        """A fresh desktop; the seconds that it took."""
+        """Start the desktop; the seconds that it took."""
         start = time.monotonic()
-        self._kill_all()
-        if privileges.condition() != self._own:
-            raise RuntimeError("the desktop's programs have changed the limits or the priority of process 1")
-        self._forget_apps()
-        clean.wipe(layout.WRITABLE, self._keep)
         session.make_home()
         display = session.start(width, height)
         self._start_server(command_timeout_s)
@@ -126,16 +120,11 @@ class Init:
         self._fork_interpreter()  # it asks for its first one before it is ready
         session.await_line(ready, "server")
 
-    def _kill_all(self) -> None:
-        self._forget_server()
-        os.chdir("/")
-        children.forget()
-        clean.kill_all()
-
     # --- Bundles: web applications, and a program that judges -------------------------------------------------------
 
     def _serve_apps(self, archive: int) -> bool:
-        self._forget_apps()
+        if self._app_state is not None:
+            self._app_state.close()
         self._apps = web_apps.unpack(os.pread(archive, os.fstat(archive).st_size, 0))
         self._app_state = web_apps.SharedState()
         self._fork_apps(read_only=False)
@@ -162,8 +151,9 @@ class Init:
         return True
 
     def _judge(self, program: int, timeout_s: float) -> None:
-        """Run the program alone; its two outputs follow the answer as files. Ends the desktop, until the next boot."""
-        self._kill_all()
+        """Run the program alone; its two outputs follow the answer as files. Ends the desktop."""
+        self._forget_server()
+        children.kill_all()
         with os.fdopen(os.memfd_create("stdout"), "wb") as stdout, os.fdopen(os.memfd_create("stderr"), "wb") as stderr:
             try:
                 judgement.restore(self._handoff)
@@ -174,13 +164,8 @@ class Init:
                 self._tell({"judge": {"spoiled": str(error)}}, (stdout.fileno(), stderr.fileno()))
                 return
             answer = judgement.run(program, stdout.fileno(), stderr.fileno(), timeout_s, self._control.fileno())
-            clean.kill_all()
+            children.kill_all()
             self._tell({"judge": answer}, (stdout.fileno(), stderr.fileno()))
-
-    def _forget_apps(self) -> None:
-        if self._app_state is not None:
-            self._app_state.close()
-        self._apps, self._app_state, self._handoff = [], None, {}
 
     def _forget_server(self) -> None:
         self._server_pid = None
@@ -233,25 +218,11 @@ class Init:
         socket.send_fds(self._control, [json.dumps(message).encode()], fds)
 
 
-def main(
-    control_fd: int, connections_fd: int, user_id: int | None, pids: int = 1024, data_bytes: int | None = None
-) -> None:
-    """Run process 1.
-
-    Args:
-        control_fd, connections_fd: the channels to the host.
-        user_id: the unprivileged user to become; None where the sandbox made us one already.
-        pids: processes and threads that it may have.
-        data_bytes: memory that each of its programs may have; None where the sandbox bounds that of all.
-    """
+def main(control: socket.socket, connections: socket.socket) -> None:
+    """Run process 1 on its two channels to the host; never returns."""
     children.watch_outside()
-    privileges.drop(user_id, pids, data_bytes)
-    layout.adopt()
-    interpreter.warm_up()
-    control = socket.socket(fileno=control_fd)
-    connections = socket.socket(fileno=connections_fd)
-    for fd in (control_fd, connections_fd):
-        os.set_inheritable(fd, False)
+    for channel in (control, connections):
+        channel.set_inheritable(False)
     try:
         Init(control, connections).run()
     except (BrokenPipeError, ConnectionResetError):

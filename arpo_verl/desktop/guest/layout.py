@@ -13,7 +13,7 @@ RUNTIME_DIR = "/run/user/1000"
 """Where an Ubuntu machine's first user has it: OSWorld's tasks name its bus by the full path."""
 BUS_SOCKET = f"{RUNTIME_DIR}/bus"
 WRITABLE = ("/home", "/tmp", "/run", "/var/tmp", "/dev/shm")
-"""The only places that a program in the sandbox can write to: all in memory, all emptied by a boot."""
+"""The only places that a program in the sandbox can write to, all in memory."""
 
 SERVER_PORT = 5000
 """The guest server's port in OSWorld; here only the name of a connection, nothing listens on it."""
@@ -23,7 +23,7 @@ PATH = "/opt/arpo/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games:/
 
 
 def environment() -> dict[str, str]:
-    """What every program of the desktop gets: an ordinary user's session, the same at every boot."""
+    """What every program of the desktop gets: an ordinary user's session, the same on every desktop."""
     return {
         "HOME": HOME,
         "USER": "user",

@@ -35,7 +35,7 @@ def main() -> None:
     if os.fork() == 0:
         control.close()
         connections.close()
-        _run_desktop(init_control.detach(), init_connections.detach())
+        _run_desktop(init_control, init_connections)
     init_control.close()
     init_connections.close()
     _expect(control, "ready")
@@ -45,13 +45,19 @@ def main() -> None:
     _serve(control, connections)
 
 
-def _run_desktop(control: int, connections: int) -> None:
+def _run_desktop(control: socket.socket, connections: socket.socket) -> None:
     """Process 1 of the desktop. It is not the machine's, so it asks for the orphans that it must collect."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    from . import init, session
+    from . import init, interpreter, privileges, session
 
     session.STEP_TIMEOUT_S = STEP_TIMEOUT_S
-    init.main(control, connections, USER_ID, PIDS)
+    privileges.become(USER_ID)
+    privileges.bound(PIDS, None)
+    privileges.hide()
+    os.umask(0o022)
+    layout.adopt()
+    interpreter.warm_up()
+    init.main(control, connections)
 
 
 def _expect(control: socket.socket, key: str) -> None:

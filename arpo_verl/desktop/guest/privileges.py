@@ -1,4 +1,4 @@
-"""What process 1 gives up before anything else runs."""
+"""What a process gives up for good before it runs what it must not trust."""
 
 from __future__ import annotations
 
@@ -6,52 +6,72 @@ import ctypes
 import os
 import resource
 
+from .namespaces import check
+
 MAX_FILE = 512 << 20
 """Bytes of a file: what the home folder holds. Counts for files with holes too, and for a command's output."""
-_PR_SET_DUMPABLE = 4
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
+_FILTER_MODE, _INSTRUCTION_BYTES = 2, 8
 _CAPABILITY_VERSION_3 = 0x20080522
+_CAPABILITIES = 64
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
-def drop(user_id: int | None, pids: int, data_bytes: int | None) -> None:
-    """Become the user `user_id` for good; protect process 1 and its forks from that user's other programs.
+class _SockFprog(ctypes.Structure):
+    _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
-    `pids` processes and threads are all that the user may have, and `data_bytes` of memory each of them alone.
+
+def die_first() -> None:
+    """When the machine's memory runs out, the kernel kills this, not the trainer. What root says nobody else unsays."""
+    with open("/proc/self/oom_score_adj", "w") as score:
+        score.write("500")
+
+
+def gain_none() -> None:
+    """Let no program that this process becomes have more privileges than it has, as a setuid program would."""
+    for number in range(_CAPABILITIES):  # of which it needs one itself, and goes without where it has not
+        _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+    check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+
+
+def become(user_id: int | None) -> None:
+    """Become the user `user_id` (None: stay who we are), without any capability.
+
+    Raises:
+        OSError: the kernel refuses.
     """
     if user_id is not None:
         os.setgroups([])
         os.setresgid(user_id, user_id, user_id)
         os.setresuid(user_id, user_id, user_id)
-    _drop_capabilities()
+    # Every set of them; becoming another user leaves the inheritable one.
+    nothing = (ctypes.c_uint32 * 6)()
+    check(_libc.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), nothing), "capset")
+
+
+def hide() -> None:
+    """Keep other programs of this user from attaching to this process and its forks. An exec undoes it."""
+    check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
+
+
+def bound(pids: int, data_bytes: int | None) -> None:
+    """Let this user have `pids` processes and threads, and each of them `data_bytes` of memory of its own."""
     _limit(resource.RLIMIT_NPROC, pids)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, MAX_FILE)
     if data_bytes is not None:
         _limit(resource.RLIMIT_DATA, data_bytes)
-    # Same user, so by default any program could attach to process 1 and use its channels. An exec undoes this.
-    _call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
-    os.umask(0o022)
 
 
-def condition() -> tuple[object, ...]:
-    """What other programs of its user can change of process 1, and every later one inherits: limits, priority,
-    processors."""
-    kinds = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
-    limits = [resource.getrlimit(getattr(resource, name)) for name in kinds]
-    return limits, os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), os.sched_getaffinity(0)
+def refuse_calls(code: bytes) -> None:
+    """Have the kernel apply a filter of system calls, see `seccomp.filter_program`."""
+    buffer = ctypes.create_string_buffer(code)
+    program = _SockFprog(len(code) // _INSTRUCTION_BYTES, ctypes.cast(buffer, ctypes.c_void_p))
+    check(_libc.prctl(_PR_SET_SECCOMP, _FILTER_MODE, ctypes.byref(program), 0, 0), "seccomp")
 
 
 def _limit(which: int, most: int) -> None:
     _, hard = resource.getrlimit(which)
     most = most if hard == resource.RLIM_INFINITY else min(hard, most)
     resource.setrlimit(which, (most, most))
-
-
-def _drop_capabilities() -> None:
-    """Every set of them; becoming another user leaves the inheritable one."""
-    _call("capset", (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)())
-
-
-def _call(function: str, *arguments: object) -> None:
-    library = ctypes.CDLL(None, use_errno=True)
-    if getattr(library, function)(*arguments) != 0:
-        raise OSError(ctypes.get_errno(), function)

@@ -96,6 +96,9 @@ class OSWorldEnvironment(DesktopEnvironment):
             observation = client.reset(task_config=copy.deepcopy(dict(task.spec)))
             self._check_machine(client)
         time.sleep(self._config.setup_pause_s)
+        boot_next = getattr(client.provider, "boot_next", None)  # the embedded provider's alone
+        if boot_next is not None:
+            boot_next()
         settled = self._config.setup_pause_s == 0 and self._config.settle_timeout_s == 0
         return self._settle(observation["screenshot"] if settled else self._screenshot())
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from arpo_verl.desktop.guest import privileges
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld.verdict import isolation, messages
 from arpo_verl.environments.osworld.verdict.host_sandbox import SCRATCH
@@ -94,7 +95,7 @@ def main(channel_fd: int) -> None:
 def _shut_in(channel: socket.socket, request: Request, bounds: Bounds) -> None:
     """Before the first byte of the desktop's: namespaces, ports; no privilege; then files and bounds."""
     files = [(str(path), int(size)) for path, size in request.files]
-    isolation.die_first()
+    privileges.die_first()
     isolation.enter_own_namespaces(bounds.scratch_bytes + sum(size for _, size in files), SCRATCH)
     ports = [*GUEST_PORTS, *([PROXY_PORT] if request.reaches_hosts else [])]
     listeners = [socket.create_server((GUEST_HOST, port)) for port in ports]

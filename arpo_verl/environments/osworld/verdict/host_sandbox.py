@@ -60,7 +60,7 @@ def command(control_fd: int) -> list[str]:
     environment = {**_ENVIRONMENT, **{name: os.environ[name] for name in ("TZ",) if name in os.environ}}
     return [
         *("bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
-        *("--hostname", "judge", "--new-session", "--as-pid-1", "--clearenv"),
+        *("--hostname", "judge", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
         *_user_options(users.available_ids() is not None),
         *_mounts(),
         *("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/"),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import select
-import signal
 import socket
 import subprocess
 import tempfile
@@ -19,7 +17,8 @@ from typing import IO, Any, NamedTuple
 
 from arpo_verl.desktop import users
 from arpo_verl.desktop.cgroups import Cgroup
-from arpo_verl.desktop.guest_process import USER_NAMESPACES, last_words
+from arpo_verl.desktop.process import ProcessHandle
+from arpo_verl.desktop.template import USER_NAMESPACES, last_words, start_sandbox
 from arpo_verl.environments.osworld.verdict import host_sandbox
 from arpo_verl.environments.provider_checks import require_bubblewrap
 from arpo_verl.errors import DesktopBootError, DesktopError, EvaluatorError
@@ -31,21 +30,11 @@ START_TIMEOUT_S = 180.0
 FORK_TIMEOUT_S = 60.0
 """A fork of a warm host takes 10 ms."""
 KILL_TIMEOUT_S = 30.0
-_EXIT_TIMEOUT_S = 5.0
 _MAX_PACKET = 4096
 
 
-class BoxProcess:
+class BoxProcess(ProcessHandle):
     """A box's process, and with it all that it started."""
-
-    def __init__(self, descriptor: int):
-        self._descriptor = descriptor
-        self._finalizer = weakref.finalize(self, os.close, descriptor)
-
-    def pid(self) -> int:
-        """Its number here; 0 where it has ended."""
-        with open(f"/proc/self/fdinfo/{self._descriptor}") as lines:
-            return max(0, next(int(line.split()[1]) for line in lines if line.startswith("Pid:")))
 
     def move_to(self, group: Cgroup) -> None:
         """Have `group` bound it, and what it starts from now on.
@@ -53,7 +42,7 @@ class BoxProcess:
         Raises:
             ProcessLookupError: it has ended.
         """
-        pid = self.pid()
+        pid = self.pid
         if not pid:  # 0 would be this process
             raise ProcessLookupError("the box has ended")
         group.admit(pid)
@@ -61,22 +50,15 @@ class BoxProcess:
     def cpu_s(self) -> float:
         """The processor time that it has used so far, its ended children's included; 0 where it has ended."""
         try:
-            with open(f"/proc/{self.pid()}/stat", "rb") as stat:
+            with open(f"/proc/{self.pid}/stat", "rb") as stat:
                 fields = stat.read().rpartition(b") ")[2].split()
         except OSError:
             return 0.0
         return float(sum(map(int, fields[11:15]))) / os.sysconf("SC_CLK_TCK")
 
-    def kill(self) -> None:
-        """Kill it, and with it all that it started. Safe to call twice, and from any thread."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
-
     def await_end(self) -> None:
         """Wait until the last of its processes is gone."""
-        poller = select.poll()
-        poller.register(self._descriptor, select.POLLIN)
-        if not poller.poll(KILL_TIMEOUT_S * 1000):
+        if not self.has_ended(KILL_TIMEOUT_S):
             logger.error("the box of an evaluation did not end within %g s of being killed", KILL_TIMEOUT_S)
 
 
@@ -100,15 +82,8 @@ class JudgeHost:
         self._log = tempfile.TemporaryFile()
         self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with control:
-            self._process = subprocess.Popen(
-                host_sandbox.command(control.fileno()),
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                pass_fds=[control.fileno()],
-                start_new_session=True,  # a Ctrl-C in the owner's terminal is the owner's to handle
-                cwd="/",
-            )
+            command = host_sandbox.command(control.fileno())
+            self._process = start_sandbox(command, [control.fileno()], self._log)
         self._lock = threading.Lock()
         self._ready = False
         self._spare: Box | None = None
@@ -218,15 +193,12 @@ class JudgeHost:
 def _end(
     process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes], background: ThreadPoolExecutor
 ) -> None:
-    """The end of the control channel ends the host's process, and that every box."""
+    """bubblewrap's end is the host's, and that every box's."""
     background.shutdown(wait=False)
+    process.kill()
+    process.wait()
     control.close()
     log.close()
-    try:
-        process.wait(_EXIT_TIMEOUT_S)
-    except subprocess.TimeoutExpired:  # it is still importing
-        process.kill()
-        process.wait(_EXIT_TIMEOUT_S)
 
 
 _alive: weakref.WeakSet[JudgeHost] = weakref.WeakSet()

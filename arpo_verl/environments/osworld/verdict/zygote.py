@@ -16,6 +16,7 @@ import socket
 import sys
 import traceback
 
+from arpo_verl.desktop.guest.namespaces import ProcessNamespaces, end_with_parent
 from arpo_verl.environments.osworld.verdict import box, isolation
 
 MAX_PACKET = 4096
@@ -23,6 +24,7 @@ MAX_PACKET = 4096
 
 def main(control_fd: int) -> None:
     """Serve until the worker is gone."""
+    end_with_parent()
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
     box.warm_up()
@@ -32,7 +34,7 @@ def main(control_fd: int) -> None:
     wakeup, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    namespaces = isolation.ProcessNamespaces()
+    namespaces = ProcessNamespaces()
     try:
         control.send(json.dumps({"ready": os.getpid()}).encode())
         while True:
@@ -50,7 +52,7 @@ def main(control_fd: int) -> None:
     os._exit(0)
 
 
-def _fork_box(control: socket.socket, namespaces: isolation.ProcessNamespaces, channel: int) -> None:
+def _fork_box(control: socket.socket, namespaces: ProcessNamespaces, channel: int) -> None:
     try:
         pid = namespaces.fork()
     except OSError as error:

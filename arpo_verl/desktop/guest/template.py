@@ -1,0 +1,174 @@
+"""The template that sandboxes are forked from: a Python with all that a desktop needs imported.
+
+It is the first process of a bubblewrap that shows the system read-only. No program of a desktop runs beside it or can
+reach it: each sandbox is a fork with namespaces of its own, which it enters, without any privilege, before it starts
+anything. So a new sandbox costs a fork instead of a Python's start. The kernel ends all of them with the template.
+
+The host speaks to it by packets. Each brings three files: the two channels of a sandbox and its log. The answer is the
+sandbox's process 1, as a descriptor. That waits on its own channel until it is told what it may be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from . import init, interpreter, layout, namespaces, privileges
+from .namespaces import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_REC, mount, show_read_only
+
+_MAX_PACKET = 65536
+_UNUSED_PROC = ("sys", "sysrq-trigger", "irq", "bus")
+"""What of `/proc` tells or sets things of the whole machine: for reading alone."""
+
+
+@dataclass(frozen=True)
+class Walls:
+    """What every sandbox of a template has, as `sandbox.walls` on the host says it."""
+
+    memory: dict[str, str]
+    """Folders that may be written to, and the options of their file systems."""
+    visible: list[str]
+    """Folders and links below those that are shown all the same."""
+    terminals: str
+    """Options of their file system."""
+    system_v: dict[str, str]
+    """Bounds of System V objects, by the kernel's names."""
+    user_id: int | None
+    """The user in a user namespace of each sandbox's own; None where each is told a user of the machine."""
+    seccomp: str
+    """The filter of system calls, in hexadecimal; empty where there is none."""
+
+
+def main(control_fd: int, walls: dict[str, Any]) -> None:
+    """Fork sandboxes until the host is gone."""
+    namespaces.end_with_parent()
+    os.umask(0o022)
+    layout.adopt()
+    interpreter.warm_up()
+    control = socket.socket(fileno=control_fd)
+    control.set_inheritable(False)
+    wakeup, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    children = namespaces.ProcessNamespaces()
+    gc.collect()
+    gc.freeze()  # a collection in a fork would write to every shared page
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the host is gone
+        control.send(b"{}")
+        while True:
+            readable, _, _ = select.select([control.fileno(), wakeup], [], [])
+            if wakeup in readable:
+                _collect_dead(wakeup)
+            if control.fileno() in readable:
+                packet, fds, _, _ = socket.recv_fds(control, _MAX_PACKET, 3)
+                if not packet:
+                    break
+                _fork(control, children, fds, Walls(**walls))
+    os._exit(0)
+
+
+def _fork(control: socket.socket, children: namespaces.ProcessNamespaces, fds: list[int], walls: Walls) -> None:
+    try:
+        pid = children.fork()
+    except OSError as error:
+        control.send(json.dumps({"error": str(error)}).encode())
+        return
+    if pid == 0:
+        try:
+            _become_process_1(fds, walls)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(1)
+    for fd in fds:
+        os.close(fd)
+    process = os.pidfd_open(pid)
+    socket.send_fds(control, [b"{}"], [process])
+    os.close(process)
+
+
+def _collect_dead(wakeup: int) -> None:
+    os.read(wakeup, 4096)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _become_process_1(fds: list[int], walls: Walls) -> None:
+    """In the fork: leave the template for good, and run."""
+    signal.set_wakeup_fd(-1)
+    os.setsid()
+    control, connections, log = (os.dup(fd) for fd in fds)
+    for standard, fd in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+        os.dup2(fd, standard)
+    keep = sorted((control, connections))
+    for low, high in zip((2, *keep), (*keep, os.sysconf("SC_OPEN_MAX")), strict=True):
+        os.closerange(low + 1, high)
+    channel = socket.socket(fileno=control)
+    packet = channel.recv(_MAX_PACKET)  # by now it is in its control groups
+    if packet:
+        _enter(walls, **json.loads(packet))
+        init.main(channel, socket.socket(fileno=connections))
+
+
+def _enter(walls: Walls, user_id: int | None, pids: int, data_bytes: int | None, files: dict[str, str]) -> None:
+    """Namespaces, memory and users of its own; then no privilege."""
+    privileges.die_first()
+    namespaces.leave_parents(namespaces.CLONE_NEWCGROUP if os.path.exists("/proc/self/ns/cgroup") else 0)
+    _mount_memory(walls)
+    for path, content in files.items():
+        _show_file(path, content)
+    mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, walls.terminals)
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    for name, value in walls.system_v.items():
+        # Not every kernel lets a user namespace's root set these.
+        with contextlib.suppress(OSError), open(f"/proc/sys/kernel/{name}", "w") as file:
+            file.write(value)
+    for name in _UNUSED_PROC:
+        if os.path.exists(f"/proc/{name}"):
+            show_read_only(f"/proc/{name}", f"/proc/{name}")
+    namespaces.open_loopback()
+    os.chdir("/")  # the root as it is now
+    if walls.user_id is not None:
+        namespaces.become_in_own_users(walls.user_id)
+    privileges.gain_none()
+    privileges.become(user_id)
+    privileges.bound(pids, data_bytes)
+    privileges.hide()
+    if walls.seccomp:
+        privileges.refuse_calls(bytes.fromhex(walls.seccomp))
+
+
+def _mount_memory(walls: Walls) -> None:
+    """Memory to write to; what is visible below it stays so."""
+    links = {path: os.readlink(path) for path in walls.visible if os.path.islink(path)}
+    shown = {path: os.open(path, os.O_PATH) for path in walls.visible if path not in links and os.path.exists(path)}
+    for path, options in walls.memory.items():
+        mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, options)
+    for path, fd in shown.items():
+        os.makedirs(path, 0o755, exist_ok=True)
+        mount(f"/proc/self/fd/{fd}", path, None, MS_BIND | MS_REC)
+        os.close(fd)
+    for path, target in links.items():
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        os.symlink(target, path)
+
+
+def _show_file(path: str, content: str) -> None:
+    """Show a file of these words, in the place of what is there; nothing else leads to it."""
+    made = "/run/own"
+    with open(made, "w") as file:
+        file.write(content)
+    os.chmod(made, 0o644)
+    show_read_only(made, path)
+    os.unlink(made)
