@@ -13,7 +13,7 @@ EXPORTED = """
 Action ActionParseError ArpoError Click ConfigError DesktopBootError DesktopEndedError DesktopEnvironment DesktopError
 DesktopLostError DesktopSetupError DesktopUnclearError Drag EndpointError EnvironmentConfig Episode EpisodeId Evaluation
 EvaluatorError Fail Finish GenerationError GuiAgentConfig HostLostError Hotkey ImageError MetricCall
-MissingDependencyError Move Observation Point PolicyConfig PrefixError ReplayConfig ReplayError Run Scroll Size
+MissingDependencyError Move Observation Point PolicyConfig PrefixError ReplayConfig ReplayError RolloutWorkerError Run Scroll Size
 StopReason Task TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait
 load_tasks make_desktop open_run play
 """
