@@ -1,11 +1,12 @@
 """The stock trainer in its three modes, and in the first step its only rollout worker is killed with SIGKILL."""
 
 import json
+import os
 
 import psutil
 import pytest
 from replay_resume import MODES
-from trainer_run import read_steps
+from trainer_run import ROOT, read_steps
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 
@@ -18,8 +19,14 @@ PATIENCE_S = 1800.0
 def killed(request, workplace):
     """A run in a mode, to its end; the worker dies when groups are half finished."""
     mode = request.param
-    trainer = workplace.start(f"worker-dies-{mode}", STEPS, *MODES[mode].options)
-    trainer.wait_for(lambda: len(episodes(trainer.run_dir)) >= 3, PATIENCE_S)
+    name = f"worker-dies-{mode}"
+    let_go = workplace.folder / f"{name}-let-go"
+    path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {"VERL_USE_EXTERNAL_MODULES": "support.hold_sessions", "PYTHONPATH": path, "ARPO_VERL_HOLD": str(let_go)}
+    trainer = workplace.start(name, STEPS, *MODES[mode].options, env=env)
+    # Of a group three sessions end: with so many the rows of the first are in the queue.
+    trainer.wait_for(lambda: len(episodes(trainer.run_dir)) >= 9, PATIENCE_S)
+    let_go.touch()
     (worker,) = [process for process in trainer.processes() if is_worker(process)]
     worker.kill()
     trainer.wait(PATIENCE_S)
