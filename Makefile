@@ -1,10 +1,9 @@
 # make demo   train a GUI agent with stock veRL on this machine, without a GPU
 # make test   the test suite
-# make test-slow  the tests that take minutes each, which `make test` leaves out
+# make test-release  what `make test` leaves out, in parts: test-training, test-desktops, test-tools, test-machine, test-vllm, test-vm
 # make vllm   an environment with veRL's vLLM rollout for the CPU, 7 GB; make test-vllm tries it
 # make test-docker  Docker desktops on a Docker engine of the tests' own, which needs root; installs Debian's docker.io and QEMU
 # make test-vm  virtual machines of the provider qemu, emulated; installs Debian's QEMU and mmdebstrap, builds an image
-# make test-release  all of these tests, as before a release
 # make test-pure  the tests that need no veRL, no Ray, no Torch and no desktop, on PYTHON in an environment of their own
 # make test-verl  the contracts with veRL and the pure tests on every newer veRL; VERL='0.9.1 PATH' takes these
 # make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.choice*' takes some of them
@@ -37,7 +36,7 @@ VERL ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup packages osworld-packages demo vllm test test-slow test-vllm test-docker docker-packages test-vm vm-packages test-release test-pure test-verl mutants fuzz constraints audit lint docs dist clean
+.PHONY: help setup packages osworld-packages demo vllm test test-training test-desktops test-tools test-machine test-vllm test-docker docker-packages test-vm vm-packages test-release test-pure test-verl mutants fuzz constraints audit lint docs dist clean
 
 help:
 	@sed -n 's/^# //p; /^$$/q' Makefile
@@ -74,8 +73,18 @@ test: setup
 	-@$(MAKE) --silent osworld-packages  # without them, the tests that need them are skipped
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)  # much of a test is waiting for a desktop or for Ray
 
-test-slow: setup
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+# What takes more than ten seconds a test, by what a change touches. CONTRIBUTING.md says which part that is.
+TRAINING := tests/trainer tests/plugin tests/cpu tests/policy tests/migration
+DESKTOPS := tests/desktop tests/environments tests/osworld tests/pool tests/tasks
+TOOLS := tests --ignore=tests/vm $(addprefix --ignore=,$(TRAINING) $(DESKTOPS))
+
+test-training test-desktops test-tools: setup
+	-@$(MAKE) --silent osworld-packages
+	$(BIN)/python -m pytest -m release $($(shell echo $(@:test-%=%) | tr a-z A-Z)) $(PYTEST_ARGS)
+
+test-machine: setup
+	-@$(MAKE) --silent docker-packages
+	$(BIN)/python -m pytest -m "docker and release" $(PYTEST_ARGS)
 
 test-vllm: setup vllm
 	$(BIN)/python -m pytest -m vllm $(PYTEST_ARGS)
@@ -106,7 +115,7 @@ test-vm: setup
 	-@$(MAKE) --silent vm-packages  # without them, the tests are skipped
 	$(BIN)/python -m pytest -m vm $(PYTEST_ARGS)
 
-test-release: test test-slow test-vllm test-docker test-vm
+test-release: test-training test-desktops test-tools test-machine test-vllm test-vm
 
 test-pure:
 	$(PYTHON) -m venv $(PURE)

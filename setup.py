@@ -78,7 +78,7 @@ EXTRAS = {
     "docs": ["mkdocs==1.6.1", "mkdocstrings==1.0.8", "mkdocstrings-python==2.0.11", "pymdown-extensions==13.1"],
     "dev": [
         "pytest",
-        "pytest-rerunfailures",
+        "pytest-randomly",
         "pytest-xdist",
         "hypothesis",
         # `make fuzz`. Its wheels are for these alone; elsewhere it would be built, with Clang.

@@ -23,7 +23,7 @@ _EXPORTS = {
     "errors": (
         "ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError DesktopLostError "
         "DesktopSetupError DesktopUnclearError EndpointError EvaluatorError GenerationError HostLostError ImageError "
-        "MissingDependencyError PrefixError ReplayError TaskError TaskQuarantinedError"
+        "MissingDependencyError PrefixError ReplayError RolloutWorkerError TaskError TaskQuarantinedError"
     ),
     "policy.prepare": "PolicyConfig",
     "records.run": "Run open_run",

@@ -20,6 +20,7 @@ from arpo_verl.errors import ImageError as ImageError
 from arpo_verl.errors import MissingDependencyError as MissingDependencyError
 from arpo_verl.errors import PrefixError as PrefixError
 from arpo_verl.errors import ReplayError as ReplayError
+from arpo_verl.errors import RolloutWorkerError as RolloutWorkerError
 from arpo_verl.errors import TaskError as TaskError
 from arpo_verl.errors import TaskQuarantinedError as TaskQuarantinedError
 from arpo_verl.policy.prepare import PolicyConfig as PolicyConfig

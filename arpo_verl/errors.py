@@ -9,6 +9,7 @@ ArpoError
 ├── PrefixError (RuntimeError)          a success's first steps did not lead where it was: begun at the beginning
 ├── GenerationError (RuntimeError)      the rollout engine gave no usable reply: the session is dropped, never scored
 │   └── EndpointError                   so did a server that is asked over the network
+├── RolloutWorkerError (RuntimeError)   rollout workers die again and again: the run ends
 ├── MissingDependencyError (ImportError) a package or a program is not installed
 ├── DesktopEndedError (RuntimeError)    the policy ended its desktop: the episode is over, its score is 0
 ├── TaskQuarantinedError (RuntimeError) a task breaks desktops: its sessions are dropped for a while, never scored
@@ -57,6 +58,10 @@ class GenerationError(ArpoError, RuntimeError):
 
 class EndpointError(GenerationError):
     """A server that is asked for replies is not there, or gave none that can be used: an infrastructure fault."""
+
+
+class RolloutWorkerError(ArpoError, RuntimeError):
+    """The processes that play episodes die again and again, and finish no prompt in between: the run ends."""
 
 
 class MissingDependencyError(ArpoError, ImportError):

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from arpo_verl.errors import ConfigError
+from arpo_verl.types import finite_number
 
 PAPER_FORMAT_WEIGHT = 1.0
 
@@ -38,7 +39,7 @@ def compute_score(
         `score`, the reward, with `success` and `format_error` beside it, which veRL logs.
 
     Raises:
-        ConfigError: another loop ran, which records no verdict, or the weight is negative.
+        ConfigError: another loop ran, which records no verdict, or the weight is no such number.
     """
     missing = [name for name in ("success", "format_error") if name not in (extra_info or {})]
     if extra_info is None or missing:
@@ -46,8 +47,9 @@ def compute_score(
             f"arpo_verl.reward needs {' and '.join(missing)} in extra_info; "
             "set actor_rollout_ref.rollout.agent.default_agent_loop=gui_agent"
         )
-    if format_weight < 0:
-        raise ConfigError(f"reward_kwargs.format_weight must not be negative, got {format_weight!r}")
+    weight = finite_number(format_weight)
+    if weight is None or weight < 0:
+        raise ConfigError(f"reward_kwargs.format_weight must be a finite number, not negative, got {format_weight!r}")
     success, format_error = float(extra_info["success"]), float(extra_info["format_error"])
     credit = float(extra_info.get("credit", success))
-    return {"score": credit - format_weight * format_error, "success": success, "format_error": format_error}
+    return {"score": credit - weight * format_error, "success": success, "format_error": format_error}

@@ -5,10 +5,42 @@ Data flows one way: task -> rollout -> trajectory -> replay -> advantage -> upda
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from numbers import Real
 from typing import Any, Literal, NamedTuple
+
+from arpo_verl.errors import EvaluatorError
+
+_LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
+
+
+def finite_number(value: object) -> float | None:
+    """A number as a plain float: Python's, numpy's, or the only element of an array or a tensor. True is 1.
+
+    None for everything else, and for NaN, infinity and what is infinite in the trainer's float32.
+    """
+    try:
+        item = getattr(value, "item", None)
+        only = item() if callable(item) else value
+        number = float(only) if isinstance(only, Real) else math.nan
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # of several elements, or of a very long integer
+        return None
+    return number if abs(number) <= _LARGEST_FLOAT32 else None
+
+
+def valid_score(value: object) -> float:
+    """An evaluator's score as a plain float.
+
+    Raises:
+        EvaluatorError: it is not a number from 0 to 1. NaN is no verdict of 0: nobody knows what it would have been.
+    """
+    number = finite_number(value)
+    if number is None or not 0 <= number <= 1:
+        raise EvaluatorError(f"a metric must return a number from 0 to 1, got {value!r:.200}")
+    return number
 
 
 class Size(NamedTuple):
@@ -134,13 +166,22 @@ class MetricCall:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The OSWorld evaluator's verdict: `score` in [0, 1], and the metrics behind it, for people to read."""
+    """The OSWorld evaluator's verdict: `score` in [0, 1], and the metrics behind it, for people to read.
+
+    Raises:
+        EvaluatorError: score or share is not a number from 0 to 1.
+    """
 
     score: float
     metrics: tuple[MetricCall, ...] = ()
     share: float | None = None
     """Mean of all the evaluator's checks, in [0, 1], also of those that its verdict did not wait for; None where it is
     not known. Never a verdict: training alone may reward it, see `environment.partial_credit`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "score", valid_score(self.score))
+        if self.share is not None:
+            object.__setattr__(self, "share", valid_score(self.share))
 
 
 @dataclass(frozen=True)

@@ -328,6 +328,9 @@ class _Counting:
     async def report_drop(self, task_id: str) -> None:
         await self._pool.report_drop(task_id)
 
+    async def refuse(self, message: str) -> None:
+        await self._pool.refuse(message)
+
 
 def recipe(num_desktops: int) -> Any:
     """The sections that the agent loop reads. Time-outs are short enough that a hang is found in the run."""

@@ -1,6 +1,7 @@
 """What tests of several folders need, and how `-n` shares the tests out."""
 
 import os
+import sys
 
 import pytest
 
@@ -8,7 +9,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 TRAINER = "tests/trainer/"
 # Marks of tests that run only where `-m` names them: they take minutes, or need what not every machine has.
-APART = ("slow", "docker", "vllm", "vm")
+APART = ("release", "docker", "vllm", "vm")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -36,11 +37,37 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture(scope="session")
-def start_ray():
-    """Starts a local Ray; see `support/ray_start.py`."""
-    from support.ray_start import start_ray
+def one_ray():
+    """The Ray of this process, which `local_ray` starts, ends with it."""
+    yield
+    if "support.local_ray" in sys.modules:
+        sys.modules["support.local_ray"].end_ray()
 
-    return start_ray
+
+@pytest.fixture(scope="module")
+def local_ray(one_ray):
+    """A local Ray, the same for all modules of this process that ask for it; see `support/local_ray.py`."""
+    from support.local_ray import share_ray
+
+    share_ray()
+
+
+@pytest.fixture(scope="module")
+def no_ray():
+    """For tests that start a Ray of their own in this process."""
+    from support.local_ray import end_ray
+
+    end_ray()
+    yield
+    end_ray()
+
+
+@pytest.fixture
+def empty_queue(local_ray):
+    """A real TransferQueue without a row, as veRL's task runner starts it."""
+    from support.local_ray import share_queue
+
+    return share_queue()
 
 
 @pytest.fixture(scope="session")

@@ -86,12 +86,14 @@ def test_every_room_says_where_its_main_way_runs(room):
     assert PLACE.search(docstring)
 
 
-def test_the_list_of_slow_tests_is_whole():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    listed = re.findall(r"\btest_\w+\.py", text.split("The slow ones lie in")[1].split("Run what")[0])
-    files = (path for path in (ROOT / "tests").rglob("test_*.py") if path.name != "test_docs.py")
-    slow = [path.name for path in files if "mark.slow" in path.read_text(encoding="utf-8")]
-    assert sorted(listed) == sorted(slow), "CONTRIBUTING.md, under Tests"
+def test_every_folder_of_tests_is_in_one_part_of_a_release():
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    parts = [re.search(rf"^{part} := (.*)$", text, re.M)[1].split() for part in ("TRAINING", "DESKTOPS")]
+    assert len(set(sum(parts, []))) == len(sum(parts, []))
+    assert all((ROOT / folder).is_dir() for folder in sum(parts, [])), "the rest is of test-tools"
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for part in re.search(r"^test-release: (.*)$", text, re.M)[1].split():
+        assert f"`make {part}`" in contributing
 
 
 def _names(file):

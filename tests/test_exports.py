@@ -13,8 +13,8 @@ EXPORTED = """
 Action ActionParseError ArpoError Click ConfigError DesktopBootError DesktopEndedError DesktopEnvironment DesktopError
 DesktopLostError DesktopSetupError DesktopUnclearError Drag EndpointError EnvironmentConfig Episode EpisodeId Evaluation
 EvaluatorError Fail Finish GenerationError GuiAgentConfig HostLostError Hotkey ImageError MetricCall
-MissingDependencyError Move Observation Point PolicyConfig PrefixError ReplayConfig ReplayError Run Scroll Size
-StopReason Task TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait
+MissingDependencyError Move Observation Point PolicyConfig PrefixError ReplayConfig ReplayError RolloutWorkerError Run
+Scroll Size StopReason Task TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait
 load_tasks make_desktop open_run play
 """
 

@@ -48,6 +48,13 @@ def test_gymnasium_s_own_checker_finds_nothing(desktop):
         check_env(env, skip_render_check=True)
 
 
+def test_a_desktop_that_scores_nan_is_an_error_and_no_reward(env, monkeypatch):
+    monkeypatch.setattr(FakeEnvironment, "evaluate", lambda desktop: arpo_verl.Evaluation(float("nan")))
+    env.reset()
+    with pytest.raises(arpo_verl.EvaluatorError, match="got nan"):
+        env.step(Finish())
+
+
 def test_an_episode_by_typed_actions(env):
     screenshot, info = env.reset(options={"task_id": "two"})
     assert screenshot.shape == (480, 640, 3) and screenshot in env.observation_space

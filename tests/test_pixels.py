@@ -23,7 +23,7 @@ LIMITS = {"min_pixels": 3136, "max_pixels": 2_116_800}
 
 @pytest.fixture(scope="module")
 def processor():
-    return transformers.Qwen2VLImageProcessor(min_pixels=3136, max_pixels=100_352)
+    return transformers.Qwen2VLImageProcessor(size={"shortest_edge": 3136, "longest_edge": 100_352})
 
 
 @pytest.mark.parametrize("kwargs", [{}, LIMITS])
@@ -63,7 +63,7 @@ def processings(monkeypatch):
 
 
 def test_a_screenshot_is_processed_once_while_it_is_kept(processor, processings):
-    processor = type(processor)(min_pixels=3136, max_pixels=640 * 480)
+    processor = type(processor)(size={"shortest_edge": 3136, "longest_edge": 640 * 480})
     shots = [picture(seed, (640, 480)) for seed in range(5)]
     pixel_values(shots[:1], processor).tensor()
     assert processings == [TWO_PARTS, {}, TWO_PARTS], "the first is also compared to what is made in one go"
@@ -81,7 +81,7 @@ def test_a_screenshot_is_processed_once_while_it_is_kept(processor, processings)
 def test_what_is_kept_is_one_steps(processor, processings, monkeypatch):
     """Log-probs, the reference's and two mini-batches' updates, over steps: each screenshot once, and none for long."""
     monkeypatch.setattr(pixels, "_KEPT", pixels._Kept(pixels.KEPT_BYTES))
-    processor = type(processor)(min_pixels=3136, max_pixels=640 * 480)
+    processor = type(processor)(size={"shortest_edge": 3136, "longest_edge": 640 * 480})
     for step in range(5):
         rows = [pixel_values([picture(10 * step + row, (640, 480))], processor) for row in range(3)]
         for gradients in (False, False, True):
@@ -100,7 +100,7 @@ def test_a_processor_whose_patches_have_other_dimensions_makes_them_in_one(proce
 
 @pytest.mark.parametrize("settings", [{"do_normalize": False}, {"do_rescale": False}, {"image_std": [1.0, 2.0, 3.0]}])
 def test_a_processor_without_the_two_parts_makes_them_in_one(processings, settings):
-    processor = transformers.Qwen2VLImageProcessor(min_pixels=3136, max_pixels=100_352, **settings)
+    processor = transformers.Qwen2VLImageProcessor(size={"shortest_edge": 3136, "longest_edge": 100_352}, **settings)
     shots = [picture(seed, (640, 480)) for seed in (1, 2)]
     made = processor(images=[read_image(shot) for shot in shots], return_tensors="pt")["pixel_values"]
     assert torch.equal(pixel_values(shots, processor).tensor(), made)
@@ -108,7 +108,7 @@ def test_a_processor_without_the_two_parts_makes_them_in_one(processings, settin
 
 
 def test_pixels_of_a_models_own_processor_are_made_at_once(processor, caplog):
-    own = type("OwnImageProcessor", (type(processor),), {})(min_pixels=3136, max_pixels=100_352)
+    own = type("OwnImageProcessor", (type(processor),), {})(size={"shortest_edge": 3136, "longest_edge": 100_352})
     shots = [picture(1, (640, 480))]
     pixels._tell_once.cache_clear()
     for _ in range(2):

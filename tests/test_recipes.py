@@ -7,9 +7,8 @@ import math
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
-from support import ROOT
+from support import ROOT, composed
 from transformers import Qwen2VLImageProcessor
 
 from arpo_verl.config import build_config
@@ -32,12 +31,8 @@ PATCH_SIZES = {None: 14, "qwen25_vl": 14, "qwen3_vl": 16}
 CHARACTERS_PER_TOKEN = 2.5
 
 
-@functools.cache  # a composition takes a second
 def compose_recipe(name: str, *overrides: str) -> DictConfig:
-    # What `--config-dir recipes` does to the stock trainer's own search path.
-    fixed = ["hydra.searchpath=[pkg://verl.trainer.config]", "data.train_files=t.json", "data.val_files=t.json"]
-    with initialize_config_dir(str(RECIPES), version_base=None):
-        return compose(name, overrides=[*fixed, *overrides])
+    return composed.compose_recipe(name, "data.train_files=t.json", "data.val_files=t.json", *overrides)
 
 
 def choices(policy: str | None, baseline: str | None = None, context: str | None = None) -> list[str]:
@@ -45,7 +40,8 @@ def choices(policy: str | None, baseline: str | None = None, context: str | None
     return [f"+{group}={choice}" for group, choice in groups.items() if choice is not None]
 
 
-# Every pair of a recipe and one choice, and all triples of the largest: the choices know nothing of the recipes.
+# Every pair of a recipe and one choice; and of a release, all triples of the largest: the choices know nothing of the
+# recipes.
 COMBINATIONS = [
     (name, policy, baseline, context)
     for name, policy, baseline, context in itertools.product(NAMES, POLICIES, BASELINES, CONTEXTS)
@@ -55,7 +51,17 @@ COMBINATIONS = [
 ]
 
 
-@pytest.fixture(params=COMBINATIONS, ids=lambda c: "-".join(filter(None, c)), scope="module")
+PARAMETERS = [
+    pytest.param(
+        combination,
+        id="-".join(filter(None, combination)),
+        marks=pytest.mark.release if sum(choice is not None for choice in combination[1:]) > 1 else [],
+    )
+    for combination in COMBINATIONS
+]
+
+
+@pytest.fixture(params=PARAMETERS, scope="module")
 def combination(request: pytest.FixtureRequest) -> tuple[DictConfig, str | None, str | None, str | None]:
     name, policy, baseline, context = request.param
     return compose_recipe(name, *choices(policy, baseline, context)), policy, baseline, context
@@ -225,6 +231,7 @@ def test_engine_for_the_cpu_holds_an_episode_of_the_embedded_recipe():
     assert recipe.run_dir == "runs/embedded_vllm_cpu"
 
 
+@pytest.mark.release
 def test_no_two_choices_share_a_run_folder():
     folders = [compose_recipe(name, *choices(*rest)).run_dir for name, *rest in COMBINATIONS]
     assert len(set(folders)) == len(COMBINATIONS)
@@ -325,10 +332,8 @@ PINNED = {
 }
 
 
-@functools.cache
 def compose_verls_own() -> DictConfig:
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer")
+    config = composed.compose_verls_own()
     OmegaConf.set_struct(config, False)
     return config
 

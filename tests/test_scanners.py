@@ -98,6 +98,7 @@ UNITS = {
 ENDS = {"ui_tars": ["", "')\n"], "qwen3_vl": ["", '"}}', '"]}}</tool_call>', "}}", "!"]}
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("grammar", list(UNITS))
 def test_the_longest_hostile_reply_costs_no_more_than_50_ms(grammar):
     parse, size = GRAMMARS[grammar].parse, Size(1932, 1092)

@@ -24,7 +24,7 @@ _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 ABSENT: dict[str, Numbers] = {
     **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)},
     **{"userfaultfd": (323, 282), "perf_event_open": (298, 241), "memfd_secret": (447, 447)},
-    # Keys and queues outlive their makers, so a desktop's reset: keyrings are kept by user, queues by namespace.
+    # Keys outlive their makers, and so a desktop: keyrings are kept by user.
     **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219)},
     **{"mq_open": (240, 180), "mq_unlink": (241, 181)},
     # A filter cannot see its flags, which lie in memory; C libraries go on with `clone`.

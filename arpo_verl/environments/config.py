@@ -148,7 +148,8 @@ class EnvironmentConfig:
     reward is binary, 0. Evaluators with one check have no share. Success, replay, validation and evaluations stay
     binary. docs/suites.md has the risk."""
     lease_idle_timeout_s: _PositiveSeconds = 3600.0
-    """A desktop whose holder has not used it for so long is taken back: its rollout process died."""
+    """Seconds after which a desktop that its holder does not use is taken back: that process died, or hangs. Those of a
+    rollout worker that dies are taken back at once."""
     max_boot_failures: Annotated[int, whole(1)] = 8
     """Boots that must fail in a row, for a minute (for `boot_timeout_s`, where that is less), before rollouts that wait
     are told so, as long as no desktop of the job has ever come up: then it is rather a mistake than an outage."""

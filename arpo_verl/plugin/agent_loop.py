@@ -17,7 +17,7 @@ from PIL import Image
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.workers.rollout.replica import TokenOutput
 
-from arpo_verl.errors import GenerationError, PrefixError
+from arpo_verl.errors import ConfigError, GenerationError, MissingDependencyError, PrefixError, TaskError
 from arpo_verl.plugin.dataset import read_task
 from arpo_verl.plugin.resume import RESUME_FIELD, read_prefix
 from arpo_verl.plugin.rollout_output import SCREENSHOTS, GuiAgentOutput, shows_from
@@ -76,9 +76,20 @@ class GuiAgentLoop(AgentLoopBase):
             DesktopError: `environment.max_attempts` desktops failed; nothing is scored.
             TaskQuarantinedError: the task has broken desktops repeatedly; nothing is scored.
             GenerationError: the rollout engine gave no usable reply.
-            TaskError: the row does not carry a task.
-            ReplayError: what it says of a past success cannot be read.
+            ConfigError: the recipe or its reward function is wrong; the sampler then ends the run.
+            MissingDependencyError, TaskError: so does a package that is not installed, or a row without a task.
+            ReplayError: what the row says of a past success cannot be read.
         """
+        try:
+            return await self._play(sampling_params, kwargs)
+        except (ConfigError, MissingDependencyError, TaskError) as error:
+            # No other session will do better, and veRL only logs it and draws the next prompt, without end.
+            await self._pool.refuse(str(error))
+            raise
+
+    async def _play(
+        self, sampling_params: dict[str, Any], kwargs: Mapping[str, Any]
+    ) -> AgentLoopOutput | list[AgentLoopOutput]:
         task, prefix = read_task(kwargs), read_prefix(kwargs)
 
         async def play_from(prefix: Prefix | None) -> tuple[Episode, _Engine, Score]:

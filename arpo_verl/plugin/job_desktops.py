@@ -10,6 +10,7 @@ import ray
 
 from arpo_verl.config import build_config
 from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,21 @@ class JobDesktops:
 
             check_cluster(config, ray.nodes())
             self._pool = DesktopPool.connect(config)
+
+    def check(self) -> None:
+        """Ask whether a rollout, or the pool, found that the run cannot go on: only the trainer can end it.
+
+        Raises:
+            ConfigError: says why.
+        """
+        if self._pool is None:
+            return
+        try:
+            refusal = self._pool.refusal()
+        except ray.exceptions.RayError:  # as in `read`
+            return
+        if refusal:
+            raise ConfigError(refusal)
 
     def read(self) -> dict[str, float]:
         """The pool's `environment/*` since the last call; nothing when there is no pool or it does not answer."""

@@ -1,5 +1,5 @@
-"""Rows that carry screenshots in the place of pixel values, and are made beside the worker's event loop:
-`rollout.agent.agent_loop_manager_class` of veRL.
+"""`rollout.agent.agent_loop_manager_class` of veRL: rollout workers that may die, rows that carry screenshots in the
+place of pixel values and are made beside the worker's event loop.
 
 veRL's worker has the image processor make a row's pixel values when it puts the row into TransferQueue, and only its
 class decides that (veRL 0.9.1, `trainer/ppo/v1/agent_loop_tq.py: AgentLoopWorkerTQ._agent_loop_postprocess`). The
@@ -14,14 +14,19 @@ import functools
 import gc
 import threading
 from typing import Any
+from uuid import uuid4
 
 import ray
 import torch
+from ray.actor import ActorHandle
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
+from arpo_verl.plugin.lost_prompts import LostPrompts, read_prompts
 from arpo_verl.plugin.model_inputs import lazy_inputs
+from arpo_verl.plugin.queue import TensorDict
 from arpo_verl.plugin.rollout_output import SCREENSHOTS
+from arpo_verl.plugin.rollout_workers import RolloutWorkers
 from arpo_verl.plugin.settings import connect_pool, load_settings
 
 _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # type: ignore[attr-defined]  # the class under Ray's actor
@@ -40,6 +45,16 @@ class GuiAgentLoopWorker(_Worker):
         # A full collection looks at each object of all modules: half a second in which no episode has its turn.
         gc.collect()
         gc.freeze()
+
+    async def live(self) -> None:
+        """Never returns: whoever waits for it learns of this process's death."""
+        await asyncio.Event().wait()
+
+    async def play(self, prompts: TensorDict) -> None:
+        """As veRL's `generate_sequences`, but it returns when the prompts are over."""
+        others = set(self.background_tasks)
+        await self.generate_sequences(prompts)
+        await asyncio.gather(*(self.background_tasks - others))
 
     async def _agent_loop_postprocess(
         self, output: AgentLoopOutput | list[AgentLoopOutput], validate: bool, **kwargs: Any
@@ -66,8 +81,28 @@ def _rows_loop() -> asyncio.AbstractEventLoop:
 
 
 class GuiAgentLoopManager(AgentLoopManagerTQ):
-    """veRL's manager, with workers of `GuiAgentLoopWorker`."""
+    """veRL's manager, with workers of `GuiAgentLoopWorker`, which are replaced when they die."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]  # veRL's
         self.agent_loop_workers_class = GuiAgentLoopWorker
+
+    async def _init_agent_loop_workers(self) -> None:
+        lost_prompts = LostPrompts.of_config(self.config)
+        await super()._init_agent_loop_workers()  # type: ignore[no-untyped-call]  # veRL's
+        self.workers = RolloutWorkers(self.agent_loop_workers, self._start_worker, lost_prompts)
+
+    def _start_worker(self) -> ActorHandle[Any]:
+        """As veRL starts one, but on any node with room: the dead one's may be the reason."""
+        worker_class: Any = self.agent_loop_workers_class
+        return worker_class.options(name=f"agent_loop_worker_{uuid4().hex}", scheduling_strategy="SPREAD").remote(
+            self.config, self.llm_client, self.teacher_client, self.reward_loop_worker_handles
+        )
+
+    def generate_sequences(self, prompts: TensorDict) -> None:
+        """Have the prompts played, each by the worker that has fewest; returns at once, as veRL's.
+
+        Raises:
+            RolloutWorkerError: the workers die again and again.
+        """
+        self.workers.play(list(read_prompts(prompts, self.rollout_config)))

@@ -14,7 +14,20 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta as Batch
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-__all__ = ["TRAINING", "VALIDATION", "Batch", "clear", "is_queued", "plain", "read", "rebatch", "tags", "write"]
+__all__ = [
+    "TRAINING",
+    "VALIDATION",
+    "Batch",
+    "TensorDict",
+    "clear",
+    "is_queued",
+    "plain",
+    "read",
+    "rebatch",
+    "set_status",
+    "tags",
+    "write",
+]
 
 # veRL's names: validation goes through the same sampler in a partition of its own.
 TRAINING, VALIDATION = "train", "val"
@@ -58,6 +71,11 @@ def tags(partition_id: str) -> dict[str, dict[str, Any]]:
 def clear(keys: Sequence[str], partition_id: str) -> None:
     """Remove prompts or rows."""
     tq.kv_clear(keys=list(keys), partition_id=partition_id)
+
+
+def set_status(uid: str, partition_id: str, status: str) -> None:
+    """Say of a prompt, in veRL's words, what became of it; the rest of its tag stays."""
+    tq.kv_batch_put(keys=[uid], partition_id=partition_id, tags=[{"status": status}])
 
 
 async def is_queued(key: str, partition_id: str) -> bool:

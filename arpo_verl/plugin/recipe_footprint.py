@@ -228,7 +228,9 @@ def _geometry(config: DictConfig, model: Model) -> ImageGeometry:
     from transformers import Qwen2VLImageProcessor
 
     settings = _processor_settings(model_folder(str(config.actor_rollout_ref.model.path)))
-    limits = {name: settings[name] for name in ("size", "min_pixels", "max_pixels") if settings.get(name) is not None}
+    limits = {name: settings[name] for name in ("min_pixels", "max_pixels") if settings.get(name) is not None}
+    # A copy: Transformers writes min_pixels and max_pixels into `size`, without one into its own defaults.
+    limits["size"] = dict(settings.get("size") or Qwen2VLImageProcessor.size)
     processor = Qwen2VLImageProcessor(patch_size=model.patch_size, merge_size=model.merge_size, **limits)
     kwargs = plain_section("data.mm_processor_kwargs", config.data.get("mm_processor_kwargs") or {})
     return ImageGeometry.from_processor(SimpleNamespace(image_processor=processor), kwargs)

@@ -7,13 +7,14 @@ bit-identical to the one that the rollout put there: it goes through veRL's own 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 
-from arpo_verl.errors import ReplayError
+from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.queue import Batch, plain
@@ -39,6 +40,7 @@ def read_outcomes(keys: Sequence[str], partition_id: str) -> list[Outcome]:
 
     Raises:
         ReplayError: the rows were not put there by arpo_verl's agent loop, or carry no reward, or some are missing.
+        ConfigError: a reward is not finite: another agent loop's, or a reward model's.
     """
     if not keys:
         return []
@@ -74,10 +76,17 @@ def _outcome(key: str, num_rows: int, extra_fields: Mapping[str, Any], reward: f
             f"row {key} must carry {', '.join(_OUTCOME_FIELDS)} in extra_fields, but {', '.join(missing)} is missing; "
             "train with the agent loop `gui_agent`, or let yours record them"
         )
+    success = float(extra_fields["success"])
+    if not math.isfinite(reward) or not math.isfinite(success):
+        raise ConfigError(
+            f"reward and success must be finite numbers, got {reward} and {success} for task {extra_fields['task_id']} "
+            f"(row {key}): its whole group's advantages would be NaN; correct the agent loop or reward model that gave "
+            "them"
+        )
     return Outcome(
         key=key,
         task_id=str(extra_fields["task_id"]),
-        success=float(extra_fields["success"]),
+        success=success,
         reward=reward,
         format_error=bool(extra_fields["format_error"]),
         stop_reason=str(getattr(extra_fields["stop_reason"], "value", extra_fields["stop_reason"])),

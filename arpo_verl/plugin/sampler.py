@@ -25,7 +25,7 @@ from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store, resumed_step
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers
 from arpo_verl.plugin.frontier import TRAINING_FRONTIER
-from arpo_verl.plugin.handover import LATE_METRICS, REPLAY_LOG_PROBS
+from arpo_verl.plugin.handover import LATE_METRICS, REPLAY_LOG_PROBS, TRAINER_FAULT
 from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.padding import BatchShape, MiniBatches
@@ -70,7 +70,8 @@ class SamplerConfig:
     replay: Mapping[str, Any] = field(default_factory=dict)
     """`${replay}`."""
     environment: Mapping[str, Any] | None = None
-    """`${environment}`: whose desktops' metrics are logged with the step; None logs none."""
+    """`${environment}`: the pool whose metrics are logged with the step, and that is asked whether a rollout found that
+    the run cannot go on. None does neither."""
     mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """`${data.mm_processor_kwargs}`: what the rollout workers give to the processor."""
     tokenizer_path: Annotated[str | None, text("a path, or null for the policy's")] = None
@@ -131,7 +132,7 @@ class Replayer:
         if self._resume is not None and ray.is_initialized():
             require_shared(Path(self._resume.default_local_dir).absolute(), "trainer.default_local_dir")
         self.records = RunRecords(self._agent)
-        self._desktops = JobDesktops(self.sampler_config.environment)
+        self.desktops = JobDesktops(self.sampler_config.environment)
         self.validation_samples = ValidationSamples(
             self.sampler_config.log_val_episodes,
             EpisodeLoggers(self.sampler_config.loggers, self._agent.recorded_in),
@@ -260,7 +261,7 @@ class Replayer:
         own["timing_s/replay"] = time.perf_counter() - start_s
         own = self._step_metrics.of_batch(self._draw, own)
         if self._step_metrics.is_last(self._draw):  # the pool counts from one reading to the next
-            own |= self._desktops.read()
+            own |= self.desktops.read()
             own |= TRAINING_FRONTIER.metrics() | TRAINING_RESUME.metrics()
             if TRAINING_FRONTIER.frontier is not None:
                 self.records.frontier_moved(self._step, TRAINING_FRONTIER.frontier.changed())
@@ -364,6 +365,7 @@ class ReplaySampler(ReplayBuffer):
 
         Raises:
             DesktopLostError: no session of a validation was left; veRL would fail on the empty batch.
+            ConfigError: a rollout found that the run cannot go on.
         """
         if partition_id == VALIDATION:
             batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
@@ -395,6 +397,13 @@ class ReplaySampler(ReplayBuffer):
         if leftovers:
             queue.clear(leftovers, partition_id)
             logger.info("cleared %d rows that were trained on before the checkpoint", len(leftovers))
+
+    def _sync_metadata_from_transfer_queue(self) -> None:
+        """As veRL looks at the queue, in each of its loops. Why a session failed is not in there: the pool says it, and
+        who watches the workers; both say it first."""
+        super()._sync_metadata_from_transfer_queue()  # type: ignore[no-untyped-call]  # veRL's
+        TRAINER_FAULT.check()
+        self.replayer.desktops.check()
 
     def _clear_groups(self, partition_id: str, uids: set[str]) -> None:
         """As veRL throws groups away: stale ones, those of a failed session, those that a filter finds alike. What they

@@ -73,4 +73,9 @@ def _reward_function(reward: dict[str, Any]) -> Callable[..., Any]:
     """The recipe's `reward.custom_reward_function`, loaded by veRL's own loader; by default ours."""
     from verl.trainer.ppo.reward import get_custom_reward_fn
 
-    return get_custom_reward_fn(OmegaConf.create({"reward": reward})) or compute_score
+    function = get_custom_reward_fn(OmegaConf.create({"reward": reward}))
+    if function is None:
+        return compute_score
+    chosen = reward["custom_reward_function"]
+    function.__name__ = f"{chosen['name']} of {chosen['path']}"  # veRL wraps it: for messages
+    return function

@@ -77,15 +77,29 @@ class DesktopCoordinator:
         """End a lease, or leave the queue."""
         self._desk.release(lease_id, report)
 
+    async def holder_died(self, holder: str) -> None:
+        """Take back the desktops of a rollout worker that died, and count it."""
+        self._metrics.count("rollout_workers_lost")
+        self._desk.holder_died(holder)
+
     async def count_faults(self, lease_ids: Collection[str]) -> int:
         """How many of these leases, all ended by a fault, count against their session: not those that broke on a host
         that rests for it."""
         return sum(not self._hosts.is_forgiven(lease_id) for lease_id in lease_ids)
 
     async def report_drop(self, task_id: str) -> None:
-        """Count a session that was given up after faults, of desktops or of the rollout engine."""
+        """Count a session that was given up: after faults of desktops or of the rollout engine, or with its worker."""
         logger.warning("a session of task %s was dropped after faults: nothing of it is scored", task_id)
         self._metrics.count("dropped_sessions")
+
+    async def refuse(self, message: str) -> None:
+        """Lease no desktop any more: the run cannot go on, for the reason that `refusal` gives from now on."""
+        if not self._desk.refusal:
+            self._desk.refuse("ConfigError", message)
+
+    async def refusal(self) -> str:
+        """Why the run cannot go on, or ''."""
+        return self._desk.refusal
 
     async def status(self) -> dict[str, int]:
         """How many desktops are in which state, how many rollouts wait, how many nodes work or rest, at this moment."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
@@ -51,11 +52,16 @@ MESSAGE_CHARACTERS = 1000
 
 
 class DesktopPool:
-    """A process's handle on the job's pool; any number of processes of a job share one."""
+    """A process's handle on the job's pool; any number of processes of a job share one.
 
-    def __init__(self, config: EnvironmentConfig, coordinator: ActorHandle[DesktopCoordinator]):
+    Args:
+        holder: Ray's name of the actor that this process is, by which the pool hears of its death; "" for none.
+    """
+
+    def __init__(self, config: EnvironmentConfig, coordinator: ActorHandle[DesktopCoordinator], holder: str = ""):
         self._config = config
         self._coordinator = coordinator
+        self._holder = holder
         self._hello = coordinator.start.remote(config)
 
     @classmethod
@@ -69,7 +75,8 @@ class DesktopPool:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         options = {"name": name, "get_if_exists": True, "num_cpus": 0, "max_concurrency": MAX_WAITING}
         options["scheduling_strategy"] = here
-        return cls(config, ray.remote(DesktopCoordinator).options(**options).remote(config))
+        holder = ray.get_runtime_context().get_actor_id() or ""
+        return cls(config, ray.remote(DesktopCoordinator).options(**options).remote(config), holder)
 
     def session(self, task_id: str, batch: int = 0) -> Session:
         """What one episode's attempts share; see there."""
@@ -88,12 +95,27 @@ class DesktopPool:
             ConfigError: the pool was made with another config, or its desktops cannot be made here at all.
             DesktopBootError: no desktop comes up.
         """
-        return Lease(self._config, self._coordinator, self._hello, task_id, tuple(avoid), batch)
+        return Lease(self._config, self._coordinator, self._hello, task_id, tuple(avoid), batch, self._holder)
 
     async def report_drop(self, task_id: str) -> None:
         """Count a session that was given up after `max_attempts` faults."""
         with contextlib.suppress(ray.exceptions.RayError):  # a pool that died counts nothing any more
             await self._coordinator.report_drop.remote(task_id)
+
+    async def holder_died(self, holder: str) -> None:
+        """Take back at once what a rollout worker had that died; counted in `rollout_workers_lost`."""
+        with contextlib.suppress(ray.exceptions.RayError):
+            await self._coordinator.holder_died.remote(holder)
+
+    async def refuse(self, message: str) -> None:
+        """Lease no desktop any more: whoever waits, and whoever comes, gets a `ConfigError` with this message."""
+        with contextlib.suppress(ray.exceptions.RayError):
+            await self._coordinator.refuse.remote(message)
+
+    def refusal(self) -> str:
+        """The message of the `ConfigError` that everybody gets instead of a desktop, or ''. Blocks."""
+        message: str = ray.get(self._coordinator.refusal.remote(), timeout=METRICS_TIMEOUT_S)
+        return message
 
     def status(self) -> dict[str, int]:
         """What the pool is at just now: `desktops_idle`, `desktops_busy`, `rollouts_waiting`, `nodes`, ... Blocks."""
@@ -122,6 +144,14 @@ class DesktopPool:
         except ray.exceptions.RayActorError:
             return
         ray.kill(self._coordinator)
+        self._await_end()
+
+    def _await_end(self) -> None:
+        """Wait until Ray has ended the actor: until then whoever asks for a pool of its name gets this one."""
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        with contextlib.suppress(ray.exceptions.RayError):
+            while time.monotonic() < deadline:
+                ray.get(self._coordinator.status.remote(), timeout=CLOSE_TIMEOUT_S)
 
 
 class Session:
@@ -169,8 +199,9 @@ class Lease:
         task_id: str,
         avoid: tuple[str, ...],
         batch: int,
+        holder: str,
     ):
-        self.id = new_lease_id()
+        self.id = new_lease_id(holder)
         self.node_id = ""
         """Of the desktop's host, once there is one."""
         self.released: Awaitable[None] | None = None

@@ -81,6 +81,7 @@ class LeaseDesk:
         # Leases that clients gave up before we knew them, and those that we ended before their holders did.
         self._given_up: set[str] = set()
         self._taken_back: set[str] = set()
+        self._dead_holders: set[str] = set()
 
     # --- Those who want a desktop --------------------------------------------------------------------------------
 
@@ -88,7 +89,7 @@ class LeaseDesk:
         """Wait in turn for a desktop, while there are others for none of the nodes of `avoid`."""
         if self._refusal is not None:
             return self._refusal
-        if lease_id in self._given_up:
+        if lease_id in self._given_up or _holder_of(lease_id) in self._dead_holders:
             self._given_up.discard(lease_id)
             return GIVEN_UP
         waiter = _Waiter(task_id, asyncio.get_running_loop().create_future(), avoid, batch)
@@ -119,6 +120,16 @@ class LeaseDesk:
             self._taken_back.discard(lease_id)
         else:  # Ray may run the release of a cancelled client before its acquire.
             self._given_up.add(lease_id)
+
+    def holder_died(self, holder: str) -> None:
+        """End all that a dead process has, and give it nothing more."""
+        self._dead_holders.add(holder)
+        for lease_id in [lease_id for lease_id in self._waiters if _holder_of(lease_id) == holder]:
+            self._waiters.pop(lease_id).answer(GIVEN_UP)
+        for lease_id in [lease_id for lease_id in self.leased if _holder_of(lease_id) == holder]:
+            self._metrics.count("leases_reclaimed")
+            self._end(lease_id, LeaseReport(interrupted=True))
+        self._count_waiters()
 
     def was_set_up(self, lease_id: str) -> None:
         """The task of a lease was set up: its host works."""
@@ -178,6 +189,11 @@ class LeaseDesk:
     @property
     def is_closed(self) -> bool:
         return self._refusal is not None
+
+    @property
+    def refusal(self) -> str:
+        """The fault of the recipe's for which nobody is ever served, or ''."""
+        return self._refusal.message if self._refusal is not None and self._refusal.error == "ConfigError" else ""
 
     @property
     def is_serving(self) -> bool:
@@ -283,5 +299,10 @@ class LeaseDesk:
         self._metrics.rollouts_wait(len(self._waiters))
 
 
-def new_lease_id() -> str:
-    return uuid.uuid4().hex
+def new_lease_id(holder: str = "") -> str:
+    """A lease's name, which says who holds it."""
+    return f"{holder}/{uuid.uuid4().hex}"
+
+
+def _holder_of(lease_id: str) -> str:
+    return lease_id.rpartition("/")[0]

@@ -27,7 +27,10 @@ BLAMED_FAULTS = tuple(FAULT_KINDS[kind] for kind in ("boot", "setup", "lost", "e
 # No episode had it: a desktop that a health check found dead.
 IDLE_FAULT = "idle"
 WAITING = "rollouts_waiting"
-COUNTS = ("dropped_sessions", "quarantined_sessions", "leases_reclaimed", "loop_restarts", "ended_desktops")
+COUNTS = (
+    *("dropped_sessions", "quarantined_sessions", "leases_reclaimed", "loop_restarts", "ended_desktops"),
+    "rollout_workers_lost",
+)
 CALLS = ("boot", "reset", "step", "evaluate")
 
 

@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +114,17 @@ def write_episode(directory: Path, record: EpisodeRecord, screenshots: Sequence[
         folder.discard()
 
 
-def remove_unfinished(directory: Path) -> int:
-    """Remove the episodes that a killed run had not finished; returns how many. Nobody may be playing one now."""
+def remove_unfinished(directory: Path, uids: Collection[str] | None = None) -> int:
+    """Remove the episodes that a killed run had not finished; returns how many. Nobody may be playing one now.
+
+    Args:
+        uids: of these prompts alone, which a killed process played.
+    """
     listings = StepListings(directory)
     listings.refresh()
-    unfinished = list(listings.unfinished())
+    unfinished = [
+        path for path in listings.unfinished() if uids is None or any(f"__{uid}_" in path.name for uid in uids)
+    ]
     for path in unfinished:
         shutil.rmtree(path, ignore_errors=True)
     if unfinished:

@@ -22,6 +22,11 @@ def uid_of(key: str) -> str:
     return key.rsplit("_", 2)[0]
 
 
+def session_of(key: str) -> int:
+    """The session of a row's key."""
+    return int(key.rsplit("_", 2)[1])
+
+
 def row_key(episode: str, number: int) -> str:
     """The key of an episode's row by its number, from 0; `episode` is that of its first."""
     return f"{episode.rsplit('_', 1)[0]}_{number}"
@@ -70,7 +75,7 @@ class Outcome:
 
     @property
     def session(self) -> int:
-        return int(self.key.rsplit("_", 2)[1])
+        return session_of(self.key)
 
     def is_success(self, config: ReplayConfig) -> bool:
         """Whether it is worth storing.

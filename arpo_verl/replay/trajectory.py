@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.types import EpisodeId
+from arpo_verl.types import EpisodeId, finite_number
 
 TypeCode = Literal["i", "B", "f"]
 
@@ -88,6 +88,7 @@ class StoredTrajectory:
     def __post_init__(self) -> None:
         if not self.task_id:
             raise ReplayError("a stored trajectory must name its task, got an empty task_id")
+        check_scores(self.task_id, self.success, self.reward)
         for name, type_code in COLUMNS.items():
             values = getattr(self, name)
             if values is not None and not (isinstance(values, array) and values.typecode == type_code):
@@ -157,6 +158,20 @@ class StoredTrajectory:
                 f"trajectory of task {self.task_id}: its rows must have its {expected[0]} and {expected[1]} tokens and "
                 f"show its {expected[2]} screenshots in order, got {len(self.rows)} rows, the first of them "
                 f"{list(map(tuple, self.rows[:3]))}"
+            )
+
+
+def check_scores(task_id: object, success: object, reward: object) -> None:
+    """Refuse a trajectory that would make its group's advantages NaN.
+
+    Raises:
+        ReplayError: names the first of both that is not a finite number.
+    """
+    for name, value in (("success", success), ("reward", reward)):
+        if finite_number(value) is None:
+            raise ReplayError(
+                f"trajectory of task {task_id}: its {name} must be a finite number, got {value!r:.80}; "
+                "leave it out of the store"
             )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from arpo_verl.errors import ConfigError
+from arpo_verl.errors import ConfigError, GenerationError
 from arpo_verl.rollout.episode import Episode
+from arpo_verl.rollout.reward_result import name_of, read_result
 from arpo_verl.types import StopReason
 
 # Beside what the reward function gives, in every row: veRL takes the names of the first for all.
@@ -22,7 +24,7 @@ class Score:
     """The reward, and what veRL averages beside it in training and validation."""
 
     reward: float
-    extra_info: Mapping[str, float] = field(default_factory=dict)
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -44,8 +46,10 @@ async def score_episode(
         partial_credit: weight of the share of checks that were met; 0 wherever nothing is trained.
 
     Raises:
-        ConfigError: the function returns neither a number nor a dict with `score`.
+        ConfigError: the function raises, or returns what `read_result` refuses.
+        GenerationError: raised by the function itself, whose server gave no answer: nothing of the episode is scored.
     """
+    task_id = episode.task.task_id
     arguments = {
         "data_source": row.get("data_source"),
         "solution_str": solution,
@@ -54,23 +58,35 @@ async def score_episode(
     }
     began = time.perf_counter()
     if inspect.iscoroutinefunction(function):
-        result = await function(**arguments)
+        with _named(function, task_id):
+            result = await function(**arguments)
     else:
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(None, lambda: function(**arguments))
+        result = await asyncio.get_running_loop().run_in_executor(None, _call, function, task_id, arguments)
     seconds = time.perf_counter() - began
-    if not isinstance(result, Mapping):
-        result = {"score": result}
-    if not isinstance(result.get("score"), (int, float)):
-        raise ConfigError(
-            f"reward.custom_reward_function must return a number or a dict with a number as `score`, got {result!r}"
-        )
     # Always these, so that veRL's validation metrics are there with any reward function.
     ended = episode.stop_reason is StopReason.DESKTOP_ENDED
     values = (episode.success, float(episode.format_error), float(ended), float(unclear_losses))
-    extra_info = dict(zip(EXTRA, values, strict=True))
-    extra_info |= {name: value for name, value in result.items() if name != "score"}
-    return Score(float(result["score"]), extra_info, seconds)
+    reward, extra_info = read_result(function, task_id, result, dict(zip(EXTRA, values, strict=True)))
+    return Score(reward, extra_info, seconds)
+
+
+def _call(function: Callable[..., Any], task_id: str, arguments: Mapping[str, Any]) -> Any:
+    with _named(function, task_id):  # in the thread: a StopIteration that left it would be waited for without end
+        return function(**arguments)
+
+
+@contextmanager
+def _named(function: Callable[..., Any], task_id: str) -> Iterator[None]:
+    """An error of the function is the recipe's. veRL would take it for one lost session, and lose the next one too."""
+    try:
+        yield
+    except (ConfigError, GenerationError):
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"the reward function {name_of(function)} raised {error!r:.500} for task {task_id}; correct it, or raise "
+            "arpo_verl.EndpointError where a server that it asks may fail: then only this episode is dropped"
+        ) from error
 
 
 def _outcome(episode: Episode, partial_credit: float) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def test_what_is_left_is_found(tmp_path, monkeypatch):
 
 
 @NO_ROOT
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.desktop
 def test_in_small_no_reward_is_false_and_nothing_is_left(tmp_path):
     figures = tmp_path / "chaos.json"

@@ -38,7 +38,7 @@ def test_the_readme_has_the_kept_figures():
 
 @pytest.mark.desktop
 @pytest.mark.study
-@pytest.mark.slow
+@pytest.mark.release
 def test_killed_resumed_and_over_http_it_is_the_same_policy(tmp_path):
     result = tmp_path / "evaluation.json"
     result.write_text('{"episodes_saved_share": 0.5}')

@@ -10,7 +10,7 @@ from support import ROOT
 from arpo_verl.tasks.families import SPLITS
 
 pytest.importorskip("desktop_env")
-pytestmark = [pytest.mark.study, pytest.mark.desktop]
+pytestmark = [pytest.mark.study, pytest.mark.desktop, pytest.mark.release]
 
 
 def test_it_runs_in_small(tmp_path):

@@ -37,7 +37,7 @@ def test_groups_are_made_of_runs_that_chose_no_task():
 
 @pytest.mark.desktop
 @pytest.mark.study
-@pytest.mark.slow
+@pytest.mark.release
 def test_it_runs(model_path, tmp_path):
     path = tmp_path / "figures.json"
     path.write_text('{"of_another": 1}')

@@ -31,6 +31,7 @@ def fuzz(script, *argv):
     return subprocess.run([sys.executable, script, *map(str, argv)], capture_output=True, text=True)
 
 
+@pytest.mark.release
 def test_every_target_runs_and_finds_nothing(tmp_path):
     done = fuzz(BENCHMARKS / "fuzz.py", "--smoke", "--json", tmp_path / "figures.json", "--found", tmp_path / "found")
     assert done.returncode == 0, done.stderr[-4000:]

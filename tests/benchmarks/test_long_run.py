@@ -24,7 +24,7 @@ def test_a_slope_is_per_1000_episodes_behind_the_warm_up():
     assert slope(spikes, episodes) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.desktop
 def test_it_runs_in_small(tmp_path):
     out = tmp_path / "figures.json"

@@ -8,7 +8,7 @@ import pytest
 from support import ROOT
 
 pytest.importorskip("desktop_env")
-pytestmark = [pytest.mark.study, pytest.mark.desktop]
+pytestmark = [pytest.mark.study, pytest.mark.desktop, pytest.mark.release]
 
 
 def test_it_runs_in_small(tmp_path):

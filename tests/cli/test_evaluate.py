@@ -89,7 +89,7 @@ def test_budgets_are_numbers(text, capsys):
     assert "step budgets must be numbers from 1" in capsys.readouterr().err
 
 
-def test_it_plays_reports_goes_on_and_compares(tmp_path, model_path, capsys):
+def test_it_plays_reports_goes_on_and_compares(local_ray, tmp_path, model_path, capsys):
     """The real pool on Ray with fake desktops, our engine with a policy that knows nothing."""
     pytest.importorskip("ray")
     tasks = ",".join(str(EMBEDDED_DIR / f"dialog-confirm-{name}.json") for name in ("yes", "no"))

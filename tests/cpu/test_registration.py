@@ -37,6 +37,7 @@ print(torch.distributed.get_backend())
 """
 
 
+@pytest.mark.release
 def test_fresh_interpreter_registers_everything_by_the_environment_variable_alone():
     """And more than once; and the patched process group of one works."""
     env = {**os.environ, "VERL_PLATFORM": "cpu", "PYTHONWARNINGS": "ignore"}

@@ -3,25 +3,18 @@
 import asyncio
 
 import pytest
-import ray
 import torch
 from verl.checkpoint_engine import CheckpointEngineRegistry
 
 from arpo_verl.cpu.weights import RayCheckpointEngine
 
 
-@pytest.fixture(scope="module")
-def cluster(start_ray):
-    start_ray()
-    yield
-    ray.shutdown()
-
-
 def test_the_recipes_backend_is_this_engine():
     assert CheckpointEngineRegistry.get("ray") is RayCheckpointEngine
 
 
-def test_every_receiver_gets_all_weights_of_each_update_from_the_master_alone(cluster):
+@pytest.mark.release
+def test_every_receiver_gets_all_weights_of_each_update_from_the_master_alone(local_ray):
     master, other = RayCheckpointEngine(1, is_master=True), RayCheckpointEngine(1)
     receivers = [RayCheckpointEngine(1), RayCheckpointEngine(1)]
     training, rollout = [master, other], receivers

@@ -252,6 +252,7 @@ def is_client(process: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.release
 @pytest.mark.trainer
 def test_rays_workers_are_forks_of_one_process_and_nothing_is_left_when_ray_is_killed(tmp_path):
     with tempfile.TemporaryDirectory() as folder:  # a socket's path is short

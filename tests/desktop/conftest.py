@@ -1,4 +1,4 @@
-"""One embedded desktop per module, and OSWorld's own controllers for it; one to attack."""
+"""One provider of embedded desktops per module, OSWorld's own controllers for its desktop; one to attack."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def desktop(booted: EmbeddedProvider) -> Desktop:
 
 
 @pytest.fixture(scope="module", params=["another user", "user namespace"])
-def jail(request: pytest.FixtureRequest) -> Iterator[Desktop]:
-    """A desktop to attack, as root has it and as others have it: the module's, as the last test left it."""
+def attacked(request: pytest.FixtureRequest) -> Iterator[EmbeddedProvider]:
+    """A provider as root has it and as others have it."""
     patch = pytest.MonkeyPatch()
     patch.setenv("HOST_SECRET", "swordfish")
     if request.param == "user namespace":
@@ -38,6 +38,13 @@ def jail(request: pytest.FixtureRequest) -> Iterator[Desktop]:
         pytest.skip("only root can become another user")
     provider = EmbeddedProvider()
     provider.start_emulator()
-    yield attach(provider)
+    yield provider
     provider.stop_emulator()
     patch.undo()
+
+
+@pytest.fixture
+def jail(attacked: EmbeddedProvider) -> Desktop:
+    """A clean desktop to attack: what the last test did to it would spoil this one."""
+    attacked.revert_to_snapshot()
+    return attach(attacked)

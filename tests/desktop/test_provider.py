@@ -10,12 +10,13 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 
 import pytest
 from PIL import Image
 from support.desktop_harness import attach, eventually, sandbox_processes
 
-from arpo_verl.desktop import guest_process, packages
+from arpo_verl.desktop import guest_process, packages, template
 from arpo_verl.desktop.provider import EmbeddedManager, EmbeddedProvider
 from arpo_verl.environments.osworld.lean_imports import deferred_imports
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
@@ -36,19 +37,25 @@ def test_time_out_that_is_none_is_refused(option, value):
         EmbeddedProvider(**{option: value})
 
 
-def test_missing_program_is_named_with_the_command_that_installs_it(monkeypatch):
+@pytest.fixture
+def no_template(monkeypatch):
+    """As in a process that has had no desktop yet."""
+    monkeypatch.setattr(template, "_templates", weakref.WeakValueDictionary())
+
+
+def test_missing_program_is_named_with_the_command_that_installs_it(no_template, monkeypatch):
     monkeypatch.setitem(packages.BASE, "xvfb", "no-such-program")
     with pytest.raises(MissingDependencyError, match=r"no-such-program; run: apt-get install .* xvfb"):
         EmbeddedProvider().start_emulator()
 
 
-def test_missing_python_package_is_named_with_the_command_that_installs_it(monkeypatch):
+def test_missing_python_package_is_named_with_the_command_that_installs_it(no_template, monkeypatch):
     monkeypatch.setitem(guest_process.sandbox.GUEST_MODULES, "no_such_module", "no-such-package")
     with pytest.raises(MissingDependencyError, match="no-such-package; run: pip install"):
         EmbeddedProvider().start_emulator()
 
 
-def test_sandbox_that_this_machine_refuses_tells_what_to_set(monkeypatch, tmp_path):
+def test_sandbox_that_this_machine_refuses_tells_what_to_set(no_template, monkeypatch, tmp_path):
     refusal = tmp_path / "bwrap"
     refusal.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     refusal.chmod(0o755)
@@ -145,7 +152,7 @@ def test_stop_leaves_no_process_and_no_port():
     ports = [int(port) for port in provider.get_ip_address().split(":")[1:] if port != "0"]
     provider.stop_emulator()
     provider.stop_emulator()
-    assert not [pid for pid in processes if os.path.exists(f"/proc/{pid}")]
+    eventually(lambda: not [pid for pid in processes if os.path.exists(f"/proc/{pid}")])  # the template buries it
     for port in ports:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), 1)

@@ -81,6 +81,7 @@ def test_a_fork_bomb_has_a_limit(jail):
 
 def test_extra_folders_are_readable_and_not_writable(tmp_path):
     (tmp_path / "data").write_text("readable")
+    (tmp_path / "data").chmod(0o666)
     tmp_path.chmod(0o755)
     provider = EmbeddedProvider(extra_read_only=[str(tmp_path)])
     provider.start_emulator()

@@ -122,6 +122,7 @@ def without_rests(module, monkeypatch):
 # --- Each provider ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.release
 @pytest.mark.desktop
 def test_vmware_gets_its_file_its_snapshot_and_no_window(small_host, in_desktop_thread, tmp_path, monkeypatch):
     proxies(tmp_path, monkeypatch)
@@ -144,6 +145,7 @@ def test_vmware_gets_its_file_its_snapshot_and_no_window(small_host, in_desktop_
     assert small_host.calls[-1] == ["-T", "ws", "stop", str(vmx)]
 
 
+@pytest.mark.release
 @pytest.mark.desktop
 def test_virtualbox_gets_its_file_its_snapshot_and_a_window_if_one_wants(
     small_host, in_desktop_thread, tmp_path, monkeypatch

@@ -88,7 +88,7 @@ def test_shards_that_the_merger_refuses_leave_nothing(tmp_path, monkeypatch):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_verls_own_merger_joins_the_shards_once(tmp_path, model_path):
     import torch
     from transformers import AutoModelForImageTextToText, AutoProcessor

@@ -25,6 +25,7 @@ class Expert:
         return ScriptedConversation(replies_of(format_reply(one, EXPERT_SCREEN, EXPERT_SCREEN) for one in replies))
 
 
+@pytest.mark.release
 @pytest.mark.desktop
 def test_the_expert_solves_its_tasks_and_not_in_one_step(tmp_path):
     tasks = [task for task in load_tasks("embedded") if task.task_id in TASKS]

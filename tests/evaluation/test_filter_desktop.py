@@ -3,7 +3,6 @@
 import copy
 
 import pytest
-import ray
 
 from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.environments.config import EnvironmentConfig
@@ -32,15 +31,8 @@ class ExpertAtTimes:
         return ScriptedConversation(replies_of(texts), EXPERT_SCREEN)
 
 
-@pytest.fixture
-def one_ray(start_ray):
-    """For both of the filter's pools."""
-    start_ray()
-    yield
-    ray.shutdown()
-
-
-def test_a_task_that_is_solved_as_it_begins_is_named_and_not_played(one_ray, tmp_path):
+@pytest.mark.release
+def test_a_task_that_is_solved_as_it_begins_is_named_and_not_played(local_ray, tmp_path):
     (task,) = load_tasks(EMBEDDED_DIR / "entry-type-name.json")
     begun = copy.deepcopy(dict(task.spec)) | {"id": "begun"}
     begun["evaluator"] = {

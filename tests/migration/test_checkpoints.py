@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 # Two processes, as FSDP shards a model: along the first dimension, over a mesh of that name.
 SHARDS = """

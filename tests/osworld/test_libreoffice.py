@@ -13,6 +13,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("task_id", SOLUTIONS)
 def test_doing_nothing_scores_zero_and_the_solution_one(environment, task, task_id):
     assert harness.scores(environment, task("libreoffice_impress", task_id), SOLUTIONS[task_id]) == (0.0, 1.0)

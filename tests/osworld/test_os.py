@@ -13,6 +13,6 @@ def test_saying_fail_scores_one(environment, task, task_id):
     assert harness.run_fail(environment, task("os", task_id)) == 1.0
 
 
-@pytest.mark.parametrize("task_id", SOLUTIONS)
+@pytest.mark.parametrize("task_id", harness.released_but(SOLUTIONS, "bedcedc4", "28cc3b7e"))
 def test_doing_nothing_scores_zero_and_the_solution_one(environment, task, task_id):
     assert harness.scores(environment, task("os", task_id), SOLUTIONS[task_id]) == (0.0, 1.0)

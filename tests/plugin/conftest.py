@@ -20,8 +20,7 @@ def no_curriculum_of_another_test(monkeypatch):
 @pytest.fixture(scope="session")
 def compose():
     """Compose veRL's own recipe with the lines that select replay, resolved as the trainer's process does it."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_module
+    from support.composed import compose_verls_own
 
     replay = [
         "algorithm.adv_estimator=replay_grpo",
@@ -37,36 +36,11 @@ def compose():
     ]
 
     def composed(*overrides):
-        with initialize_config_module("verl.trainer.config", version_base=None):
-            config = hydra_compose("ppo_trainer", overrides=["+replay.enable=true", *replay, *overrides])
+        config = compose_verls_own("+replay.enable=true", *replay, *overrides)
         OmegaConf.resolve(config)
         return config
 
     return composed
-
-
-@pytest.fixture(scope="module")
-def queue(start_ray):
-    """A real TransferQueue on a Ray of its own, started as veRL's task runner does."""
-    import ray
-    import transfer_queue as tq
-
-    # Controller and storage unit ask Ray for one logical CPU each, and wait for ever where there is none.
-    start_ray(num_cpus=4)
-    backend = {"storage_backend": "SimpleStorage", "SimpleStorage": {"num_data_storage_units": 1}}
-    tq.init(OmegaConf.create({"enable": True, "backend": backend}))
-    yield tq
-    tq.close()
-    ray.shutdown()
-
-
-@pytest.fixture
-def empty_queue(queue):
-    """The queue without a row."""
-    for partition_id, keys in (queue.kv_list() or {}).items():
-        if keys:
-            queue.kv_clear(keys=list(keys), partition_id=partition_id)
-    return queue
 
 
 @pytest.fixture(scope="session")

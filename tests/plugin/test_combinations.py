@@ -1,16 +1,13 @@
 """Options of veRL's that cannot work together are refused with the way out, and veRL still needs the refusal."""
 
 import dataclasses
-import functools
 import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
-from support import ROOT
+from support.composed import compose_recipe
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.footprint import KNOWN_MODELS
@@ -20,18 +17,8 @@ UI_TARS = KNOWN_MODELS["ByteDance-Seed/UI-TARS-1.5-7B"]
 FSDP = "actor_rollout_ref.actor.fsdp_config"
 
 
-@functools.cache
-def composed(name: str) -> DictConfig:
-    fixed = ["hydra.searchpath=[pkg://verl.trainer.config]", "data.train_files=t.json", "data.val_files=t.json"]
-    with initialize_config_dir(str(ROOT / "recipes"), version_base=None):
-        return compose(name, overrides=fixed)
-
-
 def check(name: str, *overrides: str, model=UI_TARS) -> None:
-    # Merged into it, which is as if composed with them and a second faster.
-    config = OmegaConf.merge(composed(name), OmegaConf.from_dotlist(list(overrides)))
-    assert isinstance(config, DictConfig)
-    check_combinations(config, model)
+    check_combinations(compose_recipe(name, "data.train_files=t.json", "data.val_files=t.json", *overrides), model)
 
 
 @pytest.mark.parametrize("name", ["osworld_subset32", "osworld_window", "osworld_full", "osworld_full_async"])
@@ -99,6 +86,7 @@ class TestFusedKernels:
         check("osworld_full", fused, "actor_rollout_ref.actor.strategy=fsdp")
         check("osworld_full", fused, model=dataclasses.replace(UI_TARS, tied_embeddings=True))
 
+    @pytest.mark.release
     def test_verl_still_multiplies_by_a_sharded_matrix_unless_it_is_the_inputs_own(self, model_path):
         """The real forward in a process of its own: the patch is of the model's class."""
         code = """

@@ -10,15 +10,8 @@ from arpo_verl.plugin.job_desktops import JobDesktops
 FAKE = {"provider": "fake", "num_desktops": 2, "host_resource": "docker:"}
 
 
-@pytest.fixture(scope="module")
-def local_ray(start_ray):
-    start_ray(resources={"docker:here": 2})
-    yield
-    ray.shutdown()
-
-
-def test_without_ray_or_an_environment_section_there_is_nothing_to_make_or_read():
-    assert not ray.is_initialized()
+def test_without_ray_or_an_environment_section_there_is_nothing_to_make_or_read(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     assert JobDesktops(None).read() == {}
     assert JobDesktops(FAKE).read() == {}
 

@@ -20,8 +20,8 @@ import ray
 from omegaconf import OmegaConf
 from ray.cluster_utils import Cluster
 from support.barrier import Barrier
+from support.local_ray import in_a_few_attempts
 from support.loop_harness import DONE, HIT, ROW, ScriptedEngine, make_loop, recipe
-from support.ray_start import in_a_few_attempts
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, HostLostError
@@ -36,7 +36,7 @@ PATIENCE_S = 180.0
 
 
 @pytest.fixture(scope="module")
-def nodes():
+def nodes(no_ray):
     """By name, the nodes beside the head. Tests take them down and add others: their order counts."""
     cluster = Cluster()
     running = Nodes(cluster)
@@ -109,6 +109,7 @@ async def hold_all(pool, number):
     return Counter(await asyncio.wait_for(asyncio.gather(*(hold() for _ in range(number))), PATIENCE_S))
 
 
+@pytest.mark.release
 def test_desktops_are_spread_over_the_nodes_that_offer_them_in_proportion(nodes):
     pool = DesktopPool.connect(EnvironmentConfig(num_desktops=3, **environment()), name=uuid.uuid4().hex)
     assert asyncio.run(hold_all(pool, 3)) == {"docker:east": 2, "docker:west": 1}
@@ -117,6 +118,7 @@ def test_desktops_are_spread_over_the_nodes_that_offer_them_in_proportion(nodes)
     pool.close()
 
 
+@pytest.mark.release
 def test_a_pool_larger_than_the_cluster_is_refused_and_does_not_hang(nodes):
     pool = DesktopPool.connect(EnvironmentConfig(num_desktops=7, **environment()), name=uuid.uuid4().hex)
     with pytest.raises(ConfigError, match="must offer 7 units .* got 6 .docker:east: 4, docker:west: 2; 1 nodes offer"):
@@ -124,6 +126,7 @@ def test_a_pool_larger_than_the_cluster_is_refused_and_does_not_hang(nodes):
     pool.close()
 
 
+@pytest.mark.release
 def test_episodes_of_a_node_that_dies_are_played_elsewhere_and_a_node_that_joins_is_used(
     nodes, policy, tokenizer, tmp_path
 ):
@@ -171,6 +174,7 @@ def test_episodes_of_a_node_that_dies_are_played_elsewhere_and_a_node_that_joins
     pool.close()
 
 
+@pytest.mark.release
 @pytest.mark.desktop
 def test_real_desktops_of_a_node_that_dies_end_with_it_and_others_go_on(nodes):
     options = {**environment(), "provider": "embedded", "desktops_per_worker": 2}
@@ -210,6 +214,7 @@ async def finish(desktop, task: Task):
     return (await desktop.evaluate()).score
 
 
+@pytest.mark.release
 def test_a_checkpoints_folder_that_a_node_does_not_see_is_refused_and_the_node_named(nodes, tmp_path, monkeypatch):
     """The node's own disk: another mount over the folder, in a mount namespace of its own."""
     require_shared(tmp_path / "shared", "trainer.default_local_dir")

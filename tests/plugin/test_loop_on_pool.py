@@ -3,22 +3,13 @@
 import asyncio
 import time
 
-import pytest
-import ray
 from omegaconf import OmegaConf
 from support.loop_harness import DONE, HIT, ROW, ScriptedEngine, make_loop, recipe
 
 from arpo_verl.plugin.settings import connect_pool
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster(start_ray):
-    start_ray()
-    yield
-    ray.shutdown()
-
-
-def test_sessions_share_the_jobs_desktops_through_faults_and_drops(policy, tokenizer):
+def test_sessions_share_the_jobs_desktops_through_faults_and_drops(policy, tokenizer, local_ray):
     # One desktop: two sessions take three steps each on it, the third session's first step is its seventh and kills it.
     # On the next, whoever comes second finds at its first step that the policy has ended it.
     script = {"fail": {"step": [7]}, "desktops": {"desktop-0.2": {"end": {"step": [4]}}}}

@@ -74,6 +74,7 @@ model(input_ids=ids, attention_mask=torch.ones_like(ids), position_ids=positions
 """
 
 
+@pytest.mark.release
 def test_verls_own_padding_has_no_image_and_its_qwen_cannot_take_it(empty_queue, rollouts, model_path):
     """Why the sampler pads: once this fails, veRL's own rows do, and `padding.py` can go."""
     batch = upsample_batch_to_divisible_size(put(rollouts, empty_queue, 1), 2, eos_token_id=0)

@@ -30,12 +30,14 @@ def test_every_name_is_registered_with_a_fresh_verl():
     ], result.stderr[-2000:]
 
 
+@pytest.mark.release
 def test_without_the_cpu_platform_nothing_of_it_is_loaded():
     probe = "import sys, verl; print([m for m in sys.modules if m.startswith('arpo_verl.cpu.')])"
     result = run_fresh(probe, VERL_PLATFORM="")
     assert result.stdout.splitlines()[-1:] == ["[]"], result.stderr[-2000:]
 
 
+@pytest.mark.release
 def test_a_failing_registration_is_told_at_error_level():
     # veRL itself would hide it: it logs a failing plugin at debug level only.
     probe = "import sys; sys.modules['arpo_verl.cpu'] = None\nimport verl"

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from support import ROOT
+from support.composed import compose_recipe
 from support.replay_trajectories import stored
 
 from arpo_verl import versions
@@ -36,9 +36,7 @@ def policy(tmp_path_factory) -> Path:
 @pytest.fixture
 def check(policy):
     def check_with(*overrides: str) -> None:
-        with initialize_config_dir(str(RECIPES), version_base=None):
-            fixed = ["hydra.searchpath=[pkg://verl.trainer.config]", f"actor_rollout_ref.model.path={policy}"]
-            check_recipe(compose("embedded", overrides=[*fixed, *overrides]))
+        check_recipe(compose_recipe("embedded", f"actor_rollout_ref.model.path={policy}", *overrides))
 
     return check_with
 
@@ -350,6 +348,7 @@ def test_a_build_of_a_supported_verl_is_taken(monkeypatch, installed):
     versions.require_verl()
 
 
+@pytest.mark.release
 def test_the_trainer_command_itself_stops_with_one_line(policy, tmp_path):
     """Through the stock trainer's own process: no Ray, no traceback, an exit status."""
     command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(RECIPES), "--config-name", "embedded"]

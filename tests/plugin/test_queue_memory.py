@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 import ray
 import torch
 from queue_bytes import made
@@ -42,6 +43,7 @@ def fetch_twice(keys: list[str]) -> list[tuple[float, float]]:
     return shares
 
 
+@pytest.mark.release
 def test_a_process_holds_one_copy_of_what_it_fetched_and_none_afterwards(empty_queue):
     keys = [f"row-{number}" for number in range(ROWS)]
     for key in keys:

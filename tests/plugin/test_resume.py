@@ -24,6 +24,8 @@ from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.replay.trajectory import StoredRow, StoredTrajectory
 from arpo_verl.types import Wait
 
+pytestmark = pytest.mark.release
+
 TEXTS = [f"Thought: {word}.\n{MISS}" for word in ("one", "two", "three", "four")] + [HIT, DONE]
 LONG = {"max_steps": 8, "max_screenshots": None}
 CONTEXTS = [

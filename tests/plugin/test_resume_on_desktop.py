@@ -17,6 +17,8 @@ from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
 
+pytestmark = pytest.mark.release
+
 TASK = "form-new-contact"
 
 

@@ -121,7 +121,7 @@ def test_figures_that_cannot_be_reckoned_are_no_reason_not_to_train(capsys, capl
 OWN_RAY = """
 import os, ray
 from pathlib import Path
-from support.ray_start import start_ray
+from support.local_ray import start_ray
 from arpo_verl.plugin.run_callback import settle_ray_token
 
 settle_ray_token(joins=False)
@@ -131,6 +131,7 @@ assert not (Path.home() / ".ray" / "auth_token").exists()
 """
 
 
+@pytest.mark.release
 def test_a_runs_own_ray_leaves_no_token_that_other_clusters_would_ask_for(tmp_path):
     path = os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
     subprocess.run(

@@ -162,6 +162,27 @@ def test_a_validation_of_which_nothing_is_left_says_so(empty_queue, rollouts, sa
         replaying.sample(global_steps=1, partition_id="val", batch_size=1)
 
 
+@pytest.mark.parametrize("partition", ["train", "val"])
+@pytest.mark.parametrize("mode", ["sync", "colocate_async"])
+def test_a_run_that_cannot_go_on_ends_with_the_rollouts_own_words(empty_queue, rollouts, sampler, mode, partition):
+    """`sync` ended with "no materializable trajectories", the asynchronous modes drew other prompts, without end."""
+    name = "ReplaySampler" if mode == "sync" else "ReplaySamplerAsync"
+    replaying = sampler(f"trainer.v1.sampler.custom_sampler.name={name}", trainer_mode=mode)
+    rollouts.put("p1", [rollouts.output("a", 0.0, seed=1)], partition_id=partition)
+    replaying.replayer.desktops._pool = SimpleNamespace(refusal=lambda: "judge returned nan for task a")
+    with pytest.raises(ConfigError, match="judge returned nan for task a"):
+        replaying.sample(global_steps=1, partition_id=partition, batch_size=1)
+
+
+@pytest.mark.parametrize(("success", "format_error"), [(math.nan, 0.0), (1.0, math.inf)])
+def test_a_reward_of_another_agent_loop_that_is_not_finite_is_refused_before_the_update(
+    empty_queue, rollouts, sampler, success, format_error
+):
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", success, 2, format_error=format_error)])
+    with pytest.raises(ConfigError, match=r"finite numbers, got .* for task a \(row p1_1_0\)"):
+        sampler().sample(global_steps=1, partition_id="train", batch_size=1)
+
+
 def test_a_group_with_missing_sessions_is_replayed_into_unless_one_is_left(empty_queue, rollouts, sampler, compose):
     tq, replaying = empty_queue, sampler()
     rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
@@ -423,7 +444,7 @@ def test_counts_of_a_step_of_several_batches_are_sums(empty_queue, rollouts, sam
     replaying = sampler(names, "trainer.v1.separate_async.parameter_sync_step=2", trainer_mode="separate_async")
     of_pool = {"environment/leases": 32.0, "environment/lease_wait_s/mean": 0.5}
     readings = []
-    replaying.replayer._desktops.read = lambda: readings.append(of_pool) or of_pool
+    replaying.replayer.desktops.read = lambda: readings.append(of_pool) or of_pool
     for step in (1, 2):
         logged = MetricsAggregator()
         for number, scores in enumerate([(1.0, 0.0), (0.0, 0.0)]):

@@ -18,6 +18,8 @@ from arpo_verl.replay.choice import Start
 from arpo_verl.rollout.screen import CELLS, same_screens, stack, thumbnail
 from arpo_verl.rollout.vision import decode_screenshot
 
+pytestmark = pytest.mark.release
+
 ON = ("+algorithm.step_credit.kind=anchor_states", "+algorithm.step_credit.discount=1.0")
 ON += ("+trainer.v1.sampler.sampler_kwargs.step_credit=${algorithm.step_credit}",)
 BATCH = "+trainer.v1.sampler.sampler_kwargs.batch={ppo_mini_batch_size: 1, n: 4}"

@@ -18,6 +18,8 @@ from arpo_verl.plugin.step_credit import (
 )
 from arpo_verl.rollout.screen import CELLS
 
+pytestmark = pytest.mark.release
+
 
 def turns(screens, reward, group="g", is_replay=False):
     """An episode that replied to these screens, each a letter."""

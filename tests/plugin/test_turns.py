@@ -86,7 +86,7 @@ def test_a_screenshot_that_is_no_picture_costs_the_desktop_not_the_generation():
         asyncio.run(take_in(Observation(screenshot(1)[:-200])))
 
 
-def test_a_screenshot_travels_once_and_arrives_as_it_was(queue):
+def test_a_screenshot_travels_once_and_arrives_as_it_was(local_ray):
     shot = screenshot(7)
     image = SentImage(shot, Size(640, 480))
 

@@ -116,10 +116,12 @@ def test_turn_by_turn_tokens_equal_the_whole_conversation(tokenizer, processor, 
     assert merged.inserted_token_ids == tokenizer.encode("\n")
 
 
-def test_the_processors_shared_defaults_are_left_alone(processor) -> None:
+def test_the_processors_shared_defaults_are_left_alone(tmp_path: Path) -> None:
     from transformers import Qwen2VLImageProcessor
 
-    assert Qwen2VLImageProcessor.size["longest_edge"] == 28 * 28 * 1280
+    before = dict(Qwen2VLImageProcessor.size)
+    build_policy(tmp_path / "model", seed=3)
+    assert Qwen2VLImageProcessor.size == before
 
 
 def test_failed_write_leaves_the_old_directory_and_no_scratch(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def settings(small_size):
     return PolicyConfig(target_success=0.02, size=small_size)
 
 
+@pytest.mark.release
 def test_a_finished_policy_is_used_again_and_another_target_keeps_the_demonstrations(
     on_fakes, settings, small_size, tmp_path
 ):
@@ -49,6 +50,7 @@ def test_a_finished_policy_is_used_again_and_another_target_keeps_the_demonstrat
     assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["policy", "policy"]
 
 
+@pytest.mark.release
 def test_another_context_is_another_policy_of_the_same_demonstrations(on_fakes, settings, tmp_path):
     """No episode here is longer than a window, so both imitate the same rows."""
     first = prepare_policy(tmp_path / "policy", settings)

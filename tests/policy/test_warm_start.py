@@ -108,6 +108,7 @@ def test_log_probs_equal_the_models_own_forward_pass(model, small_processor, bui
         torch.testing.assert_close(log_probs[rows == row], plain[sequence.reply_mask[1:]], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.release
 def test_imitation_reaches_its_target_and_is_repeatable(small_policy_dir, builder, rows):
     config = WarmStartConfig(target_success=0.3, batch_size=2, warmup_updates=5, learning_rate=5e-3, seed=1)
     weights, results = [], []
@@ -121,6 +122,7 @@ def test_imitation_reaches_its_target_and_is_repeatable(small_policy_dir, builde
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+@pytest.mark.release
 def test_the_floor_brings_up_a_task_that_lags_behind(small_policy_dir, builder, rows):
     """`red` is shown thrice as often as `crimson`, and the mean is reached by it."""
     success = {}

@@ -8,7 +8,7 @@ import pytest
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.pool.hosts import Hosts
-from arpo_verl.pool.lease_desk import LeaseDesk, ReadyDesktop
+from arpo_verl.pool.lease_desk import LeaseDesk, ReadyDesktop, new_lease_id
 from arpo_verl.pool.metrics import LeaseReport, PoolMetrics
 from arpo_verl.pool.quarantine import Quarantine
 from arpo_verl.pool.slot_keeper import SlotKeeper
@@ -219,6 +219,27 @@ def test_a_dead_hosts_desktops_end_idle_and_leased_and_late_reports_do_no_harm()
         return metrics.collect()
 
     assert asyncio.run(run())["environment/faults/host"] == 2
+
+
+def test_a_dead_holder_loses_its_desktops_and_its_turn_and_gets_nothing_more():
+    async def run():
+        _, metrics, desk = make_desk(2)
+        dead, other = [ReadyDesktop(Worker("a"), slot, 1) for slot in range(2)]
+        for desktop in (dead, other):
+            desk.offer(desktop)
+        for holder in ("dead", "other"):
+            await desk.acquire(new_lease_id(holder), "t")
+        waiting = {holder: asyncio.create_task(desk.acquire(new_lease_id(holder), "t")) for holder in ("dead", "other")}
+        await settle()
+        desk.holder_died("dead")
+        assert (await waiting["dead"]).error == "DesktopLostError" and not waiting["other"].done()
+        assert dead.done.result().interrupted and dead.done.result().fault is None and not other.done.done()
+        assert (await desk.acquire(new_lease_id("dead"), "t")).error == "DesktopLostError"
+        desk.offer(ReadyDesktop(Worker("a"), 0, 2))
+        assert (await waiting["other"]).error is None
+        return metrics.collect()
+
+    assert asyncio.run(run())["environment/leases_reclaimed"] == 1
 
 
 def test_a_release_that_overtakes_its_acquire_gives_the_lease_up():

@@ -37,7 +37,7 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Hide
 TRAINER = """
 import asyncio, json, os, signal, sys
 import ray
-from support.ray_start import start_ray
+from support.local_ray import start_ray
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.errors import DesktopError
@@ -98,6 +98,7 @@ def make_python(folder, hidden=""):
     return folder / "bin" / "python"
 
 
+@pytest.mark.release
 def test_desktops_run_on_another_python_and_a_killed_worker_leaves_no_container(tmp_path):
     trainer, worker = make_python(tmp_path / "trainer", hidden="desktop_env"), make_python(tmp_path / "worker")
     record, vm = tmp_path / "record", tmp_path / "Ubuntu.qcow2"

@@ -56,6 +56,7 @@ class FakePool:
         self.leased = 0
         self.faults = []
         self.dropped = []
+        self.refused = []
 
     @asynccontextmanager
     async def lease(self, task_id):
@@ -73,6 +74,9 @@ class FakePool:
 
     def session(self, task_id, batch=0):
         return FakeSession(self, task_id)
+
+    async def refuse(self, message):
+        self.refused.append(message)
 
     async def report_drop(self, task_id):
         self.dropped.append(task_id)

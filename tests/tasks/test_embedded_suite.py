@@ -95,18 +95,21 @@ def results():
     return dict(zip(EPISODES, played, strict=True))
 
 
+@pytest.mark.release
 @pytest.mark.desktop
 @pytest.mark.parametrize("task_id", TASKS)
 def test_the_expert_solves_it(results, task_id):
     assert scores(results[task_id, "expert"]) == [1.0]
 
 
+@pytest.mark.release
 @pytest.mark.desktop
 @pytest.mark.parametrize("task_id", TASKS)
 def test_claiming_success_at_once_does_not_solve_it(results, task_id):
     assert scores(results[task_id, "idle"]) == [0.0]
 
 
+@pytest.mark.release
 @pytest.mark.desktop
 def test_giving_up_does_not_solve_a_feasible_task(results):
     assert scores(results[FEASIBLE[0], "give_up"]) == [0.0]

@@ -235,7 +235,7 @@ def assert_stands_there(image, label, least=60):
 
 
 @pytest.mark.desktop
-@pytest.mark.parametrize("task", [*TASKS["training"][:6], *TASKS["held_out_families"][:2]], ids=ids)
+@pytest.mark.parametrize("task", [*TASKS["training"][:2], *TASKS["held_out_families"][:1]], ids=ids)
 def test_doing_nothing_or_pressing_something_else_does_not_solve_it(desktop, task):
     assert play(desktop, task, [Finish()])[1] == 0
     named = " ".join(reply["thought"] for reply in task.replies)

@@ -82,6 +82,7 @@ def here():
     return [task for task in TASKS.values() if not explain_task(task, EnvironmentConfig())]
 
 
+@pytest.mark.release
 @pytest.mark.desktop
 def test_the_expert_solves_each_with_one_step_a_reply(here):
     environment = EnvironmentConfig(num_desktops=NUM_DESKTOPS)
@@ -91,6 +92,7 @@ def test_the_expert_solves_each_with_one_step_a_reply(here):
     }
 
 
+@pytest.mark.release
 @pytest.mark.desktop
 def test_nothing_less_solves_them(here):
     """Neither nothing, nor half of the script, nor all but its last action."""

@@ -9,15 +9,23 @@ from pathlib import Path
 import pytest
 import torch
 from trainer_run import ROOT, TrainerRun, Workplace
+from verl.utils import hf_processor
 
 from arpo_verl.cli.main import main
+from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.policy.demonstrations import collect_demonstrations, save_demonstrations
+from arpo_verl.policy.seeing.shipped import write_shipped
+from arpo_verl.rollout.vision import ImageGeometry
+from arpo_verl.tasks.families import SCREEN, replies_of
+from arpo_verl.tasks.loader import load_tasks
 
-# Each task four times a step, in groups of two: groups that fail find a stored success.
-GROUPS = 16
-OVERRIDES = ["actor_rollout_ref.rollout.n=2", "trainer.save_freq=1", "trainer.max_actor_ckpt_to_keep=null"]
-OVERRIDES += ["actor_rollout_ref.actor.ppo_mini_batch_size=4"]
-# A row a step, so that whichever success is replayed has several: each takes two steps at least.
-CONTEXT = ["gui_agent.context=window", "gui_agent.max_screenshots=1"]
+# Of the demo's tasks, four that the shipped policy solves now and then; two groups of two of each in a step.
+TASKS = tuple(f"families:training:{number}:1" for number in (22, 39, 70, 87))
+GROUPS = 8
+OVERRIDES = [f"data.train_files=[{','.join(TASKS)}]", "+data.tasks.repeat=2", f"data.train_batch_size={GROUPS}"]
+OVERRIDES += ["actor_rollout_ref.actor.ppo_mini_batch_size=4", "trainer.save_freq=1"]
+OVERRIDES += ["trainer.max_actor_ckpt_to_keep=null", "trainer.val_before_train=false", "trainer.test_freq=-1"]
+DEMO = ROOT / "recipes" / "demo.yaml"
 TIMEOUT_S = 3600.0
 
 
@@ -77,29 +85,41 @@ def policy(workplace) -> Path:
 
 
 @pytest.fixture(scope="session")
-def seeds(policy) -> Path:
+def shipped(tmp_path_factory) -> Path:
+    """The policy of the demo."""
+    folder = tmp_path_factory.mktemp("shipped") / "policy"
+    write_shipped(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def seeds(shipped) -> Path:
     """A store of the expert's demonstrations, which are one a task and were written by no policy."""
-    (demonstrations,) = policy.parent.glob("policy-demonstrations-*")
-    recipe = ["--recipe", str(ROOT / "recipes" / "embedded.yaml")]
-    for override in (f"actor_rollout_ref.model.path={policy}", *CONTEXT):
-        recipe += ["--set", override]
-    out = policy.parent / "seeds"
-    assert main(["replay", "seed", str(demonstrations), *recipe, "--out", str(out)]) == 0
+    tasks = load_tasks(TASKS)
+    environment = EnvironmentConfig(num_desktops=2, screen_size=SCREEN)
+    image_size = ImageGeometry.from_processor(hf_processor(str(shipped))).image_size
+    played = collect_demonstrations(tasks, replies_of, environment, image_size, repeats=1)
+    save_demonstrations(shipped.parent / "demonstrations", played)
+    recipe = ["--recipe", str(DEMO), "--set", f"actor_rollout_ref.model.path={shipped}"]
+    out = shipped.parent / "seeds"
+    assert main(["replay", "seed", str(shipped.parent / "demonstrations"), *recipe, "--out", str(out)]) == 0
     return out
 
 
 @pytest.fixture(scope="session")
-def start(workplace, seeds):
-    """Start the trainer in a subfolder of the workplace, to the end of a step, with `record_advantages.py` loaded."""
+def start(shipped, seeds):
+    """Start the trainer in a subfolder, to the end of a step, with `record_advantages.py` loaded."""
 
     def start_in(name: str, steps: int) -> TrainerRun:
-        recorded = workplace.folder / name / "recorded"
+        folder = shipped.parent / name
+        recorded = folder / "recorded"
         recorded.mkdir(parents=True)
         path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
         env = {"VERL_USE_EXTERNAL_MODULES": "support.record_advantages", "PYTHONPATH": path}
         env["ARPO_VERL_RECORDED"] = str(recorded)
-        overrides = [*OVERRIDES, *CONTEXT, f"replay.seed_from={seeds}"]
-        return workplace.start(name, steps, *overrides, groups=GROUPS, env=env)
+        length = [f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}"]
+        seeded = [f"actor_rollout_ref.model.path={shipped}", f"replay.seed_from={seeds}"]
+        return TrainerRun(folder, *OVERRIDES, *length, *seeded, env=env, recipe=DEMO)
 
     return start_in
 
@@ -126,9 +146,9 @@ def run(killed) -> Run:
 
 
 @pytest.fixture(scope="session")
-def resumed(run, workplace, start) -> Run:
+def resumed(run, start) -> Run:
     """The killed run's folder as it was after its first step, with the trainer started in it for one more step."""
-    folder = workplace.folder / "resumed"
+    folder = run.folder.parent / "resumed"
     checkpoint = Path("checkpoints", "global_step_1")
     shutil.copytree(run.folder / checkpoint, folder / checkpoint)
     (folder / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")

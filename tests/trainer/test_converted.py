@@ -9,7 +9,7 @@ from trainer_run import TrainerRun, read_steps
 
 from arpo_verl.cli.main import main
 
-pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.slow]
+pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 TIMEOUT_S = 1800.0
 
 

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.trainer, pytest.mark.desktop]
 
 STEPS = 2
 # One mode is enough to see a change's effect at once, the others take minutes more.
-IN_MODES = [pytest.param(mode, marks=[] if mode == "sync" else pytest.mark.slow) for mode in MODES]
+IN_MODES = [pytest.param(mode, marks=pytest.mark.release) for mode in MODES]
 
 
 @pytest.fixture(scope="module", params=IN_MODES)

@@ -3,7 +3,7 @@
 import pytest
 from trainer_run import TASKS, read_steps
 
-pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.slow]
+pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 
 
 def test_a_step_of_rows_that_are_equally_long_is_trained_on(workplace):

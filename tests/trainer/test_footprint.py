@@ -9,7 +9,7 @@ from arpo_verl.cli.recipes import compose_recipe
 from arpo_verl.footprint import checkpoint_bytes, longest_sequence, sequence_tokens
 from arpo_verl.plugin.recipe_footprint import model_shape, read_run
 
-pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.slow]
+pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 
 WITHIN = 0.2
 

@@ -9,7 +9,7 @@ from trainer_run import GROUPS, TASKS, Workplace, read_steps
 from arpo_verl.records.run import open_run
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 
-pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.slow]
+pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 OPTIONS = ["data.tasks.sampling=frontier", "actor_rollout_ref.rollout.n=2"]
 OPTIONS += ["trainer.save_freq=1", "trainer.max_actor_ckpt_to_keep=null"]
 

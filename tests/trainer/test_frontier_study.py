@@ -8,8 +8,7 @@ from pathlib import Path
 import frontier
 import learning_runs as runs
 import pytest
-from hydra import compose, initialize_config_dir
-from trainer_run import ROOT
+from support.composed import compose_recipe
 
 pytestmark = pytest.mark.study
 
@@ -38,7 +37,7 @@ def curve(method, seed, *informative):
 
 @pytest.mark.trainer
 @pytest.mark.desktop
-@pytest.mark.slow
+@pytest.mark.release
 def test_both_samplings_train_and_are_judged_and_are_not_trained_again(tmp_path):
     def measure() -> dict:
         command = [sys.executable, frontier.__file__, "--smoke", "--work", str(tmp_path / "work")]
@@ -55,12 +54,10 @@ def test_both_samplings_train_and_are_judged_and_are_not_trained_again(tmp_path)
 
 
 def test_the_recipe_takes_the_options_of_both(study):
-    with initialize_config_dir(str(ROOT / "recipes"), version_base=None):
-        for method in frontier.SAMPLINGS:
-            overrides = ["hydra.searchpath=[pkg://verl.trainer.config]", *study.overrides(method, seed=2)]
-            config = compose("embedded", overrides=overrides)
-            assert config.data.tasks.sampling == method and config.data.tasks.frontier.group_size == 4
-            assert (config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size) == (8, 2)
+    for method in frontier.SAMPLINGS:
+        config = compose_recipe("embedded", *study.overrides(method, seed=2))
+        assert config.data.tasks.sampling == method and config.data.tasks.frontier.group_size == 4
+        assert (config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size) == (8, 2)
 
 
 def test_only_steps_that_ended_within_the_budget_count_and_runs_are_paired_by_seed(study):

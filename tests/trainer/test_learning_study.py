@@ -12,7 +12,7 @@ import learning
 import learning_runs as runs
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
+from support.composed import compose_recipe
 from trainer_run import ROOT
 
 from arpo_verl.tasks import load_tasks
@@ -56,7 +56,7 @@ def judged(at_1: tuple[float, float], at_06: tuple[float, float]):
 
 @pytest.mark.trainer
 @pytest.mark.desktop
-@pytest.mark.slow  # a policy and three trainers
+@pytest.mark.release  # a policy and three trainers
 def test_two_methods_train_for_the_same_environment_steps_and_are_not_trained_again(tmp_path):
     def study() -> dict:
         command = [sys.executable, learning.__file__, "--smoke", "--work", str(tmp_path / "work")]
@@ -89,12 +89,7 @@ def test_two_methods_train_for_the_same_environment_steps_and_are_not_trained_ag
 
 
 def test_the_recipe_takes_the_options_of_every_method(study):
-    recipes = str(ROOT / "recipes")
-    configs = {}
-    with initialize_config_dir(recipes, version_base=None):
-        for method in runs.METHODS:
-            overrides = ["hydra.searchpath=[pkg://verl.trainer.config]", *study.overrides(method, seed=2)]
-            configs[method] = compose(study.recipe.stem, overrides=overrides)
+    configs = {m: compose_recipe(study.recipe.stem, *study.overrides(m, seed=2)) for m in runs.METHODS}
     assert {method for method, config in configs.items() if not config.replay.enable} == {"grpo", "dynamic_sampling"}
     assert configs["dynamic_sampling"].algorithm.filter_groups.enable
     assert {m for m, config in configs.items() if config.algorithm.filter_groups.enable} == {

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import resume
-from hydra import compose, initialize_config_dir
 from learning_runs import Curve, Point, Result
-from trainer_run import ROOT
+from support.composed import compose_recipe
 
 pytestmark = pytest.mark.study
 
@@ -30,7 +29,7 @@ def study():
 
 @pytest.mark.trainer
 @pytest.mark.desktop
-@pytest.mark.slow  # demonstrations, and a trainer and two judgements for each method
+@pytest.mark.release  # demonstrations, and a trainer and two judgements for each method
 def test_three_methods_train_from_one_demonstration_a_task(tmp_path):
     command = [sys.executable, resume.__file__, "--smoke", "--work", str(tmp_path / "work")]
     subprocess.run([*command, "--json", str(tmp_path / "resume.json")], check=True)
@@ -41,11 +40,7 @@ def test_three_methods_train_from_one_demonstration_a_task(tmp_path):
 
 
 def test_methods_differ_in_what_they_do_with_the_demonstrations(study):
-    with initialize_config_dir(str(ROOT / "recipes"), version_base=None):
-        configs = {}
-        for method in resume.METHODS:
-            overrides = ["hydra.searchpath=[pkg://verl.trainer.config]", *study.overrides(method, seed=2)]
-            configs[method] = compose(study.recipe.stem, overrides=overrides)
+    configs = {m: compose_recipe(study.recipe.stem, *study.overrides(m, seed=2)) for m in resume.METHODS}
     assert {method: config.replay.enable for method, config in configs.items()} == {
         **{"grpo": False, "arpo": True, "resume": True}
     }

@@ -8,7 +8,7 @@ from trainer_run import await_end
 from arpo_verl.plugin.save_request import REQUEST_FILE
 from arpo_verl.replay.store.persistence import load_store
 
-pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.slow]
+pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 TIMEOUT_S = 3600.0
 
 

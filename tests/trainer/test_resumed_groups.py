@@ -11,7 +11,7 @@ from trainer_run import GROUPS, TASKS, read_steps
 
 from arpo_verl.tasks.expert import expert_replies
 
-pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.slow]
+pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 
 # The seeds' context, a row a step: one of given steps gives way to the policy's.
 OPTIONS = ["replay.mode=resume", "+replay.resume_after=0", "actor_rollout_ref.rollout.n=2", "trainer.save_freq=1"]

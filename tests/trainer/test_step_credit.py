@@ -13,7 +13,7 @@ from arpo_verl.plugin.step_credit import ANCHOR_STATES, EpisodeTurns, StepCredit
 from arpo_verl.rollout.screen import stack, thumbnail
 from arpo_verl.rollout.vision import decode_screenshot
 
-pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.slow]
+pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 # A row shows one screenshot: its number is that of its turn.
 OPTIONS = ["gui_agent.context=window", "gui_agent.max_screenshots=1", "actor_rollout_ref.rollout.n=4"]
 OPTIONS += ["algorithm.step_credit.kind=anchor_states"]

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-# 16 groups, four an update.
-UPDATES = 4
+# 8 groups, four an update.
+UPDATES = 2
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop]
 
 
 def test_the_trainer_makes_its_two_steps(run):
     assert run.metrics.keys() == {1, 2}
-    assert all(len(run.estimated[step]["groups"]) == 32 for step in (1, 2))
+    assert all(len(run.estimated[step]["groups"]) == 16 for step in (1, 2))
 
 
 def test_a_success_is_replayed_into_a_group_that_failed(run):
@@ -44,7 +44,7 @@ def test_episodes_of_several_rows_are_trained_on_and_replayed(run):
     """All rows of an episode have its advantage; the number of updates is the recipe's, whatever that of the rows."""
     for step in (1, 2):
         record, metrics = run.rows[step], run.metrics[step]
-        assert len(record["keys"]) == len(set(record["keys"])) == metrics["batch/rows"] > 32
+        assert len(record["keys"]) == len(set(record["keys"])) == metrics["batch/rows"] > 16
         advantages = defaultdict(set)
         replayed = defaultdict(int)
         for key, advantage, replay in zip(record["keys"], record["advantages"], record["is_replay"], strict=True):
@@ -118,4 +118,4 @@ def test_the_last_lines_tell_what_was_reached_and_where(resumed):
         str(resumed.folder / "trajectories"),
     ):
         assert line in resumed.stdout
-    assert len(list((resumed.folder / "trajectories").glob("step_*/*/episode.json"))) == 32
+    assert len(list((resumed.folder / "trajectories").glob("step_*/*/episode.json"))) == 16

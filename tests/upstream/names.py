@@ -18,6 +18,7 @@ transfer_queue
     kv_list(partition_id)
 tensordict
     TensorDict
+    TensorDict.chunk(chunks)
 
 verl.experimental.agent_loop
     AgentLoopOutput: mm_processor_kwargs multi_modal_data
@@ -25,7 +26,10 @@ verl.experimental.agent_loop
 verl.experimental.agent_loop.agent_loop
     AgentLoopBase: __init__ run config rollout_config tokenizer processor mm_processor_kwargs continuous_token_builder
     AgentLoopBase._get_mm_processor_kwargs()
-    AgentLoopManager: __init__ agent_loop_workers_class
+    AgentLoopManager: __init__ agent_loop_workers_class agent_loop_workers config llm_client teacher_client
+        reward_loop_worker_handles rollout_config
+    AgentLoopManager._init_agent_loop_workers()
+    AgentLoopManager.generate_sequences(prompts)
     AgentLoopMetrics
     AgentLoopOutput:
     AgentLoopWorker: __init__ tokenizer processor mm_processor_kwargs
@@ -49,6 +53,7 @@ verl.trainer.ppo.reward
     get_custom_reward_fn(config)
 verl.trainer.ppo.v1.agent_loop_tq
     AgentLoopManagerTQ: __init__ agent_loop_workers_class
+    AgentLoopManagerTQ.generate_sequences(prompts)
     AgentLoopWorkerTQ: __ray_actor_class__
 verl.trainer.ppo.v1.replay_buffer
     ReplayBuffer: __init__ trainer_mode trainer_config sampler_kwargs poll_interval sync_refill_failed_groups
@@ -56,6 +61,7 @@ verl.trainer.ppo.v1.replay_buffer
     ReplayBuffer: partitions finished_keys failure_keys _dapo_classification_cache
     ReplayBuffer._clear_groups(partition_id, uids)
     ReplayBuffer._dapo_filtered_keys(partition_id)
+    ReplayBuffer._sync_metadata_from_transfer_queue()
     ReplayBuffer.sample(global_steps, partition_id, batch_size)
     ReplayBuffer._wait_for_next_poll(partition_id, last_debug_time)
     ReplayBufferAsync
@@ -158,12 +164,17 @@ desktop_env.controllers.python
     PythonController.execute_python_command(command)
 desktop_env.controllers.setup
     SetupController: http_server vm_ip server_port
+    SetupController: _act_setup _activate_window_setup _change_wallpaper_setup _chrome_close_tabs_setup
+    SetupController: _chrome_open_tabs_setup _close_window_setup _command_setup _download_setup
+    SetupController: _execute_with_verification_setup _googledrive_setup _login_setup _open_setup _proxy_setup
+    SetupController: _replay_setup _sleep_setup _tidy_desktop_setup _update_browse_history_setup _upload_file_setup
     SetupController.setup(config, use_proxy)
     SetupController._launch_setup(command, shell)
     SetupController._execute_setup(command)
 desktop_env.desktop_env
     DesktopEnv
     create_vm_manager_and_provider(provider_name, region, use_proxy)
+desktop_env.evaluators.getters
 desktop_env.evaluators.metrics
 desktop_env.evaluators.metrics.basic_os
 desktop_env.evaluators.metrics.chrome
@@ -180,7 +191,8 @@ desktop_env.providers.docker.manager
 desktop_env.providers.vmware.provider
 """
 
-_POSTPROCESS = "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ._agent_loop_postprocess"
+_WORKER = "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ"
+_POSTPROCESS = f"{_WORKER}._agent_loop_postprocess"
 _TRAINER = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
 _BUFFER = "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer"
 _PROVIDERS = "environments.osworld.provider_patches"
@@ -223,7 +235,31 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     (
         "plugin.loop_manager",
         "verl.experimental.agent_loop.agent_loop:AgentLoopManager._init_agent_loop_workers",
-        ("self.agent_loop_workers_class.options(",),
+        (
+            "self.agent_loop_workers_class.options(",
+            "self.config,\n                    self.llm_client,\n                    self.teacher_client,",
+            "self.reward_loop_worker_handles,",
+        ),
+    ),
+    # A prompt's way: whose tasks a worker's call waits for, what its tag says, and that a row's tag comes last
+    ("plugin.loop_manager", f"{_WORKER}.generate_sequences", ("self.background_tasks.add(task)",)),
+    (
+        "plugin.lost_prompts",
+        f"{_WORKER}._run_prompt",
+        (
+            'tag={"status": "running"}',
+            'prompt.pop("__rollout_n__", config.n if not trajectory["validate"] else config.val_kwargs.n)',
+            "await _settle_session_tasks(tasks)",
+            'status = "failure"',
+            'status = "finished"',
+            'tag={"status": status}',
+        ),
+    ),
+    ("plugin.lost_prompts", _POSTPROCESS, ('"status": "success",', "await tq.async_kv_batch_put(")),
+    (
+        "plugin.lost_prompts",
+        "transfer_queue.client:AsyncTransferQueueClient.async_put",
+        ("await self.storage_manager.put_data(", "await self.async_set_custom_meta(metadata)"),
     ),
     ("plugin.loop_manager", _POSTPROCESS, ("self._compute_multi_modal_inputs(output, input_ids)",)),
     ("pixels", "verl.utils.model:extract_multi_modal_inputs", ("torch.cat(values, dim=0)",)),
@@ -305,6 +341,23 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     *(
         ("plugin.sampler", f"{_BUFFER}._sync_metadata_from_transfer_queue", (f"self.{name}",))
         for name in ("partitions", "finished_keys", "failure_keys")
+    ),
+    # Why a reward function must not return these names
+    *(
+        ("rollout.reward_result", f"{_TRAINER}.{method}", lines)
+        for method, lines in (
+            ("_validate", ('reward_extra_infos_dict["reward"].extend(scores)', '| {"uid": dump_all_keys}')),
+            ("_val_metrics_update", ('core_var = "acc" if "acc" in var2metric2val else "reward"',)),
+            (
+                "_write_generations",
+                ('"input": inputs', '"output": outputs', '"gts": gts', '"step": [', "base_data[k] = v"),
+            ),
+        )
+    ),
+    (
+        "rollout.reward_result",
+        "verl.trainer.ppo.metric_utils:process_validation_metrics",
+        ('var2vals["acc"] = observed_acc + [0.0] * missing_count', "isinstance(var_vals[0], str)", "np_mean(var_vals)"),
     ),
     # Groups are thrown away and filtered where we look in; what veRL gives to its own samplers alone
     *(

@@ -14,6 +14,7 @@ def test_every_upstream_name_that_the_package_uses_is_listed():
     assert not missing, "add them to tests/upstream/names.py, with the parameters that are passed"
 
 
+@pytest.mark.release
 def test_every_listed_name_is_used():
     modules_of_names = {name.partition(":")[0] for name in uses()}
     assert not listed().keys() - uses().keys() - modules_of_names, "take them out of tests/upstream/names.py"

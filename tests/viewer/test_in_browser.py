@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import threading
+from contextlib import contextmanager
 
 import pytest
 from PIL import Image
@@ -42,17 +43,34 @@ def made(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("viewer") / "a-run")
 
 
-@pytest.fixture(scope="module")
-def server(made):
-    """The server's address."""
+@contextmanager
+def serve(folder):
+    """The address of a server of this run's folder."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        server = build_server(open_run(made.run.path), token=None, port=port)
+        server = build_server(open_run(folder), token=None, port=port)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
-        yield f"http://127.0.0.1:{port}/"
-        server.should_exit = True
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{port}/"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def server(made):
+    """The server's address. What a test writes, the next ones would see: it takes `written` and `own_server`."""
+    with serve(made.run.path) as address:
+        yield address
+
+
+@pytest.fixture
+def own_server(written):
+    """The address of a server of this test's own run, with one episode."""
+    written.episode(1)
+    with serve(written.path) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -396,22 +414,22 @@ def test_metrics_are_drawn_and_found(server, page):
     assert page.url.endswith("#/metrics?group=val")
 
 
-def test_live_page_follows_what_is_written(server, made, page):
-    page.goto(f"{server}#/live")
+def test_live_page_follows_what_is_written(own_server, written, page):
+    page.goto(f"{own_server}#/live")
     see(page, ".empty", "No desktop is in an episode now.")
-    play(made.run, turns=1)
+    play(written, turns=1)
     see(page, ".running", "turn 1")
     see(page, ".counts", "3 desktops: 1 booting, 1 busy, 1 idle · 1 episode waits")
-    play(made.run, turns=2, task_id=HOSTILE_TASK)
+    play(written, turns=2, task_id=HOSTILE_TASK)
     see(page, ".running", "turn 2")
     playwright.expect(page.locator(".running img")).to_have_attribute("src", re.compile(r"02\.png\?n=2$"))
     see(page, ".running h3", MARKUP)
 
 
-def test_new_episode_appears_in_an_open_list(server, made, page):
-    page.goto(f"{server}#/episodes?task=late")
+def test_new_episode_appears_in_an_open_list(own_server, written, page):
+    page.goto(f"{own_server}#/episodes?task=late")
     see(page, ".empty", "No episode")
-    made.run.episode(31, "late")
+    written.episode(31, "late")
     see(page, ".counts", "1 episode of")
 
 
@@ -540,16 +558,16 @@ def test_episode_plays_by_itself(server, made, page):
     playwright.expect(page.get_by_role("button", name="Play")).to_be_visible()
 
 
-def test_broken_record_is_shown_as_far_as_it_goes(server, made, page):
+def test_broken_record_is_shown_as_far_as_it_goes(own_server, written, page):
     odd = [
         {"actions": "no list", "screenshot": 0},
         {"actions": [None, {"action": "constructor"}], "text": {"type": "b"}},
     ]
-    made.run.episode(31, "odd", turns=odd, evaluator="none", image_size=3)
-    page.goto(f"{server}#/episode/step_000031/odd__u1_0?turn=2")
+    written.episode(31, "odd", turns=odd, evaluator="none", image_size=3)
+    page.goto(f"{own_server}#/episode/step_000031/odd__u1_0?turn=2")
     see(page, "h1", "odd")
     see(page, ".stepper", "step 2 of")
-    page.goto(f"{server}#/metrics")
+    page.goto(f"{own_server}#/metrics")
     see(page, "h1", "Metrics")
 
 

@@ -13,9 +13,10 @@ from support.desktop_harness import eventually
 from support.machines import BOOT_TIMEOUT_S, SCREEN, patient, sandboxes
 
 pytest.importorskip("desktop_env")
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 
 from support.disturbed import TASK, play_session  # noqa: E402
+from support.local_ray import start_ray  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
@@ -77,7 +78,7 @@ def kill_machines():
             process.kill()
 
 
-def test_a_machine_killed_in_an_episode_costs_an_attempt_and_is_not_scored(options, policy, start_ray, tmp_path):
+def test_a_machine_killed_in_an_episode_costs_an_attempt_and_is_not_scored(options, policy, no_ray, tmp_path):
     start_ray(_node_ip_address="127.0.0.1")
     section = {**options, "num_desktops": 1, "max_attempts": 3}
     pool = DesktopPool.connect(EnvironmentConfig(**section), name=uuid.uuid4().hex)
@@ -88,7 +89,6 @@ def test_a_machine_killed_in_an_episode_costs_an_attempt_and_is_not_scored(optio
         metrics = pool.metrics()
     finally:
         pool.close()
-        ray.shutdown()
     assert output.reward_score == 1.0
     assert len(list(tmp_path.glob("*/*/episode.json"))) == 1, "nothing of the lost attempt is recorded"
     assert metrics["environment/faults/lost"] >= 1 and metrics["environment/dropped_sessions"] == 0

@@ -14,6 +14,7 @@ from typing import Any
 
 from arpo_verl.environments.osworld.guest_http import exchanges, in_trouble, latest, told_by_guest
 from arpo_verl.environments.osworld.pages import page_calls
+from arpo_verl.environments.osworld.swallowed import swallowed
 from arpo_verl.errors import EvaluatorError
 
 Getter = Callable[..., Any]
@@ -66,11 +67,13 @@ def _pair(client: Any, getter: Getter | None, metric: Metric) -> tuple[Getter | 
     if getter is None:
         return None, metric
     absent = False
+    begin: list[int] = []
 
     @functools.wraps(getter)
     def get(env: Any, config: Any) -> Any:
-        nonlocal absent
+        nonlocal absent, begin
         absent, absence = False, Absence(client.address)
+        begin = [len(log) for log in _logs(client)]
         try:
             state = getter(env, config)
         except Exception as error:
@@ -88,13 +91,21 @@ def _pair(client: Any, getter: Getter | None, metric: Metric) -> tuple[Getter | 
         if absent and expected and _is_nothing(state) and _is_nothing(expected[0]):
             return 0.0  # both were on the desktop, and removed: several metrics find nothing like nothing
         try:
-            return metric(state, *expected, **options)
+            score = metric(state, *expected, **options)
         except Exception:
             if absent:
                 return 0.0
             raise
+        if client.metric_conj == "or" and score == 1:  # this check decides, whatever went wrong in those before it
+            for log, length in zip(_logs(client), begin, strict=True):
+                del log[:length]
+        return score
 
     return get, judge
+
+
+def _logs(client: Any) -> tuple[list[Any], ...]:
+    return exchanges(), page_calls(), swallowed(), client.controller.failed_commands
 
 
 def _is_nothing(value: Any) -> bool:

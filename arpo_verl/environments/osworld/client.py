@@ -7,12 +7,14 @@ does, in workers.
 from __future__ import annotations
 
 import builtins
+import functools
 import logging
 import os
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import requests
@@ -20,6 +22,7 @@ import requests
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld.absent_results import Absence, judge_absent_results
 from arpo_verl.environments.osworld.bundles import BundleSteps, is_bundle
+from arpo_verl.environments.osworld.calls import count_calls, counted, current_call
 from arpo_verl.environments.osworld.evaluation import NothingToJudgeError
 from arpo_verl.environments.osworld.guest_http import GuestHttp, ask, exchanges, told_by_guest, unanswered
 from arpo_verl.environments.osworld.lean_imports import deferred_imports
@@ -90,16 +93,12 @@ class TaskSetup(BundleSteps, SetupController):
 
     def setup(self, config: list[dict[str, Any]], use_proxy: bool = False) -> bool:
         self._await_guest()
-        absence = Absence(self._address)
         if not self.judging:
             forget_page_calls()
-        try:
-            done: bool = super().setup(config, use_proxy)
-        except Exception as error:
-            if self.judging and absence.is_told():
-                raise NothingToJudgeError(str(error)) from error
-            raise
-        lost = [e for e in unanswered(self._address) if not (self.judging and told_by_guest(e))]
+        begin = len(exchanges())
+        done: bool = super().setup(config, use_proxy)
+        lost = unanswered(self._address, exchanges()[begin:])
+        lost = [e for e in lost if not (self.judging and told_by_guest(e))]
         if lost or not done:
             raise DesktopSetupError(f"the guest {self._address} did not answer: {lost or 'set-up gave up'}")
         # A page that takes too long may still show; one that the network refused is an error page.
@@ -121,7 +120,8 @@ class TaskSetup(BundleSteps, SetupController):
         return f"{self.vm_ip}:{self.server_port}"
 
     def _require_ok(self, path: str, command: str | list[str]) -> None:
-        last = next((e for e in reversed(exchanges()) if (e.address, e.path) == (self._address, path)), None)
+        wanted = (current_call(), self._address, path)
+        last = next((e for e in reversed(exchanges()) if (e.caller, e.address, e.path) == wanted), None)
         if last is not None and self.judging and told_by_guest(last):
             return
         if last is None or last.status != 200:
@@ -139,6 +139,27 @@ class TaskSetup(BundleSteps, SetupController):
                 if time.monotonic() > deadline:
                     raise DesktopBootError(f"the guest {self._address} does not answer: {error}") from error
             time.sleep(GUEST_POLL_S)
+
+
+def _judged(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A set-up step that, in a postconfig, says where it failed for want of what the policy removed."""
+
+    @functools.wraps(step)
+    def run(self: TaskSetup, *args: Any, **parameters: Any) -> Any:
+        absence = Absence(self._address)
+        try:
+            return step(self, *args, **parameters)
+        except Exception as error:
+            if self.judging and absence.is_told():
+                raise NothingToJudgeError(str(error)) from error
+            raise
+
+    return counted(run)
+
+
+for _name in [name for name in dir(TaskSetup) if name.startswith("_") and name.endswith("_setup")]:
+    setattr(TaskSetup, _name, _judged(getattr(TaskSetup, _name)))
+count_calls(PythonController, "desktop_env.")
 
 
 class Client(desktop_env_module.DesktopEnv):
@@ -245,6 +266,8 @@ def _install() -> None:
     for name, module in list(sys.modules.items()):
         if not name.startswith("desktop_env.") or name.startswith("desktop_env.providers."):
             continue
+        if name.startswith("desktop_env.evaluators.getters"):
+            count_calls(module, "desktop_env.")
         if getattr(module, "requests", None) is requests:
             vars(module)["requests"] = http
         if hasattr(module, "sync_playwright"):

@@ -104,6 +104,7 @@ class OSWorldEnvironment(DesktopEnvironment):
 
     def step(self, action: Action) -> Observation:
         client = self._running()
+        clear_exchanges()
         with self._blamed(), _named(DesktopLostError, f"{self._name} failed at {type(action).__name__}"):
             self._check_machine(client)
             if isinstance(action, Wait):
@@ -115,7 +116,6 @@ class OSWorldEnvironment(DesktopEnvironment):
                 if isinstance(action, TypeText):
                     self._typed += action.text
                 client.controller.last_result = None
-                clear_exchanges()
                 observation = client.step(to_code(action), pause=self._config.action_pause_s)[0]
                 self._check_result(action, client.controller.last_result)
             return self._settle(observation["screenshot"])

@@ -26,10 +26,10 @@ from arpo_verl.environments.osworld.guest_http import (
 )
 from arpo_verl.environments.osworld.lean_imports import DEFERRED, forget_missing, missing_packages
 from arpo_verl.environments.osworld.noted_metrics import noted_metrics
-from arpo_verl.environments.osworld.share import share_of_checks, valid_score
+from arpo_verl.environments.osworld.share import share_of_checks
 from arpo_verl.environments.osworld.swallowed import Swallowed, forget_swallowed, swallowed
 from arpo_verl.errors import DesktopError, DesktopLostError, EvaluatorError
-from arpo_verl.types import Evaluation, MetricCall
+from arpo_verl.types import Evaluation, MetricCall, valid_score
 
 if TYPE_CHECKING:
     from arpo_verl.environments.osworld.client import Client
@@ -38,8 +38,11 @@ LARGE_SHARE = 0.5
 """Of a file system that is full: who has as much of it has filled it."""
 
 
-class NothingToJudgeError(Exception):
-    """A postconfig step met what the policy removed: the guest, alive, says that it is not there."""
+class NothingToJudgeError(BaseException):
+    """A postconfig step met what the policy removed: the guest, alive, says that it is not there.
+
+    The client wraps each `Exception` of a step in one of its own.
+    """
 
 
 def evaluate(client: Client, name: str, with_share: bool = False) -> Evaluation:
@@ -75,7 +78,7 @@ def evaluate(client: Client, name: str, with_share: bool = False) -> Evaluation:
         client.setup_controller.judging = False
     for fault in faults(client, name):
         raise fault
-    return Evaluation(valid_score(score), metrics, share)
+    return Evaluation(score, metrics, share)
 
 
 def faults(client: Client, name: str) -> Iterator[DesktopError]:
@@ -86,7 +89,7 @@ def faults(client: Client, name: str) -> Iterator[DesktopError]:
 
 
 def _of_guest(client: Client, name: str) -> Iterator[DesktopError]:
-    for lost in unanswered(client.address):
+    for lost in unanswered(client.address, exchanges()):
         if not told_by_guest(lost):
             yield DesktopLostError(f"{name} did not answer {lost.path}: {lost.error or f'{lost.status} {lost.body}'}")
     host = client.address.rpartition(":")[0]
@@ -103,14 +106,16 @@ def _of_guest(client: Client, name: str) -> Iterator[DesktopError]:
 
 def _of_pages(client: Client) -> Iterator[DesktopError]:
     task = json.dumps([client.config, client.evaluator], default=str)
-    excused = {config["url"] for config in _getters_of(client.evaluator) if config.get("backups") is not None}
+    with_backups = {one["url"] for one in _getters_of(client.evaluator) if one.get("backups") is not None}
     for call in pages.failed_calls():
         if call.kind == pages.DRIVER:
             yield EvaluatorError(f"Playwright's driver does not start on this host: {call.error}")
         elif call.kind == pages.CONNECT and not call.browser_is_closed:
             yield DesktopLostError(f"the guest's browser listens, and could not be connected to: {call.error}")
         # A host that the task does not name is the policy's choice.
-        elif call.host and call.host.removeprefix("www.") in task and call.target not in excused:
+        elif call.host and call.host.removeprefix("www.") in task:
+            if call.caller.function == "get_info_from_website" and call.target in with_backups:
+                continue
             yield EvaluatorError(f"{call.target} could not be loaded: {call.error}")
     guest = client.address.rpartition(":")[0]
     for exchange in latest(exchanges()):

@@ -15,12 +15,14 @@ import logging
 import re
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import requests
+
+from arpo_verl.environments.osworld.calls import Call, current_call
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +83,8 @@ class Exchange:
     """The start of a reply that is not 200."""
     request: str = ""
     """The same for the same request alone: method, path, query and body."""
+    caller: Call = field(default_factory=current_call)
+    """Who sent it."""
 
 
 class _Log(threading.local):
@@ -104,13 +108,13 @@ def clear_exchanges() -> None:
 
 
 def latest(exchanged: Iterable[Exchange]) -> list[Exchange]:
-    """The last of each request: what one that was sent again came to in the end."""
-    return list({(e.address, e.request or e.path): e for e in exchanged}.values())
+    """What each call got for each of its requests in the end: it may have sent one again."""
+    return list({(e.caller, e.address, e.request or e.path): e for e in exchanged}.values())
 
 
-def unanswered(address: str) -> list[Exchange]:
-    """Requests to `address` that no answer, or a server error, was all that came of, however often they were sent."""
-    return [e for e in latest(exchanges()) if e.address == address and in_trouble(e)]
+def unanswered(address: str, exchanged: Iterable[Exchange]) -> list[Exchange]:
+    """The requests to `address` for which a call got no answer, or only a server error, however often it sent them."""
+    return [e for e in latest(exchanged) if e.address == address and in_trouble(e)]
 
 
 def in_trouble(exchange: Exchange) -> bool:

@@ -6,10 +6,12 @@ import functools
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
+
+from arpo_verl.environments.osworld.calls import Call, current_call
 
 DRIVER, CONNECT, GOTO = "driver", "connect", "goto"
 
@@ -29,6 +31,8 @@ class PageCall:
     """The URL."""
     error: str = ""
     """Empty where it went well."""
+    caller: Call = field(default_factory=current_call)
+    """Who made it: a getter or a set-up step."""
 
     @property
     def browser_is_closed(self) -> bool:
@@ -62,8 +66,8 @@ def forget_page_calls() -> None:
 
 
 def failed_calls() -> list[PageCall]:
-    """Calls that failed, and that no later one of the same kind and target made good."""
-    last = {(call.kind, call.target): call for call in page_calls()}
+    """What failed, and went well no later time when the same getter or step tried it again."""
+    last = {(call.caller, call.kind, call.target): call for call in page_calls()}
     return [call for call in last.values() if call.error and _NO_FAILURE not in call.error]
 
 

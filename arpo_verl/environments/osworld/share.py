@@ -7,12 +7,11 @@ those behind it are made here, after the verdict, on the same desktop.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from arpo_verl.errors import DesktopError, EvaluatorError
+from arpo_verl.types import valid_score
 
 if TYPE_CHECKING:
     from arpo_verl.environments.osworld.client import Client
@@ -56,20 +55,7 @@ def _check(client: Client, index: int) -> float:
     except Exception as error:  # a fault behind it is found as behind any verdict
         logger.info("check %d of a failed task raised, and is not met: %r", index, error)
         return 0.0
-    return float(score) if is_score(score) else 0.0
-
-
-def valid_score(score: Any) -> float:
-    """What a metric returned, as a score.
-
-    Raises:
-        EvaluatorError: it is no number from 0 to 1.
-    """
-    if not is_score(score):
-        raise EvaluatorError(f"a metric must return a number from 0 to 1, got {score!r}")
-    return float(score)
-
-
-def is_score(value: Any) -> bool:
-    """Whether it is a number from 0 to 1."""
-    return isinstance(value, Real) and math.isfinite(value) and 0 <= float(value) <= 1
+    try:
+        return valid_score(score)
+    except EvaluatorError:
+        return 0.0

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory, TypeCode
+from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory, TypeCode, check_scores
 from arpo_verl.types import EpisodeId
 
 NOT_ITS_OWN = ("episode", "use")
@@ -83,7 +83,7 @@ def read_record(record: bytes) -> dict[str, Any]:
     """The record's fields, columns still packed: enough to list what a store holds.
 
     Raises:
-        ReplayError: it is no JSON object.
+        ReplayError: it is no JSON object, or its reward or success is not a finite number.
     """
     try:
         values = json.loads(record)
@@ -91,6 +91,7 @@ def read_record(record: bytes) -> dict[str, Any]:
         raise ReplayError(f"a record must be one line of JSON, got {record[:80]!r}: {error}") from error
     if not isinstance(values, dict):
         raise ReplayError(f"a record must be a JSON object, got {type(values).__name__}")
+    check_scores(values.get("task_id"), values.get("success"), values.get("reward"))
     return values
 
 

@@ -32,7 +32,8 @@ CALLS = {
     "environment/evaluate_s/mean": "evaluate",
 }
 FAULTS = {
-    "environment/dropped_sessions": "sessions dropped: every desktop they were given failed, or the rollout engine did",
+    "environment/dropped_sessions": "sessions dropped: their desktops, the rollout engine or their worker failed",
+    "environment/rollout_workers_lost": "rollout workers that died and were replaced",
     "environment/faults/boot": "desktops that did not boot",
     "environment/faults/setup": "task set-ups that failed",
     "environment/faults/lost": "desktops lost during an episode",

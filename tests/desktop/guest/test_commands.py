@@ -139,12 +139,11 @@ def test_command_that_hangs_is_killed_and_harms_no_other():
             {"command": ["python", "-c", "while True: pass"]},
             {"command": "sleep 4321; true", "shell": True},
         ]
-        for body in hangs:
-            start = time.monotonic()
-            answer = requests.post(address, json=body)
+        with ThreadPoolExecutor(len(hangs)) as threads:
+            answers = list(threads.map(lambda body: requests.post(address, json=body, timeout=60), hangs))
+        for answer in answers:
             assert answer.status_code == 500 and "timed out after 3 seconds" in answer.json()["message"]
-            assert time.monotonic() - start < 60
-            assert python(desktop, "print('fine')")["output"] == "fine\n"
+        assert python(desktop, "print('fine')")["output"] == "fine\n"
         eventually(lambda: desktop.sh("pgrep -x sleep; true") == "")
     finally:
         provider.stop_emulator()

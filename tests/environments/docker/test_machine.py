@@ -23,7 +23,7 @@ from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noq
 from arpo_verl.tasks import load_tasks  # noqa: E402
 from arpo_verl.tasks.expert import expert_replies  # noqa: E402
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.release]
 
 TASK = next(task for task in load_tasks("embedded") if task.task_id == "editor-write-hello")
 

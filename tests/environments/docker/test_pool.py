@@ -11,9 +11,10 @@ from support.barrier import Barrier
 from support.desktop_harness import eventually
 
 pytest.importorskip("desktop_env")
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 
 from support.disturbed import TASK, play_session  # noqa: E402
+from support.local_ray import start_ray  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld.docker_containers import OWNER_LABEL  # noqa: E402
@@ -27,10 +28,8 @@ PATIENCE_S = 240.0
 
 
 @pytest.fixture(scope="module")
-def local_ray(engine, start_ray):
+def own_ray(engine, no_ray):
     start_ray(_node_ip_address="127.0.0.1")
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def options(vm, tmp_path_factory):
 
 
 @pytest.fixture
-def make_pool(local_ray, options):
+def make_pool(own_ray, options):
     pools = []
 
     def make(num_desktops, **more):

@@ -29,6 +29,7 @@ def rows(tmp_path_factory):
     return {row["case"]: row for row in json.loads((folder / "rows.json").read_text())}
 
 
+@pytest.mark.release
 @pytest.mark.study
 @pytest.mark.desktop
 @pytest.mark.parametrize("runner", ["osworld", "arpo"])
@@ -42,6 +43,7 @@ def test_an_evaluator_sees_the_same_of_a_success_and_of_a_failure(rows, case, sc
     assert theirs["same_screen"], theirs["differing_box"]
 
 
+@pytest.mark.release
 @pytest.mark.study
 @pytest.mark.desktop
 def test_an_infeasible_task_is_solved_by_the_same_last_word(rows):
@@ -52,6 +54,7 @@ def test_an_infeasible_task_is_solved_by_the_same_last_word(rows):
     assert all(theirs["same_screen"] for theirs in reference.values())
 
 
+@pytest.mark.release
 @pytest.mark.study
 @pytest.mark.desktop
 def test_a_malformed_reply_ends_the_episode_and_the_desktop_is_judged_as_it_is(rows):
@@ -62,6 +65,7 @@ def test_a_malformed_reply_ends_the_episode_and_the_desktop_is_judged_as_it_is(r
         assert theirs["score"] == ours["score"] == 1.0 and theirs["metrics"] == ours["metrics"]
 
 
+@pytest.mark.release
 @pytest.mark.study
 @pytest.mark.desktop
 def test_at_the_step_limit_osworlds_agent_gives_up_and_we_and_arpo_are_judged(rows):

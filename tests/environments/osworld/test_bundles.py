@@ -242,7 +242,7 @@ def test_no_program_of_the_policys_lives_to_see_the_reward_program(environment, 
 def test_who_ends_the_applications_and_answers_in_their_place_is_not_asked(environment, task):
     environment.reset(task())
     # The newest fork of process 1 that listens: the desktop's own server is older.
-    end = "import signal\nos.kill(max(int(p) for p in os.popen('pgrep -P 1 -f arpo_guest.init').read().split()"
+    end = "import signal\nos.kill(max(int(p) for p in os.popen('pgrep -P 1 -f arpo_guest.template').read().split()"
     end += " if int(p) not in (os.getpid(), os.getppid())), signal.SIGKILL)\n"
     serve = f"import subprocess\nsubprocess.Popen(['setsid', 'python3', '-c', {FORGING!r}])\n"
     wait = """
@@ -288,7 +288,7 @@ def test_neither_program_can_be_read_while_the_policy_plays(environment, task):
 import os
 seen = []
 for pid in filter(str.isdigit, os.listdir("/proc")):
-    if "arpo_guest.init" in open(f"/proc/{pid}/cmdline").read():
+    if "arpo_guest.template" in open(f"/proc/{pid}/cmdline").read():
         for name in ("fd", "mem", "maps"):
             try:
                 os.listdir(f"/proc/{pid}/fd") if name == "fd" else open(f"/proc/{pid}/{name}", "rb").close()

@@ -138,7 +138,7 @@ def look_until_it_ends(environment):
     [
         ("kill -9 -1", "signal 9"),
         ("pkill Xvfb", "Xvfb: exit 0"),
-        pytest.param("pkill -STOP Xvfb", "Xvfb: stopped", marks=pytest.mark.slow),
+        pytest.param("pkill -STOP Xvfb", "Xvfb: stopped", marks=pytest.mark.release),
     ],
 )
 def test_what_the_policy_types_to_end_its_desktop_is_proved_to_be_its_own_doing(environment, command, proof):
@@ -211,7 +211,7 @@ ODD_SIZE = (901 + os.getpid() % 256, 242 + os.getpid() // 256 % 256)
 
 POOL_OWNER = f"""
 import asyncio, json, sys
-from support.ray_start import start_ray
+from support.local_ray import start_ray
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.types import Click, Hotkey, Point, Task, TypeText, Wait
@@ -243,6 +243,7 @@ def odd_x_servers():
     return subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True).stdout.split()
 
 
+@pytest.mark.release
 def test_episodes_run_through_the_pool_and_a_killed_owner_leaves_no_desktop():
     command = [sys.executable, "-c", POOL_OWNER, json.dumps(NAME_DIALOG)]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}

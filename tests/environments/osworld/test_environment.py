@@ -27,6 +27,7 @@ from support.scripted_guest import (  # noqa: E402
 )
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
+from arpo_verl.environments.osworld import guest_http  # noqa: E402
 from arpo_verl.environments.osworld.absent_results import judge_absent_results  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
 from arpo_verl.environments.osworld.guest_http import Exchange, told_by_guest  # noqa: E402
@@ -146,6 +147,32 @@ def test_a_set_up_step_that_failed_silently_is_noticed(make, guest, path, reply,
 
 def test_a_window_that_is_not_there_is_no_fault(make):
     make().reset(task(config=[{"type": "activate_window", "parameters": {"window_name": "x"}}]))
+
+
+def test_a_step_that_failed_is_not_made_good_by_the_same_step_later(make, guest):
+    replies = iter([DROP, (200, "activated")])
+    guest.replies["/setup/activate_window"] = lambda: next(replies)
+    with pytest.raises(DesktopSetupError, match="/setup/activate_window"):
+        make().reset(task(config=[{"type": "activate_window", "parameters": {"window_name": "x"}}] * 2))
+
+
+def test_steps_before_a_verdict_answer_for_nothing_that_was_lost_before_them(make, guest):
+    """A task with a program of its own is judged in the worker, whose log has the whole step."""
+    environment = make(guest_attempts=1)
+    environment.reset(task())
+    replies = iter([DROP])
+    guest.replies["/screenshot"] = lambda: next(replies, (200, png()))
+    controller, steps = environment._client.controller, environment._client.setup_controller
+    assert (controller.get_screenshot(), controller.get_screenshot()) == (None, png())
+    assert steps.setup([])
+
+
+def test_a_desktop_that_is_waited_for_long_is_not_one_that_sends_too_much(make, guest, monkeypatch):
+    environment = make()
+    environment.reset(task())
+    monkeypatch.setattr(guest_http, "MAX_ANSWERS", 3 * len(png()))
+    for _ in range(8):
+        assert environment.step(Wait()).screenshot == png()
 
 
 def test_a_desktop_is_not_reused_after_half_a_set_up(make, guest):
@@ -290,6 +317,17 @@ def test_a_metric_that_breaks_on_what_is_there_gives_no_verdict(make, guest):
         environment.evaluate()
 
 
+def test_an_answer_that_one_check_lost_is_not_made_good_by_the_answer_to_the_next(make, guest):
+    """In the box; test_faults.py has the whole table."""
+    environment = make(guest_attempts=1)
+    rules = [{"type": "rule", "rules": {"expected": [text]}} for text in ("x", "y")]
+    environment.reset(task(func=["file_contains"] * 2, conj="or", result=[VM_FILE] * 2, expected=rules))
+    replies = iter([(500, "lost")])
+    guest.replies["/file"] = lambda: next(replies, (200, "x"))
+    with pytest.raises(DesktopUnclearError, match="did not answer /file"):
+        environment.evaluate()
+
+
 def test_the_other_of_two_alternatives_still_counts_where_one_is_not_there(make, guest):
     environment = make()
     either = NOT_THERE["several metrics"].spec["evaluator"] | {"conj": "or"}
@@ -358,6 +396,25 @@ def test_a_getter_that_raises_gives_no_verdict(make, guest):
     guest.replies["/execute"] = lambda: DROP
     with pytest.raises(DesktopUnclearError, match="did not answer /execute: ConnectionError"):
         environment.evaluate()
+
+
+@pytest.mark.parametrize(
+    ("step", "scored"),
+    [
+        ({"type": "open", "parameters": {"path": "/removed"}}, True),
+        ({"type": "upload_file", "parameters": {"files": [{"local_path": "/no/such", "path": "/a"}]}}, False),
+    ],
+)
+def test_a_postconfig_step_that_failed_scores_zero_only_for_what_is_not_there_for_it(make, guest, step, scored):
+    """The window is gone in both cases, which only the first step minds."""
+    environment = make()
+    environment.reset(task(postconfig=[{"type": "activate_window", "parameters": {"window_name": "x"}}, step]))
+    guest.replies["/setup/open_file"] = lambda: (404, "no such file")
+    if scored:
+        assert environment.evaluate().score == 0.0
+    else:
+        with pytest.raises(EvaluatorError, match="Invalid local path"):
+            environment.evaluate()
 
 
 def test_a_failed_postconfig_gives_no_verdict(make, guest):

@@ -10,7 +10,7 @@ from support.replay_trajectories import stored
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.store.persistence import MANIFEST, VERSION, Fingerprint, load_store, save_store
 from arpo_verl.replay.store.record import Use
-from arpo_verl.replay.store.success_store import SuccessStore
+from arpo_verl.replay.store.success_store import StoredRecord, SuccessStore
 from arpo_verl.types import EpisodeId
 
 PRINT = Fingerprint(tokenizer="aaaa", processor="bbbb", prompt="cccc")
@@ -131,6 +131,22 @@ def test_damage_is_told_and_nothing_of_it_is_loaded(tmp_path, pattern, damage):
     with pytest.raises(ReplayError, match="damaged|cannot be read|not whole|has none|must be"):
         load_store(tmp_path, PRINT, into=store)
     assert len(store) == 0 and store.num_bytes == 0
+
+
+@pytest.mark.parametrize("field", ["reward", "success"])
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), None, "1"])
+def test_a_stored_success_that_would_make_advantages_nan_is_refused(tmp_path, field, value):
+    """A run that was given such a reward may have saved it."""
+    store = filled(1)
+    line = json.dumps({**json.loads(next(store.records())[1].record), field: value}).encode()
+    store.add_record(StoredRecord("a", line, ()), lambda name: b"")
+    save_store(store, tmp_path, PRINT)
+    again = SuccessStore(2, PLENTY)
+    with pytest.raises(ReplayError, match=f"task b: its {field} must be a finite number, got"):
+        load_store(tmp_path, PRINT, into=again)
+    assert len(again) == 0
+    with pytest.raises(ReplayError, match=f"task a: its {field} must be a finite number"):
+        stored(**{field: value})
 
 
 def test_a_trajectory_remembers_which_episode_it_was(tmp_path):

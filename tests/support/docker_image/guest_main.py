@@ -16,6 +16,7 @@ import sys
 DISK = "/System.qcow2"
 PORTS = (5000, 9222, 8080)
 USER_ID = 1000
+PIDS = 1024
 COMMAND_TIMEOUT_S = 120.0
 STEP_TIMEOUT_S = 240.0
 """How long a part of a session may take, in an emulated machine on a busy one."""
@@ -31,7 +32,7 @@ def main() -> None:
     if os.fork() == 0:
         control.close()
         connections.close()
-        run_guest(init_control.detach(), init_connections.detach())
+        run_guest(init_control, init_connections)
     init_control.close()
     init_connections.close()
     expect(control, "ready")
@@ -64,13 +65,19 @@ def boot_machine() -> None:
     )
 
 
-def run_guest(control: int, connections: int) -> None:
+def run_guest(control: socket.socket, connections: socket.socket) -> None:
     """The guest's first process. Not process 1 of its namespace, so it asks for the orphans that it must collect."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    from arpo_guest import init, session
+    from arpo_guest import init, interpreter, layout, privileges, session
 
     session.STEP_TIMEOUT_S = STEP_TIMEOUT_S
-    init.main(control, connections, USER_ID)
+    privileges.become(USER_ID)
+    privileges.bound(PIDS, None)
+    privileges.hide()
+    os.umask(0o022)
+    layout.adopt()
+    interpreter.warm_up()
+    init.main(control, connections)
 
 
 def expect(control: socket.socket, key: str) -> None:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import requests
 from PIL import Image, ImageChops
 
@@ -60,6 +61,11 @@ def make_environment(cache_dir: str | Path | None = None, **options: Any) -> OSW
 Solution = Callable[["Operator"], None]
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels of the screen."""
+
+
+def released_but(names: Iterable[str], *kept: str) -> list[Any]:
+    """Parameters of which `make test` runs those that begin with one of `kept`, and `make test-release` the others."""
+    return [name if name.startswith(kept) else pytest.param(name, marks=pytest.mark.release) for name in names]
 
 
 def run_nothing(environment: OSWorldEnvironment, task: Task) -> float:

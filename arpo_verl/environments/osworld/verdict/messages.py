@@ -16,6 +16,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from arpo_verl.errors import EvaluatorError
 from arpo_verl.types import Evaluation
 
 MAX_FRAME_BYTES = 1 << 20
@@ -112,11 +113,11 @@ def decode_verdict(value: Any) -> Evaluation:
     Raises:
         BadMessage: it is none.
     """
-    verdict = _decode(Evaluation, value, _MAX_DEPTH)
+    try:
+        verdict = _decode(Evaluation, value, _MAX_DEPTH)
+    except EvaluatorError as error:
+        raise BadMessage(str(error)) from error
     assert isinstance(verdict, Evaluation)
-    for number in (verdict.score, verdict.share or 0.0):
-        if not math.isfinite(number) or not 0 <= number <= 1:
-            raise BadMessage(f"a score of {number}")
     return verdict
 
 

@@ -1,0 +1,141 @@
+"""What a dead rollout worker left: prompts in veRL's queue that nobody finishes, desktops, records that never end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.plugin import queue
+from arpo_verl.plugin.queue import TRAINING, VALIDATION, TensorDict, plain
+from arpo_verl.plugin.settings import connect_pool, load_settings
+from arpo_verl.pool.desktop_pool import DesktopPool
+from arpo_verl.records.episode_folder import remove_unfinished
+from arpo_verl.replay.choice import session_of, uid_of
+
+logger = logging.getLogger(__name__)
+
+MAX_STARTS = 3
+"""Workers that one prompt may use up before it is dropped: what it shows may be what kills them."""
+
+
+@dataclass(eq=False)
+class Prompt:
+    """A prompt on its way, all of whose sessions one worker plays."""
+
+    batch: TensorDict
+    """veRL's, of this prompt alone."""
+    uid: str
+    partition_id: str
+    num_sessions: int
+    task_id: str = ""
+    died_at: list[int] = field(default_factory=list)
+    """The places of the workers that died while they played it."""
+
+
+def read_prompts(batch: TensorDict, rollout_config: Any) -> Iterator[Prompt]:
+    """The prompts of a batch that veRL hands to its workers."""
+    validates = bool(plain(batch["validate"])) if "validate" in batch else False
+    num_sessions = rollout_config.val_kwargs.n if validates else rollout_config.n
+    for one in batch.chunk(len(batch)):
+        row = {name: plain(one[name][0]) for name in ("uid", "extra_info", "__rollout_n__") if name in one}
+        yield Prompt(
+            one,
+            str(row["uid"]),
+            VALIDATION if validates else TRAINING,
+            int(row.get("__rollout_n__", num_sessions)),
+            str((row.get("extra_info") or {}).get("task_id", "")),
+        )
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What the queue has of a prompt."""
+
+    status: str | None
+    sessions: frozenset[int]
+    """Those whose rows are there."""
+    torn: list[str]
+    """Rows that the worker did not finish putting there. veRL sets a row's tag last."""
+
+    @classmethod
+    def of(cls, uid: str, tags: Mapping[str, Mapping[str, Any]]) -> _Left:
+        rows = {key: tag for key, tag in tags.items() if key != uid and uid_of(key) == uid}
+        whole = {key for key, tag in rows.items() if tag.get("status") == "success"}
+        status = tags[uid]["status"] if uid in tags else None
+        return cls(status, frozenset(session_of(key) for key in whole), [key for key in rows if key not in whole])
+
+
+class LostPrompts:
+    """Settles the prompts of dead workers.
+
+    Args:
+        pool: whose desktops they had, and where dropped sessions are counted; None for another agent loop.
+        recorded_in: where they recorded episodes.
+    """
+
+    def __init__(self, pool: DesktopPool | None, recorded_in: str | None) -> None:
+        self._pool = pool
+        self._recorded_in = None if recorded_in is None else Path(recorded_in)
+
+    @classmethod
+    def of_config(cls, config: Any) -> LostPrompts:
+        """Makes the job's pool, where nobody has yet: it would die with the worker that made it."""
+        if config.actor_rollout_ref.rollout.agent.default_agent_loop != "gui_agent":
+            return cls(None, None)
+        return cls(connect_pool(config), load_settings(config).agent.recorded_in)
+
+    async def settle(self, worker_id: str, place: int, prompts: Collection[Prompt], gives_up: bool) -> list[Prompt]:
+        """Free the worker's desktops; drop each prompt that has lost a session, and count the sessions.
+
+        A prompt of which no session had come to its end has lost nothing but time: it starts again on another worker.
+        One that is dropped keeps the rows that are whole, as when its desktops failed.
+
+        Args:
+            worker_id: Ray's name of the worker's actor.
+            place: the worker's number.
+            gives_up: start none again.
+
+        Returns:
+            Those to start again.
+        """
+        if self._pool is not None:
+            await self._pool.holder_died(worker_id)
+        left = await asyncio.to_thread(self._read, prompts)
+        again: list[Prompt] = []
+        dropped: list[Prompt] = []
+        for prompt in prompts:
+            found = left[prompt]
+            if found.status == "running":
+                prompt.died_at.append(place)
+            if found.status not in ("pending", "running"):  # it was over
+                continue
+            may_start = not gives_up and len(prompt.died_at) < MAX_STARTS and not found.sessions
+            (again if may_start else dropped).append(prompt)
+        for prompt in dropped:
+            await self._drop(prompt, left[prompt])
+        logger.warning("its prompts: %d start again, %d are dropped", len(again), len(dropped))
+        return again
+
+    def _read(self, prompts: Collection[Prompt]) -> dict[Prompt, _Left]:
+        """What is left of the prompts, once what is half written is cleared."""
+        tags = {partition_id: queue.tags(partition_id) for partition_id in {each.partition_id for each in prompts}}
+        left = {prompt: _Left.of(prompt.uid, tags[prompt.partition_id]) for prompt in prompts}
+        for prompt, found in left.items():
+            if found.torn:
+                queue.clear(found.torn, prompt.partition_id)
+        if self._recorded_in is not None:
+            remove_unfinished(self._recorded_in, {prompt.uid for prompt in prompts})
+        return left
+
+    async def _drop(self, prompt: Prompt, left: _Left) -> None:
+        """Count what it lost, then tell the sampler: it reads the counts with the batch."""
+        lost = prompt.num_sessions - len(left.sessions)
+        if self._pool is not None:
+            for _ in range(lost):
+                await self._pool.report_drop(prompt.task_id)
+        status = "failure" if lost else "finished"
+        await asyncio.to_thread(queue.set_status, prompt.uid, prompt.partition_id, status)

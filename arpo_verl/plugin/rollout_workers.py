@@ -1,0 +1,168 @@
+"""The run's rollout workers, watched: a new one takes the place of one that dies, and its prompts are not waited for.
+
+veRL's manager hands prompts over and forgets them; its sampler waits until each is over. So each prompt is a call that
+ends with it, and each worker has a call that never ends: Ray ends that one by an error when the worker's process dies.
+All of it happens on an event loop beside the trainer's thread, which waits for the queue and asks nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import re
+import threading
+from collections.abc import Callable, Coroutine, MutableSequence, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError
+
+from arpo_verl.errors import RolloutWorkerError
+from arpo_verl.plugin.handover import TRAINER_FAULT
+from arpo_verl.plugin.lost_prompts import LostPrompts, Prompt
+
+logger = logging.getLogger(__name__)
+
+MAX_DEATHS = 3
+"""Deaths of one worker and of those in its place, with no prompt finished in between, that end the run: what kills one
+after the other will not pass."""
+# Of what Ray says, in a message.
+_CHARACTERS = 1000
+
+
+@dataclass(eq=False)
+class _Place:
+    """Where a worker is, and after its death another."""
+
+    number: int
+    actor: ActorHandle[Any]
+    prompts: set[Prompt] = field(default_factory=set)
+    """What it has and has not finished."""
+    deaths: int = 0
+    """In a row, with no prompt finished in between."""
+
+
+class RolloutWorkers:
+    """Hands prompts to the workers, and sees to those of a worker that dies.
+
+    Args:
+        actors: the workers. A new worker takes the old one's place here too.
+        start: starts another one.
+        lost_prompts: puts right what a dead one left.
+    """
+
+    def __init__(
+        self,
+        actors: MutableSequence[ActorHandle[Any]],
+        start: Callable[[], ActorHandle[Any]],
+        lost_prompts: LostPrompts,
+    ) -> None:
+        self._actors = actors
+        self._start = start
+        self._lost_prompts = lost_prompts
+        self._places = [_Place(number, actor) for number, actor in enumerate(actors)]
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="arpo_verl-workers")
+        self._thread.start()
+        for place in self._places:
+            self._loop.call_soon_threadsafe(self._spawn, self._watch(place))
+        atexit.register(self.close)
+
+    def play(self, prompts: Sequence[Prompt]) -> None:
+        """Give each prompt to a worker, and return before they are over.
+
+        Raises:
+            RolloutWorkerError: the workers die again and again.
+        """
+        TRAINER_FAULT.check()
+        asyncio.run_coroutine_threadsafe(self._give(prompts), self._loop).result()
+
+    def close(self) -> None:
+        """Watch no more; the workers live on. Safe to call twice."""
+        atexit.unregister(self.close)
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    async def _cancel_all(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _give(self, prompts: Sequence[Prompt]) -> None:
+        """Each to the worker that has fewest; by choice to none that died with it."""
+        for prompt in prompts:
+            place = min(self._places, key=lambda place: (place.number in prompt.died_at, len(place.prompts)))
+            place.prompts.add(prompt)
+            self._spawn(self._follow(place, place.actor, prompt))
+
+    async def _follow(self, place: _Place, actor: ActorHandle[Any], prompt: Prompt) -> None:
+        """Wait for the prompt's end."""
+        try:
+            await actor.play.remote(prompt.batch)
+        except RayActorError:
+            ray.kill(actor)  # if it merely cannot be reached; `_watch` sees to its prompts
+        else:
+            place.prompts.discard(prompt)
+            place.deaths = 0
+
+    async def _watch(self, place: _Place) -> None:
+        """See to the worker's death, and then to the next one's."""
+        while True:
+            error = await _death_of(place.actor)
+            place.deaths += 1
+            prompts, place.prompts = place.prompts, set()
+            dead, is_last = place.actor, place.deaths == MAX_DEATHS
+            if is_last:
+                TRAINER_FAULT.tell(_keeps_dying(place, error))
+            else:
+                self._actors[place.number] = place.actor = self._start()
+                logger.warning("rollout worker %d died, and another takes its place: %s", place.number, _words(error))
+            again = await self._lost_prompts.settle(dead._actor_id.hex(), place.number, prompts, gives_up=is_last)
+            if is_last:
+                return
+            await self._give(again)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """An error of a worker's, or of this module's: prompts would be waited for in vain."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            TRAINER_FAULT.tell(error)
+
+
+async def _death_of(actor: ActorHandle[Any]) -> RayActorError:
+    """Wait until the worker is dead, and return what Ray says of it."""
+    try:
+        await actor.live.remote()
+    except RayActorError as error:
+        ray.kill(actor)  # if it merely cannot be reached: it must not write what another plays again
+        return error
+    raise RuntimeError("a rollout worker's `live` must not return")
+
+
+def _keeps_dying(place: _Place, error: RayActorError) -> RolloutWorkerError:
+    told = RolloutWorkerError(
+        f"Rollout worker {place.number} died {place.deaths} times in a row and finished no prompt in between. Look at "
+        "the workers' logs (worker-*.err in Ray's folder on each node, by default /tmp/ray/session_latest/logs), and "
+        "in `dmesg` for processes that were killed because memory ran out. Then start the same command again: it "
+        f"resumes from the last checkpoint. Ray says: {_words(error)}"
+    )
+    told.__cause__ = error
+    return told
+
+
+def _words(error: RayActorError) -> str:
+    """What Ray says, on one line, without colours and underlined code."""
+    text = " ".join(re.sub(r"\x1b\[[\d;]*m|\^{2,}", "", str(error)).split())
+    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS // 2]} ... {text[-_CHARACTERS // 2 :]}"

@@ -1,0 +1,309 @@
+"""Rollout workers that die: veRL's manager and queue, real processes, episodes that do what they are told."""
+
+import asyncio
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+import ray
+from omegaconf import OmegaConf
+from support.scripted_workers import DIE, DIE_PUTTING, Play, put_row
+
+from arpo_verl.cpu.warm_workers import py_executable
+from arpo_verl.errors import RolloutWorkerError
+from arpo_verl.plugin import handover, rollout_workers, sampler
+from arpo_verl.plugin.handover import TrainerFault
+from arpo_verl.plugin.lost_prompts import LostPrompts, Prompt
+from arpo_verl.plugin.sampler import ReplaySampler, ReplaySamplerAsync
+from arpo_verl.records.documents import folder_of
+from arpo_verl.records.episode_folder import EpisodeFolder
+from arpo_verl.types import EpisodeId
+
+PATIENCE_S = 120
+
+
+@pytest.fixture(scope="module")
+def python():
+    """Starts a worker's process in a moment, as a fork: the imports of one take seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield py_executable(Path(folder))
+
+
+@pytest.fixture
+def queue(empty_queue):
+    return empty_queue
+
+
+@pytest.fixture(autouse=True)
+def fault(monkeypatch):
+    """No fault of another test."""
+    own = TrainerFault()
+    for module in (handover, rollout_workers, sampler):
+        monkeypatch.setattr(module, "TRAINER_FAULT", own)
+    return own
+
+
+@pytest.fixture
+def play(empty_queue, python):
+    """Make a `Play`; it is closed after the test."""
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(Play(python, *args, **kwargs))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def status(tq, uid, partition_id="train"):
+    return tq.kv_list(partition_id)[partition_id].get(uid, {}).get("status")
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def kill(pid):
+    os.kill(pid, signal.SIGKILL)
+
+
+def sessions(*uids, n=2):
+    return [f"{uid}_{session}" for uid in uids for session in range(n)]
+
+
+def sample(run, num_prompts, partition_id="train"):
+    """A batch as the trainer samples it; in a thread, since a fault would have it wait for ever."""
+    sampling = Future()
+
+    def in_thread():
+        try:
+            sampling.set_result(make_sampler(run).sample(1, partition_id, num_prompts)[0])
+        except BaseException as error:
+            sampling.set_exception(error)
+
+    threading.Thread(target=in_thread, daemon=True).start()
+    return sampling.result(PATIENCE_S)
+
+
+def make_sampler(run):
+    of_mode = ReplaySampler if run.trainer_mode == "sync" else ReplaySamplerAsync
+    own = {"model_path": "unused", "replay": {"enable": False}, "poll_interval_s": 0.05}
+    return of_mode(
+        trainer_mode=run.trainer_mode,
+        trainer_config={},
+        max_off_policy_threshold=None,
+        max_off_policy_strategy="drop",
+        sampler_kwargs=OmegaConf.create(own),
+        refill_fn=run.refill,
+    )
+
+
+def test_a_prompt_of_which_nothing_is_left_starts_again_on_another_worker(play, queue):
+    run = play()
+    first, second = run.draw(2)
+    (victim,), (other,) = run.begun(f"{first}_0"), run.begun(f"{second}_0")
+    assert victim != other
+    kill(victim)
+    assert run.begun(f"{first}_0", times=2) == [victim, other]
+    run.tell(sessions(first, second))
+    wait_for(lambda: {status(queue, uid) for uid in (first, second)} == {"finished"})
+    assert len(run.begun(f"{second}_0")) == 1
+    assert victim not in run.pids() and len(set(run.pids())) == 2
+
+
+@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
+def test_a_step_ends_with_what_is_whole_of_the_prompts_of_its_only_worker(play, queue, mode):
+    run = play(num_workers=1, mode=mode)
+    half, torn = run.draw(2)
+    run.tell([f"{half}_0"])
+    wait_for(lambda: status(queue, f"{half}_0_0") == "success")
+    run.tell([f"{torn}_0"], DIE_PUTTING)
+    run.begun(f"{torn}_0", times=2)
+    assert f"{torn}_0_0" not in queue.kv_list("train")["train"]
+    run.tell(sessions(torn))
+    batch = sample(run, 2)
+    # In `sync` the batch is smaller; with a buffer veRL draws another prompt.
+    kept = [f"{half}_0"] if mode == "sync" else sessions("u2")
+    assert sorted(batch.keys) == sorted(f"{episode}_0" for episode in [*kept, *sessions(torn)])
+
+
+def test_a_validation_waits_for_none_that_died(play, queue):
+    run = play(num_workers=1)
+    uids = run.draw(2, "val")
+    run.tell([f"{uids[0]}_0"])
+    wait_for(lambda: status(queue, uids[0], "val") == "finished")
+    run.tell([f"{uids[1]}_0"], DIE)
+    run.begun(f"{uids[1]}_0", times=2)
+    run.tell([f"{uids[1]}_0"])
+    batch = sample(run, 2, "val")
+    assert sorted(batch.keys) == [f"{uid}_0_0" for uid in uids]
+    assert set(queue.kv_list("val")["val"]) == set(batch.keys)
+
+
+def test_a_prompt_that_kills_whoever_plays_it_is_dropped_and_the_others_go_on(play, queue, fault):
+    run = play(num_workers=3)
+    deadly, sound = run.draw(2)
+    for times in (1, 2, 3):
+        run.begun(f"{deadly}_0", times)
+        run.tell([f"{deadly}_0"], DIE)
+    wait_for(lambda: status(queue, deadly) == "failure")
+    assert len(set(run.begun(f"{deadly}_0", 3))) == 3, "it dies at another's each time"
+    run.tell(sessions(sound))
+    wait_for(lambda: status(queue, sound) == "finished")
+    fault.check()
+
+
+def test_workers_that_die_together_while_they_are_idle_cost_nothing(play, queue):
+    run = play()
+    before, actors = run.pids(), list(run.manager.agent_loop_workers)
+    for pid in before:
+        kill(pid)
+    wait_for(lambda: set(actors).isdisjoint(run.manager.agent_loop_workers))
+    uids = run.draw(2)
+    played = {run.begun(f"{uid}_0")[0] for uid in uids}
+    assert len(played) == 2 and played.isdisjoint(before)
+
+
+def test_prompts_of_workers_that_die_together_all_start_again(play, queue):
+    run = play()
+    uids = run.draw(2)
+    for (pid,) in [run.begun(f"{uid}_0") for uid in uids]:
+        kill(pid)
+    for uid in uids:
+        run.begun(f"{uid}_0", times=2)
+    run.tell(sessions(*uids))
+    wait_for(lambda: {status(queue, uid) for uid in uids} == {"finished"})
+
+
+@pytest.mark.parametrize("partition_id", ["train", "val"])
+def test_workers_that_keep_dying_end_the_run_with_one_error(play, queue, partition_id):
+    run = play(num_workers=1)
+    (uid,) = run.draw(1, partition_id)
+    (pid,) = run.begun(f"{uid}_0")
+    ray.get(run.stage.let_workers_start.remote(False))
+    kill(pid)
+    with pytest.raises(RolloutWorkerError, match="worker 0 died 3 times in a row .*this worker must not start") as told:
+        sample(run, 1, partition_id)
+    assert "resumes from the last checkpoint" in str(told.value) and len(str(told.value)) < 2000
+    with pytest.raises(RolloutWorkerError):
+        run.draw(1)
+    wait_for(lambda: status(queue, uid, partition_id) == "failure")  # for samplers that do not ask us
+
+
+def test_a_finished_prompt_ends_a_row_of_deaths(play, queue, fault):
+    run = play(num_workers=1)
+    for deaths in (2, 1):
+        (uid,) = run.draw(1)
+        for times in range(1, deaths + 1):
+            run.begun(f"{uid}_0", times)
+            run.tell([f"{uid}_0"], DIE)
+        run.begun(f"{uid}_0", deaths + 1)
+        run.tell(sessions(uid))
+        wait_for(lambda: run.manager.workers._places[0].deaths == 0)
+        assert status(queue, uid) == "finished"
+    fault.check()
+
+
+def test_an_error_of_a_workers_own_ends_the_run(play):
+    run = play(num_workers=1)
+    run.columns.remove("index")  # which veRL's worker needs
+    run.draw(1)
+    with pytest.raises(KeyError, match="index"):
+        sample(run, 1)
+
+
+def test_prompts_go_to_the_workers_that_have_fewest(play, queue):
+    run = play(num_workers=3)
+    uids = [uid for _ in range(3) for uid in run.draw(1)]  # as an asynchronous mode refills
+    pids = {uid: run.begun(f"{uid}_0")[0] for uid in uids}
+    assert len(set(pids.values())) == 3
+    run.tell(sessions(uids[1]))
+    wait_for(lambda: not run.manager.workers._places[1].prompts)
+    (late,) = run.draw(1)
+    assert run.begun(f"{late}_0") == [pids[uids[1]]]
+    many = Counter(run.begun(f"{uid}_0")[0] for uid in run.draw(5))
+    assert sorted(many.values()) == [1, 2, 2]
+
+
+def test_a_dead_workers_desktops_are_free_at_once_and_its_loss_is_counted(play, queue):
+    environment = {"provider": "fake", "num_desktops": 2}
+    run = play(num_workers=1, agent_loop="gui_agent", environment=environment, gui_agent={}, reward={})
+    pool = run.manager.workers._lost_prompts._pool
+    (uid,) = run.draw(1)
+    (pid,) = run.begun(f"{uid}_0")
+    run.begun(f"{uid}_1")
+    kill(pid)
+    (_, pid), _ = run.begun(f"{uid}_0", 2), run.begun(f"{uid}_1", 2)  # on the only two desktops
+    run.tell([f"{uid}_0"])
+    wait_for(lambda: status(queue, f"{uid}_0_0") == "success")
+    kill(pid)
+    wait_for(lambda: status(queue, uid) == "failure")
+    metrics = pool.metrics()
+    counts = ("rollout_workers_lost", "leases_reclaimed", "dropped_sessions", "leases")
+    assert [metrics[f"environment/{name}"] for name in counts] == [2, 3, 1, 4]
+    pool.close()
+
+
+class Losses:
+    """Stands for the pool: what is reported to it."""
+
+    def __init__(self):
+        self.dropped = []
+
+    async def holder_died(self, holder):
+        pass
+
+    async def report_drop(self, task_id):
+        self.dropped.append(task_id)
+
+
+@pytest.mark.parametrize(
+    "was, whole, deaths, becomes, dropped",
+    [
+        ("pending", 0, 0, None, 0),
+        ("running", 0, 0, None, 0),
+        ("running", 0, 2, "failure", 2),
+        ("running", 1, 0, "failure", 1),
+        ("running", 2, 0, "finished", 0),
+        ("finished", 2, 0, "finished", 0),
+        ("failure", 1, 0, "failure", 0),
+        ("cleared", 0, 0, "cleared", 0),
+    ],
+)
+def test_what_becomes_of_a_prompt(empty_queue, was, whole, deaths, becomes, dropped):
+    """None: it starts again."""
+    tag = {"is_prompt": True, "status": was, "global_steps": 7}
+    if was != "cleared":
+        empty_queue.kv_batch_put(keys=["u"], partition_id="train", tags=[tag])
+    for session in range(whole):
+        asyncio.run(put_row(f"u_{session}", "train", {"extra_info": {"task_id": "t"}}))
+    prompt, losses = Prompt(None, "u", "train", 2, "t", [0] * deaths), Losses()
+    again = asyncio.run(LostPrompts(losses, None).settle("worker", 1, [prompt], gives_up=False))
+    assert again == ([prompt] if becomes is None else [])
+    assert losses.dropped == ["t"] * dropped
+    left = (empty_queue.kv_list("train") or {}).get("train", {})
+    assert left.get("u") == (None if was == "cleared" else {**tag, "status": becomes or was})
+    assert len(left) == whole + (was != "cleared")
+
+
+def test_episodes_that_a_dead_worker_played_are_no_longer_shown_as_running(empty_queue, tmp_path):
+    tag = {"is_prompt": True, "status": "running", "global_steps": 1}
+    empty_queue.kv_batch_put(keys=["u1"], partition_id="train", tags=[tag])
+    folders = [EpisodeFolder(tmp_path, folder_of(EpisodeId(1, uid, 0), "t")) for uid in ("u1", "u2")]
+    for folder in folders:
+        folder.open()
+    prompt = Prompt(None, "u1", "train", 1)
+    asyncio.run(LostPrompts(None, str(tmp_path)).settle("worker", 0, [prompt], gives_up=False))
+    (left,) = tmp_path.glob("step_*/.*")
+    assert "__u2_0" in left.name
