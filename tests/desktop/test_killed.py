@@ -83,7 +83,7 @@ def _in_namespaces(namespaces: set[int]) -> list[str]:
 
 
 ROWS = [
-    pytest.param(kind, killed, stopped, as_root, groups, marks=[pytest.mark.slow] * (kind == "judge"))
+    pytest.param(kind, killed, stopped, as_root, groups, marks=[pytest.mark.release] * (kind == "judge"))
     for kind in ("desktop", "judge")  # a judge host imports OSWorld's client, for seconds
     for killed in ("owner", "bubblewrap", "template")
     for stopped in ("none", "first", "template")
