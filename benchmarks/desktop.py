@@ -7,16 +7,19 @@ Python interpreter of its own (`python -c "import pyautogui; ..."`), as OSWorld'
 
 A neighbour is a desktop with 300 busy loops, the limit on processes permitting: how much slower a step is beside it.
 `--against` measures another checkout of this package in turns with this one, since load changes more than code does:
-ratios of this one's time to the other's, each of the medians of its turns.
+ratios of this one's time to the other's, each of the medians of its turns. `added_cpu_s` is what this one's reset takes
+more of the processors, the median over turns: all processes count, in a control group of version 1 (so as root). Then
+8 and 16 desktops of this checkout play episodes at once: seconds that each waits for its next desktop, and the memory
+of all with as many booted ahead.
 """
 
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,9 +33,11 @@ from arpo_verl.desktop.provider import EmbeddedManager, EmbeddedProvider
 from arpo_verl.environments.osworld.lean_imports import deferred_imports
 from arpo_verl.types import Size
 
-SIZE = Size(640, 480)
+SIZE = Size(448, 336)
+"""The demo's."""
+COUNTED_BY = "/sys/fs/cgroup/cpuacct"
 BUSY_LOOPS = 300
-CLICK = "pyautogui.click(320, 240)"
+CLICK = "pyautogui.click(220, 170)"
 PREFIX = "import pyautogui; import time; pyautogui.FAILSAFE = False; "  # what OSWorld's client puts before an action
 
 
@@ -141,15 +146,20 @@ def measure_neighbour(repeats: int) -> dict[str, float]:
     return figures | {"slowed_by_busy_neighbour": ratio}
 
 
-WHAT = ("start", "reset", "step", "reset_cpu", "step_cpu")
+WHAT = ("start", "reset", "step")
+RESETS = 10
+THINK_S = 0.5
+"""Between two actions of a rollout: an episode of ten takes five seconds, as one of the demo on two cores."""
 
 
 class Checkout:
-    """A desktop of some checkout, in a process of its own that does as it is told."""
+    """A desktop of some checkout, in a process of its own that does as it is told, and that is counted apart."""
 
     def __init__(self, path: Path):
         words, paths = [sys.executable, str(Path(__file__).resolve()), "--obey"], {"PYTHONPATH": str(path)}
+        self._group = Path(tempfile.mkdtemp(dir=COUNTED_BY, prefix="desktop-"))
         self._process = subprocess.Popen(words, stdin=-1, stdout=-1, text=True, env=os.environ | paths)
+        (self._group / "cgroup.procs").write_text(str(self._process.pid))
 
     def seconds(self, what: str) -> float:
         """How long one of `WHAT` took."""
@@ -157,10 +167,21 @@ class Checkout:
         print(what, file=self._process.stdin, flush=True)
         return float(self._process.stdout.readline())
 
+    def cpu_seconds(self, what: str) -> float:
+        """Processors' time of `what` by all of its processes, also those that have ended."""
+        before = self._usage()
+        self.seconds(what)
+        return self._usage() - before
+
+    def _usage(self) -> float:
+        time.sleep(0.3)  # what ends behind an episode has ended
+        return int((self._group / "cpuacct.usage").read_text()) / 1e9
+
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+        self._group.rmdir()
 
 
 def obey() -> None:
@@ -171,51 +192,68 @@ def obey() -> None:
         walk(provider, 1)
         provider.revert_to_snapshot()
 
-    tasks: dict[str, Callable[[], float]] = {
-        "start": lambda: timed(lambda: (provider.stop_emulator(), provider.start_emulator())),
-        "reset": lambda: timed(reset),
-        "step": lambda: timed(lambda: walk(provider, 10)),
-        "reset_cpu": lambda: cpu_seconds(provider, reset),
-        "step_cpu": lambda: cpu_seconds(provider, lambda: walk(provider, 10)),
+    tasks: dict[str, Callable[[], Any]] = {
+        "start": lambda: (provider.stop_emulator(), provider.start_emulator()),
+        "reset": reset,
+        "resets": lambda: [reset() for _ in range(RESETS)],
+        "step": lambda: walk(provider, 10),
     }
     for line in sys.stdin:
-        print(tasks[line.strip()](), flush=True)
+        print(timed(tasks[line.strip()]), flush=True)
     provider.stop_emulator()
-
-
-def cpu_seconds(provider: EmbeddedProvider, action: Callable[[], Any], times: int = 10) -> float:
-    """Processors' time that a desktop takes for `action`, a share of its start and end included; load hardly counts."""
-    provider.stop_emulator()
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    provider.start_emulator()
-    for _ in range(times):
-        action()
-    provider.revert_to_snapshot()  # its process 1 collects what it kills, so that it is counted
-    provider.stop_emulator()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    provider.start_emulator()
-    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / times
 
 
 def measure_against(other: Path, rounds: int) -> dict[str, float]:
     """This checkout's time over the other's, in turns."""
     checkouts = [Checkout(Path(__file__).resolve().parents[1]), Checkout(other)]
-    seconds: dict[str, list[list[float]]] = {what: [[], []] for what in WHAT}
+    measured: dict[str, list[list[float]]] = {name: [[], []] for name in (*WHAT, "reset_cpu", "step_cpu")}
     try:
         for turn in range(rounds + 1):
-            for what, both in seconds.items():
+            for name, both in measured.items():
                 for index in (0, 1) if turn % 2 else (1, 0):
-                    value = checkouts[index].seconds(what)
+                    one = checkouts[index]
+                    if name in WHAT:
+                        value = one.seconds(name)
+                    elif name == "reset_cpu":
+                        value = one.cpu_seconds("resets") / RESETS
+                    else:
+                        value = one.cpu_seconds("step")
                     if turn:  # the first warms both up
                         both[index].append(value)
     finally:
         for checkout in checkouts:
             checkout.close()
     figures = {}
-    for what, (ours, theirs) in seconds.items():
-        figures[f"{what}_ms"], figures[f"{what}_ms_other"] = (statistics.median(own) * 1000 for own in (ours, theirs))
-        figures[f"{what}_ratio"] = figures[f"{what}_ms"] / figures[f"{what}_ms_other"]
-    return figures
+    for name, (ours, theirs) in measured.items():
+        figures[f"{name}_ms"], figures[f"{name}_ms_other"] = (statistics.median(own) * 1000 for own in (ours, theirs))
+        figures[f"{name}_ratio"] = figures[f"{name}_ms"] / figures[f"{name}_ms_other"]
+    added = [mine - other for mine, other in zip(*measured["reset_cpu"], strict=True)]
+    return figures | {"added_cpu_s": statistics.median(added)}
+
+
+def measure_rollout(count: int, episodes: int) -> dict[str, float]:
+    """Desktops that play at once: how long each waits for its next one, and the memory of all with those ahead."""
+    providers = [EmbeddedProvider(SIZE) for _ in range(count)]
+
+    def play(provider: EmbeddedProvider) -> list[float]:
+        waits = []
+        for _ in range(episodes):
+            waits.append(timed(provider.revert_to_snapshot))
+            provider.boot_next()
+            for _ in range(10):
+                walk(provider, 1)
+                time.sleep(THINK_S)
+        return waits[1:]  # none was booted ahead of the first
+
+    try:
+        with ThreadPoolExecutor(count) as threads:
+            list(threads.map(EmbeddedProvider.start_emulator, providers))
+            waits = [wait for own in threads.map(play, providers) for wait in own]
+        memory = pss_mib(providers)
+    finally:
+        for provider in providers:
+            provider.stop_emulator()
+    return {**summary(f"wait_s_{count}", waits), f"pss_mib_{count}_and_{count}_ahead": memory}
 
 
 def walk(provider: EmbeddedProvider, rounds: int) -> None:
@@ -227,10 +265,10 @@ def walk(provider: EmbeddedProvider, rounds: int) -> None:
 
 
 def pss_mib(providers: list[EmbeddedProvider]) -> float:
-    """Memory of all processes of these desktops, shared pages counted once between those that share them."""
+    """Memory of these desktops and of their template, shared pages counted once between those that share them."""
     kib = 0
-    for provider in providers:
-        for pid in descendants(provider._guest._process.pid):
+    for bubblewrap in {provider._guest._template._process.pid for provider in providers}:
+        for pid in descendants(bubblewrap):
             rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
             kib += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
     return kib / 1024
@@ -253,7 +291,10 @@ def main() -> None:
     if arguments.obey:
         return obey()
     if arguments.against:
-        return report({**machine(), **measure_against(arguments.against, 3 if arguments.smoke else 40)}, arguments.json)
+        figures = measure_against(arguments.against, 2 if arguments.smoke else 15)
+        for count in (4,) if arguments.smoke else (8, 16):
+            figures |= measure_rollout(count, 2 if arguments.smoke else 6)
+        return report({**machine(), "screen": f"{SIZE.width}x{SIZE.height}", **figures}, arguments.json)
     figures = {**machine(), "screen": f"{SIZE.width}x{SIZE.height}", **measure_one(4 if arguments.smoke else 30)}
     figures |= measure_neighbour(10 if arguments.smoke else 60)
     report(figures | measure_many(arguments.desktops, 3 if arguments.smoke else 20), arguments.json)

@@ -139,7 +139,7 @@ transformers
     PreTrainedTokenizerBase: eos_token_id pad_token_id
     PreTrainedTokenizerBase.convert_tokens_to_ids(tokens)
     PreTrainedTokenizerFast
-    Qwen2VLImageProcessor
+    Qwen2VLImageProcessor: size
     Qwen2_5_VLConfig
     Qwen2_5_VLForConditionalGeneration: config eval train parameters lm_head model get_input_embeddings save_pretrained
     Qwen2_5_VLProcessor: tokenizer save_pretrained
