@@ -104,7 +104,7 @@ class Template:
 
 
 _alive: weakref.WeakSet[Template] = weakref.WeakSet()
-_templates: weakref.WeakValueDictionary[tuple[str, ...], Template] = weakref.WeakValueDictionary()
+_templates: weakref.WeakValueDictionary[tuple[bool, tuple[str, ...]], Template] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
 
@@ -114,11 +114,11 @@ def template_for(extra_read_only: Sequence[str]) -> Template:
     Raises:
         MissingDependencyError: a program or a Python package is not installed.
     """
-    key = tuple(extra_read_only)
+    key = sandbox.is_own_user(), tuple(extra_read_only)
     with _lock:
         template = _templates.get(key)
         if template is None or not template.is_alive():
-            template = _templates[key] = Template(key)
+            template = _templates[key] = Template(extra_read_only)
         return template
 
 

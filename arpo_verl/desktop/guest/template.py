@@ -123,6 +123,8 @@ def _become_process_1(fds: list[int], walls: Walls) -> None:
 
 def _enter(walls: Walls, user_id: int | None, pids: int, data_bytes: int | None, files: dict[str, str]) -> None:
     """Namespaces, memory and users of its own; then no privilege."""
+    if (user_id is None) == (walls.user_id is None):
+        raise RuntimeError("a desktop has a user of the machine's or one of its own namespace, and never root")
     privileges.die_first()
     namespaces.leave_parents(namespaces.CLONE_NEWCGROUP if os.path.exists("/proc/self/ns/cgroup") else 0)
     _mount_memory(walls)
