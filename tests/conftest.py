@@ -1,5 +1,6 @@
 """What tests of several folders need, and how `-n` shares the tests out."""
 
+import gc
 import os
 import sys
 
@@ -8,8 +9,16 @@ import pytest
 # Small models: on two busy cores, a second thread of Torch's more than doubled what imitation cost in CPU time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 TRAINER = "tests/trainer/"
+# Of the million objects that imports leave none is garbage: each look at all of them costs half a second.
+gc.disable()
 # Marks of tests that run only where `-m` names them: they take minutes, or need what not every machine has.
 APART = ("release", "docker", "vllm", "vm")
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -36,7 +36,10 @@ def env():
     env.close()
 
 
-@pytest.mark.parametrize("desktop", ["fake", pytest.param("embedded", marks=pytest.mark.desktop)])
+EMBEDDED = pytest.param("embedded", marks=[pytest.mark.desktop, pytest.mark.release])
+
+
+@pytest.mark.parametrize("desktop", ["fake", EMBEDDED])
 def test_gymnasium_s_own_checker_finds_nothing(desktop):
     tasks = TASKS if desktop == "fake" else ["dialog-confirm-yes"]
     if desktop == "embedded":

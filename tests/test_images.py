@@ -55,32 +55,32 @@ def many_profiles(number):
 
 
 HOSTILE = {
-    "nothing": b"",
-    "a page": b"<html>502 Bad Gateway</html>",
-    "half of it": picture(size=(300, 200))[:400],
-    "a broken chunk": picture().replace(b"IDAT", b"IDA\xff"),
-    "PostScript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n",
-    "a GIF": picture("GIF"),
-    "a TIFF": picture("TIFF"),
-    "more bytes than any screen": picture() + bytes(images.MAX_BYTES),
-    "more pixels than any screen": bomb(),
-    "a line": picture(size=(2010, 10)),
-    "more scans than any encoder writes": many_scans(100),
-    "more profiles than one": many_profiles(9),
+    "nothing": lambda: b"",
+    "a page": lambda: b"<html>502 Bad Gateway</html>",
+    "half of it": lambda: picture(size=(300, 200))[:400],
+    "a broken chunk": lambda: picture().replace(b"IDAT", b"IDA\xff"),
+    "PostScript": lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n",
+    "a GIF": lambda: picture("GIF"),
+    "a TIFF": lambda: picture("TIFF"),
+    "more bytes than any screen": lambda: picture() + bytes(images.MAX_BYTES),
+    "more pixels than any screen": lambda: bomb(),
+    "a line": lambda: picture(size=(2010, 10)),
+    "more scans than any encoder writes": lambda: many_scans(100),
+    "more profiles than one": lambda: many_profiles(9),
 }
 
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_what_is_no_picture_of_a_screen_is_refused_everywhere(case, monkeypatch):
-    decoded = []
+    sent, decoded = HOSTILE[case](), []
     load = Image.Image.load
     monkeypatch.setattr(Image.Image, "load", lambda image: decoded.append(image.size) or load(image))
     with pytest.raises(ImageError):
-        read_image(HOSTILE[case])
+        read_image(sent)
     with pytest.raises(DesktopLostError, match="must send a PNG or JPEG"):
-        decode_screenshot(HOSTILE[case])
-    assert thumbnail(Frame(HOSTILE[case], ""), 32).size == (32, 24)
-    assert smallest_lossless(HOSTILE[case]) is HOSTILE[case]
+        decode_screenshot(sent)
+    assert thumbnail(Frame(sent, ""), 32).size == (32, 24)
+    assert smallest_lossless(sent) is sent
     assert all(width * height <= images.MAX_PIXELS for width, height in decoded)
 
 

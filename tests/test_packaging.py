@@ -15,6 +15,7 @@ from arpo_verl.versions import __version__
 pytest.importorskip("build")
 pytest.importorskip("twine")
 
+pytestmark = pytest.mark.release
 ROOT = Path(__file__).parents[1]
 
 

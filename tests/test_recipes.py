@@ -40,8 +40,8 @@ def choices(policy: str | None, baseline: str | None = None, context: str | None
     return [f"+{group}={choice}" for group, choice in groups.items() if choice is not None]
 
 
-# Every pair of a recipe and one choice; and of a release, all triples of the largest: the choices know nothing of the
-# recipes.
+# The recipes, and the largest with one choice. Of a release, every pair of a recipe and one choice, and all triples of
+# the largest: the choices know nothing of the recipes.
 COMBINATIONS = [
     (name, policy, baseline, context)
     for name, policy, baseline, context in itertools.product(NAMES, POLICIES, BASELINES, CONTEXTS)
@@ -51,12 +51,13 @@ COMBINATIONS = [
 ]
 
 
+def marks_of(name: str, *chosen: str | None) -> list[pytest.MarkDecorator]:
+    is_short = sum(choice is not None for choice in chosen) <= (name == "osworld_full")
+    return [] if is_short else [pytest.mark.release]
+
+
 PARAMETERS = [
-    pytest.param(
-        combination,
-        id="-".join(filter(None, combination)),
-        marks=pytest.mark.release if sum(choice is not None for choice in combination[1:]) > 1 else [],
-    )
+    pytest.param(combination, id="-".join(filter(None, combination)), marks=marks_of(*combination))
     for combination in COMBINATIONS
 ]
 
@@ -275,7 +276,9 @@ def test_the_window_recipes_longest_row_is_a_quarter_of_the_full_one_and_holds_f
     assert left > 1200 and window.data.max_response_length >= 4 * (2691 + 16) + agent.max_reply_tokens
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name if name == "osworld_full" else pytest.param(name, marks=pytest.mark.release) for name in NAMES]
+)
 def test_a_context_is_one_word_behind_any_recipe_and_nothing_else_changes(name):
     whole = OmegaConf.to_container(compose_recipe(name), resolve=False)
     for context in filter(None, CONTEXTS):

@@ -82,6 +82,7 @@ def test_the_loop_and_the_pool_play_what_was_drawn(stage):
     assert figures["fraction_of_bound"] == 1.0 and figures["speedup_vs_lockstep"] > 1 and figures["lost_sessions"] == 0
 
 
+@pytest.mark.release
 def test_attempts_that_desktops_break_are_played_again_in_the_time_that_the_bound_has_for_them(stage):
     setting = Setting(4, tasks=2, rollouts=2, steps=2, mode="stream", world=World(steps=2, fault_rate=0.3))
     figures = compare(setting, VirtualRun(stage, setting).play())

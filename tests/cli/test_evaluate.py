@@ -89,6 +89,7 @@ def test_budgets_are_numbers(text, capsys):
     assert "step budgets must be numbers from 1" in capsys.readouterr().err
 
 
+@pytest.mark.release
 def test_it_plays_reports_goes_on_and_compares(local_ray, tmp_path, model_path, capsys):
     """The real pool on Ray with fake desktops, our engine with a policy that knows nothing."""
     pytest.importorskip("ray")

@@ -65,6 +65,7 @@ def test_a_failed_installation_is_told_with_the_way_out(monkeypatch):
         install_osworld._execute([sys.executable, "-c", "raise SystemExit(3)"])
 
 
+@pytest.mark.release
 def test_a_second_run_needs_no_network_and_changes_nothing(capsys, monkeypatch):
     pytest.importorskip("desktop_env")
     if install_osworld.default_installer() != "uv":

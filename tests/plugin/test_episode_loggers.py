@@ -26,6 +26,7 @@ def episode(task_id, success=1.0, replies=("Thought: look.", "Action: finished()
     return SampleEpisode(f"step_000007/{task_id}__u_0", task_id, "Make it so.", success, "finished", replies, shots)
 
 
+@pytest.mark.release
 def test_wandb_gets_a_table_with_a_film_strip_in_each_row(tmp_path, monkeypatch, capfd):
     wandb = pytest.importorskip("wandb")
     for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
@@ -49,6 +50,7 @@ def is_table(path: Path) -> bool:
     return path.is_file() and path.read_bytes().startswith(b'{"_type": "table"')
 
 
+@pytest.mark.release
 def test_swanlab_gets_a_film_strip_an_episode(tmp_path):
     swanlab = pytest.importorskip("swanlab")
     swanlab.init(project="p", experiment_name="n", logdir=str(tmp_path), mode="offline")

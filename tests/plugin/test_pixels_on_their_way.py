@@ -118,6 +118,7 @@ def make_twice(data: TensorDict) -> tuple[int, list[torch.Tensor]]:
     return len(seen), made["pixel_values"]
 
 
+@pytest.mark.release
 def test_they_go_through_rays_object_store_and_are_made_once_in_a_process(rollouts, put):
     data = fetch(put(rollouts, "p"))
     expected = extract_multi_modal_inputs(data["multi_modal_inputs"])["pixel_values"]

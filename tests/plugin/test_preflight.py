@@ -289,6 +289,7 @@ def test_what_a_provider_lacks_is_named_before_anything_starts_where_desktops_ar
     check(*overrides, "ray_kwargs.ray_init.address=null")
 
 
+@pytest.mark.release
 def test_relative_paths_are_refused_where_a_running_cluster_is_joined(check, policy, monkeypatch, tmp_path):
     """Its actors work where `ray start` ran: half of the run would lie there, and half where the driver is."""
     cluster = "ray_kwargs.ray_init.address=10.0.0.1:6379"

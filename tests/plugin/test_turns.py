@@ -132,6 +132,7 @@ class ThreadedPool(FakePool):
         yield SimpleNamespace(name=desktop.name, host="here", reset=reset, step=step, evaluate=evaluate)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("context", ["full", "window"])
 def test_episodes_of_1080p_do_not_hold_up_each_other(policy, tokenizer, rollouts, empty_queue, monkeypatch, context):
     monkeypatch.setattr(parts, "ACT_S", (0.0, 0.2))

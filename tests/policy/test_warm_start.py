@@ -153,6 +153,7 @@ def test_imitation_that_ends_below_its_target_says_so(model, builder, rows, capl
     assert "below target_success=0.36" in caplog.text
 
 
+@pytest.mark.release
 def test_estimate_is_the_product_of_the_reply_tokens_probabilities(
     small_processor, model, demonstrations, long_demonstration
 ):

@@ -379,6 +379,7 @@ def test_waiting_rollouts_are_told_when_no_desktop_boots(make_pool):
         asyncio.run(play(pool))
 
 
+@pytest.mark.release
 def test_an_outage_at_which_all_desktops_fail_together_is_waited_for(make_pool):
     """Four desktops failed at once: the eight rollouts that waited were told, seconds before one booted."""
     fails = {"fail": {"boot": [1]}}

@@ -106,6 +106,7 @@ def test_nothing_less_solves_them(here):
     assert [scores(result) for result in results] == [[0.0, 0.0, 0.0]] * len(here)
 
 
+@pytest.mark.release
 @pytest.mark.desktop
 def test_try_plays_a_script_to_its_end(tmp_path, capsys):
     assert main(["try", "form-guests-four", "--expert", "--out", str(tmp_path)]) == 0

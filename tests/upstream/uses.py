@@ -71,13 +71,20 @@ def imported(nodes: Iterable[ast.AST]) -> dict[str, str]:
     return found
 
 
+@cache
+def imported_at_top(module: str) -> dict[str, str]:
+    """As `imported`, of one of our modules."""
+    return imported(within(modules()[module], functions=False))
+
+
+@cache
 def aliases(tree: ast.AST) -> dict[str, str]:
     """What a module calls upstream names at its top, one that another module of ours hands on too."""
     nodes = list(within(tree, functions=False))
     found = imported(nodes)
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module in modules():
-            theirs = imported(within(modules()[node.module], functions=False))
+            theirs = imported_at_top(node.module)
             found |= {name.asname or name.name: theirs[name.name] for name in node.names if name.name in theirs}
     return found
 

@@ -160,6 +160,7 @@ FILTERED = {
 }
 
 
+@pytest.mark.release
 def test_each_filter_keeps_its_episodes(server, page):
     for query, count in FILTERED.items():
         page.goto(f"{server}#/episodes?{query}")
@@ -167,6 +168,7 @@ def test_each_filter_keeps_its_episodes(server, page):
         assert rows(page).count() == count, query
 
 
+@pytest.mark.release
 def test_headings_sort(server, page):
     page.goto(f"{server}#/episodes?task=order-tea")
     page.get_by_role("button", name="Advantage").click()
@@ -181,6 +183,7 @@ def test_headings_sort(server, page):
 # --- One episode -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.release
 def test_keyboard_opens_steps_and_goes_back(server, made, page):
     page.goto(f"{server}#/episodes?task=order-tea&sort=step")
     see(page, ".counts", "5 episodes")
@@ -228,6 +231,7 @@ def _is_red(pixel):
     return pixel[0] > 150 and max(pixel[1:]) < 60
 
 
+@pytest.mark.release
 def test_actions_are_told_and_drawn_apart(server, made, page):
     page.goto(f"{server}#/episode/{made.winner}")
     marks, said = page.locator(".step svg"), page.locator(".step figcaption")
@@ -275,6 +279,7 @@ def test_replay_links_lead_to_the_other_episode(server, made, page):
     see(page, ".message", "This success took the place of 1 episode: the episode of step 2")
 
 
+@pytest.mark.release
 def test_group_tells_what_a_replaced_row_was_trained_on(server, made, page):
     page.goto(f"{server}#/episode/{made.replaced}")
     see(page, ".details tr.self", "0.00 → 1.00")
@@ -288,6 +293,7 @@ def places(page):
     return tuple([i for i, name in enumerate(classes, 1) if name == wanted] for wanted in ("seen", "left"))
 
 
+@pytest.mark.release
 def test_what_the_model_saw_of_a_window_is_marked(server, made, page):
     page.goto(f"{server}#/episode/{made.windowed}?turn=2")
     see(page, ".context", "The model saw screenshots 1–2 of 2; row 1 of 6.")
@@ -305,6 +311,7 @@ def test_what_the_model_saw_of_a_window_is_marked(server, made, page):
     see(page, ".details", "2400 in the prompt, 1500 in the response, 6 rows together")
 
 
+@pytest.mark.release
 def test_where_a_row_begins_is_marked(server, made, page):
     page.goto(f"{server}#/episode/{made.segmented}?turn=5")
     see(page, ".context", "The model saw screenshots 4–5 of 5, and replies 1–3 as text; row 2 of 3.")
@@ -316,6 +323,7 @@ def test_where_a_row_begins_is_marked(server, made, page):
     ]
 
 
+@pytest.mark.release
 def test_an_episode_in_one_row_is_shown_as_ever(server, made, page):
     page.goto(f"{server}#/episode/{made.winner}?turn=3")
     see(page, ".stepper", "step 3 of 7")
@@ -333,6 +341,7 @@ ODD_CONTEXTS = [
 ]
 
 
+@pytest.mark.release
 def test_odd_contexts_are_told_as_far_as_they_go(server, page):
     page.goto(server)
     for turns, rows, told in ODD_CONTEXTS:
@@ -341,6 +350,7 @@ def test_odd_contexts_are_told_as_far_as_they_go(server, page):
         assert [context and [context[name] for name in ("first", "newest", "row")] for context in contexts] == told
 
 
+@pytest.mark.release
 def test_screenshots_that_were_not_kept_are_told(server, made, page):
     page.goto(f"{server}#/episode/{made.bare}")
     see(page, ".step .shot", "screenshot not kept")
@@ -348,6 +358,7 @@ def test_screenshots_that_were_not_kept_are_told(server, made, page):
     assert page.locator("img").count() == 0
 
 
+@pytest.mark.release
 def test_episode_that_is_not_there_is_told(server, page):
     page.goto(f"{server}#/episode/{MISSING}")
     see(page, ".message", f"Could not read the episode: this run has no episode {MISSING}")
@@ -356,6 +367,7 @@ def test_episode_that_is_not_there_is_told(server, page):
 # --- The other pages ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.release
 def test_compare_steps_both_or_one(server, made, page):
     page.goto(f"{server}#/compare/{made.replaced}?with={made.winner}")
     left, right = page.locator(".side").nth(0), page.locator(".side").nth(1)
@@ -375,11 +387,13 @@ def test_compare_steps_both_or_one(server, made, page):
     playwright.expect(right.locator(".badge").first).to_contain_text("failure")
 
 
+@pytest.mark.release
 def test_compare_suggests_an_episode_that_ended_otherwise(server, made, page):
     page.goto(f"{server}#/compare/{made.replaced}")
     playwright.expect(page.locator(".side").nth(1).locator(".badge").first).to_contain_text("success")
 
 
+@pytest.mark.release
 def test_heat_map_cell_opens_its_episodes(server, page):
     page.goto(f"{server}#/heatmap")
     cell = page.get_by_role("link", name="order-tea, step 1: mean success 0.50 of 2 episodes")
@@ -394,6 +408,7 @@ def test_heat_map_cell_opens_its_episodes(server, page):
     assert page.locator(".heat tbody tr").count() == 1
 
 
+@pytest.mark.release
 def test_many_steps_share_columns(server, page):
     page.goto(server)
     for last, count, first in [(1, 1, [1, 1]), (40, 40, [1, 1]), (41, 21, [1, 2]), (999, 20, [1, 50])]:
@@ -426,6 +441,7 @@ def test_live_page_follows_what_is_written(own_server, written, page):
     see(page, ".running h3", MARKUP)
 
 
+@pytest.mark.release
 def test_new_episode_appears_in_an_open_list(own_server, written, page):
     page.goto(f"{own_server}#/episodes?task=late")
     see(page, ".empty", "No episode")
@@ -520,6 +536,7 @@ def test_every_page_can_be_read_and_named(server, made, page, scheme):
     assert backs == {"rgb(255, 255, 255)" if scheme == "light" else "rgb(15, 20, 26)"}
 
 
+@pytest.mark.release
 def test_reader_chooses_the_theme(server, page):
     page.goto(server)
     see(page, "h1", "Episodes")
@@ -531,6 +548,7 @@ def test_reader_chooses_the_theme(server, page):
     page.evaluate("localStorage.clear()")
 
 
+@pytest.mark.release
 def test_focus_goes_to_the_heading_and_is_seen(server, made, page):
     page.goto(f"{server}#/heatmap")
     playwright.expect(page.locator("h1")).to_be_focused()
@@ -539,6 +557,7 @@ def test_focus_goes_to_the_heading_and_is_seen(server, made, page):
     assert focused != "none"
 
 
+@pytest.mark.release
 def test_list_is_found_as_it_was_left(server, made, page):
     page.goto(server)
     rows(page).nth(60).get_by_role("link").click()
@@ -549,6 +568,7 @@ def test_list_is_found_as_it_was_left(server, made, page):
     playwright.expect(rows(page).nth(60)).to_be_in_viewport()
 
 
+@pytest.mark.release
 def test_episode_plays_by_itself(server, made, page):
     page.goto(f"{server}#/episode/{made.winner}")  # of so many steps that who looks late sees it play too
     see(page, ".stepper", "step 1 of 7")
@@ -574,6 +594,7 @@ def test_broken_record_is_shown_as_far_as_it_goes(own_server, written, page):
 # --- Frontier sampling -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.release
 def test_the_frontier_shows_each_task_and_how_often_it_is_drawn(server, page):
     page.goto(server)
     page.get_by_role("link", name="Frontier").click()
@@ -608,6 +629,7 @@ def evaluation(tmp_path_factory):
     return export_run(run, run.snapshot(), tmp_path_factory.mktemp("exported"), progress=False).index.as_uri()
 
 
+@pytest.mark.release
 def test_an_evaluation_has_its_table_and_each_run_opens_its_episode(evaluation, page):
     page.goto(evaluation)
     page.get_by_role("link", name="Evaluation").click()
@@ -623,6 +645,7 @@ def test_an_evaluation_has_its_table_and_each_run_opens_its_episode(evaluation, 
     assert "#/episode/" in page.url
 
 
+@pytest.mark.release
 def test_a_run_that_is_no_evaluation_has_no_such_page(server, page):
     page.goto(server)
     see(page, "nav", "Metrics")

@@ -201,7 +201,7 @@ ZIPS = judged_by("compare_zip_files", file_at("/mine.zip"), file_at("/gold.zip")
         (TAR, tarred((tarfile.TarInfo("../gold.tar_gold/a.txt"), b"mine")), GOLD_TAR),
         (TAR, tarred(link("d", ".."), (tarfile.TarInfo("d/gold.tar_gold/a.txt"), b"mine")), GOLD_TAR),
         (TAR, b"no archive", GOLD_TAR),
-        (ZIPS, packed({f"{n}": bytes(100 << 20) for n in range(11)}), packed({"a": b""})),
+        (ZIPS, lambda: packed({f"{n}": bytes(100 << 20) for n in range(11)}), packed({"a": b""})),
     ],
     ids=[
         *("epub-up", "epub-absolute", "epub-backslash", "symlink", "symlink-absolute", "hardlink", "fifo", "tar-up"),
@@ -211,7 +211,7 @@ ZIPS = judged_by("compare_zip_files", file_at("/mine.zip"), file_at("/gold.zip")
 def test_an_archive_is_not_the_one_that_it_is_compared_with(make, host, task, mine, gold):
     desktop = make()
     result, expected = (task.spec["evaluator"][key]["path"] for key in ("result", "expected"))
-    desktop.guest.files = {result: mine, expected: gold}
+    desktop.guest.files = {result: mine() if callable(mine) else mine, expected: gold}
     assert desktop.judge(task) == 0.0
     desktop.guest.files[result] = gold
     assert desktop.judge(task) == 1.0
@@ -279,10 +279,10 @@ POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) (r
 IMAGES = judged_by("compare_images", file_at("/mine.png"), file_at("/gold.png"))
 
 
-@pytest.mark.parametrize("mine", [png(20_000, 20_000), POSTSCRIPT], ids=["bomb", "postscript"])
+@pytest.mark.parametrize("mine", [lambda: png(20_000, 20_000), lambda: POSTSCRIPT], ids=["bomb", "postscript"])
 def test_an_image_is_decoded_within_bounds_and_starts_no_program(make, host, mine):
     desktop = make()
-    desktop.guest.files = {"/mine.png": mine, "/gold.png": png(9, 9)}
+    desktop.guest.files = {"/mine.png": mine(), "/gold.png": png(9, 9)}
     assert desktop.judge(IMAGES) <= 0.0
     desktop.guest.files["/mine.png"] = png(9, 9)
     assert desktop.judge(IMAGES) == 1.0

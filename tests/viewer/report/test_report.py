@@ -279,6 +279,7 @@ def test_screenshots_that_are_gone_or_torn_are_shown_as_gone(made, tmp_path):
     assert page.xpath("//div[@class='gone']") and page.xpath("//img")
 
 
+@pytest.mark.release
 def test_the_file_stays_small_however_large_the_screenshots(written, tmp_path):
     for task in range(8):
         for success in (0.0, 1.0):
