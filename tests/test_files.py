@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from support.desktop_harness import eventually
 
 from arpo_verl import files
 
@@ -47,8 +48,17 @@ def test_a_scratch_folder_is_left_alone_while_its_owner_lives_and_goes_with_it(t
     assert not path.exists()
 
 
-def test_a_scratch_folder_whose_process_was_killed_goes_when_the_next_one_comes(tmp_path):
+def test_a_scratch_folder_goes_when_its_process_is_killed(tmp_path):
     if (child := os.fork()) == 0:
+        files.ScratchFolder(tmp_path, "kind-").path.joinpath("content").touch()
+        os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+    eventually(lambda: not list(tmp_path.iterdir()))
+
+
+def test_a_scratch_folder_that_a_kill_left_all_the_same_goes_when_the_next_one_comes(tmp_path, monkeypatch):
+    if (child := os.fork()) == 0:
+        monkeypatch.setattr(files.reaper, "remove_folder_at_end", lambda folder: None)
         held = files.ScratchFolder(tmp_path, "kind-")
         held.path.joinpath("content").touch()
         os.kill(os.getpid(), 9)
