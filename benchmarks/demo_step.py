@@ -1,12 +1,12 @@
-"""What a step of the recipe `embedded` and a run's start take, of this tree and of another, in turns.
+"""What a step of `make demo` and its start take, of this tree and of another, in turns.
 
     python benchmarks/demo_step.py [--smoke] [--json PATH] [--before REF] [--turns N] [--steps N] [--policy FOLDER]
 
-Each turn is the stock trainer with `recipes/embedded.yaml`, without validation and checkpoints, once from a worktree of
+Each turn is the stock trainer with `recipes/demo.yaml`, without validation and checkpoints, once from a worktree of
 `REF`, made and removed here, and once from this tree; which is first alternates. CPU seconds are those of all processes
 below, desktops' programs included (`cpu_times`), and hardly depend on other load; wall seconds do. A step is the mean
 of all but the first; a start is what came before the first one's end, less a step. The ratios are of this tree to the
-other, the median over turns, and below 1 where it is faster. The policy is made in `--policy` if it is not there.
+other, the median over turns, and below 1 where it is faster. The policy is the shipped one, in `--policy`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from typing import Any
 
 from cpu_times import CpuTimes, adopt_orphans
 from figures import Arguments, machine, report
-from trainer_run import ROOT, TrainerRun, await_end, make_policy, read_steps
+from trainer_run import ROOT, TrainerRun, await_end, read_steps
+
+from arpo_verl.policy.seeing.shipped import write_shipped
 
 BEFORE = "0755958"
 """Before anything was done about it."""
@@ -53,7 +55,7 @@ def measure(tree: Path, run_dir: Path, policy: Path, steps: int) -> dict[str, An
     ends: list[tuple[float, float]] = []
     uses: list[Counter[str]] = []
     paths = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": ""}
-    run = TrainerRun(run_dir, *fixed, env=paths, recipe=tree / "recipes" / "embedded.yaml", cwd=tree)
+    run = TrainerRun(run_dir, *fixed, env=paths, recipe=tree / "recipes" / "demo.yaml", cwd=tree)
     try:
         for step in range(1, steps + 1):
             run.wait_for(lambda step=step: len(read_steps(run_dir)) >= step)  # type: ignore[misc]
@@ -74,14 +76,16 @@ def measure(tree: Path, run_dir: Path, policy: Path, steps: int) -> dict[str, An
 def main() -> None:
     parser = Arguments(__doc__, smoke="one turn of two steps")
     parser.add_argument("--before", default=BEFORE, metavar="REF", help=f"commit to compare with; {BEFORE} by default")
-    parser.add_argument("--policy", type=Path, default=ROOT / ".cache" / "policy", help="a policy's folder")
+    parser.add_argument("--policy", type=Path, default=ROOT / ".cache" / "seeing", help="its folder")
     parser.add_size("--turns", 3, 1, "pairs of runs")
     parser.add_size("--steps", 4, 2, "steps of a run, at least two")
     arguments = parser.parse()
     sizes = {"turns": arguments.turns, "steps": arguments.steps}
     figures: dict[str, object] = {**machine(), "before": arguments.before, **sizes}
     adopt_orphans()
-    policy = make_policy(arguments.policy.absolute())
+    policy = arguments.policy.absolute()
+    if not policy.exists():
+        write_shipped(policy)
     measured: dict[str, list[dict[str, Any]]] = {"before": [], "now": []}
     with tempfile.TemporaryDirectory(prefix="demo-step-") as name, worktree(arguments.before, Path(name)) as other:
         trees = {"before": other, "now": ROOT}
