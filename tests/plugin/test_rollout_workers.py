@@ -29,10 +29,12 @@ PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")
-def python():
+def python(local_ray):
     """Starts a worker's process in a moment, as a fork: the imports of one take seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        yield py_executable(Path(folder))
+        executable = py_executable(Path(folder))
+        ray.get(ray.remote(runtime_env={"py_executable": executable})(lambda: None).remote())  # after the imports
+        yield executable
 
 
 @pytest.fixture
