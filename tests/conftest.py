@@ -8,7 +8,7 @@ import pytest
 
 # Small models: on two busy cores, a second thread of Torch's more than doubled what imitation cost in CPU time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-TRAINER = "tests/trainer/"
+TRAINER, PLUGIN = "tests/trainer/", "tests/plugin/"
 # Of the million objects that imports leave none is garbage: each look at all of them costs half a second.
 gc.disable()
 # Marks of tests that run only where `-m` names them: they take minutes, or need what not every machine has.
@@ -23,26 +23,28 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """A file's tests share a worker, and so do all that start the trainer: one start serves several files."""
+    """A file's tests share a worker, and so do all that start the trainer, and all of `plugin/`, which share a Ray."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            return TRAINER if nodeid.startswith(TRAINER) else super()._split_scope(nodeid)
+            return next(
+                (folder for folder in (TRAINER, PLUGIN) if nodeid.startswith(folder)), super()._split_scope(nodeid)
+            )
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(config, items):
-    """A worker begins with the trainer, which takes longest; what runs apart is left out."""
+    """Workers begin with the trainer and with `plugin/`, which take longest; what runs apart is left out."""
     apart = [mark for mark in APART if mark not in config.option.markexpr]
     left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in apart)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: not item.nodeid.startswith(TRAINER))
+        items.sort(key=lambda item: (not item.nodeid.startswith(TRAINER), not item.nodeid.startswith(PLUGIN)))
 
 
 @pytest.fixture(scope="session")

@@ -29,8 +29,8 @@ def chunk(kind, data):
 
 
 def bomb(width=11_000, height=11_000):
-    """A PNG of 484 MB in RGBA, from 0.5 MB."""
-    packer = zlib.compressobj(9)
+    """A PNG of 484 MB in RGBA, from 2 MB."""
+    packer = zlib.compressobj(1)
     row = bytes(1 + 4 * width)
     data = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
     header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)

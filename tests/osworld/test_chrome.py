@@ -12,9 +12,6 @@ pytestmark = [
     pytest.mark.skipif(not has_program("google-chrome"), reason="neither chromium nor google-chrome is installed"),
 ]
 INFEASIBLE = ("480bcfea", "ae78f875")
-# The others, as slow and of the same kind, are run by benchmarks/osworld_tasks.py.
-SOLVED = [task_id for task_id in SOLUTIONS if task_id.startswith(("12086550", "2ad9387a", "3299584d"))]
-SOLVED = harness.released_but(SOLVED, "12086550")
 
 
 @pytest.mark.parametrize("task_id", INFEASIBLE)
@@ -22,9 +19,16 @@ def test_saying_fail_scores_one(environment, task, task_id):
     assert harness.run_fail(environment, task("chrome", task_id)) == 1.0
 
 
-@pytest.mark.parametrize("task_id", SOLVED)
+@pytest.mark.parametrize("task_id", [task_id for task_id in SOLUTIONS if task_id.startswith("12086550")])
 def test_doing_nothing_scores_zero_and_the_solution_one(environment, task, task_id):
     assert harness.scores(environment, task("chrome", task_id), SOLUTIONS[task_id]) == (0.0, 1.0)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("task_id", SOLUTIONS)
+def test_five_times_in_a_row_on_one_slot_it_is_judged_as_on_a_new_desktop(environment, task, task_id):
+    task = task("chrome", task_id)
+    assert [harness.scores(environment, task, SOLUTIONS[task_id]) for _ in range(5)] == [(0.0, 1.0)] * 5
 
 
 def test_the_clients_playwright_drives_the_browser(environment):

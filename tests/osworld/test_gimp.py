@@ -8,6 +8,7 @@ pytestmark = pytest.mark.desktop
 INFEASIBLE = ("fbb548ca",)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("task_id", INFEASIBLE)
 def test_saying_fail_scores_one(environment, task, task_id):
     assert harness.run_fail(environment, task("gimp", task_id)) == 1.0

@@ -248,7 +248,7 @@ def test_a_dead_workers_desktops_are_free_at_once_and_its_loss_is_counted(play, 
     kill(pid)
     (_, pid), _ = run.begun(f"{uid}_0", 2), run.begun(f"{uid}_1", 2)  # on the only two desktops
     run.tell([f"{uid}_0"])
-    wait_for(lambda: status(queue, f"{uid}_0_0") == "success")
+    wait_for(lambda: status(queue, f"{uid}_0_0") == "success" and pool.status()["desktops_busy"] == 1)
     kill(pid)
     wait_for(lambda: status(queue, uid) == "failure")
     metrics = pool.metrics()

@@ -126,14 +126,14 @@ def start(shipped, seeds):
 
 @pytest.fixture(scope="session")
 def killed(start):
-    """Two whole steps with their checkpoints; in the middle of the third, `kill -9` of the trainer's process group.
+    """A whole step with its checkpoint; in the middle of the second, `kill -9` of the trainer's process group.
 
     Returns:
         The run, and the processes that it had when it was killed.
     """
     trainer = start("killed", steps=5)
-    third_step = trainer.run_dir / "trajectories" / "step_000003"
-    trainer.wait_for(lambda: any(third_step.glob("*/episode.json")), TIMEOUT_S)
+    second_step = trainer.run_dir / "trajectories" / "step_000002"
+    trainer.wait_for(lambda: any(second_step.glob("*/episode.json")), TIMEOUT_S)
     processes = trainer.processes()
     trainer.kill()
     return Run.read(trainer.run_dir, 1, trainer.output()), processes
@@ -141,7 +141,7 @@ def killed(start):
 
 @pytest.fixture(scope="session")
 def run(killed) -> Run:
-    """The two whole steps."""
+    """The whole step, which is the first."""
     return killed[0]
 
 
@@ -155,3 +155,9 @@ def resumed(run, start) -> Run:
     trainer = start(folder.name, steps=2)
     trainer.wait(TIMEOUT_S)
     return Run.read(folder, 2, trainer.output())
+
+
+@pytest.fixture(scope="session")
+def runs(run, resumed) -> dict[int, Run]:
+    """The run that made each step."""
+    return {1: run, 2: resumed}

@@ -39,8 +39,8 @@ def test_nothing_of_the_killed_run_is_left(killed):
     assert await_end(processes) == []
 
 
-def test_the_checkpoints_hold_the_store_of_their_step(run):
-    for step in (1, 2):
+def test_the_checkpoints_hold_the_store_of_their_step(runs):
+    for step, run in runs.items():
         assert len(store_at(run, step)) == run.metrics[step]["replay/store_trajectories"]
 
 
@@ -56,18 +56,12 @@ def test_the_resumed_run_begins_with_the_same_store_and_not_with_the_seeds(run, 
     assert len(resumed.restored) > 0
 
 
-def test_the_next_injection_is_the_one_of_the_unbroken_run(run, resumed):
-    """Rollouts are sampled, so other groups may fail; what a group gets is fixed by store, step and task."""
-    store = store_at(run, 1)
-    for either in (run, resumed):
-        replayed = replays(either, 2)
-        assert len(replayed) == either.metrics[2]["replay/injected"] >= 1
-        for task_id, number in Counter(task_id for task_id, *_ in replayed).items():
-            assert {replay for replay in replayed if replay[0] == task_id} == planned(store, task_id, number, step=2)
-    both = {task_id for task_id, *_ in replays(run, 2)} & {task_id for task_id, *_ in replays(resumed, 2)}
-    for task_id in both:
-        first, second = ({r for r in replays(either, 2) if r[0] == task_id} for either in (run, resumed))
-        assert first <= second or second <= first
+def test_the_next_injection_is_the_one_that_the_checkpoint_foretells(run, resumed):
+    """Rollouts are sampled, so any groups may fail; what a group gets is fixed by store, step and task."""
+    store, replayed = store_at(run, 1), replays(resumed, 2)
+    assert len(replayed) == resumed.metrics[2]["replay/injected"] >= 1
+    for task_id, number in Counter(task_id for task_id, *_ in replayed).items():
+        assert {replay for replay in replayed if replay[0] == task_id} == planned(store, task_id, number, step=2)
 
 
 def test_the_resumed_run_trains_on_its_replays(resumed):

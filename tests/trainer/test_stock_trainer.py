@@ -1,4 +1,4 @@
-"""Two steps of the stock trainer with a replay: the first two of the run that is killed in its third."""
+"""Two steps of the stock trainer with a replay: of a run that is killed in its second, and of one that goes on."""
 
 import json
 import statistics
@@ -13,21 +13,21 @@ UPDATES = 2
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop]
 
 
-def test_the_trainer_makes_its_two_steps(run):
-    assert run.metrics.keys() == {1, 2}
-    assert all(len(run.estimated[step]["groups"]) == 16 for step in (1, 2))
+def test_the_trainer_makes_its_two_steps(runs):
+    for step, run in runs.items():
+        assert run.metrics.keys() == {step} and len(run.estimated[step]["groups"]) == 16
 
 
-def test_a_success_is_replayed_into_a_group_that_failed(run):
-    assert all(run.metrics[step]["replay/injected"] >= 1 for step in (1, 2))
+def test_a_success_is_replayed_into_a_group_that_failed(runs):
+    assert all(run.metrics[step]["replay/injected"] >= 1 for step, run in runs.items())
 
 
-def test_the_trainer_used_the_replays_in_its_advantages(run):
+def test_the_trainer_used_the_replays_in_its_advantages(runs):
     """Where every recorded episode of a group failed, a reward of 1 in the trainer's hands is a replay.
 
     In a group of two, a success and a failure have the advantages +1 and -1 by the population sigma.
     """
-    for step in (1, 2):
+    for step, run in runs.items():
         record = run.estimated[step]
         groups = defaultdict(list)
         for group, reward, advantage in zip(record["groups"], record["rewards"], record["advantages"], strict=True):
@@ -40,9 +40,9 @@ def test_the_trainer_used_the_replays_in_its_advantages(run):
         assert len(replayed) == run.metrics[step]["replay/injected"] == sum(record["is_replay"])
 
 
-def test_episodes_of_several_rows_are_trained_on_and_replayed(run):
+def test_episodes_of_several_rows_are_trained_on_and_replayed(runs):
     """All rows of an episode have its advantage; the number of updates is the recipe's, whatever that of the rows."""
-    for step in (1, 2):
+    for step, run in runs.items():
         record, metrics = run.rows[step], run.metrics[step]
         assert len(record["keys"]) == len(set(record["keys"])) == metrics["batch/rows"] > 16
         advantages = defaultdict(set)
@@ -64,8 +64,8 @@ def played_successes(folder: Path, step: int) -> dict[str, list[float]]:
     return successes
 
 
-def test_the_groups_are_logged_as_they_were_trained_on(run):
-    for step in (1, 2):
+def test_the_groups_are_logged_as_they_were_trained_on(runs):
+    for step, run in runs.items():
         folder = run.folder / "trajectories" / f"step_{step:06d}"
         groups = [json.loads(line) for line in (folder / "groups.jsonl").read_text().splitlines()]
         rows = [row for group in groups for row in group["rows"]]
@@ -75,7 +75,8 @@ def test_the_groups_are_logged_as_they_were_trained_on(run):
             assert sorted(row[name] for row in rows) == pytest.approx(values, abs=1e-5)
         replays = [row["replay"] for row in rows if row["replay"]]
         assert len(replays) == run.metrics[step]["replay/injected"]
-        recorded = {(e["step"], e["uid"], e["session"]): e for e in episodes(run.folder)}
+        both = [e for made, one in runs.items() for e in episodes(one.folder) if e["step"] == made]
+        recorded = {(e["step"], e["uid"], e["session"]): e for e in both}
         sources = [recorded[tuple(replay.values())] for replay in replays if replay["uid"] is not None]
         assert all(episode["success"] == 1.0 and episode["step"] < step for episode in sources)
         played = {(e["uid"], e["session"]) for e in recorded.values() if e["step"] == step}
@@ -92,13 +93,13 @@ def test_the_pools_state_and_no_unfinished_episode_are_left(resumed):
     assert not list((resumed.folder / "trajectories").glob("step_*/.*"))
 
 
-def test_the_trainers_metrics_are_told_without_the_replays_too(run):
+def test_the_trainers_metrics_are_told_without_the_replays_too(runs):
     """The replayed rows were written by the expert and the policy of step 1; the others by the one that is trained."""
-    for step in (1, 2):
+    for step, run in runs.items():
         diff = run.metrics[step]["replay/without/training/rollout_probs_diff_max"]
         assert diff < 0.01 < run.metrics[step]["training/rollout_probs_diff_max"]
-    second = run.metrics[2]
-    record = run.rows[2]
+    second = runs[2].metrics[2]
+    record = runs[2].rows[2]
     own = [reward.item() for reward, replay in zip(record["rewards"], record["is_replay"], strict=True) if not replay]
     assert second["replay/without/critic/rewards/mean"] == pytest.approx(sum(own) / len(own), abs=1e-5)
     assert second["critic/rewards/mean"] == pytest.approx(
@@ -107,7 +108,7 @@ def test_the_trainers_metrics_are_told_without_the_replays_too(run):
     staleness = "training/off_policy/trajectory_staleness/mean"
     assert second[f"replay/without/{staleness}"] == 0 < second[staleness]
     assert second["replay/ratio_mean"] == pytest.approx(1, abs=0.5) and second["replay/weight_mean"] == 1
-    assert "replay/ratio_mean" not in run.metrics[1], "nobody knows how likely the expert's tokens were to it"
+    assert "replay/ratio_mean" not in runs[1].metrics[1], "nobody knows how likely the expert's tokens were to it"
 
 
 def test_the_last_lines_tell_what_was_reached_and_where(resumed):

@@ -516,7 +516,7 @@ CONTRASTS = """() => {
 }"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.release)])
 def test_every_page_can_be_read_and_named(server, made, page, scheme):
     page.emulate_media(color_scheme=scheme)
     names = {name: getattr(made, name) for name in ("winner", "hostile", "replaced", "windowed")}
