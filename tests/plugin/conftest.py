@@ -1,3 +1,6 @@
+import functools
+import pickle
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -35,12 +38,13 @@ def compose():
         "+trainer.v1.sampler.sampler_kwargs.mm_processor_kwargs=${data.mm_processor_kwargs}",
     ]
 
-    def composed(*overrides):
+    @functools.cache
+    def resolved(*overrides):
         config = compose_verls_own("+replay.enable=true", *replay, *overrides)
         OmegaConf.resolve(config)
-        return config
+        return pickle.dumps(config)
 
-    return composed
+    return lambda *overrides: pickle.loads(resolved(*overrides))
 
 
 @pytest.fixture(scope="session")

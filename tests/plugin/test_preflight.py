@@ -22,6 +22,7 @@ from arpo_verl.replay.store.persistence import save_store
 from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.rollout import official_words
 from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.tasks.loader import shipped_file
 
 RECIPES = ROOT / "recipes"
 
@@ -36,7 +37,8 @@ def policy(tmp_path_factory) -> Path:
 @pytest.fixture
 def check(policy):
     def check_with(*overrides: str) -> None:
-        check_recipe(compose_recipe("embedded", f"actor_rollout_ref.model.path={policy}", *overrides))
+        few = [f"data.{split}_files={shipped_file('dialog-confirm-yes')}" for split in ("train", "val")]
+        check_recipe(compose_recipe("embedded", f"actor_rollout_ref.model.path={policy}", *few, *overrides))
 
     return check_with
 

@@ -1,7 +1,7 @@
 """Recipes as Hydra composes them, without its half second for each: what files make is kept, values go onto a copy."""
 
-import copy
 import functools
+import pickle
 
 from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -26,14 +26,14 @@ def compose_verls_own(*overrides: str) -> DictConfig:
 
 def _composed(folder: str | None, name: str, overrides: tuple[str, ...], more: list[str]) -> DictConfig:
     files = tuple(one for one in overrides if "." not in one.partition("=")[0])
-    config = copy.deepcopy(_of_files(folder, name, (*more, *files)))
+    config = pickle.loads(_of_files(folder, name, (*more, *files)))  # a tenth of what a deep copy takes
     values = OverridesParser.create().parse_overrides([one for one in overrides if one not in files])
     ConfigLoaderImpl._apply_overrides_to_config(values, config)
     return config
 
 
 @functools.cache
-def _of_files(folder: str | None, name: str, overrides: tuple[str, ...]) -> DictConfig:
+def _of_files(folder: str | None, name: str, overrides: tuple[str, ...]) -> bytes:
     begin = initialize_config_module(VERLS_OWN, version_base=None) if folder is None else None
     with begin or initialize_config_dir(str(folder), version_base=None):
-        return compose(name, overrides=list(overrides))
+        return pickle.dumps(compose(name, overrides=list(overrides)))
