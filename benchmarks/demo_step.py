@@ -4,9 +4,10 @@
 
 Each turn is the stock trainer with `recipes/demo.yaml`, without validation and checkpoints, once from a worktree of
 `REF`, made and removed here, and once from this tree; which is first alternates. CPU seconds are those of all processes
-below, desktops' programs included (`cpu_times`), and hardly depend on other load; wall seconds do. A step is the mean
-of all but the first; a start is what came before the first one's end, less a step. The ratios are of this tree to the
-other, the median over turns, and below 1 where it is faster. The policy is the shipped one, in `--policy`.
+of a run, desktops' programs included, and hardly depend on other load; wall seconds do. A control group counts them, so
+as root; their parts by program, in `step_parts`, miss what killed desktops took, whom nobody collects. A step is the
+mean of all but the first; a start is what came before the first one's end, less a step. The ratios are of this tree to
+the other, the median over turns, and below 1 where it is faster. The policy is the shipped one, in `--policy`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cpu_group import CpuGroup
 from cpu_times import CpuTimes, adopt_orphans
 from figures import Arguments, machine, report
 from trainer_run import ROOT, TrainerRun, await_end, read_steps
@@ -56,16 +58,20 @@ def measure(tree: Path, run_dir: Path, policy: Path, steps: int) -> dict[str, An
     uses: list[Counter[str]] = []
     paths = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": ""}
     run = TrainerRun(run_dir, *fixed, env=paths, recipe=tree / "recipes" / "demo.yaml", cwd=tree)
+    group = CpuGroup()
+    for process in run.processes():
+        group.admit(process.pid)
     try:
         for step in range(1, steps + 1):
             run.wait_for(lambda step=step: len(read_steps(run_dir)) >= step)  # type: ignore[misc]
-            ends.append((times.total_s(), time.monotonic() - begin))
+            ends.append((group.seconds(), time.monotonic() - begin))
             uses.append(Counter(times.by_use_s()))
         processes = run.processes()
         run.wait()
         await_end(processes)
     finally:
         times.close()
+        group.close()
     (first_cpu, first_wall), (last_cpu, last_wall) = ends[0], ends[-1]
     cpu, wall = (last_cpu - first_cpu) / (steps - 1), (last_wall - first_wall) / (steps - 1)
     parts = {use: round((spent - uses[0][use]) / (steps - 1), 2) for use, spent in uses[-1].items()}

@@ -19,7 +19,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from cpu_group import CpuGroup
 from figures import Arguments, machine, report
 
 from arpo_verl.desktop.provider import EmbeddedManager, EmbeddedProvider
@@ -35,7 +35,6 @@ from arpo_verl.types import Size
 
 SIZE = Size(448, 336)
 """The demo's."""
-COUNTED_BY = "/sys/fs/cgroup/cpuacct"
 BUSY_LOOPS = 300
 CLICK = "pyautogui.click(220, 170)"
 PREFIX = "import pyautogui; import time; pyautogui.FAILSAFE = False; "  # what OSWorld's client puts before an action
@@ -157,9 +156,9 @@ class Checkout:
 
     def __init__(self, path: Path):
         words, paths = [sys.executable, str(Path(__file__).resolve()), "--obey"], {"PYTHONPATH": str(path)}
-        self._group = Path(tempfile.mkdtemp(dir=COUNTED_BY, prefix="desktop-"))
+        self._group = CpuGroup()
         self._process = subprocess.Popen(words, stdin=-1, stdout=-1, text=True, env=os.environ | paths)
-        (self._group / "cgroup.procs").write_text(str(self._process.pid))
+        self._group.admit(self._process.pid)
 
     def seconds(self, what: str) -> float:
         """How long one of `WHAT` took."""
@@ -175,13 +174,13 @@ class Checkout:
 
     def _usage(self) -> float:
         time.sleep(0.3)  # what ends behind an episode has ended
-        return int((self._group / "cpuacct.usage").read_text()) / 1e9
+        return self._group.seconds()
 
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
-        self._group.rmdir()
+        self._group.close()
 
 
 def obey() -> None:
