@@ -53,14 +53,11 @@ def measure(tree: Path, run_dir: Path, policy: Path, steps: int) -> dict[str, An
     fixed += ["trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"]
     # Of both trees alike, so that their episodes are as long.
     fixed += ["actor_rollout_ref.rollout.top_p=1.0"]
-    times, begin = CpuTimes(), time.monotonic()
+    times, group, begin = CpuTimes(), CpuGroup(), time.monotonic()
     ends: list[tuple[float, float]] = []
     uses: list[Counter[str]] = []
     paths = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": ""}
-    run = TrainerRun(run_dir, *fixed, env=paths, recipe=tree / "recipes" / "demo.yaml", cwd=tree)
-    group = CpuGroup()
-    for process in run.processes():
-        group.admit(process.pid)
+    run = TrainerRun(run_dir, *fixed, env=paths, recipe=tree / "recipes" / "demo.yaml", cwd=tree, group=group)
     try:
         for step in range(1, steps + 1):
             run.wait_for(lambda step=step: len(read_steps(run_dir)) >= step)  # type: ignore[misc]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from cpu_group import CpuGroup
 from figures import Arguments
 
 from arpo_verl.records.layout import METRICS_FILE
@@ -102,6 +103,7 @@ class TrainerRun:
         env: more environment variables.
         recipe: its file.
         cwd: the checkout that it runs in.
+        group: counts its processors' time.
     """
 
     def __init__(
@@ -111,11 +113,13 @@ class TrainerRun:
         env: Mapping[str, str] | None = None,
         recipe: Path = EMBEDDED,
         cwd: Path = ROOT,
+        group: CpuGroup | None = None,
     ) -> None:
         command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(recipe.parent)]
         self._command = [*command, "--config-name", recipe.stem, f"run_dir={run_dir}", *overrides]
         self._env = {**os.environ, "VERL_PLATFORM": "cpu", **(env or {})}
         self._cwd = cwd
+        self._group = group
         self.run_dir = run_dir
         self._log = run_dir / "output.log"
         self._starts = 0
@@ -139,6 +143,8 @@ class TrainerRun:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        if self._group is not None:
+            self._group.admit(self._process.pid)
 
     def has_ended(self) -> bool:
         """Whether it ended by itself."""
