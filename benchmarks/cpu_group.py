@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 
 HIERARCHY = "/sys/fs/cgroup/cpuacct"
@@ -24,5 +25,7 @@ class CpuGroup:
         return int((self._folder / "cpuacct.usage").read_text()) / 1e9
 
     def close(self) -> None:
-        """Remove it; its processes have ended."""
+        """Wait until its processes have ended, and remove it."""
+        while (self._folder / "cgroup.procs").read_text():
+            time.sleep(0.05)
         self._folder.rmdir()
