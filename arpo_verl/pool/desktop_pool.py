@@ -152,6 +152,7 @@ class DesktopPool:
         with contextlib.suppress(ray.exceptions.RayError):
             while time.monotonic() < deadline:
                 ray.get(self._coordinator.status.remote(), timeout=CLOSE_TIMEOUT_S)
+                time.sleep(0.02)
 
 
 class Session:

@@ -29,7 +29,11 @@ def main() -> None:
     """Boot the desktop with the screen that the kernel's command line says, and serve it until it ends."""
     with open("/proc/cmdline") as words:
         said = _SCREEN.search(words.read())
-    width, height = map(int, said.groups()) if said else (1920, 1080)
+    serve_desktop(*map(int, said.groups()) if said else (1920, 1080))
+
+
+def serve_desktop(width: int, height: int) -> None:
+    """Boot a desktop with a screen of so many pixels, and serve it until it ends."""
     control, init_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connections, init_connections = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
