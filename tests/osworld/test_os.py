@@ -15,5 +15,11 @@ def test_saying_fail_scores_one(environment, task, task_id):
 
 
 @pytest.mark.parametrize("task_id", harness.released_but(SOLUTIONS, "bedcedc4"))
-def test_doing_nothing_scores_zero_and_the_solution_one(environment, task, task_id):
-    assert harness.scores(environment, task("os", task_id), SOLUTIONS[task_id]) == (0.0, 1.0)
+def test_the_solution_scores_one(environment, task, task_id):
+    assert harness.run_solution(environment, task("os", task_id), SOLUTIONS[task_id]) == 1.0
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("task_id", SOLUTIONS)
+def test_doing_nothing_scores_zero(environment, task, task_id):
+    assert harness.run_nothing(environment, task("os", task_id)) == 0.0

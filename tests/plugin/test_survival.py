@@ -39,7 +39,7 @@ def told(caplog, words):
     return sum(words in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.parametrize("units", [16, 64])
+@pytest.mark.parametrize("units", [16, pytest.param(64, marks=pytest.mark.release)])
 @pytest.mark.parametrize(
     "faults",
     [{"reset": "DesktopSetupError"}, {"reset": "DesktopBootError"}, {"step": "DesktopLostError"}, ALL_FAIL],
