@@ -29,9 +29,9 @@ if not {groups}: cgroups.parents = lambda: []
 folder = ScratchFolder(Path(tempfile.gettempdir()), {prefix!r}).path
 if {kind!r} == "judge":
     from arpo_verl.environments.osworld.verdict.judge_host import JudgeHost
-    host = JudgeHost(); host.await_ready(); box = host.take_box().process
-    group = cgroups.Cgroup(cgroups.Limits()); box.move_to(group)
-    bubblewrap, first, held = host.pid, box.pid, [host]
+    host = JudgeHost(); host.await_ready(); box = host.take_box()  # it waits for its request
+    group = cgroups.Cgroup(cgroups.Limits()); box.process.move_to(group)
+    bubblewrap, first = host.pid, box.process.pid
 else:
     from arpo_verl.desktop.provider import EmbeddedProvider
     provider = EmbeddedProvider()
