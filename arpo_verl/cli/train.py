@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,7 +87,7 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
         return 0
     run_dir.mkdir(parents=True, exist_ok=True)
     log = run_dir / OUTPUT_FILE
-    print(f"run folder   {run_dir}\noutput       {log}\nwatch it     arpo-verl view {shlex.quote(str(run_dir))}")
+    print(f"run folder   {run_dir}\noutput       {log}\nwatch it     {_command('view', run_dir)}")
     if saved is not None:
         print(f"goes on      after step {saved}")
     if "file" not in _loggers(config):
@@ -152,11 +153,16 @@ def _saved_step(config: DictConfig) -> int | None:
 
 
 def _finished(run_dir: Path, total: int) -> str:
-    folder = shlex.quote(str(run_dir))
     return (
         f"{run_dir} is finished: it has all {total} steps.\n"
-        f"  what it reached   arpo-verl summary {folder}\n"
-        f"  its episodes      arpo-verl view {folder}\n"
-        f"  start anew        the same command with another run_dir, or after rm -r {folder}\n"
+        f"  what it reached   {_command('summary', run_dir)}\n"
+        f"  its episodes      {_command('view', run_dir)}\n"
+        f"  start anew        the same command with another run_dir, or after rm -r {shlex.quote(str(run_dir))}\n"
         f"  train longer      the same command with a larger trainer.total_epochs than the recipe has"
     )
+
+
+def _command(name: str, run_dir: Path) -> str:
+    """A command to type: with its folder where that is not on the path, as after `make demo`."""
+    program = "arpo-verl" if shutil.which("arpo-verl") else os.path.relpath(Path(sys.executable).with_name("arpo-verl"))
+    return shlex.join([program, name, str(run_dir)])

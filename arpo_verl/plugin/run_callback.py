@@ -62,7 +62,7 @@ class RunCallback(Callback):
         print(f"watch it: arpo-verl view {run_dir}", flush=True)
         # Both last: Hydra makes a warning of what goes wrong here.
         note_start(run_dir, config, estimate)
-        self._steps = PrintedSteps(StepLines(run_dir, training_steps(config)))
+        self._steps = PrintedSteps(StepLines(run_dir, count_steps(config)))
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Say what the run reached and where everything lies."""
@@ -110,6 +110,15 @@ def tell_footprint(config: DictConfig) -> tuple[str, ...]:
     unknown = f"what the run will take is not known: {model} has no known shape"
     print(report or unknown, flush=True)
     return (unknown,) if report is None else report.brief
+
+
+def count_steps(config: DictConfig) -> int | None:
+    """How many steps the run has; None where the recipe is too unusual for us to know."""
+    try:
+        return training_steps(config)
+    except Exception:  # no reason not to train
+        logger.warning("the run's steps could not be counted", exc_info=True)
+        return None
 
 
 def settle_ray_token(joins: bool) -> None:

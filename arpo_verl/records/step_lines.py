@@ -49,7 +49,7 @@ class StepLines:
         faults = [value for name, value in data.items() if name.startswith(_FAULTS)]
         if faults:
             dropped = data.get("environment/dropped_sessions", 0)
-            parts.append(f"faults {sum(faults):.0f}" + (f" ({dropped:.0f} episodes dropped)" if dropped else ""))
+            parts.append(f"faults {sum(faults):.0f}" + (f" (episodes dropped: {dropped:.0f})" if dropped else ""))
         if "timing_s/step" in data:
             self._seconds.append(data["timing_s/step"])
             parts.append(f"{data['timing_s/step']:.0f} s")

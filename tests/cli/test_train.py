@@ -50,6 +50,7 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setenv("PYTHONPATH", PATH)
         monkeypatch.setenv("STAND_IN", how)
         monkeypatch.delenv("VERL_PLATFORM", raising=False)
+        monkeypatch.setattr(train.shutil, "which", lambda name: f"/bin/{name}")
         capsys.readouterr()
         return main(arguments(tmp_path / "run", *more)), *capsys.readouterr()
 
@@ -176,6 +177,13 @@ def test_the_stock_console_comes_back_by_an_option(tmp_path):
 def test_a_run_without_the_metrics_file_says_why_no_step_is_shown(run):
     status, out, _ = run("ends", "trainer.logger=[tensorboard]")
     assert status == 0 and "trainer.logger has no `file`" in out
+
+
+def test_a_command_that_is_not_on_the_path_is_shown_with_its_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(train.shutil, "which", lambda name: None)
+    monkeypatch.setattr(train.sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    monkeypatch.chdir(tmp_path)
+    assert train._command("view", tmp_path / "a run") == f".venv/bin/arpo-verl view '{tmp_path}/a run'"
 
 
 def test_a_recipe_that_does_not_exist_is_named_with_one_that_does(capsys):
