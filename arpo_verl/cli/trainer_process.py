@@ -7,7 +7,6 @@ import ctypes
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
@@ -34,7 +33,7 @@ class StepLines:
         """The lines of what was logged since the last call."""
         return [self._line(step, data) for step, data in rows_of(self._file.read_new(forget=lambda: None))]
 
-    def _line(self, step: int, data: Mapping[str, float]) -> str:
+    def _line(self, step: int, data: dict[str, float]) -> str:
         validation = validation_success(data)
         if "training/global_step" not in data:
             when = f"after step {step}" if step else "before the first step"

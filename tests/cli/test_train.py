@@ -100,8 +100,8 @@ def test_what_failed_is_shown_with_the_log_s_last_lines(tmp_path, run):
     assert STEPS[1] in out and "steps  " not in out
     shown = err.splitlines()
     assert shown[1] == f"the last lines of {tmp_path}/run/output.log:"
-    assert shown[-1] == (
-        f"arpo-verl: the trainer ended with exit status 1 after step 2; all of its output is in {tmp_path}/run/output.log"
+    assert shown[-1].startswith(
+        "arpo-verl: the trainer ended with exit status 1 after step 2; all of its output is in "
     )
     assert "RuntimeError: the worker died" in shown, "without what colours a terminal"
     assert "noise 99" in shown and "noise 50" not in shown
