@@ -2,6 +2,7 @@
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from support import ROOT
 
 from arpo_verl.cli import train
 from arpo_verl.cli.main import main
+from arpo_verl.cli.step_display import StepDisplay, open_display
 
 pytest.importorskip("verl")
 
@@ -153,6 +155,27 @@ def test_a_second_ctrl_c_kills_a_trainer_that_does_not_end(tmp_path):
         front.send_signal(signal.SIGINT)
         front.stdout.read()
     assert front.returncode == 128 + signal.SIGKILL
+
+
+def test_a_trainer_ends_with_a_front_that_was_killed(tmp_path):
+    with start(tmp_path / "run", "waits", stdout=subprocess.PIPE) as front:
+        wait_for_line(front, "step 2 of 3")
+        log = (tmp_path / "run" / "output.log").read_text()
+        trainer = os.pidfd_open(int(re.search(r"^process (\d+)$", log, re.M)[1]))
+        front.kill()
+    ended, _, _ = select.select([trainer], [], [], 60)
+    os.close(trainer)
+    assert ended
+
+
+def test_without_rich_a_terminal_gets_plain_lines(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    with open_display(3) as display:
+        assert type(display) is not StepDisplay
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with open_display(3) as display:
+        assert type(display) is StepDisplay
 
 
 def test_a_finished_run_is_not_started_again(tmp_path, run):

@@ -23,6 +23,7 @@ def main() -> None:
     latest = checkpoints / "latest_checkpointed_iteration.txt"
     first = int(latest.read_text()) + 1 if latest.exists() else 1
     print("\n".join(f"noise {number}" for number in range(100)))
+    print(f"process {os.getpid()}")
     print(f"platform {os.environ.get('VERL_PLATFORM')}, logger {options.get('trainer.logger')}")
     if how == "refused":
         raise SystemExit("arpo_verl: the recipe cannot run")
