@@ -14,8 +14,9 @@
 # make setup  what both need: Debian packages and a virtual environment; a second run repeats nothing
 # make osworld-packages  the programs that OSWorld's own tasks work with; `make test` installs them, `make demo` does not
 # make dist   the wheel and the source archive, checked, in dist/
-# Variables: PYTHON (3.10 or newer) makes the virtual environment; RUN_DIR takes the demo's output, and an interrupted
-# demo goes on when given its RUN_DIR again; RECIPE_ARGS are added to the training command.
+# Variables: PYTHON (3.10 or newer) makes the virtual environment; RUN_DIR takes the demo's output: a second `make demo`
+# goes on where the first one stopped, `make demo RUN_DIR=runs/another` starts anew; RECIPE_ARGS are added to the
+# training command.
 
 PYTHON ?= python3
 VENV := .venv
@@ -26,7 +27,8 @@ PURE = .cache/pure-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version
 PURE_TESTS := $(addprefix tests/,actions environments records replay rollout tasks viewer test_reward.py)
 POLICY := .cache/seeing
 export VLLM_VENV ?= .cache/vllm
-RUN_DIR ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
+RUN_DIR ?= runs/demo
+SETUP_LOGS := .cache/setup
 RECIPE_ARGS ?=
 PYTEST_ARGS ?=
 MUTANTS ?=
@@ -62,12 +64,20 @@ $(READY): setup.py pyproject.toml constraints.txt
 	$(BIN)/arpo-verl install-osworld
 	touch $@
 
-$(POLICY): setup
+$(POLICY): $(READY)
 	$(BIN)/python -m arpo_verl.policy.seeing --shipped --out $(POLICY)
 
-demo: $(POLICY)
-	VERL_PLATFORM=cpu $(BIN)/python -m verl.trainer.main_ppo --config-dir recipes --config-name demo \
-		run_dir=$(RUN_DIR) $(RECIPE_ARGS)
+# $(call stage,WORDS,NAME,TARGET): makes TARGET, whose output goes to a file; its end is shown where it fails.
+define stage
+@mkdir -p $(SETUP_LOGS) && echo "$(1) (output: $(SETUP_LOGS)/$(2).log)"
+@$(MAKE) $(3) > $(SETUP_LOGS)/$(2).log 2>&1 || { tail -n 40 $(SETUP_LOGS)/$(2).log >&2; exit 1; }
+endef
+
+demo:
+	$(call stage,Debian packages,packages,packages)
+	$(call stage,Python environment,environment,$(READY))
+	$(call stage,policy,policy,$(POLICY))
+	@$(BIN)/arpo-verl train demo run_dir=$(RUN_DIR) $(RECIPE_ARGS)
 
 test: setup
 	-@$(MAKE) --silent osworld-packages  # without them, the tests that need them are skipped

@@ -449,6 +449,8 @@ class Report:
 
     lines: tuple[str, ...]
     problems: tuple[Problem, ...]
+    brief: tuple[str, ...]
+    """The totals alone, in five lines, and what does not fit."""
 
     def __str__(self) -> str:
         problems = [f"{problem.subject}: {problem.what}\n  -> {problem.remedy}" for problem in self.problems]
@@ -468,7 +470,25 @@ def reckon(run: Run, machine: Machine) -> Report:
     problems: list[Problem] = []
     for section in (_episode, _host, _gpu, _engine, _disk):
         section(run, machine, lines, problems)
-    return Report(tuple(lines), tuple(problems))
+    return Report(tuple(lines), tuple(problems), _brief(run, machine, problems))
+
+
+def _brief(run: Run, machine: Machine, problems: list[Problem]) -> tuple[str, ...]:
+    def among(amount: str, available: int | None) -> str:
+        return amount if available is None else f"{amount} of {size(available)}"
+
+    one, kept = checkpoint_bytes(run), run.checkpoints_kept
+    checkpoints = f"{size(kept_checkpoints_bytes(run, kept))} of checkpoints" if kept else f"{size(one)} a checkpoint"
+    gpu = among(size(sum(update_memory(run).values())), machine.gpu_bytes) if run.on_gpus else "none"
+    free = "" if machine.disk_bytes is None else f"; {size(machine.disk_bytes)} free"
+    return (
+        f"model        {run.model_name}, {run.model.num_parameters / GB:.3g} B parameters",
+        f"a step       {run.rollouts_per_step} episodes on {run.num_desktops} desktops",
+        f"host memory  {among(size(sum(host_memory(run).values())), machine.memory_bytes)} at most",
+        f"GPU memory   {gpu}",
+        f"disk         {checkpoints}, up to {size(run.store_bytes)} of successes in each{free}",
+        *(f"{problem.subject}: {problem.what}" for problem in problems),
+    )
 
 
 def _line(subject: str, amount: str) -> str:

@@ -73,6 +73,18 @@ def another_verl() -> str | None:
     return "the ARPO reference, a fork of EasyR1" if trainer.joinpath("replay_buffer.py").is_file() else "EasyR1"
 
 
+def verl_folder() -> Path:
+    """Where veRL is installed; it is not imported for that.
+
+    Raises:
+        MissingDependencyError: it is absent, or not one that we support.
+    """
+    require_verl()
+    spec = importlib.util.find_spec("verl")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent
+
+
 def is_supported_verl(installed: str) -> bool:
     """Whether this is a supported release; what was built of it (`+local`) or packed anew (`.postN`) is one too."""
     return installed.split("+")[0].split(".post")[0] in SUPPORTED_VERL

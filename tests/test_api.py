@@ -1,12 +1,15 @@
 """Desktops and episodes from Python, without a trainer."""
 
 import asyncio
+import re
 import subprocess
 import sys
 import threading
 
 import pytest
 from PIL import Image
+from support import ROOT
+from support.viewer_run import ViewerRun
 
 import arpo_verl
 from arpo_verl import Click, Finish, Point, StopReason, Task
@@ -124,7 +127,22 @@ def test_the_client_s_own_machines_have_their_screen_and_pace():
 
 
 @pytest.mark.desktop
-def test_the_example_of_the_readme_on_the_embedded_desktop():
+def test_the_python_of_the_readme_runs_as_it_stands(tmp_path):
+    (tmp_path / "runs").mkdir()
+    run = ViewerRun(tmp_path / "runs" / "demo")
+    run.episode(3, "press-ok", success=0.5)
+    run.metrics(3, rollout__success_mean=0.5)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=tmp_path, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert " 0.0 StopReason.FINISHED\n" in done.stdout
+    assert re.search(r"press-ok +3 +0\.5\n", done.stdout) and re.search(r"^3 +0\.5\n", done.stdout, re.M)
+
+
+@pytest.mark.desktop
+def test_the_expert_solves_a_task_on_the_embedded_desktop():
     task = next(task for task in arpo_verl.load_tasks("embedded") if task.task_id == "dialog-confirm-yes")
     texts = [format_reply(reply, EXPERT_SCREEN, EXPERT_SCREEN) for reply in expert_replies(task.task_id)]
     with arpo_verl.make_desktop("embedded") as desktop:

@@ -174,6 +174,16 @@ def test_replies_that_leave_no_room_for_all_steps_are_told_where_a_row_holds_the
     assert "150 steps with replies of more than" in problem.what and "gui_agent.max_steps" in problem.remedy
 
 
+def test_the_brief_form_has_five_lines_with_the_totals_and_what_does_not_fit():
+    small = dataclasses.replace(ENOUGH, disk_bytes=100 * GB)
+    report = reckon(FULL, small)
+    assert [line[:13].strip() for line in report.brief[:5]] == ["model", "a step", "host memory", "GPU memory", "disk"]
+    together = [line.split("together")[1].strip() for line in report.lines if "together" in line]
+    assert together[0] in report.brief[2] and together[1] in report.brief[3]
+    assert "128 episodes" in report.brief[1] and "100 GB free" in report.brief[4]
+    assert report.brief[5:] == tuple(f"{problem.subject}: {problem.what}" for problem in report.problems) != ()
+
+
 def test_an_asynchronous_run_has_a_batch_more_in_the_queue_and_in_its_checkpoints():
     ahead = dataclasses.replace(FULL, is_async=True, batches_in_queue=2)
     assert checkpoint_bytes(FULL) == about(99.5 * GB)

@@ -219,6 +219,31 @@ def test_the_copies_of_the_weights_are_those_that_the_trainer_saves():
     assert copies("osworld_full_async", "algorithm.rollout_correction.bypass_mode=true") == 0
 
 
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        ((), 20),
+        (("trainer.total_training_steps=3",), 3),
+        (("trainer.total_training_steps=50",), 20),
+        (("data.train_batch_size=5",), 60),
+        (("+data.tasks.repeat=2",), 40),
+        (("data.train_max_samples=8", "data.train_batch_size=8"), 20),
+        (("data.train_files=nowhere.json",), None),
+        (("data.train_files=nowhere.json", "trainer.total_training_steps=3"), 3),
+    ],
+)
+def test_steps_are_counted_as_the_trainer_counts_them(overrides, steps):
+    from arpo_verl.cli import recipes
+    from arpo_verl.plugin.recipe_footprint import training_steps
+
+    assert training_steps(recipes.compose_recipe(recipes.find_recipe("demo"), overrides)) == steps
+
+
+def test_the_demo_saves_each_step_and_keeps_one_checkpoint():
+    trainer = compose_recipe("demo").trainer
+    assert (trainer.save_freq, trainer.max_actor_ckpt_to_keep) == (1, 1)
+
+
 def test_engine_for_the_cpu_holds_an_episode_of_the_embedded_recipe():
     recipe = compose_recipe("embedded", "+engine=vllm_cpu")
     check_verls_validation(recipe)

@@ -1,6 +1,7 @@
 """The commands of `arpo-verl`, a module each: `add_parser` declares its options, `run` does it.
 
 `cli/main.py: main` is the entry point; `cli/main.py: build_parser` lists the commands. They call the rooms and print
-what comes of it; nothing imports them. `checks/` is what `doctor` looks at. `replies`, `prompted`, `watched_desktop`
-and `verdict` belong to `try`, `options` reads the recipe's section `environment` from a command line.
+what comes of it; nothing imports them. `checks/` is what `doctor` looks at. `trainer_process` and `step_display` belong
+to `train`; `replies`, `prompted`, `watched_desktop` and `verdict` to `try`; `options` reads the recipe's section
+`environment` from a command line.
 """

@@ -18,6 +18,7 @@ from arpo_verl.cli import (
     replay,
     report,
     summary,
+    train,
     try_task,
     view,
     vm,
@@ -32,7 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser with one subparser a command; each command's module adds its own."""
     parser = argparse.ArgumentParser(
         prog="arpo-verl",
-        description="Tools around ARPO training with stock veRL. Training itself is `python -m verl.trainer.main_ppo`.",
+        description="ARPO training with stock veRL, and tools around it.",
     )
     parser.add_argument("--version", action="version", version=f"arpo-verl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -43,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
         vm,
         recipes,
         convert,
+        train,
         summary,
         report,
         view,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arpo_verl.errors import ConfigError
+from arpo_verl.versions import verl_folder
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -52,11 +53,13 @@ def compose_recipe(recipe: Path, overrides: Sequence[str]) -> DictConfig:
 
     Raises:
         ConfigError: it is no recipe's file, or does not compose.
+        MissingDependencyError: veRL is absent, or not one that we support.
     """
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
 
-    search = f"hydra.searchpath=[pkg://verl.trainer.config,pkg://{PACKAGE}]"  # of a copy: what it builds on
+    # Of a copy: what it builds on. As folders: Hydra would import veRL, and torch with it, to find a package's.
+    search = f"hydra.searchpath=[file://{verl_folder() / 'trainer' / 'config'},file://{recipes_folder()}]"
 
     if not recipe.is_file():
         raise ConfigError(f"--recipe must be a recipe's YAML file, got {recipe}")
@@ -76,12 +79,16 @@ def copy_recipe(name: str, folder: Path) -> Path:
     Raises:
         ConfigError: there is no such recipe, the copy exists, or Hydra would refuse it beside another copy.
     """
-    known = describe_recipes()
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else "."
-        raise ConfigError(f"there is no recipe {name!r}{hint} Known: {', '.join(known)}")
-    return save_recipe(folder / f"{name}.yaml", (recipes_folder() / f"{name}.yaml").read_text("utf-8"))
+    return save_recipe(folder / f"{name}.yaml", _shipped(name).read_text("utf-8"))
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe that came with the package, or a path to one that ends in `.yaml`.
+
+    Raises:
+        ConfigError: there is no such recipe.
+    """
+    return Path(name) if name.endswith(".yaml") else _shipped(name)
 
 
 def save_recipe(path: Path, text: str) -> Path:
@@ -102,6 +109,15 @@ def save_recipe(path: Path, text: str) -> Path:
     except OSError as error:
         raise ConfigError(f"the recipe must go into a folder that can be written to, got {folder}: {error}") from error
     return path
+
+
+def _shipped(name: str) -> Path:
+    known = describe_recipes()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]}?" if close else "."
+        raise ConfigError(f"there is no recipe {name!r}{hint} Known: {', '.join(known)}")
+    return recipes_folder() / f"{name}.yaml"
 
 
 def _tell(text: str) -> int:

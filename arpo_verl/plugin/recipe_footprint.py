@@ -164,6 +164,19 @@ def reckon_recipe(config: DictConfig, **known: int | None) -> Report | None:
     return reckon(read_run(config, model), replace(read_machine(config), **known))
 
 
+def training_steps(config: DictConfig) -> int | None:
+    """How many steps the trainer makes of a composed recipe, as `PPOTrainer._init_dataloader` counts them; None where
+    its tasks cannot be read.
+    """
+    data, most = config.data, config.trainer.total_training_steps
+    tasks = len(_tasks(config, "data.train_files")) * (OmegaConf.select(data, "tasks.repeat") or 1)
+    if not tasks:
+        return None if most is None else int(most)
+    limit = data.get("train_max_samples", -1)
+    steps = (min(tasks, limit) if limit > 0 else tasks) // data.train_batch_size * config.trainer.total_epochs
+    return int(steps if most is None else min(steps, most))
+
+
 def read_machine(config: DictConfig) -> Machine:
     """This machine, where it could be a node that trains the recipe; else nothing but the GPU that is assumed."""
     on_gpus = config.trainer.device != "cpu"

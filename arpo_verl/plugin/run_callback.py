@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import secrets
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,26 @@ from omegaconf import DictConfig
 
 from arpo_verl.errors import ArpoError
 from arpo_verl.plugin.preflight import check_recipe, joins_cluster
-from arpo_verl.plugin.recipe_footprint import reckon_recipe
+from arpo_verl.plugin.recipe_footprint import reckon_recipe, training_steps
 from arpo_verl.plugin.run_lock import hold_run
-from arpo_verl.records.layout import METRICS_FILE
+from arpo_verl.records.layout import LATEST_CHECKPOINT, METRICS_FILE
 from arpo_verl.records.metrics import keep_earlier_metrics
 from arpo_verl.records.run_summary import format_summary, summarize_run
 from arpo_verl.records.starts import note_start
+from arpo_verl.records.step_lines import StepLines
 
 logger = logging.getLogger(__name__)
 
 RAY_AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+POLL_S = 0.5
+"""How often we look for a new step."""
 
 
 class RunCallback(Callback):
     """A recipe names it under `hydra.callbacks`."""
+
+    _steps: PrintedSteps | None = None
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse a recipe that cannot run, before Ray, the model or a desktop starts; log into the run's folder."""
@@ -40,37 +46,79 @@ class RunCallback(Callback):
             raise SystemExit(f"arpo_verl: {error}") from error
         except Exception:  # an unusual recipe, which may train all the same; what follows is needed in any case
             logger.exception("this recipe could not be checked, and is started as it is")
-        tell_footprint(config)
+        estimate = tell_footprint(config)
         settle_ray_token(joins=joins_cluster(config))
         run_dir = Path(config.run_dir).absolute()
         try:
             hold_run(run_dir)
         except ArpoError as error:
             raise SystemExit(f"arpo_verl: {error}") from error
-        # veRL's own mark of a checkpoint to go on from.
-        checkpoint = Path(config.trainer.default_local_dir, "latest_checkpointed_iteration.txt")
+        checkpoint = Path(config.trainer.default_local_dir, LATEST_CHECKPOINT)
         keep_earlier_metrics(run_dir, resumes=config.trainer.resume_mode != "disable" and checkpoint.is_file())
         # veRL's loggers take their places from the environment.
         os.environ["VERL_FILE_LOGGER_PATH"] = str(run_dir / METRICS_FILE)
         os.environ.setdefault("TENSORBOARD_DIR", str(run_dir / "tensorboard"))
         hand_to_ray_workers("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR", "VERL_PLATFORM")
-        note_start(run_dir, config)  # last: Hydra makes a warning of what goes wrong here
+        print(f"watch it: arpo-verl view {run_dir}", flush=True)
+        # Both last: Hydra makes a warning of what goes wrong here.
+        note_start(run_dir, config, estimate)
+        self._steps = PrintedSteps(StepLines(run_dir, count_steps(config)))
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Say what the run reached and where everything lies."""
+        if self._steps is not None:
+            self._steps.close()
         if job_return.status is JobStatus.COMPLETED:
             print(format_summary(summarize_run(Path(config.run_dir))))
 
 
-def tell_footprint(config: DictConfig) -> None:
-    """Print what the run will take, among the log's first lines."""
+class PrintedSteps:
+    """Prints a line for each training step while the trainer works: veRL's own console prints hundreds of numbers.
+
+    The driver knows no more of a step than the metrics file, which another of Ray's processes writes.
+    """
+
+    def __init__(self, lines: StepLines) -> None:
+        self._lines = lines
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="arpo_verl-steps", daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        while not self._ended.wait(POLL_S):
+            self._print_new()
+
+    def _print_new(self) -> None:
+        for line in self._lines.read_new():
+            print(line, flush=True)
+
+    def close(self) -> None:
+        """Print what is left, and end."""
+        self._ended.set()
+        self._thread.join()
+        self._print_new()
+
+
+def tell_footprint(config: DictConfig) -> tuple[str, ...]:
+    """Print what the run will take, among the log's first lines; return the same in a few lines."""
     try:
         report = reckon_recipe(config)
     except Exception:  # an unusual recipe or model: no reason not to train
         logger.warning("what the run will take could not be reckoned", exc_info=True)
-        return
+        return ()
     model = config.actor_rollout_ref.model.path
-    print(report or f"what the run will take is not known: {model} has no known shape", flush=True)
+    unknown = f"what the run will take is not known: {model} has no known shape"
+    print(report or unknown, flush=True)
+    return (unknown,) if report is None else report.brief
+
+
+def count_steps(config: DictConfig) -> int | None:
+    """How many steps the run has; None where the recipe is too unusual for us to know."""
+    try:
+        return training_steps(config)
+    except Exception:  # no reason not to train
+        logger.warning("the run's steps could not be counted", exc_info=True)
+        return None
 
 
 def settle_ray_token(joins: bool) -> None:

@@ -5,5 +5,6 @@ episode; `records/documents.py: EpisodeRecord` says what goes into `episode.json
 place, `budget` bounds it, `starts` notes what ran. Read: `records/run.py: open_run` gives a `Run`, which reads episodes
 (`summaries`), what training made of them (`groups`), curves (`metrics`) and what goes on just now (`live`), each file
 once while it grows; `listing` finds the episodes for both ends. `recorded` reads whole episodes to seed a store or to
-imitate, `run_summary` what a run reached, `film_strip` draws an episode. docs/trajectories.md has the format.
+imitate, `run_summary` what a run reached; `step_lines` makes a line of each training step, `film_strip` draws an
+episode. docs/trajectories.md has the format.
 """

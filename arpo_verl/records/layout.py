@@ -13,7 +13,11 @@ METRICS_FILE = "metrics.jsonl"
 """veRL's own; those of earlier starts lie beside it, see `records.metrics`."""
 STARTS_FILE = "starts.jsonl"
 POOL_FILE = "pool.json"
+OUTPUT_FILE = "output.log"
+"""What the trainer and all that it starts print, where `arpo-verl train` started it."""
 CHECKPOINTS = "checkpoints"
+LATEST_CHECKPOINT = "latest_checkpointed_iteration.txt"
+"""veRL's own, among the checkpoints: the step of the one to go on from."""
 TRAJECTORIES = "trajectories"
 EVALUATION_FILE = "evaluation.json"
 """What an evaluation was made with, in its folder; see `evaluation.folder`."""
@@ -34,6 +38,14 @@ HIDDEN = "."
 SCREENSHOT_NAME = re.compile(r"[0-9]{2,6}\.(png|jpg|jpeg|webp)")
 
 _PNG = b"\x89PNG"
+
+
+def saved_step(checkpoints: Path) -> int | None:
+    """The step of the checkpoint that a run goes on from; None where there is none."""
+    try:
+        return int((checkpoints / LATEST_CHECKPOINT).read_text("ascii"))
+    except (OSError, ValueError):
+        return None
 
 
 def step_folder(step: int) -> str:

@@ -55,7 +55,7 @@ class MetricsFiles:
         for path in (*_earlier(self.run_dir, _PART), self.run_dir / METRICS_FILE):
             by_step = self._by_file[path]
             rows = self._files.setdefault(path, GrowingFile(path)).read_new(forget=by_step.clear)
-            for step, data in _rows_of(rows):
+            for step, data in rows_of(rows):
                 by_step.setdefault(step, {}).update(data)
             changed = changed or bool(rows)
         return changed
@@ -83,7 +83,7 @@ def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
         ConfigError: there is no such file.
     """
     require_metrics(path)
-    return list(_rows_of(read_objects(path)))
+    return list(rows_of(read_objects(path)))
 
 
 def require_metrics(path: Path) -> None:
@@ -115,7 +115,8 @@ def _earlier(run_dir: Path, kind: str) -> list[Path]:
     return sorted(run_dir.glob(f"metrics.{kind}*.jsonl"))
 
 
-def _rows_of(lines: Iterable[Mapping[str, object]]) -> Iterator[tuple[int, dict[str, float]]]:
+def rows_of(lines: Iterable[Mapping[str, object]]) -> Iterator[tuple[int, dict[str, float]]]:
+    """The `(step, metrics)` of each line of a metrics file that holds them."""
     for line in lines:
         step, data = line.get("step"), line.get("data")
         if isinstance(step, int) and isinstance(data, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,16 @@ VALUES = (
 )
 
 
-def note_start(run_dir: Path, config: Any) -> None:
+def note_start(run_dir: Path, config: Any, estimate: Sequence[str] = ()) -> None:
     """Append a start of this run.
 
     Args:
         config: the composed recipe, a `DictConfig`.
+        estimate: what the run will take, in lines.
     """
     packages = {name: installed_version(name) for name in (*TESTED, *OPTIONAL)}
     versions = {"arpo-verl": __version__, "python": platform.python_version(), **packages}
-    start = {"time": time.time(), "versions": versions, "recipe": recipe_values(config)}
+    start = {"time": time.time(), "versions": versions, "recipe": recipe_values(config), "estimate": list(estimate)}
     append_objects(run_dir / STARTS_FILE, [start])
 
 

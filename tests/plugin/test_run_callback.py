@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import queue
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from support import ROOT
 from arpo_verl.plugin import run_callback, run_lock
 from arpo_verl.plugin.run_callback import RAY_AUTH, RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers, settle_ray_token
 from arpo_verl.records.starts import read_starts
+from arpo_verl.records.step_lines import StepLines
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +67,22 @@ def test_a_check_that_breaks_keeps_no_run_from_its_records(tmp_path, monkeypatch
     assert len(read_starts(tmp_path)) == 1
 
 
+def test_steps_are_printed_while_the_trainer_works_and_the_last_at_its_end(tmp_path, monkeypatch):
+    printed = queue.Queue()
+    monkeypatch.setattr("builtins.print", lambda line, **_: printed.put(line))
+    steps = run_callback.PrintedSteps(StepLines(tmp_path, total=2))
+    log_step(tmp_path, 1)
+    assert printed.get(timeout=60) == "step 1 of 2  5 s  5 s left"
+    log_step(tmp_path, 2)
+    steps.close()
+    assert printed.get_nowait() == "step 2 of 2  5 s"
+
+
+def log_step(folder, step):
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": step, "data": {"training/global_step": step, "timing_s/step": 5.0}}) + "\n")
+
+
 HOLDER = """
 import sys, time
 from pathlib import Path
@@ -112,7 +130,7 @@ def test_where_there_are_no_locks_the_run_is_warned_and_goes_on(tmp_path, monkey
 
 
 def test_figures_that_cannot_be_reckoned_are_no_reason_not_to_train(capsys, caplog):
-    run_callback.tell_footprint(OmegaConf.create({}))
+    assert run_callback.tell_footprint(OmegaConf.create({})) == ()
     assert "could not be reckoned" in caplog.text
     run_callback.tell_footprint(OmegaConf.create({"actor_rollout_ref": {"model": {"path": "some/model"}}}))
     assert "some/model has no known shape" in capsys.readouterr().out

@@ -296,6 +296,14 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         ("save_model_to_cpu(0)", "save_model_to_cpu(self.local_trigger_step)"),
     ),
     (
+        "plugin.recipe_footprint",
+        f"{_TRAINER}._init_dataloader",
+        (
+            "self.steps_per_epoch = len(self.train_dataset) // self.config.data.train_batch_size",
+            "total_training_steps = self.steps_per_epoch * self.config.trainer.total_epochs",
+        ),
+    ),
+    (
         "cpu.server",
         "verl.experimental.agent_loop.agent_loop:AgentLoopWorker._compute_position_ids",
         (

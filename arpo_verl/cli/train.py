@@ -1,0 +1,168 @@
+"""`arpo-verl train RECIPE`: the stock trainer, with one line a training step in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arpo_verl.cli.recipes import compose_recipe, find_recipe
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from arpo_verl.cli.trainer_process import TrainerProcess
+
+TRAINER = "verl.trainer.main_ppo"
+POLL_S = 0.5
+"""How often we look for a new step."""
+
+DESCRIPTION = """\
+Trains a recipe with the stock trainer, `python -m verl.trainer.main_ppo`, and prints
+one line a training step. Everything that veRL, Ray and the desktops print goes to
+output.log in the run's folder. If the trainer fails, you see the last 40 lines of it.
+The exit status is the trainer's.
+"""
+EPILOG = """examples:
+  arpo-verl train demo
+  arpo-verl train osworld_subset32 data.train_files=TASKS.json data.val_files=TASKS.json
+  arpo-verl train recipes/mine.yaml trainer.total_training_steps=3
+
+Ctrl-C stops a run; the same command goes on from its last checkpoint.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "train",
+        help="train a recipe, with one line a step in the terminal",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="as `arpo-verl recipes list` names it, or a YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as the trainer itself takes them")
+    parser.add_argument("--console", action="store_true", help="print veRL's own console instead")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train; the trainer's exit status."""
+    recipe = find_recipe(args.recipe)
+    config = compose_recipe(recipe, args.overrides)
+    command = [sys.executable, "-u", "-X", "faulthandler", "-m", TRAINER]
+    command += ["--config-dir", str(recipe.parent.absolute()), "--config-name", recipe.stem, *args.overrides]
+    env = dict(os.environ)
+    if config.trainer.device == "cpu":
+        env.setdefault("VERL_PLATFORM", "cpu")
+    if args.console:
+        os.execve(sys.executable, [*command, _with_console(config)], env)  # noqa: S606
+    return _train(config, command, env)
+
+
+def _with_console(config: DictConfig) -> str:
+    """The override that adds veRL's console to the recipe's loggers."""
+    return f"trainer.logger=[{','.join(dict.fromkeys(['console', *_loggers(config)]))}]"
+
+
+def _loggers(config: DictConfig) -> list[str]:
+    loggers = config.trainer.logger
+    return [loggers] if isinstance(loggers, str) else list(loggers)
+
+
+def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
+    from arpo_verl.cli.trainer_process import TrainerProcess
+    from arpo_verl.plugin.recipe_footprint import training_steps
+    from arpo_verl.records.layout import OUTPUT_FILE
+    from arpo_verl.records.starts import read_starts
+
+    run_dir, total, saved = Path(config.run_dir), training_steps(config), _saved_step(config)
+    if total is not None and saved is not None and saved >= total:
+        print(_finished(run_dir, total))
+        return 0
+    run_dir.mkdir(parents=True, exist_ok=True)
+    log = run_dir / OUTPUT_FILE
+    print(f"run folder   {run_dir}\noutput       {log}\nwatch it     {_command('view', run_dir)}")
+    if saved is not None:
+        print(f"goes on      after step {saved}")
+    if "file" not in _loggers(config):
+        print("no steps     trainer.logger has no `file`, which the line of each step is read from")
+    print(flush=True)
+    earlier_starts = len(read_starts(run_dir))
+    process = TrainerProcess(command, log, env)
+    with process.gets_signals():
+        step = _follow(process, run_dir, earlier_starts, total)
+    _tell_end(process, config, step)
+    return process.status
+
+
+def _follow(process: TrainerProcess, run_dir: Path, earlier_starts: int, total: int | None) -> int | None:
+    """Print what the run logs until it ends; the last step that was logged."""
+    from arpo_verl.cli.step_display import open_display
+    from arpo_verl.records.starts import read_starts
+    from arpo_verl.records.step_lines import StepLines
+
+    lines, has_ended, was_stopped = None, False, False
+    with open_display(total) as display:
+        while not has_ended:
+            has_ended = process.has_ended(POLL_S)
+            if lines is None and len(starts := read_starts(run_dir)) > earlier_starts:
+                lines = StepLines(run_dir, total)  # from here on the metrics file is this start's
+                for line in starts[-1].get("estimate", ()):
+                    display.tell(line)
+            for line in lines.read_new() if lines else ():
+                display.tell(line)
+            if lines and lines.step is not None:
+                display.begin(lines.step + 1)
+            if process.was_stopped and not was_stopped:
+                was_stopped = True
+                display.tell("stopping the trainer; press Ctrl-C again to kill it")
+    return lines.step if lines else None
+
+
+def _tell_end(process: TrainerProcess, config: DictConfig, step: int | None) -> None:
+    from arpo_verl.records.layout import METRICS_FILE
+    from arpo_verl.records.run_summary import format_summary, summarize_run
+
+    run_dir = Path(config.run_dir)
+    when = "before its first step" if step is None else f"after step {step}"
+    if process.status == 0:
+        has_metrics = (run_dir / METRICS_FILE).is_file()
+        print(f"\n{format_summary(summarize_run(run_dir))}" if has_metrics else f"\n{run_dir} is finished")
+    elif process.was_stopped:
+        saved = _saved_step(config)
+        where = "begins anew: nothing was saved yet" if saved is None else f"goes on after step {saved}"
+        print(f"\nstopped {when}; the same command {where}")
+    else:
+        print(f"\nthe last lines of {process.log}:\n", file=sys.stderr)
+        print("\n".join(process.last_lines()), file=sys.stderr)
+        print(f"\narpo-verl: {process.describe_end()} {when}; all of its output is in {process.log}", file=sys.stderr)
+
+
+def _saved_step(config: DictConfig) -> int | None:
+    """The step that the trainer will go on from; None where it begins at the beginning."""
+    from arpo_verl.records.layout import saved_step
+
+    trainer = config.trainer
+    return saved_step(Path(trainer.default_local_dir)) if trainer.resume_mode == "auto" else None
+
+
+def _finished(run_dir: Path, total: int) -> str:
+    return (
+        f"{run_dir} is finished: it has all {total} steps.\n"
+        f"  what it reached   {_command('summary', run_dir)}\n"
+        f"  its episodes      {_command('view', run_dir)}\n"
+        f"  start anew        the same command with another run_dir, or after rm -r {shlex.quote(str(run_dir))}\n"
+        f"  train longer      the same command with a larger trainer.total_epochs than the recipe has"
+    )
+
+
+def _command(name: str, run_dir: Path) -> str:
+    """A command to type: with its folder where that is not on the path, as after `make demo`."""
+    program = "arpo-verl" if shutil.which("arpo-verl") else os.path.relpath(Path(sys.executable).with_name("arpo-verl"))
+    return shlex.join([program, name, str(run_dir)])

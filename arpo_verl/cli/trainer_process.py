@@ -1,0 +1,99 @@
+"""The stock trainer as a child process whose output goes to a file."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+LAST_LINES = 40
+_TAIL_BYTES = 64 << 10
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+# Colours, and what else moves a terminal's cursor.
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[^\n\t\x20-\x7e\xa0-\U0010ffff]")
+
+
+class TrainerProcess:
+    """A running trainer. It has a session of its own, so Ctrl-C reaches Ray's processes only through the trainer.
+
+    Args:
+        command: its command line.
+        log: where its output goes, and that of all processes that it starts. Earlier output stays.
+        env: its environment.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
+        self.log = log
+        self.was_stopped = False
+        """Whether we handed a signal on to it."""
+        with log.open("ab") as file:
+            self._begin = file.tell()
+            self._process = subprocess.Popen(
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+
+    def has_ended(self, within_s: float) -> bool:
+        """Wait so long for its end at most."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(within_s)
+        return self._process.returncode is not None
+
+    @property
+    def status(self) -> int:
+        """The exit status, as a shell gives it: 128 and the signal's number where a signal ended it."""
+        code = self._process.wait()
+        return code if code >= 0 else 128 - code
+
+    @contextlib.contextmanager
+    def gets_signals(self) -> Iterator[None]:
+        """Hand signals on to the trainer; a second Ctrl-C kills it. Signals that are ignored here stay so."""
+
+        def hand_on(number: int, frame: FrameType | None) -> None:
+            is_second = self.was_stopped and number == signal.SIGINT
+            self.was_stopped = True
+            self._process.send_signal(signal.SIGKILL if is_second else number)
+
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        earlier = {number: signal.getsignal(number) for number in numbers}
+        taken = [number for number, handler in earlier.items() if handler is not signal.SIG_IGN]
+        try:
+            for number in taken:
+                signal.signal(number, hand_on)
+            yield
+        finally:
+            for number in taken:
+                signal.signal(number, earlier[number])
+
+    def describe_end(self) -> str:
+        """How it ended, in words."""
+        code = self._process.wait()
+        if code >= 0:
+            return f"the trainer ended with exit status {code}"
+        name = signal.Signals(-code).name
+        hint = "; the kernel does that where memory runs out (`dmesg` says so)" if code == -signal.SIGKILL else ""
+        return f"the trainer was ended by {name}" + (hint if not self.was_stopped else "")
+
+    def last_lines(self, count: int = LAST_LINES) -> list[str]:
+        """The end of what this start printed; of a line that was overwritten, as progress bars do, the last state."""
+        with self.log.open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(max(self._begin, end - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+        lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip("\n").split("\n")]
+        return [_CONTROL.sub("", line) for line in lines[-count:]]
+
+
+def _end_with_parent() -> None:
+    """Whatever happens to us, the trainer is told to end."""
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)

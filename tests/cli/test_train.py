@@ -1,0 +1,214 @@
+"""`arpo-verl train`, with a stand-in for the trainer's process: tests/support/stand_in_trainer.py."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+from support import ROOT
+
+from arpo_verl.cli import train
+from arpo_verl.cli.main import main
+from arpo_verl.cli.step_display import StepDisplay, open_display
+
+pytest.importorskip("verl")
+
+FRONT = """
+import sys
+from arpo_verl.cli import train
+from arpo_verl.cli.main import main
+train.TRAINER = "support.stand_in_trainer"
+sys.exit(main(sys.argv[1:]))
+"""
+STEPS = [
+    "step 1 of 3  success  25.0%  replays 2  faults 1  60 s  2 min left",
+    "step 2 of 3  success  50.0%  replays 2  faults 1  60 s  1 min left",
+    "step 3 of 3  success  75.0%  replays 2  faults 1  60 s",
+]
+PATH = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def arguments(run_dir, *more):
+    return ["train", "demo", f"run_dir={run_dir}", "trainer.total_training_steps=3", *more]
+
+
+def start(run_dir, how, *more, **options):
+    """The front as a process of its own."""
+    env = {**os.environ, "PYTHONPATH": PATH, "STAND_IN": how, "TERM": "xterm"}
+    return subprocess.Popen(
+        [sys.executable, "-c", FRONT, *arguments(run_dir, *more)], cwd=ROOT, env=env, text=True, **options
+    )
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """The front in this process: its exit status, standard output and standard error."""
+
+    def run(how, *more):
+        monkeypatch.setattr(train, "TRAINER", "support.stand_in_trainer")
+        monkeypatch.setenv("PYTHONPATH", PATH)
+        monkeypatch.setenv("STAND_IN", how)
+        monkeypatch.delenv("VERL_PLATFORM", raising=False)
+        monkeypatch.setattr(train.shutil, "which", lambda name: f"/bin/{name}")
+        capsys.readouterr()
+        return main(arguments(tmp_path / "run", *more)), *capsys.readouterr()
+
+    return run
+
+
+def test_on_a_pipe_each_step_is_one_line_and_all_else_is_in_the_log(tmp_path, run):
+    status, out, err = run("ends")
+    folder = tmp_path / "run"
+    assert (status, err) == (0, "")
+    assert out.splitlines()[:9] == [
+        f"run folder   {folder}",
+        f"output       {folder}/output.log",
+        f"watch it     arpo-verl view {folder}",
+        "",
+        "host memory  5.1 GB of 25 GB",
+        "validation before the first step: success 25.0%",
+        *STEPS,
+    ]
+    assert "noise" not in out and "steps                        3 (60 s each)" in out
+    log = (folder / "output.log").read_text()
+    assert "noise 99" in log and "platform cpu" in log and "Training Progress: 3/3" in log
+
+
+def test_on_a_terminal_the_same_lines_stand_above_a_progress_bar(tmp_path):
+    master, slave = os.openpty()
+    front = start(tmp_path / "run", "ends", stdout=slave, stderr=slave)
+    os.close(slave)
+    shown = b""
+    try:
+        while part := os.read(master, 65536):
+            shown += part
+    except OSError:  # nobody has the other end any more
+        pass
+    os.close(master)
+    assert front.wait() == 0
+    shown = shown.decode()
+    assert "━" in shown and "starting" in shown
+    lines = [re.sub(r"\x1b\[[0-?]*[A-Za-z]", "", line).strip("\r") for line in re.split(r"\r?\n|\r", shown)]
+    assert [line for line in lines if line.startswith("step ") and " of " in line] == STEPS
+    assert not any("noise" in line for line in lines)
+
+
+def test_what_failed_is_shown_with_the_log_s_last_lines(tmp_path, run):
+    status, out, err = run("crashes")
+    assert status == 1
+    assert STEPS[1] in out and "steps  " not in out
+    shown = err.splitlines()
+    assert shown[1] == f"the last lines of {tmp_path}/run/output.log:"
+    assert shown[-1].startswith(
+        "arpo-verl: the trainer ended with exit status 1 after step 2; all of its output is in "
+    )
+    assert "RuntimeError: the worker died" in shown, "without what colours a terminal"
+    assert "noise 99" in shown and "noise 50" not in shown
+    assert len(shown) == 40 + 5
+    assert "Training Progress: 2/3" in "".join(shown) and "Training Progress: 1/3\r" not in err
+
+
+def test_a_trainer_that_a_signal_ended_has_that_status_and_its_last_words(tmp_path, run):
+    status, _, err = run("is killed")
+    assert status == 128 + signal.SIGKILL
+    assert "the last words" in err
+    assert "the trainer was ended by SIGKILL; the kernel does that where memory runs out (`dmesg` says so) after" in err
+
+
+def test_a_refusal_shows_what_this_start_printed_alone(tmp_path, run):
+    run("crashes")
+    status, out, err = run("refused")
+    assert status == 1 and "goes on      after step 2" in out
+    assert "arpo_verl: the recipe cannot run" in err and "before its first step" in err
+    assert "RuntimeError" not in err
+
+
+def wait_for_line(front, words):
+    for line in front.stdout:
+        if words in line:
+            return
+    raise AssertionError(f"no {words!r} was printed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_how_to_go_on_and_then_does(tmp_path, number):
+    with start(tmp_path / "run", "waits", stdout=subprocess.PIPE) as front:
+        wait_for_line(front, "step 2 of 3")
+        front.send_signal(number)
+        rest = front.stdout.read()
+    assert front.returncode not in (0, None)
+    assert "stopped after step 2; the same command goes on after step 2" in rest
+    with start(tmp_path / "run", "ends", stdout=subprocess.PIPE) as front:
+        out = front.stdout.read()
+    assert front.returncode == 0
+    assert [line for line in out.splitlines() if line.startswith("step ")] == STEPS[2:]
+
+
+def test_a_second_ctrl_c_kills_a_trainer_that_does_not_end(tmp_path):
+    with start(tmp_path / "run", "ignores", stdout=subprocess.PIPE) as front:
+        wait_for_line(front, "step 2 of 3")
+        front.send_signal(signal.SIGINT)
+        wait_for_line(front, "press Ctrl-C again to kill it")
+        front.send_signal(signal.SIGINT)
+        front.stdout.read()
+    assert front.returncode == 128 + signal.SIGKILL
+
+
+def test_a_trainer_ends_with_a_front_that_was_killed(tmp_path):
+    with start(tmp_path / "run", "waits", stdout=subprocess.PIPE) as front:
+        wait_for_line(front, "step 2 of 3")
+        log = (tmp_path / "run" / "output.log").read_text()
+        trainer = os.pidfd_open(int(re.search(r"^process (\d+)$", log, re.M)[1]))
+        front.kill()
+    ended, _, _ = select.select([trainer], [], [], 60)
+    os.close(trainer)
+    assert ended
+
+
+def test_without_rich_a_terminal_gets_plain_lines(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    with open_display(3) as display:
+        assert type(display) is not StepDisplay
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with open_display(3) as display:
+        assert type(display) is StepDisplay
+
+
+def test_a_finished_run_is_not_started_again(tmp_path, run):
+    run("ends")
+    before = (tmp_path / "run" / "output.log").read_text()
+    status, out, _ = run("crashes")
+    assert status == 0 and "is finished: it has all 3 steps" in out and f"arpo-verl summary {tmp_path}/run" in out
+    assert (tmp_path / "run" / "output.log").read_text() == before
+    status, out, _ = run("ends", "trainer.resume_mode=disable")
+    assert "is finished" not in out, "a run that does not go on begins anew"
+
+
+def test_the_stock_console_comes_back_by_an_option(tmp_path):
+    (tmp_path / "run").mkdir()
+    with start(tmp_path / "run", "ends", "--console", stdout=subprocess.PIPE) as front:
+        out = front.stdout.read()
+    assert front.returncode == 0
+    assert "noise 99" in out and "logger [console,file,tensorboard]" in out and "step 1 of 3" not in out
+    assert not (tmp_path / "run" / "output.log").exists()
+
+
+def test_a_run_without_the_metrics_file_says_why_no_step_is_shown(run):
+    status, out, _ = run("ends", "trainer.logger=[tensorboard]")
+    assert status == 0 and "trainer.logger has no `file`" in out
+
+
+def test_a_command_that_is_not_on_the_path_is_shown_with_its_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(train.shutil, "which", lambda name: None)
+    monkeypatch.setattr(train.sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    monkeypatch.chdir(tmp_path)
+    assert train._command("view", tmp_path / "a run") == f".venv/bin/arpo-verl view '{tmp_path}/a run'"
+
+
+def test_a_recipe_that_does_not_exist_is_named_with_one_that_does(capsys):
+    assert main(["train", "dmeo"]) == 2
+    assert "there is no recipe 'dmeo'; did you mean demo?" in capsys.readouterr().err

@@ -1,0 +1,76 @@
+"""In the stock trainer's place: it takes the same command line, prints noise, and writes what the trainer and our run
+callback write. The environment variable STAND_IN says how it ends."""
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import orjson
+from omegaconf import OmegaConf
+
+from arpo_verl.records.metrics import keep_earlier_metrics
+from arpo_verl.records.starts import note_start
+
+STEPS = 3
+
+
+def main() -> None:
+    options = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
+    how, run_dir = os.environ.get("STAND_IN", "ends"), Path(options["run_dir"])
+    checkpoints = run_dir / "checkpoints"
+    latest = checkpoints / "latest_checkpointed_iteration.txt"
+    first = int(latest.read_text()) + 1 if latest.exists() else 1
+    print("\n".join(f"noise {number}" for number in range(100)))
+    print(f"process {os.getpid()}")
+    print(f"platform {os.environ.get('VERL_PLATFORM')}, logger {options.get('trainer.logger')}")
+    if how == "refused":
+        raise SystemExit("arpo_verl: the recipe cannot run")
+    keep_earlier_metrics(run_dir, resumes=latest.exists())
+    note_start(run_dir, OmegaConf.create(), ["host memory  5.1 GB of 25 GB"])
+    checkpoints.mkdir(exist_ok=True)
+    if "file" not in options.get("trainer.logger", "file"):
+        return
+    with (run_dir / "metrics.jsonl").open("wb", buffering=0) as file:
+        if first == 1:
+            log(file, 0, {"val-aux/arpo_verl/success/mean@1": 0.25})
+        for step in range(first, STEPS + 1):
+            sys.stderr.write(f"\rTraining Progress: {step - 1}/{STEPS}\rTraining Progress: {step}/{STEPS}")
+            latest.write_text(str(step))
+            log(file, step, training(step))
+            if step == 2:
+                end(how)
+
+
+def training(step: int) -> dict[str, float]:
+    return {
+        "training/global_step": step,
+        "rollout/success_mean": step / 4,
+        "replay/injected": 2,
+        "environment/faults/lost": 1.0,
+        "environment/faults/host": 0.0,
+        "environment/dropped_sessions": 0,
+        "timing_s/step": 60.0,
+    }
+
+
+def log(file, step: int, data: dict) -> None:
+    file.write(orjson.dumps({"step": step, "data": data}) + b"\n")
+
+
+def end(how: str) -> None:
+    if how == "crashes":
+        raise RuntimeError("the \x1b[36mworker\x1b[0m died")
+    if how == "is killed":
+        print("the last words")
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "waits":
+        threading.Event().wait()
+    if how == "ignores":
+        signal.signal(signal.SIGINT, lambda *_: print("not yet"))
+        threading.Event().wait(600)
+
+
+if __name__ == "__main__":
+    main()
