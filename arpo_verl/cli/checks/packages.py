@@ -52,8 +52,8 @@ def check_versions() -> list[Finding]:
 
 
 def _find_versions() -> list[Finding]:
-    python = f"{platform.python_version()}; veRL's packages for GPUs are built for 3.12"
-    findings = [Finding("python", sys.version_info >= (3, 10), python, "use Python 3.10 or newer")]
+    python = f"{platform.python_version()}; veRL takes none newer than 3.12, for which its packages for GPUs are built"
+    findings = [Finding("python", sys.version_info < (3, 13), python, "use Python 3.12")]
     for package, tested in TESTED.items():
         installed = installed_version(package)
         remedy = "arpo-verl install-osworld" if package == "desktop-env" else f"pip install {package}=={tested}"
