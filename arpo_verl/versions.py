@@ -36,7 +36,8 @@ FOR_GPUS = {
     "flash-attn": "the trainer's attention and log-probs",
     "cupy-cuda13x": "weights between nodes in osworld_full_async",
 }
-INSTALL_FOR_GPUS = f"pip install 'verl[vllm,fsdp]=={SUPPORTED_VERL[-1]}', on Python 3.12"
+# The same package for another CUDA, under a name of its own.
+OTHER_BUILDS = {"cupy-cuda13x": ("cupy-cuda12x", "cupy")}
 # Which extra of setup.py brings a module that some commands need.
 EXTRA_OF_MODULE = {
     **dict.fromkeys(("hydra", "omegaconf", "ray", "tensordict", "tokenizers", "torch", "torchvision"), "trainer"),
@@ -64,6 +65,16 @@ def pip_install(*requirements: str, options: Sequence[str] = ()) -> str:
     It never names arpo-verl itself: on a public index that name may be somebody else's.
     """
     return shlex.join(["pip", "install", *options, *requirements])
+
+
+def install_for_gpus() -> str:
+    """The commands that bring veRL with all of `FOR_GPUS`, in the order in which they work.
+
+    flash-attn is published as source alone, and its build imports torch: torch comes first, and the build must see it.
+    """
+    verl = SUPPORTED_VERL[-1]
+    compiled = pip_install(f"verl[vllm,fsdp]=={verl}", options=["--no-build-isolation"])
+    return f"{pip_install(f'verl[vllm]=={verl}')} && {compiled}"
 
 
 def extra_requirements(extra: str) -> list[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 import requests
 
 from arpo_verl.errors import ConfigError, EndpointError, MissingDependencyError
-from arpo_verl.versions import pip_install
+from arpo_verl.versions import SUPPORTED_VERL, pip_install
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def serving(
         EndpointError: it does not get ready.
     """
     if shutil.which("vllm") is None:
-        raise MissingDependencyError(f"a model on GPUs is served by vLLM; {pip_install('vllm')}, or give --endpoint")
+        raise MissingDependencyError(f"a model on GPUs is served by vLLM; {pip_install(f'verl[vllm]=={SUPPORTED_VERL[-1]}')}, or give --endpoint")
     held = _held_port()
     port = held.getsockname()[1]
     command = ["vllm", "serve", str(folder), "--host", "127.0.0.1", "--port", str(port)]
