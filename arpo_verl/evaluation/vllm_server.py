@@ -57,7 +57,8 @@ def serving(
         EndpointError: it does not get ready.
     """
     if shutil.which("vllm") is None:
-        raise MissingDependencyError(f"a model on GPUs is served by vLLM; {pip_install(f'verl[vllm]=={SUPPORTED_VERL[-1]}')}, or give --endpoint")
+        vllm = pip_install(f"verl[vllm]=={SUPPORTED_VERL[-1]}")
+        raise MissingDependencyError(f"a model on GPUs is served by vLLM; {vllm}, or give --endpoint")
     held = _held_port()
     port = held.getsockname()[1]
     command = ["vllm", "serve", str(folder), "--host", "127.0.0.1", "--port", str(port)]
