@@ -14,7 +14,7 @@
 # make setup  what both need: Debian packages and a virtual environment; a second run repeats nothing
 # make osworld-packages  the programs that OSWorld's own tasks work with; `make test` installs them, `make demo` does not
 # make dist   the wheel and the source archive, checked, in dist/
-# Variables: PYTHON (3.10 or newer) makes the virtual environment; RUN_DIR takes the demo's output: a second `make demo`
+# Variables: PYTHON (3.11 or newer) makes the virtual environment; RUN_DIR takes the demo's output: a second `make demo`
 # goes on where the first one stopped, `make demo RUN_DIR=runs/another` starts anew; RECIPE_ARGS are added to the
 # training command.
 
@@ -22,7 +22,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-EXTRAS := .[trainer,osworld,desktop,view,vm,dev]
+EXTRAS := .[trainer,osworld,desktop,vm,dev]
 PURE = .cache/pure-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 PURE_TESTS := $(addprefix tests/,actions environments records replay rollout tasks viewer test_reward.py)
 POLICY := .cache/seeing
@@ -129,7 +129,7 @@ test-release: test-training test-desktops test-tools test-machine test-vllm test
 
 test-pure:
 	$(PYTHON) -m venv $(PURE)
-	$(PURE)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[view]" pytest hypothesis omegaconf lxml pandas
+	$(PURE)/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest hypothesis omegaconf lxml pandas
 	$(PURE)/bin/python -m pytest -m "not desktop" $(PURE_TESTS) $(PYTEST_ARGS)
 
 test-verl: setup
@@ -142,10 +142,10 @@ mutants: setup
 fuzz: setup
 	$(BIN)/python benchmarks/fuzz.py --json $(FUZZ_ARGS)
 
-# For every Python from 3.10 on; what is said here is kept where it still goes together, unless UPGRADE=--upgrade.
+# For every Python from 3.11 on; what is said here is kept where it still goes together, unless UPGRADE=--upgrade.
 constraints: setup
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate --no-emit-index-url $(UPGRADE) \
-		$(foreach extra,trainer osworld desktop view vm dev,--extra $(extra)) --output-file constraints.txt setup.py
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url $(UPGRADE) \
+		$(foreach extra,trainer osworld desktop vm dev,--extra $(extra)) --output-file constraints.txt setup.py
 
 audit: setup
 	$(PYTHON) -m venv .cache/audit

@@ -10,9 +10,22 @@ VERSION = re.search(
     r'^__version__ = "(.+)"$', Path(__file__).with_name("arpo_verl").joinpath("versions.py").read_text(), re.M
 )[1]
 
-# veRL, torch, transformers and vllm are the user's own: requiring them here would let pip move a working install.
-# `arpo-verl doctor` says which versions were tested.
-REQUIREMENTS = ["filelock", "pillow", "qwen-vl-utils", "requests", "tqdm", "wrapt"]
+# What the plugin imports beside veRL, and the commands that need neither veRL nor a desktop. veRL, torch, transformers
+# and vllm are the user's own: requiring them here would let pip move a working install. `arpo-verl doctor` says which
+# versions were tested.
+REQUIREMENTS = [
+    "fastapi",
+    "filelock",
+    "jinja2",
+    "matplotlib",
+    "numpy",
+    "pillow",
+    "pyyaml",
+    "requests",
+    "tqdm",
+    "uvicorn",
+    "wrapt",
+]
 
 EXTRAS = {
     # What one needs beside a GPU-less machine to run the stock trainer; the versions veRL 0.9.1 itself pins.
@@ -24,13 +37,10 @@ EXTRAS = {
         "TransferQueue",
         "pyzmq",
         "msgspec",
-        "fastapi",
-        "uvicorn",
+        "qwen-vl-utils",
         "cachetools",
         "tensorboard",
     ],
-    # What `arpo-verl view` serves with, which veRL brings too, and `arpo-verl report` writes and draws with.
-    "view": ["fastapi", "uvicorn", "jinja2", "matplotlib"],
     # What the embedded desktop's guest runs.
     "desktop": ["python-xlib==0.33"],
     # How the provider `qemu` speaks to QEMU.
@@ -144,10 +154,11 @@ setup(
         "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
     ],
-    python_requires=">=3.10",
+    python_requires=">=3.11",
     # The recipes lie beside the package in the repository, and within it where it is installed. A link of the same name
     # lets a checkout that is on the path, and not installed, find its own.
     packages=[*find_packages(include=["arpo_verl", "arpo_verl.*"], exclude=["arpo_verl.recipes"]), "arpo_verl.recipes"],

@@ -14,7 +14,13 @@ says the same to type checkers.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
+
+if sys.version_info < (3, 11):  # noqa: UP036  # pip refuses it by itself, but a checkout only has to be on the path
+    raise ImportError(
+        "arpo_verl needs Python 3.11 or newer, this is Python " + ".".join(map(str, sys.version_info[:3]))
+    )
 
 _EXPORTS = {
     "api": "make_desktop play",

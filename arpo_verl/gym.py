@@ -21,8 +21,9 @@ try:
     from gymnasium import spaces
 except ImportError as error:
     from arpo_verl.errors import MissingDependencyError
+    from arpo_verl.versions import pip_install
 
-    raise MissingDependencyError("arpo_verl.gym needs Gymnasium; pip install gymnasium") from error
+    raise MissingDependencyError(f"arpo_verl.gym needs Gymnasium; {pip_install('gymnasium')}") from error
 
 from arpo_verl.actions.keys import KEY_NAMES
 from arpo_verl.api import make_desktop

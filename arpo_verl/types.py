@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from numbers import Real
 from typing import Any, Literal, NamedTuple
 
@@ -196,7 +196,7 @@ class EpisodeId:
     """Its number within the group, from 0."""
 
 
-class StopReason(str, Enum):
+class StopReason(StrEnum):
     """Why an episode ended. Environment faults are exceptions, never a stop reason: they end in no reward at all."""
 
     FINISHED = "finished"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -34,7 +36,15 @@ FOR_GPUS = {
     "flash-attn": "the trainer's attention and log-probs",
     "cupy-cuda13x": "weights between nodes in osworld_full_async",
 }
-INSTALL_FOR_GPUS = f"pip install 'verl[vllm,fsdp]=={SUPPORTED_VERL[-1]}', on Python 3.12"
+# The same package for another CUDA, under a name of its own.
+OTHER_BUILDS = {"cupy-cuda13x": ("cupy-cuda12x", "cupy")}
+# Which extra of setup.py brings a module that some commands need.
+EXTRA_OF_MODULE = {
+    **dict.fromkeys(("hydra", "omegaconf", "ray", "tensordict", "tokenizers", "torch", "torchvision"), "trainer"),
+    **dict.fromkeys(("transformers", "verl"), "trainer"),
+    "Xlib": "desktop",
+    "qemu": "vm",
+}
 OWN_ENVIRONMENT = (
     "make an environment of its own for veRL and arpo_verl (docs/migration.md); installing veRL here would overwrite "
     "that package"
@@ -47,6 +57,47 @@ def installed_version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def pip_install(*requirements: str, options: Sequence[str] = ()) -> str:
+    """The command that installs these packages, to type as it stands. Every message that names one takes it from here.
+
+    It never names arpo-verl itself: on a public index that name may be somebody else's.
+    """
+    return shlex.join(["pip", "install", *options, *requirements])
+
+
+def install_for_gpus() -> str:
+    """The commands that bring veRL with all of `FOR_GPUS`, in the order in which they work.
+
+    flash-attn is published as source alone, and its build imports torch: torch comes first, and the build must see it.
+    """
+    verl = SUPPORTED_VERL[-1]
+    compiled = pip_install(f"verl[vllm,fsdp]=={verl}", options=["--no-build-isolation"])
+    return f"{pip_install(f'verl[vllm]=={verl}')} && {compiled}"
+
+
+def extra_requirements(extra: str) -> list[str]:
+    """The packages of one of arpo-verl's extras, as its metadata has them; none where it is not installed."""
+    try:
+        lines = metadata.requires("arpo-verl") or []
+    except metadata.PackageNotFoundError:
+        return []
+    ours = re.compile(rf"extra\s*==\s*['\"]{extra}['\"]")
+    return [line.partition(";")[0].strip() for line in lines if ours.search(line.partition(";")[2])]
+
+
+def install_extra(extra: str) -> str:
+    """The command that installs an extra's packages; it works however arpo-verl itself was installed."""
+    packages = extra_requirements(extra)
+    return pip_install(*(packages or [f"{Path(__file__).parents[1]}[{extra}]"]))
+
+
+def explain_missing(module: str | None) -> str | None:
+    """One sentence about a module that could not be imported, or None where no extra brings it."""
+    root = (module or "").partition(".")[0]
+    extra = EXTRA_OF_MODULE.get(root)
+    return None if extra is None else f"this needs {root}, which the extra `{extra}` brings; {install_extra(extra)}"
 
 
 def is_older(installed: str, oldest: str) -> bool:
@@ -100,9 +151,9 @@ def require_verl() -> None:
     if (other := another_verl()) is not None:
         raise MissingDependencyError(f"the package `verl` here is {other}; {OWN_ENVIRONMENT}")
     if installed is None:
-        raise MissingDependencyError(f"verl=={newest} is not installed; pip install verl=={newest}")
+        raise MissingDependencyError(f"verl=={newest} is not installed; {pip_install(f'verl=={newest}')}")
     if not is_supported_verl(installed):
         raise MissingDependencyError(
             f"arpo_verl {__version__} supports veRL {', '.join(SUPPORTED_VERL)}, got {installed}, on which its plugin "
-            f"points were never tested; pip install verl=={newest}, or a newer arpo_verl"
+            f"points were never tested; {pip_install(f'verl=={newest}')}, or take a newer arpo_verl"
         )

@@ -297,7 +297,7 @@ def score(desktop: OSWorldEnvironment, task: Task, plays: bool, figures: Figures
 def tls(config: VmConfig, image: Image, chosen: Namespace, figures: Figures) -> None:
     """Chromium in a clone asks two servers there, whose certificates were made after the template."""
     folder = template.ensure(config, image, SCREEN, TIMEOUT_S, print)
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     files = certificates(dict(zip(TLS_PORTS, (now, now + datetime.timedelta(days=1)), strict=True)))
     files["/tmp/servers.py"] = f"PORTS = {TLS_PORTS}\n{TLS_SERVERS}"
     titles: dict[str, str] = {}

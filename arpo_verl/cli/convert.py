@@ -6,14 +6,12 @@ import argparse
 from pathlib import Path
 
 from arpo_verl.config import require
-from arpo_verl.errors import MissingDependencyError
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
     parser = commands.add_parser(
         "convert",
-        help="a recipe from a script or configuration of the ARPO reference or EasyR1",
         description="Reads a training script (it is not run) with the YAML that it names, or a YAML file alone, and "
         "writes a recipe over osworld_full. Each of their options is taken over, or named with the reason why not; one "
         "that they do not have is an error. docs/migration.md has the table.",
@@ -29,14 +27,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Write the recipe and tell what it does not have."""
-    try:
-        from arpo_verl.migration.recipe import convert, describe, write_recipe
-        from arpo_verl.migration.settings import read_settings
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"convert needs {error.name}, which is not installed; pip install pyyaml"
-        ) from error
     from arpo_verl.cli.recipes import save_recipe
+    from arpo_verl.migration.recipe import convert, describe, write_recipe
+    from arpo_verl.migration.settings import read_settings
 
     for text in args.overrides:
         require("=" in text, "an override", "KEY=VALUE", text)

@@ -18,7 +18,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser."""
     parser = commands.add_parser(
         "doctor",
-        help="check this machine, or tasks against it, and say what to do",
         description="Checks this machine; with --task-dir, whether it can run each task there and what is missing; "
         "with --recipe, how much memory and disk a run will take. The exit status is 0 when nothing required is "
         "missing, every task can run, and all of the recipe fits.",

@@ -7,11 +7,8 @@ import logging
 from pathlib import Path
 
 from arpo_verl.cli.interrupts import INTERRUPTED, ended_by_signals
-from arpo_verl.cli.playing import add_playing_options, open_policy, read_playing
+from arpo_verl.cli.playing_options import add_playing_options
 from arpo_verl.config import require
-from arpo_verl.evaluation.folder import EvaluationFolder
-from arpo_verl.evaluation.midway import describe_midway
-from arpo_verl.evaluation.schedule import EachRun
 
 FAULTY = 1
 
@@ -35,7 +32,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser."""
     parser = commands.add_parser(
         "evaluate",
-        help="how often a policy solves tasks, with intervals; two evaluations compared",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -51,10 +47,15 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate or compare; 0 when every trial has a result."""
     if args.compare:
         from arpo_verl.evaluation.compare import compare
+        from arpo_verl.evaluation.folder import EvaluationFolder
 
         print(compare(*(EvaluationFolder(path).read() for path in args.compare)))
         return 0
+    from arpo_verl.cli.playing import open_policy, read_playing
+    from arpo_verl.evaluation.midway import describe_midway
+    from arpo_verl.evaluation.report import write_report
     from arpo_verl.evaluation.runner import evaluate
+    from arpo_verl.evaluation.schedule import EachRun
 
     require(args.out is not None, "--out", "given: the evaluation's folder", None)
     require(args.runs >= 1, "--runs", "1 or more", args.runs)
@@ -70,8 +71,6 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\ninterrupted; the same command goes on, {args.out} has what was played")
         return INTERRUPTED
-    from arpo_verl.evaluation.report import write_report
-
     write_report(args.out)
     print(f"{args.out}: {len(evaluated.results)} results, {len(evaluated.faults)} trials failed by infrastructure")
     return FAULTY if evaluated.faults else 0

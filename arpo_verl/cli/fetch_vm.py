@@ -20,7 +20,7 @@ class FetchError(ArpoError, RuntimeError):
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
-    parser = commands.add_parser("fetch-vm", help="download the VM of OSWorld's Docker desktops (many GB, resumable)")
+    parser = commands.add_parser("fetch-vm")
     parser.add_argument("--folder", type=Path, default=Path(), help="where docker_vm_data/ is made (default: here)")
     parser.add_argument("--os-type", choices=OS_TYPES, default=OS_TYPES[0])
     parser.set_defaults(run=run)

@@ -7,12 +7,8 @@ import logging
 from pathlib import Path
 
 from arpo_verl.cli.interrupts import INTERRUPTED, ended_by_signals
-from arpo_verl.cli.playing import add_playing_options, open_policy, read_playing
+from arpo_verl.cli.playing_options import add_playing_options
 from arpo_verl.config import require
-from arpo_verl.evaluation.filtering import Fate
-from arpo_verl.evaluation.keep_rule import KeepRule
-from arpo_verl.evaluation.report import write_report
-from arpo_verl.evaluation.training_list import write_training_list
 
 UNSETTLED = 1
 
@@ -37,7 +33,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser."""
     parser = commands.add_parser(
         "filter-tasks",
-        help="a training list: the tasks that a policy sometimes solves",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -68,7 +63,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Filter; 0 when every task is settled and the list has one."""
+    from arpo_verl.cli.playing import open_policy, read_playing
     from arpo_verl.evaluation.filter_run import filter_tasks
+    from arpo_verl.evaluation.filtering import Fate
+    from arpo_verl.evaluation.keep_rule import KeepRule
+    from arpo_verl.evaluation.report import write_report
+    from arpo_verl.evaluation.training_list import write_training_list
 
     require(args.runs >= 1, "--runs", "1 or more", args.runs)
     require(0 <= args.error < 0.5, "--error", "from 0 to below 0.5", args.error)

@@ -8,7 +8,6 @@ in place by constraints, and they themselves without their dependencies. Version
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import re
 import shlex
@@ -20,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arpo_verl.errors import ArpoError, MissingDependencyError
-from arpo_verl.versions import TESTED
+from arpo_verl.versions import TESTED, extra_requirements, pip_install
 
 # The only list of what is installed without its dependencies. The client; then what the embedded desktop's guest runs.
 NO_DEPS = {
@@ -46,7 +45,7 @@ class PackagesMovedError(ArpoError, RuntimeError):
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
-    parser = commands.add_parser("install-osworld", help="install OSWorld's client; no package that is here moves")
+    parser = commands.add_parser("install-osworld")
     parser.add_argument("--python", default=sys.executable, help="the Python to install for (default: this one)")
     parser.add_argument("--installer", choices=("uv", "pip"), help="default: uv where it is found")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and stop")
@@ -88,13 +87,6 @@ def plan(python: str, installer: str, constraints: Path) -> list[list[str]]:
     ]
 
 
-def extra_requirements(extra: str) -> list[str]:
-    """The requirements of one of arpo-verl's extras, as its metadata has them."""
-    lines = importlib.metadata.requires("arpo-verl") or []
-    ours = re.compile(rf"extra\s*==\s*['\"]{extra}['\"]")
-    return [line.partition(";")[0].strip() for line in lines if ours.search(line.partition(";")[2])]
-
-
 def default_installer() -> str:
     """`uv` where it is on the PATH or beside this Python, else `pip`."""
     return "uv" if _uv() else "pip"
@@ -128,10 +120,8 @@ def check_nothing_moved(before: Mapping[str, str], after: Mapping[str, str]) -> 
     moved = {name: version for name, version in before.items() if name not in NO_DEPS and after.get(name) != version}
     if moved:
         changes = ", ".join(f"{name} {version} -> {after.get(name, 'gone')}" for name, version in moved.items())
-        back = " ".join(f"{name}=={version}" for name, version in moved.items())
-        raise PackagesMovedError(
-            f"packages moved that must not: {changes}; put them back: pip install --no-deps {back}"
-        )
+        back = pip_install(*(f"{name}=={version}" for name, version in moved.items()), options=["--no-deps"])
+        raise PackagesMovedError(f"packages moved that must not: {changes}; put them back: {back}")
 
 
 def _install_command(python: str, installer: str) -> list[str]:
@@ -139,7 +129,7 @@ def _install_command(python: str, installer: str) -> list[str]:
     if installer == "pip":
         return [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
     if uv is None:
-        raise MissingDependencyError("--installer uv needs uv on the PATH; pip install uv, or --installer pip")
+        raise MissingDependencyError(f"--installer uv needs uv on the PATH; {pip_install('uv')}, or --installer pip")
     return [uv, "pip", "install", "--quiet", "--python", python]
 
 

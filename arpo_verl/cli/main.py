@@ -4,67 +4,66 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib
 import sys
 from collections.abc import Sequence
 
-from arpo_verl.cli import (
-    convert,
-    doctor,
-    evaluate,
-    fetch_vm,
-    filter_tasks,
-    install_osworld,
-    recipes,
-    replay,
-    report,
-    summary,
-    train,
-    try_task,
-    view,
-    vm,
-)
 from arpo_verl.errors import ArpoError
-from arpo_verl.versions import __version__
+from arpo_verl.versions import __version__, explain_missing
+
+COMMANDS = {
+    "doctor": "check this machine, a recipe, or tasks against this machine, and say what to do",
+    "install-osworld": "install OSWorld's client; no package that is here moves",
+    "fetch-vm": "download the VM of OSWorld's Docker desktops (many GB, resumable)",
+    "vm": "virtual machines of the provider qemu: images, templates (experimental)",
+    "recipes": "the recipes' folder, for --config-dir; a list of them; one to change",
+    "convert": "a recipe from a script or configuration of the ARPO reference or EasyR1",
+    "train": "train a recipe, with one line a step in the terminal",
+    "summary": "success before and after, replays injected, where everything lies",
+    "report": "one HTML file: what ran, success, replay's effect, faults, times, episodes",
+    "view": "look at a run's episodes in a browser, while it trains and afterwards; or export them",
+    "try": "play one task by hand and see the evaluator's verdict",
+    "replay": "look at, export, merge and seed stores of past successes",
+    "evaluate": "how often a policy solves tasks, with intervals; two evaluations compared",
+    "filter-tasks": "a training list: the tasks that a policy sometimes solves",
+}
+"""Each command with its line in the list. Its module is imported when the command is typed, and no other one."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser with one subparser a command; each command's module adds its own."""
+def build_parser(typed: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands; only the typed one has its options, which its module adds."""
     parser = argparse.ArgumentParser(
         prog="arpo-verl",
         description="ARPO training with stock veRL, and tools around it.",
     )
     parser.add_argument("--version", action="version", version=f"arpo-verl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (
-        doctor,
-        install_osworld,
-        fetch_vm,
-        vm,
-        recipes,
-        convert,
-        train,
-        summary,
-        report,
-        view,
-        try_task,
-        replay,
-        evaluate,
-        filter_tasks,
-    ):
-        module.add_parser(commands)
+    for name, line in COMMANDS.items():
+        if name == typed:
+            module = "try_task" if name == "try" else name.replace("-", "_")  # `try` is a keyword
+            importlib.import_module(f"arpo_verl.cli.{module}").add_parser(commands)
+        else:
+            commands.add_parser(name, help=line)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; an `ArpoError`, and what a file system refuses, is told in one line, with exit status 2."""
-    args = build_parser().parse_args(argv)
+    """Run one command. Return 2 after printing one line about an `ArpoError`, a package that is not installed, or what
+    the file system refuses."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    args = build_parser(next((word for word in words if not word.startswith("-")), None)).parse_args(words)
     try:
         status: int = args.run(args)
         return status
     except ArpoError as error:
         print(f"arpo-verl: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if (explained := explain_missing(error.name)) is None:
+            raise
+        print(f"arpo-verl: {explained}", file=sys.stderr)
         return 2
     except OSError as error:
         if error.filename is None and error.errno not in _FULL:

@@ -1,4 +1,4 @@
-"""The options of commands that have a policy play tasks: who plays, as in which recipe, on which desktops."""
+"""What the options of `cli/playing_options.py` come to: the tasks, the policy and the desktops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arpo_verl.cli.options import add_environment_options, parse_options
+from arpo_verl.cli.options import parse_options
 from arpo_verl.cli.recipes import compose_recipe, recipes_folder
 from arpo_verl.config import build_config, require
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
@@ -42,71 +42,6 @@ class Playing:
     settings: EvaluationSettings
     pixels: Mapping[str, int]
     """`min_pixels` and `max_pixels` of a screenshot, or neither: the processor's own."""
-
-
-def add_playing_options(parser: argparse.ArgumentParser, temperature: float = 0.6) -> None:
-    """Add the options.
-
-    Args:
-        temperature: where none is given.
-    """
-    who = parser.add_argument_group("the policy, one of these")
-    who.add_argument(
-        "--model", type=Path, metavar="PATH", help="a model's folder, or a checkpoint of veRL's, which is merged first"
-    )
-    who.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://127.0.0.1:8000/v1")
-    own = parser.add_argument_group("of a model's folder or a checkpoint")
-    own.add_argument(
-        "--engine",
-        choices=("vllm", "transformers"),
-        help="vllm: `vllm serve` as a child, on GPUs; transformers: ours, on the CPU (default: vllm where a GPU is)",
-    )
-    own.add_argument(
-        "--vllm", default="", metavar="OPTIONS", help="of `vllm serve`, such as '--tensor-parallel-size 4'"
-    )
-    of = parser.add_argument_group("of an endpoint")
-    of.add_argument("--model-name", metavar="NAME", help="default: the only model that the server has")
-    of.add_argument(
-        "--api-key-env", default="OPENAI_API_KEY", metavar="VARIABLE", help="has the key (default: OPENAI_API_KEY)"
-    )
-    of.add_argument(
-        "--processor",
-        type=Path,
-        metavar="FOLDER",
-        help="a model's folder, whose processor says how screenshots are resized (default: as Qwen2.5-VL's, or "
-        "Qwen3-VL's with its grammar)",
-    )
-    how = parser.add_argument_group("how it plays")
-    how.add_argument(
-        "--recipe",
-        metavar="NAME",
-        help="take the sections gui_agent and environment, the limits on pixels and the validation tasks of a recipe "
-        "(as `arpo-verl recipes list` names it, or a YAML file); options given here win",
-    )
-    how.add_argument("--tasks", metavar="WHICH", help="'embedded', 'embedded_long', or task files, folders or indices")
-    how.add_argument(
-        "--agent",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an option of a recipe's section gui_agent, such as prompt=qwen25_vl; may be repeated",
-    )
-    how.add_argument(
-        "--max-steps", type=_budgets, metavar="N[,N]", help="step budgets (default: the recipe's, else 15)"
-    )
-    words = f"0 takes the likeliest token (default: {temperature:g})"
-    how.add_argument("--temperature", type=float, default=temperature, help=words)
-    how.add_argument("--top-p", type=float, default=1.0, help="default: 1")
-    how.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
-    how.add_argument(
-        "--context", type=int, metavar="N", help="tokens of an episode (default: what the model or its server says)"
-    )
-    how.add_argument("--min-pixels", type=int, metavar="N", help="of a screenshot as the model sees it")
-    how.add_argument("--max-pixels", type=int, metavar="N", help="both or neither")
-    desktops = parser.add_argument_group("desktops")
-    desktops.add_argument("--desktops", type=int, metavar="N", help="episodes at once (default: 8, or the recipe's)")
-    add_environment_options(desktops)
-    parser.set_defaults(provider=None)
 
 
 def read_playing(args: argparse.Namespace) -> Playing:
@@ -240,13 +175,3 @@ def _environment(args: argparse.Namespace, recipe: _Recipe) -> EnvironmentConfig
     if args.desktops is not None:
         values["num_desktops"] = args.desktops
     return build_config(EnvironmentConfig, "environment", values)
-
-
-def _budgets(text: str) -> tuple[int, ...]:
-    try:
-        budgets = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        budgets = ()
-    if not budgets or min(budgets) < 1:
-        raise argparse.ArgumentTypeError(f"step budgets must be numbers from 1 such as 15,50,100, got {text!r}")
-    return budgets

@@ -26,7 +26,7 @@ SEARCH_PATH = (
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
-    parser = commands.add_parser("recipes", help="the recipes' folder, for --config-dir; a list of them; one to change")
+    parser = commands.add_parser("recipes")
     parser.set_defaults(run=lambda args: _tell(str(recipes_folder())))
     actions = parser.add_subparsers(metavar="ACTION")
     actions.add_parser("list", help="every recipe in a line").set_defaults(run=_list)

@@ -8,8 +8,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from arpo_verl.cli.recipes import compose_recipe
 from arpo_verl.errors import ConfigError, ReplayError
 
@@ -30,7 +28,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser."""
     parser = commands.add_parser(
         "replay",
-        help="look at, export, merge and seed stores of past successes",
         description="Works on stores as checkpoints hold them: <run_dir>/checkpoints/global_step_<N>/replay.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -133,6 +130,8 @@ def merge(args: argparse.Namespace) -> int:
 
 def seed(args: argparse.Namespace) -> int:
     """Make a store of recorded successes."""
+    from tqdm import tqdm
+
     from arpo_verl.config import build_config
     from arpo_verl.plugin.seeding import SeedPolicy, seed_store
     from arpo_verl.records.recorded import read_episodes

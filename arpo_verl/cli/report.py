@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from arpo_verl.errors import MissingDependencyError
-
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
     parser = commands.add_parser(
         "report",
-        help="one HTML file: what ran, success, replay's effect, faults, times, episodes",
         description="Writes one HTML file that opens from disk, needs no network and can be printed or sent. "
         "Works on a run that goes on, was resumed or is old, and says what it does not tell.",
     )
@@ -24,14 +21,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Write the report and say where it lies."""
     from arpo_verl.records.run import open_run
+    from arpo_verl.viewer.report import write_report
 
     opened = open_run(args.path)
-    try:
-        from arpo_verl.viewer.report import write_report
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f'a report needs {error.name}, which is not installed; pip install "arpo-verl[view]"'
-        ) from error
     file = args.out or opened.run_dir / "report.html"
     size = write_report(opened, file)
     print(f"{file} ({size / 1024:.0f} KiB)")

@@ -10,7 +10,7 @@ from arpo_verl.records.run_summary import format_summary, summarize_run
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
-    parser = commands.add_parser("summary", help="success before and after, replays injected, where everything lies")
+    parser = commands.add_parser("summary")
     parser.add_argument("run_dir", type=Path, help="the recipe's run_dir, for example runs/embedded")
     parser.set_defaults(run=run)
 

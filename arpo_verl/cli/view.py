@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arpo_verl.config import require
-from arpo_verl.errors import ConfigError, MissingDependencyError
+from arpo_verl.errors import ConfigError
 
 if TYPE_CHECKING:
     from arpo_verl.records.run import Run
@@ -29,7 +29,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser."""
     parser = commands.add_parser(
         "view",
-        help="look at a run's episodes in a browser, while it trains and afterwards; or export them",
         description="Serves a page with the run's episodes, metrics and live desktops, to this machine only: "
         f"from another one, ssh -L {DEFAULT_PORT}:localhost:{DEFAULT_PORT} THIS_MACHINE. Ctrl-C ends it.",
     )
@@ -88,11 +87,8 @@ def _range(text: str) -> tuple[float, float]:
 
 
 def _serve(opened: Run, args: argparse.Namespace) -> int:
-    try:
-        from arpo_verl.viewer.server import build_server
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(f'{error.name} is not installed; pip install "arpo-verl[view]"') from error
     from arpo_verl.viewer.access import is_loopback, new_token
+    from arpo_verl.viewer.server import build_server
 
     token = new_token() if args.token or not is_loopback(args.host) else None
     listener = _listen(args.host, args.port)

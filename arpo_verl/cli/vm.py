@@ -11,7 +11,7 @@ from arpo_verl.config import build_config
 from arpo_verl.environments.config import OSWORLD_SCREEN, EnvironmentConfig
 from arpo_verl.errors import ConfigError
 from arpo_verl.types import Size
-from arpo_verl.vm import build, measure, template
+from arpo_verl.vm import build
 from arpo_verl.vm.config import VmConfig
 from arpo_verl.vm.image import Image
 
@@ -20,7 +20,7 @@ BOOT_TIMEOUT_S = 1800.0
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
-    parser = commands.add_parser("vm", help="virtual machines of the provider qemu: images, templates (experimental)")
+    parser = commands.add_parser("vm")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     one = actions.add_parser("build", help="make an image of Debian's packages, with the embedded suite's programs")
@@ -55,12 +55,16 @@ def _build(args: argparse.Namespace) -> int:
 
 
 def _template(args: argparse.Namespace) -> int:
+    from arpo_verl.vm import template
+
     config, image, screen = _machine(args)
     print(template.ensure(config, image, screen, BOOT_TIMEOUT_S, say=print))
     return 0
 
 
 def _check(args: argparse.Namespace) -> int:
+    from arpo_verl.vm import measure, template
+
     config, image, screen = _machine(args)
     folder = template.folder_of(config, image, screen)
     reason = template.why_unfit(config, image, screen, folder, read_image=True)

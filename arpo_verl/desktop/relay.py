@@ -212,7 +212,12 @@ def when_readable(descriptor: int, act: Callable[[], object]) -> None:
     def readable() -> None:
         loop.remove_reader(own)
         os.close(own)
-        threading.Thread(target=act, name="desktop-end", daemon=True).start()
+        try:
+            threading.Thread(target=act, name="desktop-end", daemon=True).start()
+        except RuntimeError as error:
+            # From Python 3.12 on, a process that ends starts no more threads; nothing is left to act for.
+            if "interpreter shutdown" not in str(error):
+                raise
 
     loop.call_soon_threadsafe(loop.add_reader, own, readable)
 

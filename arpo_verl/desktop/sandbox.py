@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from arpo_verl.desktop import chrome, seccomp, users
 from arpo_verl.errors import MissingDependencyError
+from arpo_verl.versions import install_extra, pip_install
 
 GUEST = Path(__file__).with_name("guest")
 GUEST_ROOT = "/opt/arpo"
@@ -187,7 +188,8 @@ def _python_paths() -> list[str]:
     for module, package in GUEST_MODULES.items():
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
-            remedy = "pip install python-xlib==0.33 && pip install --no-deps pyautogui pyscreeze pytweening"
+            bare = pip_install("pyautogui", "pyscreeze", "pytweening", options=["--no-deps"])
+            remedy = f"{install_extra('desktop')} && {bare}"
             raise MissingDependencyError(f"the embedded desktop needs the Python package {package}; run: {remedy}")
         parent = Path(spec.origin).parent
         paths[str(parent.parent if spec.submodule_search_locations else parent)] = None

@@ -16,6 +16,7 @@ from typing import Any
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.providers import INDEX, OS_TYPES, PROVIDERS, QEMU, Provider
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
+from arpo_verl.versions import pip_install
 
 DEFAULT_SNAPSHOT = "init_state"
 # Where the client's Docker provider puts the VM that it fetches, below the working folder.
@@ -124,7 +125,7 @@ def _check_installed(config: EnvironmentConfig, provider: Provider) -> None:
     programs = [program for program in wanted if shutil.which(program) is None]
     remedies = []
     if packages:
-        remedies.append(f"the Python packages that `pip install {' '.join(sorted(packages))}` brings")
+        remedies.append(f"the Python packages that `{pip_install(*sorted(packages))}` brings")
     if programs:
         remedies.append(f"{', '.join(programs)} on the PATH")
     if remedies:

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from statistics import fmean
 
 from arpo_verl.evaluation.keep_rule import KeepRule
@@ -72,7 +72,7 @@ class FilterRuns:
         return self._rule.runs + min(self._faults[task_id], MOST_FAULTS) - self._begun[task_id]
 
 
-class Fate(str, Enum):
+class Fate(StrEnum):
     """What becomes of a task."""
 
     KEPT = "kept"

@@ -18,6 +18,7 @@ from pathlib import Path
 import requests
 
 from arpo_verl.errors import ConfigError, EndpointError, MissingDependencyError
+from arpo_verl.versions import SUPPORTED_VERL, pip_install
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,8 @@ def serving(
         EndpointError: it does not get ready.
     """
     if shutil.which("vllm") is None:
-        raise MissingDependencyError("a model on GPUs is served by vLLM; pip install vllm, or give --endpoint")
+        vllm = pip_install(f"verl[vllm]=={SUPPORTED_VERL[-1]}")
+        raise MissingDependencyError(f"a model on GPUs is served by vLLM; {vllm}, or give --endpoint")
     held = _held_port()
     port = held.getsockname()[1]
     command = ["vllm", "serve", str(folder), "--host", "127.0.0.1", "--port", str(port)]

@@ -186,7 +186,7 @@ class DesktopCoordinator:
     async def _check(self, fleet: Fleet, worker: Worker) -> None:
         try:
             idle_s = await bounded(worker.actor.ping.remote(), ANSWER_TIMEOUT_S)
-        except (ray.exceptions.RayError, asyncio.TimeoutError):
+        except (TimeoutError, ray.exceptions.RayError):
             fleet.lost(worker)
             return
         for lease_id, desktop in list(self._desk.leased.items()):

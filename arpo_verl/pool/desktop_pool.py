@@ -302,7 +302,7 @@ class Desktop:
         except asyncio.CancelledError:
             self.interrupted = True
             raise
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             self.fault = on_timeout.__name__
             raise on_timeout(
                 f"{name} took longer than environment.{name}_timeout_s={timeout_s:g}; "

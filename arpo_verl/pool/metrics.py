@@ -6,7 +6,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
 FAULT_KINDS = {
     "boot": "DesktopBootError",
@@ -34,7 +34,7 @@ COUNTS = (
 CALLS = ("boot", "reset", "step", "evaluate")
 
 
-class DesktopState(str, Enum):
+class DesktopState(StrEnum):
     """Where a slot of the pool is in its life."""
 
     UNPLACED = "unplaced"

@@ -87,7 +87,7 @@ class SlotKeeper:
         timeout_s = self._config.boot_timeout_s
         try:
             await asyncio.wait_for(asyncio.shield(worker.started), timeout_s)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             why = await self._fleet.diagnose(worker)
             self._fleet.lost(worker)
             message = f"no worker process for desktop {slot} started within {timeout_s:g} s: {why}"
@@ -130,7 +130,7 @@ class SlotKeeper:
         timeout_s = self._config.boot_timeout_s
         try:
             reply: Reply = await bounded(worker.actor.prepare.remote(slot, self._fleet.generations[slot]), timeout_s)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return Reply(error="DesktopBootError", message=f"desktop {slot} did not boot within {timeout_s:g} s")
         except ray.exceptions.RayError as error:
             self._fleet.lost(worker)
@@ -162,7 +162,7 @@ class SlotKeeper:
         call = desktop.worker.actor.is_ready.remote(desktop.index, desktop.generation)
         try:
             return (await bounded(call, self._config.step_timeout_s)).value is True
-        except (asyncio.TimeoutError, ray.exceptions.RayError):
+        except (TimeoutError, ray.exceptions.RayError):
             return False
 
     async def _renew(self, worker: Worker, slot: int) -> None:
@@ -171,7 +171,7 @@ class SlotKeeper:
             return
         try:
             self._fleet.generations[slot] = await bounded(worker.actor.renew.remote(slot), ANSWER_TIMEOUT_S)
-        except (ray.exceptions.RayError, asyncio.TimeoutError):
+        except (TimeoutError, ray.exceptions.RayError):
             self._fleet.lost(worker)
 
     def _boot_failed(self, reply: Reply, slot: int, began: float) -> None:

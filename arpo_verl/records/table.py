@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from arpo_verl.errors import MissingDependencyError
+from arpo_verl.versions import pip_install
 
 if TYPE_CHECKING:
     import pandas
@@ -36,7 +37,7 @@ def data_frame(columns: Mapping[str, Sequence[Any]], index: Sequence[int] | None
     try:
         import pandas
     except ImportError as error:
-        raise MissingDependencyError("to_pandas() needs pandas; pip install pandas") from error
+        raise MissingDependencyError(f"to_pandas() needs pandas; {pip_install('pandas')}") from error
     tellable = {name: [_tellable(value) for value in values] for name, values in columns.items()}
     return pandas.DataFrame(tellable, index=None if index is None else list(index))
 

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from arpo_verl.errors import MissingDependencyError
-from arpo_verl.versions import TESTED
+from arpo_verl.versions import TESTED, pip_install
 
 PACKAGE = "mm_agents"
 _UI_TARS_FILE = "uitars15_v1.py"
@@ -138,7 +138,8 @@ def _understood(file: str) -> Iterator[None]:
 
 
 def _advice(problem: str) -> str:
+    client = pip_install(f"desktop-env=={TESTED['desktop-env']}", options=["--no-deps"])
     return (
         f"gui_agent.prompt takes a model's own words from OSWorld's agents, but {problem}: arpo-verl install-osworld, "
-        f"or pip install --no-deps desktop-env=={TESTED['desktop-env']}, for every Python that runs rollouts"
+        f"or {client}, for every Python that runs rollouts"
     )

@@ -15,7 +15,7 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,7 @@ from arpo_verl.desktop import chrome, packages, sandbox
 from arpo_verl.desktop.guest import layout
 from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError
 from arpo_verl.files import replacing_directory
+from arpo_verl.versions import pip_install
 from arpo_verl.vm import image
 
 logger = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ def _epoch(snapshot: str | None) -> int:
         time_of = datetime.strptime(snapshot, "%Y%m%dT%H%M%SZ")
     except ValueError as error:
         raise ConfigError(f"--snapshot must be a time as 20261101T000000Z, got {snapshot!r}") from error
-    return int(time_of.replace(tzinfo=timezone.utc).timestamp())
+    return int(time_of.replace(tzinfo=UTC).timestamp())
 
 
 def _sources(suite: str, snapshot: str | None) -> list[str]:
@@ -203,7 +204,7 @@ def _write_tree(tree: Path) -> None:
         spec = find_spec(name)
         if spec is None or spec.origin is None:
             raise MissingDependencyError(
-                f"the image needs the Python package {name}; run: pip install --no-deps {name}"
+                f"the image needs the Python package {name}; run: {pip_install(name, options=['--no-deps'])}"
             )
         shutil.copytree(Path(spec.origin).parent, modules / name, ignore=without)
 

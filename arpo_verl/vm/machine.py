@@ -35,6 +35,7 @@ from arpo_verl.desktop.template import USER_NAMESPACES
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
 from arpo_verl.files import ScratchFolder
 from arpo_verl.types import Size
+from arpo_verl.versions import install_extra
 from arpo_verl.vm.config import VmConfig, own_folder
 from arpo_verl.vm.events import DISK_ERROR, Events
 from arpo_verl.vm.image import Image
@@ -150,7 +151,7 @@ class Machine:
             from qemu.qmp import QMPClient
         except ImportError as error:
             raise MissingDependencyError(
-                f"QEMU is spoken to by qemu.qmp ({error}); run: pip install qemu.qmp"
+                f"QEMU is spoken to by qemu.qmp ({error}); run: {install_extra('vm')}"
             ) from error
         with contextlib.ExitStack() as inherited, contextlib.ExitStack() as undo:
             self._user = users.claim_user()
@@ -240,7 +241,7 @@ class Machine:
 
         try:
             return run_async(self._monitor.execute(command, arguments or None), ANSWER_TIMEOUT_S)
-        except (QMPError, asyncio.TimeoutError, OSError) as error:
+        except (TimeoutError, QMPError, OSError) as error:
             raise DesktopBootError(f"QEMU refused {command}: {error!r}{self.last_words()}") from error
 
     def migrate(self, command: str, place: str, timeout_s: float) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("desktop_env")
 
 from arpo_verl.cli.checks import packages  # noqa: E402
 from arpo_verl.cli.main import main  # noqa: E402
-from arpo_verl.cli.recipes import compose_recipe, copy_recipe  # noqa: E402
+from arpo_verl.cli.recipes import compose_recipe, copy_recipe, recipes_folder  # noqa: E402
 from arpo_verl.errors import MissingDependencyError  # noqa: E402
 from arpo_verl.plugin.recipe_footprint import model_shape  # noqa: E402
 from arpo_verl.tasks.loader import EMBEDDED_DIR  # noqa: E402
@@ -100,8 +100,42 @@ def test_what_gpus_need_is_named_with_its_use_and_how_to_get_it(monkeypatch):
     queue, vllm, flash, cupy = (findings[name] for name in ("TransferQueue", "vllm", "flash-attn", "cupy-cuda13x"))
     assert queue.required and not queue.ok and "0.1.10 or newer" in queue.detail
     assert not vllm.ok and not vllm.required and "0.22.0 or newer" in vllm.detail
-    assert not flash.ok and "log-probs" in flash.detail and "verl[vllm,fsdp]==0.9.1" in flash.remedy
+    assert not flash.ok and "log-probs" in flash.detail
+    first, second = flash.remedy.removeprefix("with Python 3.12: ").split(" && ")
+    assert first == "pip install 'verl[vllm]==0.9.1'"  # torch, which the build of the next one imports
+    assert second == "pip install --no-build-isolation 'verl[vllm,fsdp]==0.9.1'"
     assert cupy.ok and "osworld_full_async" in cupy.detail
+
+
+GPU_PACKAGES = {"TransferQueue": "0.1.10", "vllm": "0.24.0", "flash-attn": "2.8.3", "cupy-cuda12x": "14.0.1"}
+PADDING = "actor_rollout_ref.model.use_remove_padding=true"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "needed"),
+    [
+        ("embedded", [], {"TransferQueue"}),
+        ("embedded", [PADDING], {"TransferQueue", "flash-attn"}),
+        ("osworld_full", [], {"TransferQueue", "vllm", "flash-attn"}),
+        ("osworld_full_async", [], {"TransferQueue", "vllm", "flash-attn", "cupy-cuda13x"}),
+    ],
+)
+def test_what_a_recipe_cannot_do_without_is_required(monkeypatch, recipe, overrides, needed):
+    config = compose_recipe(recipes_folder() / f"{recipe}.yaml", overrides)
+    monkeypatch.setattr(packages, "installed_version", {}.get)
+    findings = packages.check_recipe_packages(config)
+    assert {finding.subject for finding in findings if finding.required and not finding.ok} == needed
+    assert all("pip install" in finding.remedy for finding in findings)
+    monkeypatch.setattr(packages, "installed_version", GPU_PACKAGES.get)
+    assert all(finding.ok for finding in packages.check_recipe_packages(config))
+
+
+def test_a_recipe_whose_packages_are_missing_fails_here_and_is_noted_for_other_nodes(monkeypatch, capsys):
+    monkeypatch.setattr(packages, "installed_version", {**GPU_PACKAGES, "vllm": None}.get)
+    assert main(["doctor", "--recipe", "osworld_full"]) == 1
+    assert "[FAIL] vllm: not installed; needed for actor_rollout_ref.rollout.name=vllm" in capsys.readouterr().out
+    main(["doctor", "--recipe", "osworld_full", "--gpu-gb", "80"])
+    assert "[note] vllm: not installed" in capsys.readouterr().out
 
 
 OTHERS = {  # files below verl/trainer -> what they show it to be

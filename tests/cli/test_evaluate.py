@@ -12,7 +12,7 @@ from arpo_verl.tasks.loader import EMBEDDED_DIR
 
 
 def read(*options):
-    return read_playing(build_parser().parse_args(["evaluate", "--out", "e", *options]))
+    return read_playing(build_parser("evaluate").parse_args(["evaluate", "--out", "e", *options]))
 
 
 FAKE = ("--provider", "fake", "--tasks", "embedded")
@@ -43,7 +43,7 @@ def test_partial_credit_is_of_training_alone():
 
 def test_screenshots_are_resized_as_the_models_processor_would():
     def geometry(*options):
-        arguments = build_parser().parse_args(["evaluate", "--out", "e", *FAKE, *options])
+        arguments = build_parser("evaluate").parse_args(["evaluate", "--out", "e", *FAKE, *options])
         return _geometry(arguments, read_playing(arguments))
 
     assert geometry() == QWEN25
@@ -52,7 +52,7 @@ def test_screenshots_are_resized_as_the_models_processor_would():
 
 
 def test_the_models_own_processor_says_so_itself(model_path, policy):
-    arguments = build_parser().parse_args(["evaluate", "--out", "e", *FAKE, "--processor", model_path])
+    arguments = build_parser("evaluate").parse_args(["evaluate", "--out", "e", *FAKE, "--processor", model_path])
     assert _geometry(arguments, read_playing(arguments)) == ImageGeometry.from_processor(policy[1])
 
 
@@ -85,7 +85,7 @@ def test_wrong_options_are_told_in_one_line(tmp_path, monkeypatch, capsys, optio
 @pytest.mark.parametrize("text", ["0", "a", "", "15,-1"])
 def test_budgets_are_numbers(text, capsys):
     with pytest.raises(SystemExit):
-        build_parser().parse_args(["evaluate", "--max-steps", text])
+        build_parser("evaluate").parse_args(["evaluate", "--max-steps", text])
     assert "step budgets must be numbers from 1" in capsys.readouterr().err
 
 

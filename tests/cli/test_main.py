@@ -1,10 +1,34 @@
 """What every command has in common."""
 
 import errno
+import json
+import subprocess
+import sys
 
 import pytest
+from support import ROOT
 
 from arpo_verl.cli import convert, main
+from arpo_verl.versions import EXTRA_OF_MODULE, explain_missing, extra_requirements, install_extra, pip_install
+
+# Every parser's help, nested ones too; then what this took.
+HELP_OF_ALL = """
+import argparse, json, sys
+from arpo_verl.cli.main import COMMANDS, build_parser
+
+def helps(parser):
+    nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    found = {parser.prog: parser.format_help()}
+    for action in nested:
+        for one in action.choices.values():
+            found |= helps(one)
+    return found
+
+found = {}
+for name in COMMANDS:
+    found |= helps(build_parser(name)._subparsers._group_actions[0].choices[name])
+print(json.dumps([found, build_parser().format_help(), sorted(sys.modules)]))
+"""
 
 
 @pytest.mark.parametrize(
@@ -20,6 +44,59 @@ def test_any_other_error_of_the_system_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr(convert, "run", _raising(ConnectionResetError(errno.ECONNRESET, "reset")))
     with pytest.raises(ConnectionResetError):
         main.main(["convert", "a.sh"])
+
+
+def test_the_help_of_every_command_needs_the_standard_library_alone():
+    command = [sys.executable, "-S", "-c", HELP_OF_ALL]  # -S: nothing that is installed
+    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    helps, whole, modules = json.loads(done.stdout)
+    assert {f"arpo-verl {name}" for name in (*main.COMMANDS, "replay inspect", "vm build", "recipes copy")} <= set(
+        helps
+    )
+    listed = " ".join(whole.split())  # without its line breaks
+    assert all(f"{name} {line}" in listed for name, line in main.COMMANDS.items())
+    assert "numpy" not in modules
+
+
+def test_a_command_imports_no_other_one(tmp_path):
+    code = "import sys; from arpo_verl.cli.main import main; main(sys.argv[1:]); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, "summary", tmp_path], capture_output=True, text=True)
+    imported = {name for name in done.stdout.split() if name.startswith("arpo_verl.cli.")}
+    assert imported == {"arpo_verl.cli.main", "arpo_verl.cli.summary"}
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("ray", ["evaluate", "--endpoint", "http://127.0.0.1:1/v1", "--tasks", "embedded", "--out", "OUT"]),
+        ("hydra", ["doctor", "--recipe", "embedded"]),
+        ("hydra", ["replay", "seed", "RUN", "--recipe", "RECIPE.yaml", "--out", "OUT"]),
+    ],
+)
+def test_a_missing_package_is_told_in_one_sentence_with_the_extra_that_brings_it(tmp_path, module, command):
+    code = (
+        "import sys; sys.modules[sys.argv[1]] = None; from arpo_verl.cli.main import main; sys.exit(main(sys.argv[2:]))"
+    )
+    command = [sys.executable, "-c", code, module, *command]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    line = f"arpo-verl: this needs {module}, which the extra `trainer` brings; {install_extra('trainer')}\n"
+    assert (done.returncode, done.stderr) == (2, line)
+
+
+def test_a_missing_package_of_no_extra_keeps_its_traceback(monkeypatch):
+    error = ModuleNotFoundError("No module named 'of_nobody'", name="of_nobody")
+    monkeypatch.setattr(convert, "run", _raising(error))
+    with pytest.raises(ModuleNotFoundError):
+        main.main(["convert", "a.sh"])
+
+
+def test_an_extra_is_installed_by_its_packages_and_never_by_our_name():
+    assert install_extra("desktop") == "pip install python-xlib==0.33"
+    assert install_extra("vm") == "pip install 'qemu.qmp>=0.0.6'"
+    assert "arpo" not in " ".join(explain_missing(module) for module in EXTRA_OF_MODULE)
+    assert all(extra_requirements(extra) for extra in EXTRA_OF_MODULE.values())
+    assert pip_install("a", "b<3", options=["--no-deps"]) == "pip install --no-deps a 'b<3'"
 
 
 def _raising(error):

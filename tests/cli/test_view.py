@@ -97,13 +97,6 @@ def test_an_export_holds_what_was_asked_for(written, tmp_path, capsys, args, ste
     assert f"{len(steps)} episodes" in capsys.readouterr().out
 
 
-def test_without_its_server_the_extra_is_named(written, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "arpo_verl.viewer.server", raising=False)
-    assert main(["view", str(written.path)]) == 2
-    assert 'pip install "arpo-verl[view]"' in capsys.readouterr().err
-
-
 def test_all_that_the_page_loads_is_packaged():
     """The patterns in setup.py find every file beside the page."""
     setup = ast.parse((ROOT / "setup.py").read_text())

@@ -7,6 +7,7 @@ import hashlib
 import os
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 import uvloop
@@ -154,3 +155,28 @@ def test_embedded_desktop_boots_and_answers_where_uvloop_is_installed():
             provider.revert_to_snapshot()
         finally:
             provider.stop_emulator()
+
+
+def test_a_desktop_that_ends_as_its_process_ends_leaves_no_traceback(loop, monkeypatch):
+    """From Python 3.12 on, a process that ends starts no more threads."""
+    refused, looked, problems = threading.Event(), threading.Event(), []
+
+    class Thread:
+        def __init__(self, **options):
+            pass
+
+        def start(self):
+            refused.set()
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    own = relay_module.event_loop()
+    own.set_exception_handler(lambda _, context: problems.append(context))
+    monkeypatch.setattr(relay_module, "threading", SimpleNamespace(Thread=Thread))
+    read, write = os.pipe()
+    relay_module.when_readable(read, print)
+    os.write(write, b".")
+    assert refused.wait(30)
+    own.call_soon_threadsafe(looked.set)
+    assert looked.wait(30) and problems == []
+    os.close(read)
+    os.close(write)

@@ -19,7 +19,6 @@ import pytest
 import ray
 from omegaconf import OmegaConf
 from ray.cluster_utils import Cluster
-from support.barrier import Barrier
 from support.local_ray import in_a_few_attempts
 from support.loop_harness import DONE, HIT, ROW, ScriptedEngine, make_loop, recipe
 
@@ -99,7 +98,7 @@ def free_units(*names):
 
 async def hold_all(pool, number):
     """On which hosts `number` desktops are that are held together."""
-    together = Barrier(number)
+    together = asyncio.Barrier(number)
 
     async def hold():
         async with pool.lease("t") as desktop:
@@ -134,7 +133,7 @@ def test_episodes_of_a_node_that_dies_are_played_elsewhere_and_a_node_that_joins
     config = OmegaConf.merge(recipe({"trajectory_dir": str(tmp_path)}), {"environment": options})
     pool = connect_pool(config)
     wait_until(lambda: pool.status()["desktops_idle"] == 6)
-    in_the_middle = Barrier(7)
+    in_the_middle = asyncio.Barrier(7)
 
     class Pausing(ScriptedEngine):
         """Clicks twice and is done, in each attempt; waits before its second reply until the node is dead."""
@@ -181,7 +180,7 @@ def test_real_desktops_of_a_node_that_dies_end_with_it_and_others_go_on(nodes):
     pool = DesktopPool.connect(EnvironmentConfig(num_desktops=3, **options), name=uuid.uuid4().hex)
     wait_until(lambda: pool.status()["desktops_idle"] == 3)
     (task,) = [task for task in load_tasks("embedded") if task.task_id == "dialog-confirm-yes"]
-    held, dead = Barrier(4), asyncio.Event()
+    held, dead = asyncio.Barrier(4), asyncio.Event()
 
     async def episode():
         async with pool.lease(task.task_id) as desktop:

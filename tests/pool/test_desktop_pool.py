@@ -12,7 +12,6 @@ import uuid
 from collections import Counter
 
 import pytest
-from support.barrier import Barrier
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.fake import FakeEnvironment
@@ -118,7 +117,7 @@ async def play(pool, task=TASK, actions=(INSIDE, Finish())):  # noqa: B008
 
 async def all_serve(pool):
     """Whether every desktop of the pool can be held at the same time."""
-    together = Barrier(SIZE)
+    together = asyncio.Barrier(SIZE)
 
     async def hold():
         async with pool.lease(TASK.task_id) as desktop:
@@ -282,7 +281,7 @@ def test_a_fault_that_the_holder_caught_still_costs_the_desktop(pool):
 def test_a_dead_worker_process_is_replaced_with_all_its_desktops(pool):
     async def run():
         """All desktops are held when one takes its process, and so its neighbour, along."""
-        held, dead = Barrier(SIZE), asyncio.Event()
+        held, dead = asyncio.Barrier(SIZE), asyncio.Event()
 
         async def other():
             async with pool.lease("t1") as desktop:
@@ -312,7 +311,7 @@ def test_a_dead_worker_process_is_replaced_with_all_its_desktops(pool):
 
 def test_a_cancelled_episode_and_a_cancelled_wait_lose_no_desktop(pool):
     async def run():
-        held = Barrier(SIZE + 1)
+        held = asyncio.Barrier(SIZE + 1)
 
         async def hold():
             async with pool.lease("t1"):

@@ -7,7 +7,7 @@ import os
 import pytest
 from support.cua_gym_bundle import REWARD, TASK_ID, write_bundle
 
-from arpo_verl.cli.try_task import find_task
+from arpo_verl.cli.by_hand import find_task
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld.bundles import is_bundle
 from arpo_verl.errors import TaskError

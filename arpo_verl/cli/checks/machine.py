@@ -11,6 +11,7 @@ from pathlib import Path
 from arpo_verl.cli.checks import kvm
 from arpo_verl.cli.checks.desktops import check_ray_beside_docker
 from arpo_verl.cli.checks.finding import Finding
+from arpo_verl.versions import pip_install
 
 GIB = 1024**3
 # veRL, its models' caches and checkpoints.
@@ -76,7 +77,7 @@ def _check_docker() -> Finding:
         finally:
             client.close()
     except ImportError:
-        return Finding("Docker", False, "its Python package is not installed", "pip install docker", required=False)
+        return Finding("Docker", False, "its Python package is not installed", pip_install("docker"), required=False)
     except docker.errors.DockerException as error:
         return Finding("Docker", False, f"no engine answers ({error})", remedy, required=False)
     return Finding("Docker", True, f"engine {version}", required=False)

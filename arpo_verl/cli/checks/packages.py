@@ -8,20 +8,26 @@ import os
 import platform
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 from arpo_verl.cli.checks.finding import Finding
 from arpo_verl.versions import (
     FOR_GPUS,
-    INSTALL_FOR_GPUS,
     OLDEST,
     OPTIONAL,
+    OTHER_BUILDS,
     OWN_ENVIRONMENT,
     TESTED,
     another_verl,
+    install_for_gpus,
     installed_version,
     is_older,
     is_supported_verl,
+    pip_install,
 )
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 # Run in a fresh interpreter, as each Ray worker is one, because a plugin that fails to load vanishes without a word; as
 # text, because a module of ours would register what it asks for.
@@ -52,11 +58,11 @@ def check_versions() -> list[Finding]:
 
 
 def _find_versions() -> list[Finding]:
-    python = f"{platform.python_version()}; veRL's packages for GPUs are built for 3.12"
-    findings = [Finding("python", sys.version_info >= (3, 10), python, "use Python 3.10 or newer")]
+    python = f"{platform.python_version()}; veRL takes none newer than 3.12, for which its packages for GPUs are built"
+    findings = [Finding("python", sys.version_info < (3, 13), python, "use Python 3.12")]
     for package, tested in TESTED.items():
         installed = installed_version(package)
-        remedy = "arpo-verl install-osworld" if package == "desktop-env" else f"pip install {package}=={tested}"
+        remedy = "arpo-verl install-osworld" if package == "desktop-env" else pip_install(f"{package}=={tested}")
         if installed is None:
             findings.append(Finding(package, False, "not installed", remedy))
         elif package == "verl":
@@ -65,20 +71,53 @@ def _find_versions() -> list[Finding]:
             )
         else:
             findings.append(Finding(package, True, f"{installed} (tested with {tested})"))
-    queue = f"pip install 'TransferQueue>={OLDEST['TransferQueue']}'"
-    findings.append(_check_oldest("TransferQueue", "the trainer's queue", queue, True))
-    findings += [_check_oldest(package, use, INSTALL_FOR_GPUS, False) for package, use in FOR_GPUS.items()]
+    findings.append(_check_oldest("TransferQueue", "the trainer's queue", True))
+    findings += [_check_oldest(package, use, False) for package, use in FOR_GPUS.items()]
     for package in OPTIONAL:
         installed = installed_version(package)
         findings.append(
-            Finding(package, installed is not None, installed or "not installed", f"pip install {package}", False)
+            Finding(package, installed is not None, installed or "not installed", pip_install(package), False)
         )
     return findings
 
 
-def _check_oldest(package: str, use: str, remedy: str, required: bool) -> Finding:
+def check_recipe_packages(config: DictConfig, required: bool = True) -> list[Finding]:
+    """Whether the packages are here that this recipe cannot do without.
+
+    Args:
+        config: the composed recipe.
+        required: False where the run's nodes are other machines than this one.
+    """
+    return [_check_oldest(package, use, required) for package, use in _needed(config).items()]
+
+
+def _needed(config: DictConfig) -> dict[str, str]:
+    """What must be installed, and the value that asks for it. Source: veRL 0.9.1's own imports.
+
+    With `use_remove_padding` it replaces Qwen2-VL's attention by one that calls flash-attn, whatever
+    `attn_implementation` says.
+    """
+    model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
+    attention = model.override_config.get("attn_implementation", "flash_attention_2")
+    needed = {}
+    if config.trainer.use_v1:
+        needed["TransferQueue"] = "trainer.use_v1=true"
+    if rollout.name == "vllm":
+        needed["vllm"] = "actor_rollout_ref.rollout.name=vllm"
+    if attention == "flash_attention_2":
+        needed["flash-attn"] = "the attention flash_attention_2, veRL's default"
+    elif model.use_remove_padding:
+        needed["flash-attn"] = "actor_rollout_ref.model.use_remove_padding=true"
+    if rollout.checkpoint_engine.backend == "nccl":
+        needed["cupy-cuda13x"] = "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl"
+    return needed
+
+
+def _check_oldest(package: str, use: str, required: bool) -> Finding:
     """Whether a package is here that is new enough."""
-    installed, oldest = installed_version(package), OLDEST.get(package, "0")
+    builds = (package, *OTHER_BUILDS.get(package, ()))
+    installed, oldest = next(filter(None, map(installed_version, builds)), None), OLDEST.get(package, "0")
+    remedy = f"with Python 3.12: {install_for_gpus()}" if package in FOR_GPUS else pip_install(f"{package}>={oldest}")
     if installed is None:
         return Finding(package, False, f"not installed; needed for {use}", remedy, required)
     if is_older(installed, oldest):

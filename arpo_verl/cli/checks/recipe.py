@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from arpo_verl.cli.checks.finding import Finding
+from arpo_verl.cli.checks.packages import check_recipe_packages
 from arpo_verl.cli.recipes import compose_recipe, recipes_folder
 from arpo_verl.errors import ArpoError
 from arpo_verl.footprint import Report
@@ -19,7 +20,8 @@ def check_recipe_fits(
     Args:
         name: one of the recipes that came with the package, or a YAML file.
         overrides: as the trainer's command line takes them.
-        node_gb, gpu_gb: host memory of a node that trains, and of one of its GPUs, in GB; None: as here.
+        node_gb, gpu_gb: host memory of a node that trains, and of one of its GPUs, in GB; None: as here. With one of
+            them the recipe is checked for other nodes, and a package that is missing here is a note.
 
     Raises:
         ConfigError: there is no such recipe, or it does not compose.
@@ -30,6 +32,10 @@ def check_recipe_fits(
     path = Path(name) if name.endswith(".yaml") else recipes_folder() / f"{name}.yaml"
     config = compose_recipe(path, overrides)
     findings = []
+    try:
+        findings += check_recipe_packages(config, required=node_gb is None and gpu_gb is None)
+    except Exception as error:  # a null where nobody writes one
+        findings.append(Finding("packages", False, f"cannot be checked ({error!r})", "look for a null or a typo"))
     try:
         report = reckon_recipe(config, memory_bytes=_bytes(node_gb), gpu_bytes=_bytes(gpu_gb))
     except ArpoError:

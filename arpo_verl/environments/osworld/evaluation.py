@@ -30,6 +30,7 @@ from arpo_verl.environments.osworld.share import share_of_checks
 from arpo_verl.environments.osworld.swallowed import Swallowed, forget_swallowed, swallowed
 from arpo_verl.errors import DesktopError, DesktopLostError, EvaluatorError
 from arpo_verl.types import Evaluation, MetricCall, valid_score
+from arpo_verl.versions import pip_install
 
 if TYPE_CHECKING:
     from arpo_verl.environments.osworld.client import Client
@@ -143,7 +144,8 @@ def _of_host(client: Client) -> Iterator[DesktopError]:
         what = f"{found.kind} {found.name}".strip()
         yield EvaluatorError(f"this host has trouble, which the evaluator passed over ({what}): {found.error}")
     if missing_packages():
-        yield EvaluatorError(f"the metric needs {', '.join(missing_packages())}; pip install what it needs")
+        remedy = pip_install(*(DEFERRED[name] for name in missing_packages()))
+        yield EvaluatorError(f"the metric needs {', '.join(missing_packages())}; {remedy}")
 
 
 def _is_needed_package(found: Swallowed, folder: str) -> bool:

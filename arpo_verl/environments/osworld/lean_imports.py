@@ -19,6 +19,7 @@ from typing import Any
 
 from arpo_verl.environments.osworld.swallowed import NotingFinder
 from arpo_verl.errors import MissingDependencyError
+from arpo_verl.versions import pip_install
 
 # Module -> what to pip install for it. Each is used by a few metrics or set-up steps alone.
 DEFERRED = {
@@ -115,5 +116,5 @@ def _import(module: str) -> ModuleType:
         root = module.partition(".")[0]
         _missing.names = [*missing_packages(), root]
         raise MissingDependencyError(
-            f"this task's evaluator or set-up needs the package {root}: pip install '{DEFERRED[root]}'"
+            f"this task's evaluator or set-up needs the package {root}: {pip_install(DEFERRED[root])}"
         ) from error

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def save_store(store: SuccessStore, folder: Path | str, fingerprint: Fingerprint
         eviction=store.eviction,
         trajectories=trajectories,
         serials=tuple(serial for serial, _ in entries),
-        saved_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
         written_by=f"arpo-verl {__version__}",
     )
     files.write_whole(folder / MANIFEST, _manifest_json(manifest))

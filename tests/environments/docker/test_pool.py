@@ -7,7 +7,6 @@ import time
 import uuid
 
 import pytest
-from support.barrier import Barrier
 from support.desktop_harness import eventually
 
 pytest.importorskip("desktop_env")
@@ -97,7 +96,7 @@ def test_eight_desktops_at_once_beside_another_pool(make_pool, engine, capsys):
     containers = engine.client.containers.list(ignore_removed=True)
     ports = ports_of(containers)
     assert len(containers) == NUM_DESKTOPS + 2 and len(set(ports)) == len(ports) == 4 * len(containers)
-    together = Barrier(NUM_DESKTOPS)
+    together = asyncio.Barrier(NUM_DESKTOPS)
 
     async def all_of_them():
         return await asyncio.gather(*(solve(pool, together) for _ in range(NUM_DESKTOPS)))

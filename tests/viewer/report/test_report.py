@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-import sys
 
 import lxml.html
 import numpy as np
@@ -308,14 +307,6 @@ def test_the_command_writes_where_it_is_told_and_says_so(made, tmp_path, capsys)
 def test_a_folder_that_is_no_run_is_refused(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
     assert "RUN must be a recipe's run_dir" in capsys.readouterr().err
-
-
-def test_a_missing_package_is_named_with_what_to_do(made, monkeypatch, capsys):
-    for module in [name for name in sys.modules if name.startswith("arpo_verl.viewer.report")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    assert main(["report", str(made.path)]) == 2
-    assert 'pip install "arpo-verl[view]"' in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

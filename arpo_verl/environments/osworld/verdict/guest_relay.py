@@ -84,7 +84,7 @@ class GuestRelay:
     async def _serve(self, box: Streams, opener: _Opener) -> None:
         try:
             guest = await asyncio.wait_for(opener(box), CONNECT_TIMEOUT_S)
-        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             logger.debug("a box's connection led nowhere: %r", error)
             if not isinstance(error, (ConnectionError, PermissionError)):
                 await _tell_unreachable(box)
