@@ -137,7 +137,7 @@ def test_the_python_of_the_readme_runs_as_it_stands(tmp_path):
         [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=tmp_path, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    assert " 0.0 StopReason.FINISHED\n" in done.stdout
+    assert " 0.0 finished\n" in done.stdout
     assert re.search(r"press-ok +3 +0\.5\n", done.stdout) and re.search(r"^3 +0\.5\n", done.stdout, re.M)
 
 
