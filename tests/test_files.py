@@ -50,19 +50,26 @@ def test_a_scratch_folder_is_left_alone_while_its_owner_lives_and_goes_with_it(t
 
 def test_a_scratch_folder_goes_when_its_process_is_killed(tmp_path):
     if (child := os.fork()) == 0:
-        files.ScratchFolder(tmp_path, "kind-").path.joinpath("content").touch()
-        os.kill(os.getpid(), 9)
-    os.waitpid(child, 0)
+        try:
+            held = files.ScratchFolder(tmp_path, "kind-")
+            held.path.joinpath("content").touch()
+            os.kill(os.getpid(), 9)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
     eventually(lambda: not list(tmp_path.iterdir()))
 
 
 def test_a_scratch_folder_that_a_kill_left_all_the_same_goes_when_the_next_one_comes(tmp_path, monkeypatch):
     if (child := os.fork()) == 0:
-        monkeypatch.setattr(files.reaper, "remove_folder_at_end", lambda folder: None)
-        held = files.ScratchFolder(tmp_path, "kind-")
-        held.path.joinpath("content").touch()
-        os.kill(os.getpid(), 9)
-    os.waitpid(child, 0)
+        try:
+            monkeypatch.setattr(files.reaper, "remove_folder_at_end", lambda folder: None)
+            held = files.ScratchFolder(tmp_path, "kind-")
+            held.path.joinpath("content").touch()
+            os.kill(os.getpid(), 9)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
     (left,) = tmp_path.iterdir()
     new = files.ScratchFolder(tmp_path, "kind-")
     assert list(tmp_path.iterdir()) == [new.path] and not left.exists()
@@ -71,10 +78,13 @@ def test_a_scratch_folder_that_a_kill_left_all_the_same_goes_when_the_next_one_c
 def killed_in(call, tmp_path, monkeypatch):
     """Make a scratch folder in a process that is killed in the middle of it."""
     if (child := os.fork()) == 0:
-        owner, name = call
-        monkeypatch.setattr(owner, name, lambda *_, **__: os.kill(os.getpid(), 9))
-        files.ScratchFolder(tmp_path, "kind-")
-    os.waitpid(child, 0)
+        try:
+            owner, name = call
+            monkeypatch.setattr(owner, name, lambda *_, **__: os.kill(os.getpid(), 9))
+            files.ScratchFolder(tmp_path, "kind-")
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
 
 
 @pytest.mark.parametrize("call", [(os, "open"), (files.fcntl, "flock"), (files.Path, "rename")])
