@@ -183,7 +183,7 @@ def test_forgotten_provider_ends_its_desktop():
     provider.start_emulator()
     port, processes = int(provider.get_ip_address().split(":")[1]), sandbox_processes(provider)
     del provider
-    assert not [pid for pid in processes if os.path.exists(f"/proc/{pid}")]
+    eventually(lambda: not [pid for pid in processes if os.path.exists(f"/proc/{pid}")])
     eventually(lambda: not _listens(port))
 
 
