@@ -1,4 +1,5 @@
-"""What outlives this process when it is killed, and so needs another process to remove it: folders and control groups.
+"""What outlives this process when it is killed, and so needs another process to end it: folders, control groups, and a
+sandbox that was just being made. Then bubblewrap's second process waits for its first one, and for ever once that died.
 
 That process is a shell which waits for this one's end. It is started with the first thing to remove; what is gone by
 then costs it nothing.
@@ -7,6 +8,7 @@ then costs it nothing.
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import threading
 from pathlib import Path
@@ -25,6 +27,9 @@ end() {
 }
 for path; do
     case "$path" in
+    owner:*)
+        pids=$(grep -lzxF -- "${path#owner:}" /proc/[0-9]*/environ | cut -d / -f 3)
+        [ "$pids" ] && kill -9 $pids ;;
     group:*) for group in "${path#group:}"*; do [ -d "$group" ] && end "$group"; done ;;
     *) rm -rf -- "$path" ;;
     esac
@@ -33,6 +38,18 @@ done 2> /dev/null
 _lock = threading.Lock()
 _shell: subprocess.Popen[bytes] | None = None
 _told: dict[str, None] = {}
+_MARK = "ARPO_VERL_OWNER"
+_mark = secrets.token_hex(16)
+"""Of this process, and of no other one: not of a fork."""
+
+
+def marked_environment() -> dict[str, str]:
+    """This process's environment and a mark: whatever has the mark is killed when this process ends, however it ends.
+
+    For programs that get an environment of their own for what they start, as bubblewrap does.
+    """
+    _tell(f"owner:{_MARK}={_mark}")
+    return {**os.environ, _MARK: _mark}
 
 
 def remove_folder_at_end(folder: Path) -> None:
@@ -69,8 +86,8 @@ def _tell(words: str) -> None:
 
 def _forget_after_fork() -> None:
     """The shell waits for the owner alone, so a fork must not hold its channel."""
-    global _lock, _shell
-    _lock = threading.Lock()
+    global _lock, _shell, _mark
+    _lock, _mark = threading.Lock(), secrets.token_hex(16)
     if _shell is not None and _shell.stdin is not None:
         _shell.stdin.close()
     _shell = None

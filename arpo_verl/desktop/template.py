@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Sequence
 from typing import IO
 
+from arpo_verl import reaper
 from arpo_verl.desktop import packages, relay, sandbox
 from arpo_verl.desktop.process import ProcessHandle, in_lasting_thread
 from arpo_verl.errors import DesktopBootError, MissingDependencyError
@@ -133,6 +134,7 @@ def start_sandbox(command: Sequence[str], inherited: Sequence[int], log: IO[byte
             pass_fds=inherited,
             start_new_session=True,  # a Ctrl-C in the owner's terminal is the owner's to handle
             cwd="/",
+            env=reaper.marked_environment(),
         )
     )
     descriptor = os.pidfd_open(process.pid)

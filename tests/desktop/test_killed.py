@@ -136,3 +136,20 @@ def test_a_desktop_whose_first_process_is_stopped_is_closed_whole(as_root, group
     _await_nothing_left(owner)
     owner.process.communicate("\n")
     eventually(lambda: not owner.folder.exists())
+
+
+def test_a_sandbox_whose_owner_is_killed_while_it_is_made_is_ended_too():
+    """bubblewrap's second process waits for its first one then, and is no child of anybody's; here a shell is it."""
+    source = (
+        "import sys\n"
+        "from arpo_verl.desktop.template import start_sandbox\n"
+        "shell = 'sleep 1234 & echo $!; wait'\n"
+        "start_sandbox(['setsid', '-f', 'sh', '-c', shell], [], sys.stdout)\n"
+        "sys.stdin.readline()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", source], stdin=-1, stdout=-1, text=True) as owner:
+        assert owner.stdout is not None
+        left = psutil.Process(int(owner.stdout.readline()))
+        assert left.is_running()
+        owner.kill()
+        eventually(lambda: not left.is_running() or left.status() == psutil.STATUS_ZOMBIE, BOUND_S)
