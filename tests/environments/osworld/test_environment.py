@@ -431,7 +431,7 @@ def test_a_metric_without_its_package_says_so_though_it_catches_everything(make,
     from arpo_verl.errors import MissingDependencyError
 
     forget_missing()
-    with pytest.raises(MissingDependencyError, match="pip install 'easyocr'"):
+    with pytest.raises(MissingDependencyError, match="pip install easyocr"):
         _Deferred("easyocr", ("Reader",))(["en"])
     assert missing_packages() == ["easyocr"]
 
