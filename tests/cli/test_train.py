@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT
+from support import ROOT, take_interrupts
 
 from arpo_verl.cli import train
 from arpo_verl.cli.main import main
@@ -39,7 +39,12 @@ def start(run_dir, how, *more, **options):
     """The front as a process of its own."""
     env = {**os.environ, "PYTHONPATH": PATH, "STAND_IN": how, "TERM": "xterm"}
     return subprocess.Popen(
-        [sys.executable, "-c", FRONT, *arguments(run_dir, *more)], cwd=ROOT, env=env, text=True, **options
+        [sys.executable, "-c", FRONT, *arguments(run_dir, *more)],
+        cwd=ROOT,
+        env=env,
+        text=True,
+        preexec_fn=take_interrupts,
+        **options,
     )
 
 

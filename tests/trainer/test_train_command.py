@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from support import take_interrupts
 from trainer_run import ROOT
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
@@ -20,7 +21,8 @@ def train(shipped, tmp_path):
     def train(*more):
         command = [sys.executable, "-m", "arpo_verl.cli.main", "train", "demo", f"run_dir={tmp_path / 'run'}"]
         command += [f"actor_rollout_ref.model.path={shipped}", *SMALL, *more]
-        return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, cwd=ROOT, **pipes, preexec_fn=take_interrupts)
 
     return train
 
