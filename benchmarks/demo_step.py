@@ -31,8 +31,8 @@ from trainer_run import ROOT, TrainerRun, await_end, read_steps
 
 from arpo_verl.policy.seeing.shipped import write_shipped
 
-BEFORE = "0755958"
-"""Before anything was done about it."""
+BEFORE = "c58d360"
+"""Before each episode had a sandbox of its own."""
 WHAT = ("step_cpu_s", "step_wall_s", "start_cpu_s", "start_wall_s")
 
 

@@ -10,7 +10,7 @@ A neighbour is a desktop with 300 busy loops, the limit on processes permitting:
 ratios of this one's time to the other's, each of the medians of its turns. `added_cpu_s` is what this one's reset takes
 more of the processors, the median over turns: all processes count, in a control group of version 1 (so as root). Then
 8 and 16 desktops of this checkout play episodes at once: seconds that each waits for its next desktop, and the memory
-of all with as many booted ahead.
+of all with as many booted ahead. Screens are as large as the demo's there.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from arpo_verl.desktop.provider import EmbeddedManager, EmbeddedProvider
 from arpo_verl.environments.osworld.lean_imports import deferred_imports
 from arpo_verl.types import Size
 
-SIZE = Size(448, 336)
-"""The demo's."""
+SIZE, DEMOS_SIZE = Size(640, 480), Size(448, 336)
 BUSY_LOOPS = 300
-CLICK = "pyautogui.click(220, 170)"
+CLICK = "pyautogui.click(320, 240)"
 PREFIX = "import pyautogui; import time; pyautogui.FAILSAFE = False; "  # what OSWorld's client puts before an action
 
 
@@ -185,7 +184,7 @@ class Checkout:
 
 def obey() -> None:
     """The other side of `Checkout`."""
-    provider = EmbeddedProvider(SIZE)
+    provider = EmbeddedProvider(DEMOS_SIZE)
 
     def reset() -> None:
         walk(provider, 1)
@@ -232,7 +231,7 @@ def measure_against(other: Path, rounds: int) -> dict[str, float]:
 
 def measure_rollout(count: int, episodes: int) -> dict[str, float]:
     """Desktops that play at once: how long each waits for its next one, and the memory of all with those ahead."""
-    providers = [EmbeddedProvider(SIZE) for _ in range(count)]
+    providers = [EmbeddedProvider(DEMOS_SIZE) for _ in range(count)]
 
     def play(provider: EmbeddedProvider) -> list[float]:
         waits = []
@@ -293,7 +292,7 @@ def main() -> None:
         figures = measure_against(arguments.against, 2 if arguments.smoke else 15)
         for count in (4,) if arguments.smoke else (8, 16):
             figures |= measure_rollout(count, 2 if arguments.smoke else 6)
-        return report({**machine(), "screen": f"{SIZE.width}x{SIZE.height}", **figures}, arguments.json)
+        return report({**machine(), "screen": f"{DEMOS_SIZE.width}x{DEMOS_SIZE.height}", **figures}, arguments.json)
     figures = {**machine(), "screen": f"{SIZE.width}x{SIZE.height}", **measure_one(4 if arguments.smoke else 30)}
     figures |= measure_neighbour(10 if arguments.smoke else 60)
     report(figures | measure_many(arguments.desktops, 3 if arguments.smoke else 20), arguments.json)
