@@ -8,7 +8,15 @@ import pytest
 
 # Small models: on two busy cores, a second thread of Torch's more than doubled what imitation cost in CPU time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-TRAINER, PLUGIN = "tests/trainer/", "tests/plugin/"
+TRAINER = "tests/trainer/"
+# These share a Ray: to start one costs ten seconds of a processor.
+WITH_RAY = (
+    "tests/plugin/",
+    "tests/pool/test_desktop_pool.py",
+    "tests/cpu/test_weights.py",
+    "tests/cli/test_evaluate.py",
+    "tests/evaluation/test_filter_desktop.py",
+)
 # Of the million objects that imports leave none is garbage: each look at all of them costs half a second.
 gc.disable()
 # Marks of tests that run only where `-m` names them: they take minutes, or need what not every machine has.
@@ -21,30 +29,33 @@ def pytest_collection_finish():
     gc.enable()
 
 
+def _shared(nodeid):
+    """The name of those that it shares a worker with; "" for none beside its file's."""
+    return TRAINER if nodeid.startswith(TRAINER) else "ray" if nodeid.startswith(WITH_RAY) else ""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """A file's tests share a worker, and so do all that start the trainer, and all of `plugin/`, which share a Ray."""
+    """A file's tests share a worker, and so do all that start the trainer, and all that share a Ray."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            return next(
-                (folder for folder in (TRAINER, PLUGIN) if nodeid.startswith(folder)), super()._split_scope(nodeid)
-            )
+            return _shared(nodeid) or super()._split_scope(nodeid)
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(config, items):
-    """Workers begin with the trainer and with `plugin/`, which take longest; what runs apart is left out."""
+    """Workers begin with the trainer and with Ray, which take longest; what runs apart is left out."""
     apart = [mark for mark in APART if mark not in config.option.markexpr]
     left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in apart)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: (not item.nodeid.startswith(TRAINER), not item.nodeid.startswith(PLUGIN)))
+        items.sort(key=lambda item: [TRAINER, "ray", ""].index(_shared(item.nodeid)))
 
 
 @pytest.fixture(scope="session")

@@ -82,6 +82,7 @@ def test_on_a_pipe_each_step_is_one_line_and_all_else_is_in_the_log(tmp_path, ru
     assert "noise 99" in log and "platform cpu" in log and "Training Progress: 3/3" in log
 
 
+@pytest.mark.release
 def test_on_a_terminal_the_same_lines_stand_above_a_progress_bar(tmp_path):
     master, slave = os.openpty()
     front = start(tmp_path / "run", "ends", stdout=slave, stderr=slave)
@@ -138,7 +139,7 @@ def wait_for_line(front, words):
     raise AssertionError(f"no {words!r} was printed")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.release)])
 def test_an_interrupted_run_says_how_to_go_on_and_then_does(tmp_path, number):
     with start(tmp_path / "run", "waits", stdout=subprocess.PIPE) as front:
         wait_for_line(front, "step 2 of 3")
@@ -152,6 +153,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_then_does(tmp_path, number):
     assert [line for line in out.splitlines() if line.startswith("step ")] == STEPS[2:]
 
 
+@pytest.mark.release
 def test_a_second_ctrl_c_kills_a_trainer_that_does_not_end(tmp_path):
     with start(tmp_path / "run", "ignores", stdout=subprocess.PIPE) as front:
         wait_for_line(front, "step 2 of 3")
@@ -193,6 +195,7 @@ def test_a_finished_run_is_not_started_again(tmp_path, run):
     assert "is finished" not in out, "a run that does not go on begins anew"
 
 
+@pytest.mark.release
 def test_the_stock_console_comes_back_by_an_option(tmp_path):
     (tmp_path / "run").mkdir()
     with start(tmp_path / "run", "ends", "--console", stdout=subprocess.PIPE) as front:

@@ -12,6 +12,7 @@ def run_fresh(code: str, **env: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **env})
 
 
+@pytest.mark.release
 def test_every_name_is_registered_with_a_fresh_verl():
     probe = (
         "import verl\n"

@@ -26,6 +26,7 @@ from arpo_verl.records.episode_folder import EpisodeFolder
 from arpo_verl.types import EpisodeId
 
 PATIENCE_S = 120
+ASYNC_MODES = ("colocate_async", "separate_async")
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,7 @@ def test_a_prompt_of_which_nothing_is_left_starts_again_on_another_worker(play, 
     assert victim not in run.pids() and len(set(run.pids())) == 2
 
 
-@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
+@pytest.mark.parametrize("mode", ["sync", *(pytest.param(mode, marks=pytest.mark.release) for mode in ASYNC_MODES)])
 def test_a_step_ends_with_what_is_whole_of_the_prompts_of_its_only_worker(play, queue, mode):
     run = play(num_workers=1, mode=mode)
     half, torn = run.draw(2)
@@ -140,6 +141,7 @@ def test_a_step_ends_with_what_is_whole_of_the_prompts_of_its_only_worker(play, 
     assert sorted(batch.keys) == sorted(f"{episode}_0" for episode in [*kept, *sessions(torn)])
 
 
+@pytest.mark.release
 def test_a_validation_waits_for_none_that_died(play, queue):
     run = play(num_workers=1)
     uids = run.draw(2, "val")
@@ -153,6 +155,7 @@ def test_a_validation_waits_for_none_that_died(play, queue):
     assert set(queue.kv_list("val")["val"]) == set(batch.keys)
 
 
+@pytest.mark.release
 def test_a_prompt_that_kills_whoever_plays_it_is_dropped_and_the_others_go_on(play, queue, fault):
     run = play(num_workers=3)
     deadly, sound = run.draw(2)
@@ -166,6 +169,7 @@ def test_a_prompt_that_kills_whoever_plays_it_is_dropped_and_the_others_go_on(pl
     fault.check()
 
 
+@pytest.mark.release
 def test_workers_that_die_together_while_they_are_idle_cost_nothing(play, queue):
     run = play()
     before, actors = run.pids(), list(run.manager.agent_loop_workers)
@@ -177,6 +181,7 @@ def test_workers_that_die_together_while_they_are_idle_cost_nothing(play, queue)
     assert len(played) == 2 and played.isdisjoint(before)
 
 
+@pytest.mark.release
 def test_prompts_of_workers_that_die_together_all_start_again(play, queue):
     run = play()
     uids = run.draw(2)
@@ -188,7 +193,7 @@ def test_prompts_of_workers_that_die_together_all_start_again(play, queue):
     wait_for(lambda: {status(queue, uid) for uid in uids} == {"finished"})
 
 
-@pytest.mark.parametrize("partition_id", ["train", "val"])
+@pytest.mark.parametrize("partition_id", ["train", pytest.param("val", marks=pytest.mark.release)])
 def test_workers_that_keep_dying_end_the_run_with_one_error(play, queue, partition_id):
     run = play(num_workers=1)
     (uid,) = run.draw(1, partition_id)
@@ -203,6 +208,7 @@ def test_workers_that_keep_dying_end_the_run_with_one_error(play, queue, partiti
     wait_for(lambda: status(queue, uid, partition_id) == "failure")  # for samplers that do not ask us
 
 
+@pytest.mark.release
 def test_a_finished_prompt_ends_a_row_of_deaths(play, queue, fault):
     run = play(num_workers=1)
     for deaths in (2, 1):
@@ -217,6 +223,7 @@ def test_a_finished_prompt_ends_a_row_of_deaths(play, queue, fault):
     fault.check()
 
 
+@pytest.mark.release
 def test_an_error_of_a_workers_own_ends_the_run(play):
     run = play(num_workers=1)
     run.columns.remove("index")  # which veRL's worker needs

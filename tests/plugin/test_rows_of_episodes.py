@@ -49,8 +49,13 @@ def store_a_success(queue, rollouts, replaying, turns=4):
     return written
 
 
-@pytest.mark.parametrize("failed", [[3, 3], [1, 1], [5, 5], [2, 4]])
-@pytest.mark.parametrize("prefetch", [0, 4])
+@pytest.mark.parametrize(
+    ("prefetch", "failed"),
+    [
+        (4, [2, 4]),
+        *(pytest.param(*case, marks=pytest.mark.release) for case in [(0, [3, 3]), (0, [1, 1]), (4, [5, 5])]),
+    ],
+)
 def test_a_failures_rows_leave_and_a_successs_come_whatever_their_numbers(
     empty_queue, rollouts, sampler, failed, prefetch
 ):
@@ -139,7 +144,7 @@ def test_equal_weights_give_each_episode_the_same_share_of_the_loss(empty_queue,
     assert shares[0] == pytest.approx(sum(tokens.values()) / 2, rel=1e-3)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 3])
+@pytest.mark.parametrize("groups", [2, *(pytest.param(n, marks=pytest.mark.release) for n in (1, 3))])
 def test_the_number_of_updates_is_the_recipes_whatever_the_number_of_rows(empty_queue, rollouts, sampler, groups):
     """Stock veRL would make an update of every four rows."""
     replaying, config = sampler(BATCH, "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.actor.ppo_mini_batch_size=1")

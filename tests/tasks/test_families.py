@@ -185,6 +185,11 @@ PLAYED = [
     ),
 ]
 
+DONE_WRONG = [
+    TASKS["training"][0],
+    *(pytest.param(task, marks=pytest.mark.release) for task in (TASKS["training"][1], TASKS["held_out_families"][0])),
+]
+
 
 @pytest.fixture(scope="module")
 def desktop():
@@ -241,7 +246,7 @@ def assert_stands_there(image, label, least=60):
 
 
 @pytest.mark.desktop
-@pytest.mark.parametrize("task", [*TASKS["training"][:2], *TASKS["held_out_families"][:1]], ids=ids)
+@pytest.mark.parametrize("task", DONE_WRONG, ids=ids)
 def test_doing_nothing_or_pressing_something_else_does_not_solve_it(desktop, task):
     assert play(desktop, task, [Finish()])[1] == 0
     named = " ".join(reply["thought"] for reply in task.replies)
@@ -259,7 +264,7 @@ DOORS = {
 
 
 @pytest.mark.desktop
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", ["key", pytest.param("menu", marks=pytest.mark.release)])
 def test_what_a_terminal_would_write_is_not_written_since_none_opens(desktop, door):
     written = [*DOORS[door], "wait()", "type(content='(echo Mirror) > ~/answer.txt\\n')", "wait()"]
     parsed = [parse_reply(f"Thought: So.\nAction: {action}", SCREEN, SCREEN) for action in written]
@@ -267,6 +272,7 @@ def test_what_a_terminal_would_write_is_not_written_since_none_opens(desktop, do
     assert play(desktop, TASKS["training"][0], [action for reply in parsed for action in reply.actions])[1] == 0
 
 
+@pytest.mark.release
 @pytest.mark.desktop
 def test_ok_alone_does_not_choose(desktop):
     for task in TASKS["training"][1:30:6]:

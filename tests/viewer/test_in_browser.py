@@ -125,6 +125,7 @@ def rows(page):
 # --- The list ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.release
 def test_list_shows_the_newest_episodes_and_counts(server, made, page):
     page.goto(server)
     see(page, ".counts", f"{made.num_episodes} episodes")
@@ -135,6 +136,7 @@ def test_list_shows_the_newest_episodes_and_counts(server, made, page):
     assert rows(page).count() == made.num_episodes - 200
 
 
+@pytest.mark.release
 def test_filters_live_in_the_address(server, page):
     page.goto(server)
     page.get_by_label("Steps").fill("2-5")
@@ -264,6 +266,7 @@ def test_episode_tells_verdict_timings_and_group(server, made, page):
     assert image.evaluate("image => image.naturalWidth") == 640
 
 
+@pytest.mark.release
 def test_replay_links_lead_to_the_other_episode(server, made, page):
     page.goto(f"{server}#/episode/{made.replaced}")
     see(page, ".message", "this episode was replaced by the episode of step 1")
@@ -416,6 +419,7 @@ def test_many_steps_share_columns(server, page):
         assert (len(bins), bins[0], bins[-1][1]) == (count, first, last)
 
 
+@pytest.mark.release
 def test_metrics_are_drawn_and_found(server, page):
     page.goto(f"{server}#/metrics")
     see(page, ".charts", "val-core/embedded/acc/mean@1")
@@ -578,6 +582,7 @@ def test_episode_plays_by_itself(server, made, page):
     playwright.expect(page.get_by_role("button", name="Play")).to_be_visible()
 
 
+@pytest.mark.release
 def test_broken_record_is_shown_as_far_as_it_goes(own_server, written, page):
     odd = [
         {"actions": "no list", "screenshot": 0},

@@ -133,6 +133,7 @@ def test_new_window_gets_the_focus(desktop):
         eventually(lambda t=title: desktop.sh("xdotool getactivewindow getwindowname") == t)
 
 
+@pytest.mark.release
 def test_verification_that_never_holds_raises(desktop):
     with pytest.raises(Exception, match="verification_failed"):
         desktop.setup._execute_with_verification_setup(["true"], {"window_exists": "nothing"}, 1, 0.1)
@@ -245,6 +246,7 @@ def drawn(title, more_than, texts=()):
     return {"command_success": f"python -c '{code}'"}
 
 
+@pytest.mark.release
 def test_a_window_is_drawn_once_it_shows_with_the_focus_and_looks_the_same_twice(desktop):
     def wait(title: str, more_than: int, seconds: int) -> dict:
         return desktop.setup._execute_with_verification_setup(["true"], drawn(title, more_than), seconds, 0.02)

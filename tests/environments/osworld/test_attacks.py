@@ -736,6 +736,7 @@ report(memory=memory, sparse=sparse, inodes=refused(fill), raised=refused(
     assert "No space left" in found["inodes"] or "Too many" in found["inodes"]
 
 
+@pytest.mark.release
 @pytest.mark.skipif("memory" not in OFFERED, reason="this machine offers no cgroup of memory")
 def test_memory_that_no_process_owns_is_bounded_too(make, host):
     """Shared memory and many processes: one box took 5 GiB, and would have had all that the host has."""
@@ -869,6 +870,7 @@ def test():
     assert desktop.judge(HONEST) == 1.0
 
 
+@pytest.mark.release
 def test_a_judge_host_that_dies_is_replaced(make):
     desktop = make()
     desktop.guest.replies["/execute"] = lambda _: printed("yes")

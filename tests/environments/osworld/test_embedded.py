@@ -88,6 +88,7 @@ def test_a_program_that_is_not_installed_fails_the_set_up(environment):
         environment.reset(Task("t", "i", spec))
 
 
+@pytest.mark.release
 def test_a_desktop_whose_screen_the_task_killed_is_lost_and_comes_back(environment):
     environment.reset(TASK)
     spec = NAME_DIALOG | {"config": [{"type": "execute", "parameters": {"command": "pkill Xvfb; true", "shell": True}}]}
@@ -178,6 +179,7 @@ def test_a_desktop_that_somebody_else_ended_or_that_crashed_proves_nothing(envir
         look_until_it_ends(environment)
 
 
+@pytest.mark.release
 def test_an_action_that_cannot_be_done_is_passed_over_as_by_the_official_runners(environment):
     environment.reset(TASK)
     for action in (TypeText("\x07"), TypeText("\ud800"), Click(Point(99_999, -5)), *SOLUTION):

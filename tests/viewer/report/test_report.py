@@ -321,7 +321,7 @@ def browser():
         launched.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.release)])
 def test_it_opens_from_disk_asks_nobody_and_is_readable(made, tmp_path, browser, scheme):
     page_of(made, tmp_path / "report.html")
     context = browser.new_context(color_scheme=scheme, viewport={"width": 700, "height": 900})
