@@ -1,14 +1,17 @@
-"""What outlives this process when it is killed, and so needs another process to end it: folders, control groups, and a
-sandbox that was just being made. Then bubblewrap's second process waits for its first one, and for ever once that died.
+"""Nothing outlives its owner, however the owner ends.
 
-That process is a shell which waits for this one's end. It is started with the first thing to remove; what is gone by
-then costs it nothing.
+A shell removes what another process must remove when this one is killed: folders, control groups, and sandboxes that
+were only half made (bubblewrap has two processes, and the second one waits for ever once the first one died). We start
+the shell with the first such thing; it waits until we end. `end_with_parent` is for child processes that need no more
+than a signal.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
+import signal
 import subprocess
 import threading
 from pathlib import Path
@@ -41,6 +44,12 @@ _told: dict[str, None] = {}
 _MARK = "ARPO_VERL_OWNER"
 _mark = secrets.token_hex(16)
 """Of this process, and of no other one: not of a fork."""
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def end_with_parent() -> None:
+    """Have SIGTERM sent to this process when its parent ends; for `subprocess.Popen(preexec_fn=...)`."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def marked_environment() -> dict[str, str]:

@@ -48,48 +48,42 @@ def test_a_scratch_folder_is_left_alone_while_its_owner_lives_and_goes_with_it(t
     assert not path.exists()
 
 
-def test_a_scratch_folder_goes_when_its_process_is_killed(tmp_path):
+def killed_fork(act):
+    """A fork of this process that does what kills it."""
     if (child := os.fork()) == 0:
         try:
-            held = files.ScratchFolder(tmp_path, "kind-")
-            held.path.joinpath("content").touch()
-            os.kill(os.getpid(), 9)
+            act()
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
+
+
+def kill_itself(*_, **__):
+    os.kill(os.getpid(), 9)
+
+
+def hold_a_folder(root):
+    held = files.ScratchFolder(root, "kind-")
+    held.path.joinpath("content").touch()
+    kill_itself()
+
+
+def test_a_scratch_folder_goes_when_its_process_is_killed(tmp_path):
+    killed_fork(lambda: hold_a_folder(tmp_path))
     eventually(lambda: not list(tmp_path.iterdir()))
 
 
 def test_a_scratch_folder_that_a_kill_left_all_the_same_goes_when_the_next_one_comes(tmp_path, monkeypatch):
-    if (child := os.fork()) == 0:
-        try:
-            monkeypatch.setattr(files.reaper, "remove_folder_at_end", lambda folder: None)
-            held = files.ScratchFolder(tmp_path, "kind-")
-            held.path.joinpath("content").touch()
-            os.kill(os.getpid(), 9)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
+    monkeypatch.setattr(files.reaper, "remove_folder_at_end", lambda folder: None)
+    killed_fork(lambda: hold_a_folder(tmp_path))
     (left,) = tmp_path.iterdir()
     new = files.ScratchFolder(tmp_path, "kind-")
     assert list(tmp_path.iterdir()) == [new.path] and not left.exists()
 
 
-def killed_in(call, tmp_path, monkeypatch):
-    """Make a scratch folder in a process that is killed in the middle of it."""
-    if (child := os.fork()) == 0:
-        try:
-            owner, name = call
-            monkeypatch.setattr(owner, name, lambda *_, **__: os.kill(os.getpid(), 9))
-            files.ScratchFolder(tmp_path, "kind-")
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
-
-
 @pytest.mark.parametrize("call", [(os, "open"), (files.fcntl, "flock"), (files.Path, "rename")])
 def test_what_a_process_left_that_was_killed_while_it_made_its_folder_goes_later(tmp_path, monkeypatch, call):
-    killed_in(call, tmp_path, monkeypatch)
+    killed_fork(lambda: (monkeypatch.setattr(*call, kill_itself), files.ScratchFolder(tmp_path, "kind-")))
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(".kind-")
     first = files.ScratchFolder(tmp_path, "kind-")

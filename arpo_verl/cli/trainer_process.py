@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import re
 import signal
 import subprocess
@@ -11,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from arpo_verl.reaper import end_with_parent
+
 LAST_LINES = 40
 _TAIL_BYTES = 64 << 10
-_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 # Colours, and what else moves a terminal's cursor.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 
@@ -40,7 +40,7 @@ class TrainerProcess:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
 
     def has_ended(self, within_s: float) -> bool:
@@ -92,8 +92,3 @@ class TrainerProcess:
             text = file.read().decode("utf-8", "replace")
         lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip("\n").split("\n")]
         return [_CONTROL.sub("", line) for line in lines[-count:]]
-
-
-def _end_with_parent() -> None:
-    """Whatever happens to us, the trainer is told to end."""
-    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 import requests
 
 from arpo_verl.errors import ConfigError, EndpointError, MissingDependencyError
+from arpo_verl.reaper import end_with_parent
 from arpo_verl.versions import SUPPORTED_VERL, pip_install
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,6 @@ START_TIMEOUT_S = 1800.0
 _END_TIMEOUT_S = 30.0
 _POLL_S = 0.5
 _LAST_WORDS = 1500
-_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 @contextlib.contextmanager
@@ -74,7 +73,7 @@ def serving(
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a Ctrl-C is for us, who then end it
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
     try:
         url = f"http://127.0.0.1:{port}"
@@ -109,10 +108,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def _held_port() -> socket.socket:
