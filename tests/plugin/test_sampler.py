@@ -31,6 +31,7 @@ from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 
 REFILL = "+trainer.v1.sampler.sampler_kwargs.sync_refill_failed_groups=${trainer.v1.sampler.sync_refill_failed_groups}"
+MODES = ["sync", pytest.param("colocate_async", marks=pytest.mark.release)]
 RECORDED_IN = "+trainer.v1.sampler.sampler_kwargs.gui_agent.trajectory_dir="
 
 
@@ -163,7 +164,7 @@ def test_a_validation_of_which_nothing_is_left_says_so(empty_queue, rollouts, sa
 
 
 @pytest.mark.parametrize("partition", ["train", "val"])
-@pytest.mark.parametrize("mode", ["sync", "colocate_async"])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_run_that_cannot_go_on_ends_with_the_rollouts_own_words(empty_queue, rollouts, sampler, mode, partition):
     """`sync` ended with "no materializable trajectories", the asynchronous modes drew other prompts, without end."""
     name = "ReplaySampler" if mode == "sync" else "ReplaySamplerAsync"
@@ -219,7 +220,7 @@ def members(*rows):
     return [dict(zip(("session", "reward", "advantage", "replay"), row, strict=True)) for row in rows]
 
 
-@pytest.mark.parametrize("mode", ["sync", "colocate_async"])
+@pytest.mark.parametrize("mode", MODES)
 def test_the_groups_of_a_batch_are_logged_as_they_are_trained_on(
     empty_queue, rollouts, sampler, compose, tmp_path, mode
 ):
@@ -464,7 +465,7 @@ def test_counts_of_a_step_of_several_batches_are_sums(empty_queue, rollouts, sam
 FILTER = "algorithm.filter_groups.enable=true"
 
 
-@pytest.mark.parametrize("mode", ["sync", "colocate_async"])
+@pytest.mark.parametrize("mode", MODES)
 def test_replay_comes_first_and_then_the_filter_and_what_it_drops_is_kept(
     empty_queue, rollouts, sampler, compose, mode
 ):

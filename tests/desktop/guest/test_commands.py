@@ -85,7 +85,7 @@ def test_a_fork_of_a_command_answers_for_no_other(desktop):
 
 
 def test_nobody_waits_for_what_a_dead_interpreter_started(desktop):
-    python(desktop, "import os; os.system('sleep 4322 &'); os._exit(4)")
+    python(desktop, "import os, subprocess; subprocess.Popen(['sleep', '4322']); os._exit(4)")
     assert python(desktop, "print(1)")["output"] == "1\n"
     assert desktop.sh("pgrep -fx 'sleep 4322' && pkill -fx 'sleep 4322'")
 
