@@ -38,7 +38,10 @@ def main() -> None:
             began = time.monotonic()
             counts = _run(number, tests)
             seconds = time.monotonic() - began
-        print(f"run {number + 1} of {arguments.runs}, {'quiet' if is_quiet else 'busy'}: {seconds:.0f} s, {counts}", flush=True)
+        print(
+            f"run {number + 1} of {arguments.runs}, {'quiet' if is_quiet else 'busy'}: {seconds:.0f} s, {counts}",
+            flush=True,
+        )
         quiet_s += [seconds] * is_quiet
         failures += counts.get("failed", 0) + counts.get("error", 0)
         passed = counts.get("passed", 0)
