@@ -11,19 +11,20 @@ from arpo_verl.versions import OSWORLD_COMMIT
 INDEX = osworld_files.INDEX
 
 
-def _task(task_id):
+def task(task_id):
+    """A task that any desktop can run."""
     evaluator = {"func": "exact_match", "result": {"type": "vm_command_line", "command": "true"}}
     return json.dumps({"id": task_id, "instruction": f"Do {task_id}.", "config": [], "evaluator": evaluator}).encode()
 
 
 LISTED = {"os": ["a", "b"], "gimp": ["c"]}
-TASKS = {f"examples/{domain}/{one}.json": _task(one) for domain, ids in LISTED.items() for one in ids}
+TASKS = {f"examples/{domain}/{one}.json": task(one) for domain, ids in LISTED.items() for one in ids}
 FILES = {INDEX: json.dumps(LISTED).encode(), **TASKS}
 
 
-def publish(monkeypatch):
-    """Take our index for the pinned one."""
-    monkeypatch.setattr(osworld_files, "INDEX_SHA256", hashlib.sha256(FILES[INDEX]).hexdigest())
+def publish(monkeypatch, index=FILES[INDEX]):
+    """Take an index of ours for the pinned one."""
+    monkeypatch.setattr(osworld_files, "INDEX_SHA256", hashlib.sha256(index).hexdigest())
 
 
 def packed(changed=None, commit=OSWORLD_COMMIT):
