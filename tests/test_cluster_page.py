@@ -120,7 +120,9 @@ def cluster(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for run in ("shared/runs/osworld_full", "runs/gpu_smoke"):
         (tmp_path / run).parent.mkdir(parents=True, exist_ok=True)
-        ViewerRun(tmp_path / run).episode(1)
+        trained = ViewerRun(tmp_path / run)
+        trained.episode(1)
+        trained.metrics(1, **{"episode/success": 0.5, "timing_s/step": 1.0})
     yield Cluster(tmp_path, capsys)
     server.shutdown()
     server.server_close()
@@ -149,9 +151,7 @@ def walk(cluster, words):
         before_a_start(cluster, words)
     else:
         status, said = cluster.type(words)
-        assert status == 0 or first == "doctor", said
-        if first == "filter-tasks --recipe":
-            assert "41 tasks" in said
+        assert status == 0 or words == ["doctor"], said  # which says what is missing on this machine
 
 
 def before_a_start(cluster, words):
@@ -164,9 +164,10 @@ def before_a_start(cluster, words):
         filtered.symlink_to(cluster.root / "data/osworld")  # what filter-tasks would have written
     elsewhere = [] if "--gpu-gb" in overrides else ["--node-gb", "1000", "--gpu-gb", "80"]
     _, said = cluster.type(["doctor", "--recipe", name, *overrides, *elsewhere])
-    refused = [line for line in said.splitlines() if line.startswith("[FAIL]")]
-    lists_missing = name == "osworld_full" and "data.train_files" not in said + " ".join(overrides)
-    assert ("passes every check" in said and not refused) or lists_missing, said
+    if name == "gpu_smoke" or any(word.startswith("data.train_files=") for word in overrides):
+        assert "passes every check" in said and "[FAIL]" not in said, said
+    else:
+        assert ", computed:" in said, said
 
 
 @pytest.mark.release
