@@ -11,6 +11,7 @@ ArpoError
 │   └── EndpointError                   so did a server that is asked over the network
 ├── RolloutWorkerError (RuntimeError)   rollout workers die again and again: the run ends
 ├── MissingDependencyError (ImportError) a package or a program is not installed
+├── FetchError (RuntimeError)           a download failed or is not what it should be
 ├── DesktopEndedError (RuntimeError)    the policy ended its desktop: the episode is over, its score is 0
 ├── TaskQuarantinedError (RuntimeError) a task breaks desktops: its sessions are dropped for a while, never scored
 └── DesktopError (RuntimeError)         an infrastructure fault: retried on a fresh desktop, never scored
@@ -66,6 +67,10 @@ class RolloutWorkerError(ArpoError, RuntimeError):
 
 class MissingDependencyError(ArpoError, ImportError):
     """A package or a program that this needs is not installed; the message says how to install it."""
+
+
+class FetchError(ArpoError, RuntimeError):
+    """A download failed, or what came is not what it should be; a second run goes on with what came well."""
 
 
 class TaskQuarantinedError(ArpoError, RuntimeError):

@@ -131,6 +131,22 @@ KNOWN_MODELS = {
         patch_size=16,
         merge_size=2,
     ),
+    "Qwen/Qwen3-VL-2B-Instruct": Model(
+        num_parameters=2_127_532_032,
+        hidden_size=2048,
+        num_layers=28,
+        num_heads=16,
+        num_kv_heads=8,
+        head_dim=128,
+        intermediate_size=6144,
+        vocab_size=151936,
+        tied_embeddings=True,
+        vision_hidden_size=1024,
+        vision_layers=24,
+        vision_intermediate_size=4096,
+        patch_size=16,
+        merge_size=2,
+    ),
 }
 
 

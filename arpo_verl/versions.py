@@ -24,6 +24,9 @@ TESTED = {
     "transformers": "5.9.0",
     "desktop-env": "1.0.2",
 }
+OSWORLD_COMMIT = "b138d348256078fa634fc3b73567a7337c793e6b"
+"""Of github.com/xlang-ai/OSWorld, 15 September 2026: the task files that `arpo-verl fetch-tasks` brings."""
+OSWORLD_ARCHIVE = f"https://codeload.github.com/xlang-ai/OSWorld/tar.gz/{OSWORLD_COMMIT}"
 OPTIONAL = ("ray", "docker", "qwen-vl-utils", "pillow", "numpy", "tensordict")
 
 # The oldest that serve. TransferQueue: as veRL's own extras say. vLLM: before 0.22 its cache of processed images does

@@ -255,10 +255,11 @@ def test_the_known_models_are_what_hugging_face_builds(name):
     }
     if "Qwen3" in name:
         config_class, model_class = transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration
-        vision |= {"deepstack_visual_indexes": [8, 16, 24], "num_position_embeddings": 2304}
+        layers = [5, 11, 17] if "2B" in name else [8, 16, 24]
+        vision |= {"deepstack_visual_indexes": layers, "num_position_embeddings": 2304}
     else:
         config_class, model_class = transformers.Qwen2_5_VLConfig, transformers.Qwen2_5_VLForConditionalGeneration
-    config = config_class(text_config=text, vision_config=vision, tie_word_embeddings=False)
+    config = config_class(text_config=text, vision_config=vision, tie_word_embeddings=known.tied_embeddings)
     with torch.device("meta"):
         model = model_class(config)
     count = sum(parameter.numel() for parameter in model.parameters())

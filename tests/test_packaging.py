@@ -159,6 +159,7 @@ def test_the_wheel_alone_checks_this_machine_and_has_the_recipes(bare, tmp_path)
     assert done.returncode == 1 and "[FAIL] verl: not installed" in done.stdout and not done.stderr, done
     assert (Path(run_alone([bare, "recipes"], tmp_path).stdout.strip()) / "embedded.yaml").is_file()
     assert "embedded" in run_alone([bare, "recipes", "list"], tmp_path).stdout
+    assert "32 tasks: embedded 32\n" in run_alone([bare, "tasks", "embedded"], tmp_path).stdout
     assert run_alone([bare, "recipes", "copy", "embedded", "mine"], tmp_path).returncode == 0
 
 

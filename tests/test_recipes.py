@@ -175,6 +175,24 @@ def test_all_of_a_recipe_fits_where_it_says_it_does(name, policy):
     assert not problems or "async" in name or policy == "qwen3_vl"
 
 
+def test_the_smoke_recipe_fits_one_gpu_of_48_gb_and_goes_the_way_of_osworlds():
+    from arpo_verl.footprint import GB, Machine, reckon
+    from arpo_verl.plugin.recipe_footprint import model_shape, read_run
+
+    recipe, osworld = composed.compose_recipe("gpu_smoke"), compose_recipe("osworld_subset32")
+    run = read_run(recipe, model_shape(recipe.actor_rollout_ref.model.path))
+    assert not reckon(run, Machine(memory_bytes=64 * GB, gpu_bytes=48 * GB, disk_bytes=100 * GB)).problems
+    agent = section_of(GuiAgentConfig, "gui_agent", recipe)
+    screenshot = (640 // 32) * (480 // 32)
+    prompt = sum(len(str(message)) for message in build_messages("x" * 400, kind=agent.prompt)) / CHARACTERS_PER_TOKEN
+    assert prompt + screenshot <= recipe.data.max_prompt_length
+    check_lengths(agent, recipe.data.max_response_length, screenshot)
+    for path in ("actor_rollout_ref.actor.strategy", "actor_rollout_ref.rollout.name", "trainer.v1.trainer_mode"):
+        assert OmegaConf.select(recipe, path) == OmegaConf.select(osworld, path)
+    assert recipe.trainer.nnodes * recipe.trainer.n_gpus_per_node == 1
+    assert recipe.trainer.total_training_steps * recipe.data.train_batch_size <= 32, "within an epoch"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_recipe_selects_our_plugin_points(name):
     recipe = compose_recipe(name)

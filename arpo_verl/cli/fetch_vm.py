@@ -11,11 +11,7 @@ import os
 from pathlib import Path
 
 from arpo_verl.environments.providers import OS_TYPES
-from arpo_verl.errors import ArpoError, MissingDependencyError
-
-
-class FetchError(ArpoError, RuntimeError):
-    """The machine could not be fetched; what has come is kept, and a second run goes on from there."""
+from arpo_verl.errors import FetchError, MissingDependencyError
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

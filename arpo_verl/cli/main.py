@@ -14,7 +14,9 @@ from arpo_verl.versions import __version__, explain_missing
 COMMANDS = {
     "doctor": "check this machine, a recipe, or tasks against this machine, and say what to do",
     "install-osworld": "install OSWorld's client; no package that is here moves",
-    "fetch-vm": "download the VM of OSWorld's Docker desktops (many GB, resumable)",
+    "fetch-vm": "download the VM of OSWorld's Docker desktops (12 GB, resumable)",
+    "fetch-tasks": "download OSWorld's task files (resumable)",
+    "tasks": "the tasks that are there, by domain and by what runs here; lists of them to train on",
     "vm": "virtual machines of the provider qemu: images, templates (experimental)",
     "recipes": "the recipes' folder, for --config-dir; a list of them; one to change",
     "convert": "a recipe from a script or configuration of the ARPO reference or EasyR1",

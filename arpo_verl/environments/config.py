@@ -66,7 +66,7 @@ class EnvironmentConfig:
     provider_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Keyword arguments handed to the embedded provider, or to the fake's script. docker: to `containers.run` of the
     Docker SDK, beside the provider's own: `{environment: {RAM_SIZE: 8G, CPU_CORES: 8}, mem_limit: 10g}`; and
-    `private_networks`, which desktops may reach beside the internet: none by default, see docs/osworld.md."""
+    `private_networks`, which desktops may reach beside the internet: none by default, see docs/providers.md."""
     vm: VmConfig = field(default_factory=VmConfig)
     """qemu: the virtual machines, as a mapping of `VmConfig`'s fields; experimental, see docs/vm-desktops.md."""
     cache_dir: str | None = None

@@ -81,7 +81,7 @@ def check_ray_beside_docker() -> list[Finding]:
     detail = (
         f"listens on all addresses beside a Docker engine, where the desktops' own filters alone are between: {ports}"
     )
-    remedy = "give the host the rules of docs/osworld.md, section 8, and Ray a token (RAY_AUTH_MODE=token)"
+    remedy = "give the host the rules of docs/providers.md, and Ray a token (RAY_AUTH_MODE=token)"
     return [Finding("Ray", False, detail, remedy, required=False)]
 
 

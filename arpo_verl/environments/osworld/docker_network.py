@@ -3,8 +3,8 @@ networks such as the one that Ray's nodes share.
 
 Docker's own bridge lets all of that through. So desktops get a bridge on which containers do not talk to each other,
 and each container a filter in its own network namespace, set by a command run in it. What the policy types runs in the
-virtual machine behind that filter. The host's own firewall is left as it is: `docs/osworld.md` has rules for it, by the
-bridge's name.
+virtual machine behind that filter. The host's own firewall is left as it is: `docs/providers.md` has rules for it, by
+the bridge's name.
 """
 
 from __future__ import annotations
@@ -104,6 +104,6 @@ def _warn(words: str) -> None:
     """Once a reason: every reset of every desktop would say it again."""
     logger.warning(
         "what is typed into this host's Docker desktops can reach this host and private networks, Ray's ports among "
-        "them: the image's iptables did not run (%s). Give the host rules of its own, docs/osworld.md, section 8",
+        "them: the image's iptables did not run (%s). Give the host rules of its own, docs/providers.md",
         words,
     )

@@ -117,13 +117,13 @@ def test_an_image_without_iptables_is_told_and_still_reaches_no_neighbour(engine
     with caplog.at_level(logging.WARNING):
         desktop, neighbour = boot(), boot()
     (warning,) = [record.getMessage() for record in caplog.records if "private networks" in record.getMessage()]
-    assert "no-such-iptables" in warning and "docs/osworld.md, section 8" in warning
+    assert "no-such-iptables" in warning and "docs/providers.md" in warning
     (_, host, _), (other, _, _) = settings(engine, desktop), settings(engine, neighbour)
     assert reaches(desktop, (other, 5000), (host, PORT)) == [f"{host}:{PORT}"]
 
 
 def test_the_hosts_own_rules_hold_too(engine, boot, monkeypatch):
-    """Those of docs/osworld.md, for an image whose filter cannot be had."""
+    """Those of docs/providers.md, for an image whose filter cannot be had."""
     monkeypatch.setattr(docker_network, "_rules", lambda allowed: ["true"])
     rules = docker_network.host_rules()
     assert _documented() == rules
@@ -141,7 +141,7 @@ def test_the_hosts_own_rules_hold_too(engine, boot, monkeypatch):
 
 def _documented():
     """The commands of the docs, its loop unrolled."""
-    block = next(part for part in (ROOT / "docs/osworld.md").read_text().split("```") if "DOCKER-USER" in part)
+    block = next(part for part in (ROOT / "docs/providers.md").read_text().split("```") if "DOCKER-USER" in part)
     networks = re.search(r"for net in (.*); do", block)[1].split()
     rules = [line.strip() for line in block.splitlines() if line.strip().startswith("iptables")]
     return [rules[0].replace("$net", network) for network in networks] + rules[1:]

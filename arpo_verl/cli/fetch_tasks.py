@@ -1,0 +1,91 @@
+"""`arpo-verl fetch-tasks`: OSWorld's task files at a pinned commit, downloaded or from an archive that you copied."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+from collections.abc import Mapping
+from pathlib import Path
+
+from arpo_verl.errors import FetchError
+from arpo_verl.versions import OSWORLD_ARCHIVE, OSWORLD_COMMIT
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+DESCRIPTION = f"""\
+Puts OSWorld's task files (its folder evaluation_examples, 369 tasks in ten domains)
+into a folder, at commit {OSWORLD_COMMIT[:12]} of github.com/xlang-ai/OSWorld.
+The download is resumed where it was interrupted. Your own files are never overwritten.
+"""
+EPILOG = f"""without the internet: on a machine that has it, download
+  {OSWORLD_ARCHIVE}
+copy the file over, and give it by --archive.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "fetch-tasks",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--folder", type=Path, required=True, help="where test_all.json and examples/ are put")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--url", default=OSWORLD_ARCHIVE, help="a mirror: the address of the same archive (default: GitHub)"
+    )
+    source.add_argument("--archive", type=Path, metavar="FILE", help="the archive, where it is on this machine already")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fetch what is not there yet; print what there is, and the recipe's line."""
+    from arpo_verl.tasks.osworld_files import INDEX, count_by_domain, stored_files
+
+    files = stored_files(args.folder)
+    if files is None:
+        files = _fetch(args.folder, args.url, args.archive)
+    counts = count_by_domain(files)
+    print(f"{sum(counts.values())} tasks: {', '.join(f'{domain} {count}' for domain, count in counts.items())}")
+    print(f"data.train_files={(args.folder / INDEX).absolute()}")
+    return 0
+
+
+def _fetch(folder: Path, url: str, archive: Path | None) -> Mapping[str, bytes]:
+    from arpo_verl.tasks.osworld_files import read_archive, store_files
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if archive is not None:
+            files = read_archive(archive)
+        else:
+            files = _downloaded(url, folder / f".osworld-{OSWORLD_COMMIT[:12]}.part")
+        store_files(files, folder)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise FetchError(
+            f"the disk of {folder} is full; make room (100 MB will do), then the same command goes on"
+        ) from error
+    return files
+
+
+def _downloaded(url: str, part: Path) -> Mapping[str, bytes]:
+    from arpo_verl.tasks.download import download
+    from arpo_verl.tasks.osworld_files import MAX_ARCHIVE_BYTES, read_archive
+
+    print(f"downloading {url}")
+    try:
+        download(url, part, MAX_ARCHIVE_BYTES)
+    except FetchError as error:
+        raise FetchError(
+            f"{error}. Run the same command again to go on; or give a mirror by --url, or a copied archive by --archive"
+        ) from error
+    try:
+        files = read_archive(part)
+    except FetchError:
+        part.unlink()  # else the next download would go on from it
+        raise
+    part.unlink()
+    return files

@@ -1,0 +1,176 @@
+"""Every command of docs/osworld.md in its order: typed on stand-ins, checked without a start, or named as not run.
+
+The stand-ins are servers of OSWorld's files and of a machine's image, with contents of ours. Of a training, the same
+checks are made as before its start; of an evaluation, its options, recipe and tasks are read.
+"""
+
+import functools
+import json
+import re
+import shlex
+import threading
+import zipfile
+from dataclasses import dataclass
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from support import ROOT
+from support.osworld_archive import packed, publish, task
+from support.viewer_run import ViewerRun
+
+from arpo_verl.cli.main import build_parser, main
+
+PAGE = (ROOT / "docs" / "osworld.md").read_text(encoding="utf-8")
+# Why a command that begins so is not typed here, or by which other test it is.
+ELSEWHERE = {
+    "grep ": "asks the processor",
+    "ls ": "asks the kernel",
+    "sudo apt-get ": "as root on your machine; `make test-docker` installs the same",
+    "apt-get ": "as root on your machine; `make setup` installs the same",
+    "make packages": "as root on your machine; `make setup` does it",
+    "docker ": "needs an engine: `make test-docker`",
+    "curl ": "needs a container: `make test-docker`",
+    "rsync ": "needs a second node",
+    "pip install ": "tests/test_install_lines.py",
+    "arpo-verl install-osworld": "tests/cli/test_install_osworld.py",
+    "hf download ": "needs the internet",
+    "ray ": "tests/pool, tests/plugin: several nodes on one machine",
+    "trap ": "needs Slurm",
+    "arpo-verl train ... ": "needs Slurm",
+    "tensorboard ": "a server of somebody else's",
+    "python -m verl.model_merger ": "tests/evaluation/test_checkpoint.py",
+}
+# Parsed here; what they do is tested where these say.
+PARSED = {
+    "try": "tests/cli/test_try_task.py",
+    "view": "tests/cli/test_view.py",
+    "evaluate --compare": "tests/evaluation/test_compare.py",
+}
+
+
+def commands():
+    """The page's commands, a line each, comments left out."""
+    for block in re.findall(r"^```bash\n(.*?)^```", PAGE, re.M | re.S):
+        for line in re.sub(r"\\\n\s*", "", block).splitlines():
+            if typed := re.sub(r"(^|\s)#.*", "", line).strip():
+                yield typed
+
+
+COMMANDS = list(commands())
+OURS = [line for line in COMMANDS if "arpo-verl " in line and not line.startswith(tuple(ELSEWHERE))]
+
+
+def words_of(line):
+    return shlex.split(line.removeprefix("RAY_ADDRESS=auto "))[1:]
+
+
+def test_every_command_is_typed_here_or_has_a_reason_not_to_be():
+    unknown = [line for line in COMMANDS if line not in OURS and not line.startswith((*ELSEWHERE, "VM="))]
+    assert not unknown and len(OURS) >= 15
+    assert not [start for start in ELSEWHERE if not any(line.startswith(start) for line in COMMANDS)]
+
+
+@pytest.mark.parametrize("line", OURS)
+def test_every_command_of_ours_has_the_options_that_it_is_given(line):
+    words = words_of(line)
+    build_parser(words[0]).parse_args(words)
+
+
+@dataclass
+class Cluster:
+    """A folder in the place of /data and /shared."""
+
+    root: Path
+    capsys: pytest.CaptureFixture
+    vm: str = ""
+
+    def here(self, line):
+        for place in ("/data/", "/shared/"):
+            line = line.replace(place, f"{self.root}{place}")
+        return line.replace("$VM", self.vm)
+
+    def type(self, words):
+        status = main(words)
+        said = self.capsys.readouterr()
+        return status, said.out + said.err
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch, capsys):
+    manager = pytest.importorskip("desktop_env.providers.docker.manager")
+    served = tmp_path / "served"
+    served.mkdir()
+    ids = re.findall(r"examples/os/([\w-]+)\.json", PAGE) + [f"task-{number}" for number in range(40)]
+    index = {"os": ids}
+    files = {f"examples/os/{one}.json": task(one) for one in ids}
+    lists = dict.fromkeys(("test_all.json", "test_nogdrive.json"), json.dumps(index).encode())
+    publish(monkeypatch, lists["test_all.json"])
+    (served / "osworld.tar.gz").write_bytes(packed({**lists, **files}))
+    with zipfile.ZipFile(served / "Ubuntu.qcow2.zip", "w") as archive:
+        archive.writestr("Ubuntu.qcow2", b"a disk")
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=served)
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(manager, "UBUNTU_X86_URL", f"{url}/Ubuntu.qcow2.zip")
+    monkeypatch.setattr("arpo_verl.cli.fetch_tasks.OSWORLD_ARCHIVE", f"{url}/osworld.tar.gz")
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for run in ("shared/runs/osworld_full", "runs/gpu_smoke"):
+        (tmp_path / run).parent.mkdir(parents=True, exist_ok=True)
+        trained = ViewerRun(tmp_path / run)
+        trained.episode(1)
+        trained.metrics(1, **{"episode/success": 0.5, "timing_s/step": 1.0})
+    yield Cluster(tmp_path, capsys)
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.release
+def test_the_page_walked_in_its_order(cluster):
+    for line in COMMANDS:
+        if line.startswith("VM="):
+            cluster.vm = cluster.here(line.removeprefix("VM="))
+            assert Path(cluster.vm).read_bytes() == b"a disk"
+        elif line in OURS:
+            walk(cluster, words_of(cluster.here(line)))
+
+
+def walk(cluster, words):
+    command, first = words[0], " ".join(words[:2])
+    if command in PARSED or first in PARSED:
+        assert command != "try" or Path(words[1]).is_file()
+    elif command in ("evaluate", "filter-tasks"):
+        from arpo_verl.cli.playing import read_playing
+
+        playing = read_playing(build_parser(command).parse_args(words))
+        assert len(playing.tasks) == 41 and playing.settings.environment.num_desktops == 64
+    elif first == "doctor --recipe" or command == "train":
+        before_a_start(cluster, words)
+    else:
+        status, said = cluster.type(words)
+        assert status == 0 or words == ["doctor"], said  # which says what is missing on this machine
+
+
+def before_a_start(cluster, words):
+    """The recipe composes with these overrides, and passes every check once its task lists are there."""
+    overrides = words[2:] if words[0] == "train" else words[3:]
+    name = words[1] if words[0] == "train" else words[2]
+    filtered = cluster.root / "shared/runs/filter/training_tasks"
+    if any(str(filtered) in word for word in overrides) and not filtered.exists():
+        filtered.parent.mkdir(parents=True)
+        filtered.symlink_to(cluster.root / "data/osworld")  # what filter-tasks would have written
+    elsewhere = [] if "--gpu-gb" in overrides else ["--node-gb", "1000", "--gpu-gb", "80"]
+    _, said = cluster.type(["doctor", "--recipe", name, *overrides, *elsewhere])
+    if name == "gpu_smoke" or any(word.startswith("data.train_files=") for word in overrides):
+        assert "passes every check" in said and "[FAIL]" not in said, said
+    else:
+        assert ", computed:" in said, said
+
+
+@pytest.mark.release
+def test_a_failed_walk_is_noticed(cluster):
+    with pytest.raises(AssertionError):
+        before_a_start(cluster, ["train", "osworld_subset32", "data.train_files=nowhere", "data.val_files=nowhere"])
