@@ -1,6 +1,6 @@
 """Every command of docs/osworld.md in its order: typed on stand-ins, checked without a start, or named as not run.
 
-The stand-ins are servers of OSWorld's files and of a machine's image, with contents of ours. Of a training, the same
+The stand-ins are servers of OSWorld's files and of a machine's image, with contents of ours, and a Docker engine. Of a training, the same
 checks are made as before its start; of an evaluation, its options, recipe and tasks are read.
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
+from support.fake_docker import FakeDocker
 from support.osworld_archive import packed, publish, task
 from support.viewer_run import ViewerRun
 
@@ -120,6 +121,8 @@ def cluster(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(manager, "UBUNTU_X86_URL", f"{url}/Ubuntu.qcow2.zip")
     monkeypatch.setattr("arpo_verl.cli.fetch_tasks.OSWORLD_ARCHIVE", f"{url}/osworld.tar.gz")
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    engine = FakeDocker(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
     monkeypatch.chdir(tmp_path)
     for run in ("shared/runs/osworld_full", "runs/gpu_smoke"):
         (tmp_path / run).parent.mkdir(parents=True, exist_ok=True)
@@ -127,6 +130,7 @@ def cluster(tmp_path, monkeypatch, capsys):
         trained.episode(1)
         trained.metrics(1, **{"episode/success": 0.5, "timing_s/step": 1.0})
     yield Cluster(tmp_path, capsys)
+    engine.close()
     server.shutdown()
     server.server_close()
 
