@@ -1,7 +1,7 @@
 """Every command of docs/osworld.md in its order: typed on stand-ins, checked without a start, or named as not run.
 
-The stand-ins are servers of OSWorld's files and of a machine's image, with contents of ours, and a Docker engine. Of a training, the same
-checks are made as before its start; of an evaluation, its options, recipe and tasks are read.
+The stand-ins are servers of OSWorld's files and of a machine's image, with contents of ours, and a Docker engine. Of a
+training, the same checks are made as before its start; of an evaluation, its options, recipe and tasks are read.
 """
 
 import functools
