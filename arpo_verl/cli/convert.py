@@ -1,4 +1,4 @@
-"""`arpo-verl convert`: recipes from a training script or configuration of the ARPO reference, of EasyR1 or of a fork."""
+"""`arpo-verl convert`: recipes from a script or a configuration of the ARPO reference, EasyR1 or a fork."""
 
 from __future__ import annotations
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.migration.shell.reader import Reader, Started
+from arpo_verl.migration.shell.reader import Reader
+from arpo_verl.migration.shell.values import Field
 
 MAX_BYTES = 256 * 1024
 MAX_COMMANDS = 20
@@ -29,6 +31,8 @@ _SLURM = {
     "--job-name": ("SLURM_JOB_NAME",),
     "-J": ("SLURM_JOB_NAME",),
 }
+
+Words: TypeAlias = tuple[Field, ...]
 
 
 @dataclass(frozen=True)
@@ -85,16 +89,16 @@ def _slurm_variables(text: str) -> dict[str, str]:
     return variables
 
 
-def _trainer(started: Started) -> int | None:
+def _trainer(started: Words) -> int | None:
     """Where the trainer's own words begin."""
-    for place, word in enumerate(started.words):
+    for place, word in enumerate(started):
         if word.text.endswith(TRAINERS) and not re.search(r"\s", word.text):
             return place + 1
     return None
 
 
-def _no_training(started: list[Started]) -> ConfigError:
-    texts = [word.text for command in started for word in command.words]
+def _no_training(started: list[Words]) -> ConfigError:
+    texts = [word.text for command in started for word in command]
     if STOCK_TRAINER in texts:
         return ConfigError(
             f"the script starts veRL ({STOCK_TRAINER}), whose options are a recipe's own; write them into one, "
@@ -108,10 +112,10 @@ def _no_training(started: list[Started]) -> ConfigError:
     )
 
 
-def _command(started: Started, place: int, stray: list[str], sourced: tuple[str, ...]) -> Command:
+def _command(started: Words, place: int, stray: list[str], sourced: tuple[str, ...]) -> Command:
     overrides: dict[str, str | Unreadable] = {}
     left_out: list[str] = []
-    for word in started.words[place:]:
+    for word in started[place:]:
         found = _OVERRIDE.fullmatch(word.text)
         if found is not None:
             overrides[found[1]] = found[2] if word.because is None else Unreadable(found[2], word.because)
@@ -124,14 +128,14 @@ def _command(started: Started, place: int, stray: list[str], sourced: tuple[str,
     return Command(overrides.pop("config", None), overrides, tuple(notes))
 
 
-def _stray(behind: list[Started]) -> list[str]:
+def _stray(behind: list[Words]) -> list[str]:
     """Options on lines of their own behind the command: a comment or an empty line has cut them off."""
     stray: list[str] = []
     for started in behind:
-        first = started.words[0].text
+        first = started[0].text
         if "." not in first.partition("=")[0] or not _OVERRIDE.fullmatch(first):
             break
-        stray += [word.text for word in started.words]
+        stray += [word.text for word in started]
     return stray
 
 

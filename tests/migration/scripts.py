@@ -56,7 +56,8 @@ PROMPT=\"\"\"Think first.
  Then act in \\boxed{{}}.\"\"\"
 singularity exec --nv --bind /data:/data ~/train.sif \\
   ray job submit --address="http://127.0.0.1:8265" --no-wait -- \\
-    {TRAIN} data.system_prompt="${{PROMPT}}" worker.actor.model.model_path=org/policy worker.rollout.n=4 2>&1 | tee x.log
+    {TRAIN} data.system_prompt="${{PROMPT}}" worker.actor.model.model_path=org/policy worker.rollout.n=4 \\
+    2>&1 | tee x.log
 """,
     "placeholders": f"""\
 MODEL_PATH=/path/to/your/model
@@ -65,18 +66,19 @@ DATA="<where your tasks are>"
     worker.actor.model.model_path=${{MODEL_PATH}} data.train_files="$DATA/train.json" data.val_files=${{TASKS}} \\
     trainer.project_name="" trainer.n_gpus_per_node=$N_GPUS worker.rollout.n=4
 """,
-    "defaults and a date": f"""\
+    "defaults and a date": """\
 set -euo pipefail
-GPUS=${{GPUS:-8}}
-: "${{MODEL:=org/policy}}"
+GPUS=${GPUS:-8}
+: "${MODEL:=org/policy}"
 if [ -z "$EPOCHS" ]; then EPOCHS=3; fi
-[ -z "${{SEED:-}}" ] && SEED=7
-NAME=${{NAME:-gui_$(date +%Y%m%d)}}
+[ -z "${SEED:-}" ] && SEED=7
+NAME=${NAME:-gui_$(date +%Y%m%d)}
 ENVS=32; N=4
 ((PROMPTS = ENVS / N))
 torchrun --nproc_per_node=$GPUS -m verl.trainer.main config=examples/config.yaml trainer.experiment_name=$NAME \\
     data.rollout_batch_size=$PROMPTS worker.actor.global_batch_size=$((PROMPTS * 2 - 1)) worker.rollout.n=$N \\
-    worker.actor.model.model_path="$MODEL" trainer.n_gpus_per_node=${{GPUS}} trainer.total_epochs=$EPOCHS data.seed=$SEED
+    worker.actor.model.model_path="$MODEL" trainer.n_gpus_per_node=${GPUS} \\
+    trainer.total_epochs=$EPOCHS data.seed=$SEED
 """,
     "a guard and a resumed run": f"""\
 if [ "$#" -lt 1 ]; then echo "usage: $0 MODEL"; exit 1; fi

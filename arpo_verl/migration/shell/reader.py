@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 
 from arpo_verl.migration.shell import tree
 from arpo_verl.migration.shell.arithmetic import compute
-from arpo_verl.migration.shell.tree import ASSIGNED, Block, Node, parse
+from arpo_verl.migration.shell.conditions import decide, is_literal, tested_unset
+from arpo_verl.migration.shell.parser import ASSIGNED, parse
+from arpo_verl.migration.shell.tree import Block, Node
 from arpo_verl.migration.shell.values import PER_COMMAND, PER_WORD, Field, Value, Values, merge
 from arpo_verl.migration.shell.words import Part, Token
 
@@ -22,26 +23,7 @@ MAX_CALLS = 8
 _SAYING = {"echo", "printf", "log", "pkill", "pgrep", "grep", "ps", "alias", "trap", "wandb", ":"}
 _ASSIGNING = {"export", "declare", "typeset", "local", "readonly"}
 _READING = {"read", "mapfile", "readarray", "getopts"}
-_UNSET_TEST = re.compile(r"-z\s+\"?\$\{?([A-Za-z_]\w*)")
-_EMPTY_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?[-+](?:\}|\w\})")
-"""Asks whether the caller has set it, which nobody does here."""
 _COMPUTED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:[-+*/%]?=(?!=)|\+\+|--)")
-_NUMBERS: dict[str, Callable[[int, int], bool]] = {
-    "-eq": int.__eq__,
-    "-ne": int.__ne__,
-    "-lt": int.__lt__,
-    "-le": int.__le__,
-    "-gt": int.__gt__,
-    "-ge": int.__ge__,
-}
-
-
-@dataclass(frozen=True)
-class Started:
-    """A command: its words, and the line of its first."""
-
-    words: tuple[Field, ...]
-    line: int
 
 
 class Reader:
@@ -52,7 +34,7 @@ class Reader:
         is_script: whether a word of a command is a script of its own, such as that of `bash -c`.
 
     Attributes:
-        started: every command that it may start.
+        started: the words of every command that it may start.
         sourced: the other scripts that it reads.
     """
 
@@ -63,7 +45,7 @@ class Reader:
         self._called: set[str] = set()
         self._depth = 0
         self._ended = False
-        self.started: list[Started] = []
+        self.started: list[tuple[Field, ...]] = []
         self.sourced: list[str] = []
 
     def read(self, text: str) -> None:
@@ -140,7 +122,7 @@ class Reader:
         test: Node = chain.first
         for joint, node in chain.rest:
             if status is None:
-                self._either([(node,)], False, _tested_unset((test,)))
+                self._either([(node,)], False, tested_unset((test,)))
             elif status is (joint == "&&"):
                 status = self._follow(node)
         return status
@@ -154,7 +136,7 @@ class Reader:
                 return self._run(body)
             if status is not False:
                 possible.append(body)
-                defaults |= _tested_unset(test)
+                defaults |= tested_unset(test)
             complete = status is True
             if complete:
                 break
@@ -163,13 +145,9 @@ class Reader:
 
     def _case(self, node: tree.Case) -> bool | None:
         subject = self._values.whole(node.subject.parts)
-        arms: list[tuple[list[str], Block]] = [([word.text for word in words], body) for words, body in node.arms]
-        if (
-            subject.because is None
-            and len(subject.text) < 200
-            and all(re.fullmatch(r"[\w.*?/:@+-]{1,100}", text) for texts, _ in arms for text in texts)
-        ):
-            fitting = [body for texts, body in arms if any(fnmatchcase(subject.text, text) for text in texts)]
+        arms = [([word.text for word in words], body) for words, body in node.arms]
+        if subject.because is None and all(is_literal(text) for texts, _ in arms for text in texts):
+            fitting = [body for texts, body in arms if any(fnmatchcase(subject.text[:200], text) for text in texts)]
             return self._run(fitting[0]) if fitting else True
         self._either([body for _, body in arms], any("*" in texts for texts, _ in arms), set())
         return None
@@ -205,7 +183,7 @@ class Reader:
         fields = [found for word in words for found in self._values.fields(word)]
         if not fields:
             return None
-        self._start(fields, words[0].line, node)
+        self._start(fields, node)
         return self._built_in(fields, words)
 
     def _declare(self, words: list[Token]) -> bool:
@@ -219,11 +197,11 @@ class Reader:
                     self._values.assign(found[1], Field(given.text[found.end() :], given.because))
         return True
 
-    def _start(self, fields: list[Field], line: int, node: tree.Simple) -> None:
+    def _start(self, fields: list[Field], node: tree.Simple) -> None:
         name = fields[0].text.rpartition("/")[2]
         if name in _SAYING:
             return
-        self.started.append(Started(tuple(fields), line))
+        self.started.append(tuple(fields))
         scripts = [found.text for found in fields[1:] if self._is_script(found.text) and " " in found.text.strip()]
         if name == "eval":
             scripts = [" ".join(found.text for found in fields[1:])]
@@ -241,7 +219,7 @@ class Reader:
             self._called.add(name)
             return self._function(name, tuple(fields[1:]))
         if name in ("[", "[[", "test"):
-            return self._decide([word.text for word in words[1:]], fields[1:])
+            return decide([word.text for word in words[1:]], fields[1:], self._values.variables)
         if name in ("source", ".") and given:
             self.sourced.append(given[0])
         elif name in ("exit", "return"):
@@ -280,26 +258,6 @@ class Reader:
             self._values.assign(name, unknown if value is None else Field(str(value)))
         return None
 
-    def _decide(self, sources: list[str], fields: list[Field]) -> bool | None:
-        """Whether `[ ... ]` holds; None where only running it could tell."""
-        asks_if_set = any(name not in self._values.variables for name in _EMPTY_DEFAULT.findall(" ".join(sources)))
-        if asks_if_set or any(found.because is not None for found in fields):
-            return None
-        if any(re.search(r"[*?<>|&(]", text) for text in sources):
-            return None
-        match [found.text for found in fields if found.text not in ("]", "]]")]:
-            case ["-z", text]:
-                return not text
-            case ["-n", text]:
-                return bool(text)
-            case [left, "=" | "==", right]:
-                return left == right
-            case [left, "!=", right]:
-                return left != right
-            case [left, compare, right] if compare in _NUMBERS and (left + right).isdecimal():
-                return _NUMBERS[compare](int(left[:20]), int(right[:20]))
-        return None
-
     def _number(self, name: str) -> str | None:
         value = self._values.variables.get(name)
         return value.text if isinstance(value, Field) and value.because is None else None
@@ -313,9 +271,3 @@ def _behind(word: Token, length: int) -> tuple[Part, ...]:
 
 def _is_plain(found: Field) -> bool:
     return found.because is None and not re.search(r"[*?\[{]", found.text)
-
-
-def _tested_unset(test: Block) -> set[str]:
-    """The names that `[ -z "$NAME" ]` asks for."""
-    sources = [" ".join(word.text for word in node.words) for node in test if isinstance(node, tree.Simple)]
-    return {name for source in sources for name in _UNSET_TEST.findall(source)}
