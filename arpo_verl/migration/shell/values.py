@@ -113,7 +113,7 @@ class Values:
             if pointer.because is not None or index is not None:
                 return (Field(source, f"`{_short(source)}` is not followed"),)
             name = pointer.text
-        value: Value = self._look_up(name, source)
+        value = self._look_up(name, source)
         array = self.variables.get(name)
         if index is not None and isinstance(array, tuple):
             if index in ("@", "*"):
