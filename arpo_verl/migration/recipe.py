@@ -92,7 +92,7 @@ def write_recipe(converted: Converted, source: str) -> str:
     Args:
         source: what it was made of, for its first line.
     """
-    lines = [f"# From {_printable(source)}, by `arpo-verl convert`; beside each option is theirs that made it.", "#"]
+    lines = [f"# From {printable(source)}, by `arpo-verl convert`; beside each option is theirs that made it.", "#"]
     for line in describe(converted):
         lines += textwrap.wrap(line, 118, initial_indent="# ", subsequent_indent="#     ", break_long_words=False)
     lines += ["", "defaults:", f"  - {BASE}", "  - _self_", ""]
@@ -118,7 +118,7 @@ def describe(converted: Converted) -> list[str]:
         ("Not taken over", converted.dropped),
     ):
         if items:
-            lines += [f"{title}:", *(f"  {_printable(item)}" for item in items)]
+            lines += [f"{title}:", *(f"  {printable(item)}" for item in items)]
     return lines
 
 
@@ -139,9 +139,9 @@ def _write(name: str, node: Any, depth: int) -> list[str]:
     return lines
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """One line that neither ends a comment nor moves a terminal's cursor."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
 def _short(value: Any) -> str:

@@ -85,7 +85,8 @@ def _slurm_variables(text: str) -> dict[str, str]:
     variables: dict[str, str] = {}
     for option, value in _SBATCH.findall(text):
         value = value.rpartition(":")[2] if option in ("--gres", "--gpus-per-node") else value
-        variables |= {name: value for name in _SLURM.get(option, ())}
+        if value.isdecimal() or option in ("--job-name", "-J"):
+            variables |= {name: value for name in _SLURM.get(option, ())}
     return variables
 
 

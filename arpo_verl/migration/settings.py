@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,7 @@ def _settle(command: Command, files: tuple[Path, ...], overrides: Mapping[str, s
             problems.append(problem)
         else:
             values[key.name] = value
+            placeholders.pop(key.name, None)
     if problems:
         raise ConfigError("\n".join(problems))
     notes = (*command.notes, *unused)
@@ -159,7 +161,7 @@ def _unknown(given: Mapping[str, Any]) -> list[str]:
     return [
         "These options are none of the ARPO reference or of EasyR1:",
         *(f"  {line}" for line in lines),
-        "Correct them, or leave them out: " + " ".join(f"--ignore {name}" for name in leave_out),
+        "Correct them, or leave them out: " + " ".join(f"--ignore {shlex.quote(name)}" for name in leave_out),
     ]
 
 

@@ -170,13 +170,26 @@ def test_all_unknown_options_are_told_at_once_with_the_remedy(repository, capsys
     assert main(["convert", str(script)]) == 2
     message = capsys.readouterr().err
     assert "data.shuffle must be bool, got 'maybe'" in message
-    assert "data.rolout_batch_size (did you mean data.rollout_batch_size?)" in message
+    assert "\n  data.rolout_batch_size (did you mean data.rollout_batch_size?)" in message
     remedy = message[message.index("--ignore") :].splitlines()[0]
     assert remedy == "--ignore data.nframes --ignore data.rolout_batch_size --ignore tools"
     arguments = ["convert", str(script), "data.shuffle=true", *remedy.split(), "--out", str(repository / "a.yaml")]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert all(f"{name}: left out by --ignore" in printed for name in ("data.nframes=8", "tools.web.depth=2"))
+
+
+def test_an_unknown_name_of_somebody_elses_file_neither_moves_the_cursor_nor_is_run_when_pasted(repository, capsys):
+    (repository / "run.yaml").write_text('"a\\e[2J; rm -rf ~ #": 1\n')
+    assert main(["convert", str(repository / "run.yaml")]) == 2
+    message = capsys.readouterr().err
+    assert "\x1b" not in message and "--ignore 'a?[2J; rm -rf ~ #'" in message
+
+
+def test_a_newer_name_with_a_value_fills_an_older_one_without(repository):
+    text = "python -m verl.trainer.main trainer.total_episodes='???' trainer.total_epochs=4 data.seed=$S data.seed=3"
+    [settings] = read_settings(write_script(repository, text), {})
+    assert settings["trainer.total_epochs"] == 4 and "trainer.total_epochs" not in settings.placeholders
 
 
 def test_a_known_option_can_be_ignored_and_a_needless_ignore_is_told(repository):
