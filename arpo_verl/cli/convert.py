@@ -1,45 +1,80 @@
-"""`arpo-verl convert`: a recipe from a training script or configuration of the ARPO reference or of EasyR1."""
+"""`arpo-verl convert`: recipes from a script or a configuration of the ARPO reference, EasyR1 or a fork."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from arpo_verl.config import require
+from arpo_verl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from arpo_verl.migration.recipe import Converted
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
     parser = commands.add_parser(
         "convert",
-        description="Reads a training script (it is not run) with the YAML that it names, or a YAML file alone, and "
-        "writes a recipe over osworld_full. Each of their options is taken over, or named with the reason why not; one "
-        "that they do not have is an error. docs/migration.md has the table.",
+        description="Reads a training script (shell or SLURM; it is not run) with the YAML that it names, or a YAML "
+        "file alone, and writes a recipe over osworld_full for each training that it starts. Each of their options is "
+        "taken over, or named with the reason why not; what you must fill in is listed. docs/migration.md has the "
+        "table.",
     )
     parser.add_argument("source", type=Path, metavar="SCRIPT|YAML", help="such as examples/osworld_subset32.sh")
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="an option of theirs, instead of what the source says"
     )
-    parser.add_argument("--config", type=Path, metavar="YAML", help="where the script's config= lies")
+    parser.add_argument("--config", type=Path, metavar="YAML", help="the file that the script's config= means")
+    parser.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="leave out this option, or this section, of a fork's; may be repeated",
+    )
     parser.add_argument("--out", type=Path, metavar="YAML", help="default: recipes/EXPERIMENT_NAME.yaml; - prints it")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the recipe and tell what it does not have."""
+    """Write the recipes and tell what they do not have."""
     from arpo_verl.cli.recipes import save_recipe
-    from arpo_verl.migration.recipe import convert, describe, write_recipe
+    from arpo_verl.migration.recipe import convert, describe, printable, write_recipe
     from arpo_verl.migration.settings import read_settings
 
     for text in args.overrides:
         require("=" in text, "an override", "KEY=VALUE", text)
-    converted = convert(read_settings(args.source, dict(text.split("=", 1) for text in args.overrides), args.config))
-    recipe = write_recipe(converted, args.source.name)
+    overrides = dict(text.split("=", 1) for text in args.overrides)
+    try:
+        runs = read_settings(args.source, overrides, args.config, args.ignore)
+        converted = [convert(settings) for settings in runs]
+    except ConfigError as error:  # it may quote a file of somebody else's
+        raise ConfigError("\n".join(printable(line) for line in str(error).split("\n"))) from error
+    for file in dict.fromkeys(file for settings in runs for file in settings.files):
+        print(f"Read {file}", file=sys.stderr if args.out == Path("-") else sys.stdout)
     if args.out == Path("-"):
-        print(recipe)
+        print("\n---\n".join(write_recipe(one, args.source.name) for one in converted))
         return 0
-    path = save_recipe(args.out or Path("recipes") / f"{converted.name}.yaml", recipe)
-    print("\n".join(describe(converted)))
-    print(f"{path}: {len(converted.options)} options. What it takes: arpo-verl doctor --recipe {path}")
-    print(f"Train: python -m verl.trainer.main_ppo --config-dir {path.parent} --config-name {path.stem}")
+    for one, path in zip(converted, _paths(args.out, converted), strict=True):
+        save_recipe(path, write_recipe(one, args.source.name))
+        print("\n".join(["", *describe(one)]))
+        print(f"{path}: {len(one.options)} options. What it takes: arpo-verl doctor --recipe {path}")
+        print(f"Train: python -m verl.trainer.main_ppo --config-dir {path.parent} --config-name {path.stem}")
     return 0
+
+
+def _paths(out: Path | None, converted: Sequence[Converted]) -> list[Path]:
+    """A file for each recipe; of one name, they are numbered."""
+    paths: list[Path] = []
+    for one in converted:
+        path = out or Path("recipes") / f"{one.name}.yaml"
+        number = 2
+        while path in paths:
+            path = (out or Path("recipes") / one.name).with_name(f"{(out.stem if out else one.name)}_{number}.yaml")
+            number += 1
+        paths.append(path)
+    return paths

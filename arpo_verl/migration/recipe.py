@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from arpo_verl.migration.keys import KEYS, RENAMED, find_key
-from arpo_verl.migration.rules import apply_rules
+from arpo_verl.migration.rules import MISSING, apply_rules
 from arpo_verl.migration.settings import Settings
 
 BASE = "osworld_full"
@@ -25,22 +25,26 @@ class Converted:
         name: of the experiment, and of the file.
         options: option -> value, over the recipe `BASE`.
         sources: option -> the given keys that made it; none where their default or their trainer's code did.
+        to_fill: option -> what theirs has in its place; `???` in the recipe.
         dropped: a line for each given key that makes no option, with the reason.
         lost: the same for what will differ.
+        notes: what of theirs could not be followed.
     """
 
     name: str
     options: Mapping[str, Any]
     sources: Mapping[str, tuple[str, ...]]
+    to_fill: Mapping[str, str]
     dropped: tuple[str, ...]
     lost: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def convert(settings: Settings) -> Converted:
     """Say every setting in a recipe's terms, or name it as dropped.
 
     Raises:
-        ConfigError: a value that no recipe can say.
+        ConfigError: values that no recipe can say; names all.
     """
     given = {RENAMED.get(name, name): name for name in settings.given}
     options: dict[str, Any] = {}
@@ -60,8 +64,26 @@ def convert(settings: Settings) -> Converted:
         if not any(option in options for option in row.to):
             why = row.note if row.harmless is None or row.matters(value) else "so it is here"
             (lost if row.matters(value) else dropped).append(f"{name}={_short(value)}: {why}")
+    lost += [f"{name}={_short(value)}: left out by --ignore" for name, value in settings.ignored.items()]
     made = {option: tuple(sources.get(option, ())) for option in options}
-    return Converted(settings["trainer.experiment_name"], options, made, tuple(dropped), tuple(lost))
+    to_fill = _leave_open(settings, options)
+    name = settings["trainer.experiment_name"]
+    return Converted(name, options, made, to_fill, tuple(dropped), tuple(lost), settings.notes)
+
+
+def _leave_open(settings: Settings, options: dict[str, Any]) -> dict[str, str]:
+    """Put `???` where theirs has no value yet, and say what it has."""
+    given = {RENAMED.get(name, name): name for name in settings.given}
+    to_fill: dict[str, str] = {}
+    for key in KEYS:
+        for option in key.to if key.name in settings.placeholders else ():
+            if option in options:
+                options[option] = MISSING
+                name = given.get(key.name, key.name)
+                theirs = f"theirs is {name}={_short(settings.given[name])}, and " if name in settings.given else ""
+                to_fill[option] = theirs + settings.placeholders[key.name]
+    follows = "it follows from another that is to be filled in"
+    return to_fill | {option: follows for option in options if options[option] == MISSING and option not in to_fill}
 
 
 def write_recipe(converted: Converted, source: str) -> str:
@@ -70,7 +92,7 @@ def write_recipe(converted: Converted, source: str) -> str:
     Args:
         source: what it was made of, for its first line.
     """
-    lines = [f"# From {_printable(source)}, by `arpo-verl convert`; beside each option is theirs that made it.", "#"]
+    lines = [f"# From {printable(source)}, by `arpo-verl convert`; beside each option is theirs that made it.", "#"]
     for line in describe(converted):
         lines += textwrap.wrap(line, 118, initial_indent="# ", subsequent_indent="#     ", break_long_words=False)
     lines += ["", "defaults:", f"  - {BASE}", "  - _self_", ""]
@@ -87,14 +109,16 @@ def write_recipe(converted: Converted, source: str) -> str:
 
 
 def describe(converted: Converted) -> list[str]:
-    """What was not taken over, and why; a paragraph for what makes a difference and one for the rest."""
+    """What is to be filled in, and what was not taken over and why, first what makes a difference."""
     lines: list[str] = []
     for title, items in (
+        (f"Fill in before you train ({MISSING} in the recipe)", [f"{k}: {v}" for k, v in converted.to_fill.items()]),
+        ("We could not follow", converted.notes),
         ("Not taken over, and the run will differ", converted.lost),
         ("Not taken over", converted.dropped),
     ):
         if items:
-            lines += [f"{title}:", *(f"  {_printable(item)}" for item in items)]
+            lines += [f"{title}:", *(f"  {printable(item)}" for item in items)]
     return lines
 
 
@@ -115,9 +139,9 @@ def _write(name: str, node: Any, depth: int) -> list[str]:
     return lines
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """One line that neither ends a comment nor moves a terminal's cursor."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
 def _short(value: Any) -> str:

@@ -6,11 +6,14 @@ import re
 from typing import Any
 
 from arpo_verl.config import require
+from arpo_verl.errors import ConfigError
 from arpo_verl.migration.keys import ACTOR, ROLLOUT
 from arpo_verl.migration.settings import Settings
 
 Options = dict[str, Any]
 
+MISSING = "???"
+"""What Hydra takes for a value that is still to be given."""
 # The first turn of osworld_full: a prompt and a 1080p screenshot.
 FIRST_TURN_TOKENS = 5120
 ESTIMATORS = {"grpo": "replay_grpo", "rloo": "rloo", "reinforce_plus_plus": "reinforce_plus_plus"}
@@ -22,22 +25,26 @@ def apply_rules(settings: Settings) -> tuple[Options, list[str]]:
     """What `Key.by_rule` promises: the recipe's options, and what is lost.
 
     Raises:
-        ConfigError: a value that no recipe can say.
+        ConfigError: values that no recipe can say; names all.
     """
     options: Options = {}
     lost: list[str] = []
+    problems: list[str] = []
     for rule in (_tasks, _lengths, _pixels, _estimator, _kl, _loss, _validation, _trainer, _reference):
-        rule(settings, options, lost)
+        try:
+            rule(settings, options, lost)
+        except ConfigError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError("\n".join(problems))
     return options, lost
 
 
 def _tasks(settings: Settings, options: Options, lost: list[str]) -> None:
     for name in ("train_files", "val_files"):
-        path = settings[f"data.{name}"]
-        is_index = path.endswith(".json")
-        options[f"data.{name}"] = path if is_index else "???"
-        if not is_index:
-            lost.append(f"data.{name}={path}: a dataset of questions; give tasks by data.{name}=PATH")
+        options[f"data.{name}"] = settings[f"data.{name}"]
+        if f"data.{name}" not in settings.given:
+            options[f"data.{name}"] = MISSING
 
 
 def _lengths(settings: Settings, options: Options, lost: list[str]) -> None:
@@ -45,20 +52,23 @@ def _lengths(settings: Settings, options: Options, lost: list[str]) -> None:
     if not settings.is_arpo:
         return
     episode = settings["data.max_prompt_length"]
-    least = 2 * FIRST_TURN_TOKENS
-    require(episode >= least, "data.max_prompt_length", f"from {least}: the tokens of a whole episode", episode)
-    options["data.max_prompt_length"] = FIRST_TURN_TOKENS
-    options["data.max_response_length"] = episode - FIRST_TURN_TOKENS
-    options[f"{ROLLOUT}.max_model_len"] = episode
+    if "data.max_prompt_length" in settings.placeholders or episode >= 2 * FIRST_TURN_TOKENS:
+        options["data.max_prompt_length"] = FIRST_TURN_TOKENS
+        options["data.max_response_length"] = episode - FIRST_TURN_TOKENS
+        options[f"{ROLLOUT}.max_model_len"] = episode
+    else:
+        lost.append(f"data.max_prompt_length={episode}: too short for an episode on a desktop; osworld_full's is taken")
     # Theirs trains on no more images than vLLM takes; without a limit vLLM takes one a step.
     steps, images = settings["env.max_steps"], settings["worker.rollout.limit_images"]
-    options["gui_agent.max_screenshots"] = min(steps, images) if images > 0 else steps
+    unknown = {"env.max_steps", "worker.rollout.limit_images"} & set(settings.placeholders)
+    options["gui_agent.max_screenshots"] = MISSING if unknown else min(steps, images) if images > 0 else steps
 
 
 def _pixels(settings: Settings, options: Options, lost: list[str]) -> None:
     limits = {name: settings[f"data.{name}"] for name in ("min_pixels", "max_pixels")}
     known = [value for value in limits.values() if value is not None]
-    require(len(known) != 1, "data.min_pixels and data.max_pixels", "both given or both null", limits)
+    remedy = "say the other: data.min_pixels=N or data.max_pixels=N"
+    require(len(known) != 1, "data.min_pixels and data.max_pixels", "both given or both null", limits, remedy)
     if known:
         options |= {f"data.mm_processor_kwargs.{name}": value for name, value in limits.items()}
 
@@ -71,9 +81,8 @@ def _estimator(settings: Settings, options: Options, lost: list[str]) -> None:
         "algorithm.adv_estimator",
         f"one of {', '.join(sorted(known))}",
         estimator,
-        "gae needs a critic, remax a greedy rollout of every task, which no recipe has"
-        if not settings.is_arpo
-        else "replay is defined for groups",
+        ("replay is defined for groups" if settings.is_arpo else "no recipe has a critic or another estimator")
+        + "; to train with grpo, add algorithm.adv_estimator=grpo",
     )
     options["algorithm.adv_estimator"] = ESTIMATORS[estimator]
 
@@ -95,7 +104,8 @@ def _kl(settings: Settings, options: Options, lost: list[str]) -> None:
 def _loss(settings: Settings, options: Options, lost: list[str]) -> None:
     """EasyR1 weighs micro batches by their tokens; the reference, forked before that, takes the mean of their means."""
     kind, micro = settings["worker.actor.loss_type"], settings["worker.actor.micro_batch_size_per_device_for_update"]
-    require(kind in LOSSES, "worker.actor.loss_type", f"one of {', '.join(LOSSES)}", kind)
+    remedy = "say one of them: worker.actor.loss_type=NAME"
+    require(kind in LOSSES, "worker.actor.loss_type", f"one of {', '.join(LOSSES)}", kind, remedy)
     options[f"{ACTOR}.policy_loss.loss_mode"] = LOSSES[kind]
     options[f"{ACTOR}.ppo_micro_batch_size_per_gpu"] = micro
     mean_of_rollouts = micro == 1 if settings.is_arpo else settings["worker.actor.loss_avg_mode"] == "seq"
@@ -112,18 +122,19 @@ def _loss(settings: Settings, options: Options, lost: list[str]) -> None:
 def _validation(settings: Settings, options: Options, lost: list[str]) -> None:
     overrides = settings["worker.rollout.val_override_config"]
     unknown = sorted(set(overrides) - set(SAMPLING))
-    require(not unknown, "worker.rollout.val_override_config", f"of {', '.join(SAMPLING)}", ", ".join(unknown))
+    remedy = "say it anew, or add --ignore worker.rollout.val_override_config"
+    require(not unknown, "worker.rollout.val_override_config", f"of {', '.join(SAMPLING)}", ", ".join(unknown), remedy)
     sampling = {name: settings[f"worker.rollout.{name}"] for name in SAMPLING}
+    sampling |= {name: MISSING for name in SAMPLING if f"worker.rollout.{name}" in settings.placeholders}
     sampling |= {"n": 1} if settings.is_arpo else {}
     sampling |= overrides
-    sampling["do_sample"] = sampling["temperature"] > 0
+    temperature = sampling["temperature"]
+    sampling["do_sample"] = MISSING if temperature == MISSING else temperature > 0
     options |= {f"{ROLLOUT}.val_kwargs.{name}": value for name, value in sampling.items()}
 
 
 def _trainer(settings: Settings, options: Options, lost: list[str]) -> None:
-    model = settings["worker.actor.model.model_path"]
-    require(bool(model), "worker.actor.model.model_path", "given", model, "add worker.actor.model.model_path=PATH")
-    options["actor_rollout_ref.model.path"] = model
+    options["actor_rollout_ref.model.path"] = settings["worker.actor.model.model_path"]
     name = settings["trainer.experiment_name"]
     ok = re.fullmatch(r"\w[\w.+-]{0,200}", name) is not None
     remedy = "say another: trainer.experiment_name=NAME"

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from arpo_verl.config import require
 from arpo_verl.errors import ConfigError
 from arpo_verl.migration.keys import ARPO_DEFAULTS, KEYS, RENAMED, Key, find_key
-from arpo_verl.migration.script import MAX_BYTES, Command, Unreadable, read_script
+from arpo_verl.migration.script import Command, Unreadable, read_script
+from arpo_verl.migration.source_files import find_config, flatten, load_config, load_value, read_text
+from arpo_verl.suggest import did_you_mean
 
 # What only the ARPO reference has.
 ARPO_SECTION, ARPO_KEYS = "env.", ("algorithm.enable_replay",)
-MAX_DEPTH = 8
+MODEL, NAME = "worker.actor.model.model_path", "trainer.experiment_name"
 # A default's type -> the types of values; else its own.
 _KINDS: dict[type, tuple[type, ...]] = {type(None): (bool, int, float, str), float: (int, float), tuple: (list, str)}
+_PLACEHOLDER = re.compile(
+    r"""<[^<>\n]+> | (?:^|[/_-])path[/_-]to(?:[/_-]|$) | (?:^|[/\s\[{_-])your[/\s_-] | \bx{3,}\b
+      | ^(?:todo|tbd|fixme|placeholder|change_?me|replace_?me|your\w*|\.{3,}|\?{3})$""",
+    re.X | re.I,
+)
 
 
 @dataclass(frozen=True)
@@ -31,69 +36,161 @@ class Settings:
         values: every key of `KEYS` -> its value, by script, YAML or default; keys as `RENAMED` calls them.
         given: the keys that script or YAML say, by the names that they say, with their values.
         is_arpo: whether the ARPO reference runs it, which has no EasyR1's replay, format reward and loss.
+        placeholders: the keys, as `RENAMED` calls them, whose value is no value yet, with why; `values` has a default.
+        ignored: what is given and was to be left out.
+        notes: what could not be followed, in a sentence each.
+        files: what was read, in that order.
     """
 
     values: Mapping[str, Any]
     given: Mapping[str, Any]
     is_arpo: bool
+    placeholders: Mapping[str, str]
+    ignored: Mapping[str, Any]
+    notes: tuple[str, ...]
+    files: tuple[Path, ...]
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
 
-def read_settings(source: Path, overrides: Mapping[str, str], config: Path | None = None) -> Settings:
-    """Read a training script of theirs with the YAML that it names, or a YAML file alone.
+def read_settings(
+    source: Path, overrides: Mapping[str, str], config: Path | None = None, ignore: Sequence[str] = ()
+) -> list[Settings]:
+    """Read a training script of theirs with the YAML that it names, or a YAML file alone; one run for each training.
 
     Args:
         source: `*.yaml`, `*.yml`, or a shell script.
         overrides: more of them, as the script has: what is to count instead of what it says.
-        config: the YAML file, where it does not lie where the script says.
+        config: the YAML file, where it is not where the script says.
+        ignore: options and sections to leave out, whatever they say.
 
     Raises:
-        ConfigError: something cannot be read, is no option of theirs, or has a value of another type.
+        ConfigError: something cannot be read, is no option of theirs, or has a value of another type; names all.
     """
     if source.suffix in (".yaml", ".yml"):
         require(config is None, "--config", "left out where a YAML file is converted", str(config))
-        command = Command(None, {})
-        path: Path | None = source
-    else:
-        command = read_script(_read(source))
-        path = config if config is not None else _find_config(command.config, source)
-    texts: dict[str, str | Unreadable] = {**command.overrides, **overrides}
-    given = _flatten(_load(_read(path), str(path))) if path is not None else {}
-    for key, text in texts.items():
-        if isinstance(text, Unreadable):
-            raise ConfigError(f"{key} cannot be read: {text.because}; say what it is to be: {key}=VALUE")
-        value = _load_value(text)
-        if isinstance(value, dict):  # theirs lays a mapping over the one that is there
-            nested = _flatten(value, f"{key}.") if find_key(key) is None else {key: value}
-            value = {k: _merge(given.get(k), v) for k, v in nested.items()}
-        given |= value if isinstance(value, dict) else {key: value}
-    return _settle(given)
+        return [_settle(Command(None, {}), (source,), overrides, ignore)]
+    runs: list[Settings] = []
+    problems: dict[str, None] = {}
+    for command in read_script(read_text(source)):
+        try:
+            path = config if config is not None else find_config(command.config, source)
+        except ConfigError as error:
+            path, problems = None, {**problems, str(error): None}
+        try:
+            runs.append(_settle(command, (source,) if path is None else (source, path), overrides, ignore))
+        except ConfigError as error:
+            problems[str(error)] = None
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return runs
 
 
-def _settle(given: Mapping[str, Any]) -> Settings:
-    """Check names and types, and put the defaults in."""
-    is_arpo = any(name.startswith(ARPO_SECTION) or name in ARPO_KEYS for name in given)
-    values = {key.name: key.default for key in KEYS} | (ARPO_DEFAULTS if is_arpo else {})
+def _settle(command: Command, files: tuple[Path, ...], overrides: Mapping[str, str], ignore: Sequence[str]) -> Settings:
+    """Lay one over the other, check names and types, and put the defaults in.
+
+    Args:
+        files: the script and its YAML file, or one of them.
+    """
+    base = load_config(files[-1]) if files[-1].suffix in (".yaml", ".yml") or len(files) > 1 else {}
+    given = _lay_over(base, {**command.overrides, **overrides})
+    ignored = {name: value for name, value in given.items() if _is_ignored(name, ignore)}
+    given = {name: value for name, value in given.items() if name not in ignored}
+    unused = [f"--ignore {name} is not needed: nothing says it" for name in ignore if not _uses(ignored, name)]
+    is_arpo = any(name.startswith(ARPO_SECTION) or name in ARPO_KEYS for name in (*given, *ignored))
+    values: dict[str, Any] = {key.name: key.default for key in KEYS} | (ARPO_DEFAULTS if is_arpo else {})
+    placeholders: dict[str, str] = {} if given.get(MODEL) is not None else {MODEL: "neither script nor YAML has it"}
+    problems = _unknown(given)
     for name, value in given.items():
         key = find_key(name)
         if key is None:
-            close = difflib.get_close_matches(name, [*values, *RENAMED], n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise ConfigError(f"{name} is no option of the ARPO reference or of EasyR1{hint}")
-        _check_value(key, name, value)
-        values[RENAMED.get(name, name)] = value
-    return Settings(values, given, is_arpo)
+            continue
+        why = _why_placeholder(key, value)
+        if why is not None:
+            placeholders[key.name] = why
+        elif (problem := _problem_of(key, name, value)) is not None:
+            problems.append(problem)
+        else:
+            values[key.name] = value
+            placeholders.pop(key.name, None)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    notes = (*command.notes, *unused)
+    if NAME in placeholders:
+        values[NAME] = re.sub(r"\W+", "_", files[0].stem).strip("_") or "converted"
+        notes += (f"{NAME} is {_shown(given[NAME])}, of which {placeholders.pop(NAME)}; it is {values[NAME]} here",)
+    texts = {name: _shown(value) if isinstance(value, Unreadable) else value for name, value in given.items()}
+    return Settings(values, texts, is_arpo, placeholders, ignored, notes, files)
 
 
-def _check_value(key: Key, name: str, value: Any) -> None:
+def _lay_over(base: Mapping[str, Any], texts: Mapping[str, str | Unreadable]) -> dict[str, Any]:
+    given = dict(base)
+    for key, text in texts.items():
+        value = text if isinstance(text, Unreadable) else load_value(text)
+        if isinstance(value, dict):  # theirs lays a mapping over the one that is there
+            nested = flatten(value, key, f"{key}.") if find_key(key) is None else {key: value}
+            given |= {k: _merge(given.get(k), v) for k, v in nested.items()}
+        else:
+            given[key] = value
+    return given
+
+
+def _merge(old: Any, new: Any) -> Any:
+    return {**old, **new} if isinstance(old, dict) and isinstance(new, dict) else new
+
+
+def _is_ignored(name: str, ignore: Sequence[str]) -> bool:
+    return any(name == one or name.startswith(f"{one}.") for one in ignore)
+
+
+def _uses(ignored: Mapping[str, Any], one: str) -> bool:
+    return any(_is_ignored(name, [one]) for name in ignored)
+
+
+def _unknown(given: Mapping[str, Any]) -> list[str]:
+    """All options that neither project has, and how to leave them out; or none."""
+    known = [*(key.name for key in KEYS), *RENAMED]
+    names = [name for name in given if find_key(name) is None]
+    if not names:
+        return []
+    sections = {name.partition(".")[0] for name in known}
+    # A section that nobody knows is left out as a whole.
+    leave_out = dict.fromkeys(name if name.partition(".")[0] in sections else name.partition(".")[0] for name in names)
+    lines = [f"{name}{did_you_mean(name, known)}" for name in names]
+    return [
+        "These options are none of the ARPO reference or of EasyR1:",
+        *(f"  {line}" for line in lines),
+        "Correct them, or leave them out: " + " ".join(f"--ignore {shlex.quote(name)}" for name in leave_out),
+    ]
+
+
+def _problem_of(key: Key, name: str, value: Any) -> str | None:
+    """What is wrong with a value's type, if anything; of what is dropped, any will do."""
     kinds: tuple[type, ...] = _KINDS.get(type(key.default), (type(key.default),))
     ok = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-    ok = ok or value is None and (key.default is None or key.optional)
-    require(ok, name, " or ".join(kind.__name__ for kind in kinds), value)
+    if not key.to or ok or (value is None and (key.default is None or key.optional)):
+        return None
+    expected = " or ".join(kind.__name__ for kind in kinds)
+    return f"{name} must be {expected}, got {str(value)[:100]!r}; say what it is to be: {name}=VALUE"
+
+
+def _why_placeholder(key: Key, value: Any) -> str | None:
+    """Why a value is still to be filled in; None: it is one, or nothing depends on it."""
+    if not key.to:
+        return None
+    if isinstance(value, Unreadable):
+        return value.because
+    if key.name in ("data.train_files", "data.val_files") and not str(value).endswith(".json"):
+        return "a recipe's tasks are a JSON index of desktop tasks"
     for text in _texts(value):
-        require("${" not in text, name, "plain text, without `${`", text[:100], f"say what it is to be: {name}=VALUE")
+        if not text.strip():
+            return "it is empty"
+        if "${" in text:
+            return "only their trainer could resolve it"
+        if _PLACEHOLDER.search(text):
+            return "it is a placeholder"
+    return None
 
 
 def _texts(value: Any) -> list[str]:
@@ -103,83 +200,5 @@ def _texts(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def _find_config(name: str | None, script: Path) -> Path | None:
-    """The YAML file of a script, which names it as seen from where it is to be started: the repository's root."""
-    if name is None:
-        return None
-    places = [Path.cwd(), *script.absolute().parents[:3]]
-    found = next((place / name for place in places if (place / name).is_file()), None)
-    where = ", ".join(str(place) for place in places)
-    require(found is not None, "config= of the script", f"a file below {where}", name, "name it by --config")
-    return found
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        require(len(data) <= MAX_BYTES, str(path), f"at most {MAX_BYTES} bytes", "more")
-        return data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"what is converted must be a text file that can be read, got {path}: {error}") from error
-
-
-class _Loader(yaml.SafeLoader):
-    """As OmegaConf, which their trainers read it by: `1e-6` is a number, and a key stands once. Anchors, by which a
-    short file could come to be endless, are refused: no configuration of theirs has one."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has an anchor and an alias of it, which are not read")
-        self.depth = getattr(self, "depth", 0) + 1
-        if self.depth > 4 * MAX_DEPTH:
-            raise yaml.YAMLError("it is nested too deeply")
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if len(names) != len(node.value) or len(set(names)) != len(names):
-            raise yaml.YAMLError(f"a mapping must have each key once, and plain ones, got {names[:20]}")
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(?:\d[\d_]*)(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-
-
-def _load(text: str, name: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{name} must be plain YAML of their options, got {str(error)[:300]}") from error
-
-
-def _load_value(text: str) -> Any:
-    """As OmegaConf reads what stands behind `KEY=`: what is no YAML is text."""
-    try:
-        return yaml.load(text, Loader=_Loader) if text else ""  # noqa: S506  a SafeLoader
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return text
-
-
-def _merge(old: Any, new: Any) -> Any:
-    return {**old, **new} if isinstance(old, dict) and isinstance(new, dict) else new
-
-
-def _flatten(tree: Any, prefix: str = "", depth: int = 0) -> dict[str, Any]:
-    """{"a": {"b": 1}} -> {"a.b": 1}; an option that takes a mapping stays whole."""
-    name = prefix.rstrip(".") or "the YAML file"
-    require(isinstance(tree, dict) and depth <= MAX_DEPTH, name, "sections of options", str(tree)[:100])
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        full = f"{prefix}{key}"
-        if find_key(full) is None and isinstance(value, dict):
-            flat |= _flatten(value, f"{full}.", depth + 1)
-        elif find_key(full) is None and value is None:
-            continue  # an empty section
-        else:
-            flat[full] = value
-    return flat
+def _shown(value: Any) -> str:
+    return value.source if isinstance(value, Unreadable) else repr(value)

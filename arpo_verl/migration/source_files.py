@@ -1,0 +1,125 @@
+"""The files of a run of theirs: found, read within bounds, and parsed; others wrote them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from arpo_verl.config import require
+from arpo_verl.errors import ConfigError
+from arpo_verl.files import open_regular
+from arpo_verl.migration.keys import find_key
+from arpo_verl.migration.script import MAX_BYTES, Unreadable
+
+MAX_DEPTH = 8
+
+
+def find_config(name: str | Unreadable | None, script: Path) -> Path | None:
+    """The YAML file that a script names by `config=`, as seen from the repository's root or its own folder.
+
+    The script's own folder comes first, then the two above it, then a file of that name beside the script, for files
+    that were copied out of a repository. The current folder comes last: the file there may be of another project.
+
+    Raises:
+        ConfigError: none of these has it.
+    """
+    if name is None:
+        return None
+    text = name.source if isinstance(name, Unreadable) else name
+    # What is not known is a folder that the script looks up: the rest of the path still names the file.
+    known = Path(re.sub(r"^.*(?:[`})]|\$\w+)/*", "", text, flags=re.S)) if isinstance(name, Unreadable) else Path(text)
+    folders = script.absolute().parents[:3]
+    places = [folder / known for folder in folders] + [folders[0] / known.name, Path.cwd() / known]
+    found = next((place for place in places if known.name and place.is_file()), None)
+    if found is None:
+        where = ", ".join(dict.fromkeys(str(place) for place in places if known.name))
+        raise ConfigError(
+            f"the script's config={text} was not found{f': there is no {where}' if where else ''}; "
+            "say where it is: --config YAML"
+        )
+    return found
+
+
+def read_text(path: Path) -> str:
+    """A text file of at most `MAX_BYTES`, through a link too; no pipe and no device.
+
+    Raises:
+        ConfigError: it is no such file.
+    """
+    try:
+        with open_regular(path.resolve(strict=True)) as file:
+            data = file.read(MAX_BYTES + 1) or b""
+        require(len(data) <= MAX_BYTES, str(path), f"at most {MAX_BYTES} bytes", "more")
+        return data.decode("utf-8")
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"what is converted must be a text file that can be read, got {path}: {error}") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """As OmegaConf, which their trainers read it by: `1e-6` is a number, and a key stands once. Anchors, by which a
+    short file could come to be endless, are refused: no configuration of theirs has one."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an anchor and an alias of it, which are not read")
+        self.depth = getattr(self, "depth", 0) + 1
+        if self.depth > 4 * MAX_DEPTH:
+            raise yaml.YAMLError("it is nested too deeply")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(names) != len(node.value) or len(set(names)) != len(names):
+            raise yaml.YAMLError(f"a mapping must have each key once, and plain ones, got {names[:20]}")
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(?:\d[\d_]*)(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def load_config(path: Path) -> dict[str, Any]:
+    """The options of a YAML file of theirs: `a.b` -> value.
+
+    Raises:
+        ConfigError: it is no plain YAML.
+    """
+    text = read_text(path)
+    try:
+        tree = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} must be plain YAML of their options, got {str(error)[:300]}") from error
+    return flatten(tree, str(path))
+
+
+def load_value(text: str) -> Any:
+    """As OmegaConf reads what stands behind `KEY=`: what is no YAML is text."""
+    try:
+        return yaml.load(text, Loader=_Loader) if text else ""  # noqa: S506  a SafeLoader
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+
+
+def flatten(tree: Any, name: str, prefix: str = "", depth: int = 0) -> dict[str, Any]:
+    """{"a": {"b": 1}} -> {"a.b": 1}; an option that takes a mapping stays whole.
+
+    Raises:
+        ConfigError: it is not made of sections.
+    """
+    require(isinstance(tree, dict) and depth <= MAX_DEPTH, prefix[:-1] or name, "sections of options", str(tree)[:100])
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        full = f"{prefix}{key}"
+        if find_key(full) is None and isinstance(value, dict):
+            flat |= flatten(value, name, f"{full}.", depth + 1)
+        elif find_key(full) is None and value is None:
+            continue  # an empty section
+        else:
+            flat[full] = value
+    return flat

@@ -1,0 +1,281 @@
+"""Scripts as forks publish them: what they come to as recipes, what is left for the user, and that nothing hangs."""
+
+import os
+import time
+
+import pytest
+from migration.reference_run import CONFIG, ENV
+from migration.scripts import SHAPES
+
+from arpo_verl.cli.main import main
+from arpo_verl.cli.recipes import compose_recipe
+from arpo_verl.errors import ConfigError
+from arpo_verl.migration.recipe import convert, write_recipe
+from arpo_verl.migration.rules import MISSING
+from arpo_verl.migration.settings import read_settings
+
+PATH, N = "actor_rollout_ref.model.path", "actor_rollout_ref.rollout.n"
+NODES, GPUS, SEED = "trainer.nnodes", "trainer.n_gpus_per_node", "data.seed"
+ACTOR = "actor_rollout_ref.actor"
+TP = "actor_rollout_ref.rollout.tensor_model_parallel_size"
+# Shape -> of each recipe that it comes to, some options.
+EXPECTED = {
+    "slurm with srun": [{PATH: "org/policy", NODES: 2, GPUS: 4}],
+    "slurm that starts ray by hand": [{PATH: "org/policy", NODES: 3, GPUS: 8}],
+    "ray job in a container": [{PATH: "org/policy"}],
+    "placeholders": [{PATH: MISSING, GPUS: MISSING, "data.train_files": MISSING, "trainer.project_name": MISSING}],
+    "defaults and a date": [
+        {PATH: "org/policy", GPUS: 8, SEED: 7, "data.train_batch_size": 8, f"{ACTOR}.ppo_mini_batch_size": 15}
+    ],
+    "a guard and a resumed run": [{PATH: MISSING}],
+    "arrays of options": [{PATH: "org/policy", NODES: 2, SEED: 5, "trainer.save_freq": 9}],
+    "a function and a loop": [
+        {PATH: "org/policy", f"{ACTOR}.optim.lr": 1e-6},
+        {PATH: "org/policy", f"{ACTOR}.optim.lr": 5e-7},
+    ],
+    "a case for each size": [{PATH: "org/policy", TP: 2}],
+    "two stages": [{PATH: "org/policy", "trainer.total_training_steps": 100}, {PATH: "checkpoints/stages", N: 8}],
+    "a job that it writes": [{PATH: "org/policy", SEED: 3, NODES: MISSING}],
+    "a comment in the command": [{PATH: "org/policy", "data.shuffle": True, "trainer.save_freq": 5}],
+}
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """Of EasyR1's layout, without a script."""
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "config.yaml").write_text(CONFIG.replace("ENV\n", ""))
+    return tmp_path
+
+
+def write_script(repository, text, name="run.sh"):
+    script = repository / "examples" / name
+    script.write_text(text)
+    return script
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_script_of_any_shape_comes_to_its_recipes(shape, repository):
+    made = [convert(settings) for settings in read_settings(write_script(repository, SHAPES[shape]), {})]
+    assert len(made) == len(EXPECTED[shape])
+    for recipe, expected in zip(made, EXPECTED[shape], strict=True):
+        assert recipe.options[N] == expected.get(N, 4)
+        assert {option: recipe.options[option] for option in expected} == expected
+        assert {option for option, value in recipe.options.items() if value == MISSING} == set(recipe.to_fill)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("shape", SHAPES)
+def test_each_of_its_recipes_composes(shape, repository):
+    out = repository / "made.yaml"
+    assert main(["convert", str(write_script(repository, SHAPES[shape])), "--out", str(out)]) == 0
+    for number, expected in enumerate(EXPECTED[shape], 1):
+        path = out if number == 1 else out.with_name(f"made_{number}.yaml")
+        assert compose_recipe(path, []).actor_rollout_ref.rollout.n == expected.get(N, 4)
+
+
+def test_what_the_user_must_fill_in_is_one_list_and_the_recipe_composes(repository, capsys):
+    out = repository / "made.yaml"
+    assert main(["convert", str(write_script(repository, SHAPES["placeholders"])), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    begin = printed.index("Fill in before you train (??? in the recipe):\n")
+    lines = printed[begin : printed.index("\nNot taken over", begin)].splitlines()[1:]
+    to_fill = {PATH, GPUS, "data.train_files", "data.val_files", "trainer.project_name"}
+    assert {line.split(":")[0].strip() for line in lines} == to_fill
+    assert f"  {PATH}: theirs is worker.actor.model.model_path=/path/to/your/model, and it is a placeholder" in lines
+    assert any("theirs is trainer.n_gpus_per_node=$N_GPUS, and the script does not assign N_GPUS" in x for x in lines)
+    recipe = compose_recipe(out, [f"{PATH}=p", f"{GPUS}=2", "data.train_files=t", "data.val_files=t"])
+    assert (recipe.actor_rollout_ref.model.path, recipe.trainer.n_gpus_per_node) == ("p", 2)
+    assert "# Fill in before you train" in out.read_text()
+
+
+def test_a_name_that_only_a_shell_knows_is_the_scripts(repository):
+    [settings] = read_settings(write_script(repository, SHAPES["defaults and a date"], "my run.sh"), {})
+    recipe = convert(settings)
+    assert recipe.name == "my_run" and "trainer.experiment_name is $NAME" in recipe.notes[0]
+
+
+def test_what_could_not_be_followed_is_told(repository):
+    [guarded] = read_settings(write_script(repository, SHAPES["a guard and a resumed run"]), {})
+    assert guarded.notes == ("`${RESUME}` behind the training command is no KEY=VALUE and was left out",)
+    assert "argument 1 of the script" in guarded.placeholders["worker.actor.model.model_path"]
+    [cut] = read_settings(write_script(repository, SHAPES["a comment in the command"]), {})
+    assert len(cut.notes) == 2 and "`data.shuffle=false` stands behind the command's end" in cut.notes[0]
+    text = "source paths.sh\npython -m verl.trainer.main worker.actor.model.model_path=$POLICY"
+    [sourced] = read_settings(write_script(repository, text), {})
+    assert sourced.notes == ("`paths.sh`, which the script reads, was not read",)
+
+
+def test_trainings_of_one_name_get_a_file_each(repository, capsys, monkeypatch):
+    monkeypatch.chdir(repository)
+    assert main(["convert", str(write_script(repository, SHAPES["two stages"]))]) == 0
+    assert sorted(path.name for path in (repository / "recipes").iterdir()) == ["stages.yaml", "stages_2.yaml"]
+    assert main(["convert", "examples/run.sh", "--out", "-"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.count("\n---\n") == 1 and "Read examples/run.sh" in printed.err
+
+
+# --- The configuration that a script means ---------------------------------------------------------------------------
+
+
+def test_the_scripts_own_configuration_counts_before_the_current_folders(repository, monkeypatch, capsys):
+    """U8: a run was converted with the configuration of whatever project the user stood in."""
+    elsewhere = repository / "elsewhere"
+    (elsewhere / "examples").mkdir(parents=True)
+    (elsewhere / "examples" / "config.yaml").write_text("data: {seed: 99}")
+    (elsewhere / "config.yaml").write_text("data: {seed: 99}")
+    monkeypatch.chdir(elsewhere)
+    script = write_script(repository, "python -m verl.trainer.main config=examples/config.yaml")
+    assert main(["convert", str(script), "--out", "made.yaml"]) == 0
+    printed = capsys.readouterr().out
+    assert f"Read {script}\nRead {repository / 'examples' / 'config.yaml'}\n" in printed
+    assert read_settings(script, {})[0][SEED] == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "where"),
+    [
+        ("config.yaml", "scripts/config.yaml"),
+        ("examples/config.yaml", "examples/config.yaml"),
+        ("examples/config.yaml", "scripts/config.yaml"),
+        ("/mnt/theirs/EasyR1/config.yaml", "scripts/config.yaml"),
+        ("$(cd .. && pwd)/examples/config.yaml", "examples/config.yaml"),
+        ('"${ROOT}/examples/config.yaml"', "examples/config.yaml"),
+        ("$ROOT/examples/config.yaml", "examples/config.yaml"),
+        ("here.yaml", "current/here.yaml"),
+    ],
+)
+def test_a_configuration_is_found(named, where, tmp_path, monkeypatch):
+    for folder in ("scripts", "examples", "current"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "current" / "config.yaml").write_text("data: {seed: 99}")
+    (tmp_path / where).write_text("data: {seed: 7}")
+    monkeypatch.chdir(tmp_path / "current")
+    script = tmp_path / "scripts" / "run.sh"
+    script.write_text(f"python -m verl.trainer.main config={named}")
+    [settings] = read_settings(script, {})
+    assert settings[SEED] == 7 and settings.files == (script, tmp_path / where)
+
+
+# --- A fork's own options --------------------------------------------------------------------------------------------
+
+FORK = (
+    "python -m verl.trainer.main config=examples/config.yaml worker.actor.model.model_path=p data.nframes=8 "
+    "data.rolout_batch_size=4 data.shuffle=maybe tools.web.depth=2 tools.web.retries=3"
+)
+
+
+def test_all_unknown_options_are_told_at_once_with_the_remedy(repository, capsys):
+    script = write_script(repository, FORK)
+    assert main(["convert", str(script)]) == 2
+    message = capsys.readouterr().err
+    assert "data.shuffle must be bool, got 'maybe'" in message
+    assert "\n  data.rolout_batch_size (did you mean data.rollout_batch_size?)" in message
+    remedy = message[message.index("--ignore") :].splitlines()[0]
+    assert remedy == "--ignore data.nframes --ignore data.rolout_batch_size --ignore tools"
+    arguments = ["convert", str(script), "data.shuffle=true", *remedy.split(), "--out", str(repository / "a.yaml")]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert all(f"{name}: left out by --ignore" in printed for name in ("data.nframes=8", "tools.web.depth=2"))
+
+
+def test_an_unknown_name_of_somebody_elses_file_neither_moves_the_cursor_nor_is_run_when_pasted(repository, capsys):
+    (repository / "run.yaml").write_text('"a\\e[2J; rm -rf ~ #": 1\n')
+    assert main(["convert", str(repository / "run.yaml")]) == 2
+    message = capsys.readouterr().err
+    assert "\x1b" not in message and "--ignore 'a?[2J; rm -rf ~ #'" in message
+
+
+def test_a_newer_name_with_a_value_fills_an_older_one_without(repository):
+    text = "python -m verl.trainer.main trainer.total_episodes='???' trainer.total_epochs=4 data.seed=$S data.seed=3"
+    [settings] = read_settings(write_script(repository, text), {})
+    assert settings["trainer.total_epochs"] == 4 and "trainer.total_epochs" not in settings.placeholders
+
+
+def test_a_known_option_can_be_ignored_and_a_needless_ignore_is_told(repository):
+    script = write_script(repository, "python -m verl.trainer.main algorithm.adv_estimator=own env.max_steps=9")
+    with pytest.raises(ConfigError, match=r"add algorithm\.adv_estimator=grpo"):
+        convert(read_settings(script, {})[0])
+    [settings] = read_settings(script, {}, ignore=["algorithm.adv_estimator", "tols"])
+    recipe = convert(settings)
+    assert recipe.options["algorithm.adv_estimator"] == "replay_grpo"
+    assert recipe.notes == ("--ignore tols is not needed: nothing says it",)
+
+
+def test_a_missing_configuration_and_unknown_options_are_told_together(repository):
+    script = write_script(repository, "python -m verl.trainer.main config=gone.yaml data.nframes=8")
+    with pytest.raises(ConfigError) as refusal:
+        read_settings(script, {})
+    assert "say where it is: --config YAML" in str(refusal.value) and "--ignore data.nframes" in str(refusal.value)
+
+
+def test_a_baseline_beside_the_reference_is_told_that_its_prompts_are_no_episodes(repository):
+    (repository / "examples" / "config.yaml").write_text(CONFIG.replace("ENV", ENV))
+    [settings] = read_settings(write_script(repository, SHAPES["ray job in a container"]), {})
+    text = write_recipe(convert(settings), "run.sh")
+    assert settings.is_arpo and "# Not taken over, and the run will differ:\n#   data.max_prompt_length=2048" in text
+
+
+# --- Files of others -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["script", "config"])
+def hostile(request, repository):
+    """Where to put something, and the arguments with which the command reads it."""
+    path = repository / "named"
+    if request.param == "script":
+        return path, [str(path)]
+    script = write_script(repository, "python -m verl.trainer.main config=examples/config.yaml")
+    return path, [str(script), "--config", str(path)]
+
+
+def test_a_pipe_a_device_a_huge_file_and_a_folder_are_refused_at_once(hostile, capsys):
+    """S6: a FIFO hung the command."""
+    path, arguments = hostile
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), _make_huge, os.mkdir, _make_loop):
+        make(path)
+        assert main(["convert", *arguments]) == 2
+        assert str(path) in capsys.readouterr().err
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def _make_huge(path):
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def _make_loop(path):
+    path.symlink_to(path.name)
+
+
+def test_a_link_to_a_file_is_followed(repository):
+    write_script(repository, SHAPES["two stages"])
+    (repository / "link.sh").symlink_to(repository / "examples" / "run.sh")
+    assert len(read_settings(repository / "link.sh", {}, repository / "examples" / "config.yaml")) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f() { f; f; }\nf\n",
+        "for a in 1 2 3 4 5 6 7 8; do " * 12 + "x=$a; " + "done; " * 12,
+        "A=(x x x x)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 30,
+        "A=x\n" + 'A="$A$A$A$A"\n' * 30,
+        'eval "' * 20 + "x" + '"' * 20,
+        "if x; then\n" * 60 + "A=1\n" + "fi\n" * 60,
+        "".join(f"if x; then V{n}=1; fi\n" for n in range(2000)),
+        "cat <<A <<A <<A\n" * 5000,
+        "case $x in " + "a) ;; " * 5000 + "esac",
+        "x && " * 10_000 + "y",
+        "x | " * 10_000 + "y",
+    ],
+    ids=["recursion", "loops", "array", "doubling", "eval", "ifs", "variables", "documents", "case", "ands", "pipes"],
+)
+def test_a_script_that_asks_for_endless_work_is_read_or_refused(text, repository):
+    script = write_script(repository, f"{text}\npython -m verl.trainer.main data.seed=3\n")
+    began = time.process_time()
+    try:
+        assert read_settings(script, {})[0][SEED] == 3
+    except ConfigError:
+        pass
+    assert time.process_time() - began < 10
