@@ -2,6 +2,7 @@
 
 ArpoError
 ├── ConfigError (ValueError)            a recipe's or a call's value is wrong
+│   └── SeveralErrors                   several things are wrong, reported at once
 ├── TaskError (ValueError)              a task file is missing, malformed or cannot run here
 ├── ActionParseError (ValueError)       a model reply is not in the grammar: becomes a stop reason
 ├── ImageError (ValueError)             a picture is broken, or larger than any screen's
@@ -29,6 +30,21 @@ class ArpoError(Exception):
 
 class ConfigError(ArpoError, ValueError):
     """A value of a recipe or of a call is wrong."""
+
+
+class SeveralErrors(ConfigError):
+    """Several things are wrong: the message has a line for each.
+
+    Args:
+        errors: each of them.
+    """
+
+    def __init__(self, *errors: ArpoError):
+        super().__init__(*errors)  # Ray's workers make it again from these
+        self.errors = errors
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.errors))
 
 
 class TaskError(ArpoError, ValueError):

@@ -12,7 +12,7 @@ from support.composed import compose_recipe
 from support.replay_trajectories import stored
 
 from arpo_verl import versions
-from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, TaskError
+from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, SeveralErrors, TaskError
 from arpo_verl.plugin import preflight
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.policy_files import PolicyFiles
@@ -159,7 +159,8 @@ def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(ch
     ("override", "error", "says"),
     [
         ("data.train_files=/no/such/tasks.json", TaskError, "/no/such/tasks.json"),
-        ("actor_rollout_ref.model.path=./no-such-model", ConfigError, "python -m arpo_verl.policy"),
+        ("actor_rollout_ref.model.path=./no-such-model", ConfigError, "^actor_rollout_ref.model.path must be a folder .*$"),
+        ("actor_rollout_ref.model.path=.cache/seeing", ConfigError, "seeing'; make it: python -m arpo_verl.policy.see"),
         ("gui_agent.max_steps=0", ConfigError, "gui_agent.max_steps"),
         ("+gui_agent.max_step=3", ConfigError, "did you mean gui_agent.max_steps"),
         ("replay.capacity_per_task=0", ConfigError, "replay.enable=false"),
@@ -327,7 +328,7 @@ def test_a_task_that_starts_an_unknown_program_is_refused(check, tmp_path):
 def test_what_is_wrong_with_both_lists_is_told_at_once(check, tmp_path):
     for name in ("train", "val"):
         (tmp_path / f"{name}.json").write_text('{"id": ')
-    with pytest.raises(TaskError, match=r"(?s)train.json.*val.json"):
+    with pytest.raises(SeveralErrors, match=r"(?s)train.json.*val.json"):
         check(f"data.train_files={tmp_path}/train.json", f"data.val_files={tmp_path}/val.json")
 
 
