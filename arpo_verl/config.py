@@ -44,6 +44,17 @@ class Problems:
         except ArpoError as error:
             self.errors.append(error)
 
+    def tell_defaults(self, is_default: Callable[[str], bool]) -> None:
+        """Say of each value that nobody gave that it is the default.
+
+        Args:
+            is_default: whether the option of this name has its default.
+        """
+        for number, error in enumerate(self.errors):
+            name, found, rest = str(error).partition(" must be ")
+            if found and type(error) is ConfigError and is_default(name):
+                self.errors[number] = ConfigError(f"{name} must be {rest.replace(', got ', ', by default it is ', 1)}")
+
     def raise_all(self) -> None:
         """Raise what was kept.
 
@@ -76,6 +87,7 @@ def build_config(cls: type[ConfigT], section: str, values: Mapping[str, Any] | N
         problems.errors.append(ConfigError(f"{section}.{name} is not an option{hint}"))
     with problems.gather():
         built = cls(**values)
+    problems.tell_defaults(lambda name: name.removeprefix(f"{section}.") not in values)
     problems.raise_all()
     return built
 

@@ -33,7 +33,7 @@ class ConfigError(ArpoError, ValueError):
 
 
 class SeveralErrors(ConfigError):
-    """Several things are wrong: the message has a line for each.
+    """Several things are wrong: the message has a paragraph for each.
 
     Args:
         errors: each of them.
@@ -44,7 +44,8 @@ class SeveralErrors(ConfigError):
         self.errors = errors
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.errors))
+        told = (str(error).replace("\n", "\n  ") for error in self.errors)
+        return "\n- ".join([f"{len(self.errors)} problems:", *told])
 
 
 class TaskError(ArpoError, ValueError):

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arpo_verl.cli.composing import compose_named
 from arpo_verl.cli.options import parse_options
-from arpo_verl.cli.recipes import compose_recipe, recipes_folder
 from arpo_verl.config import build_config, require
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
 from arpo_verl.environments.factory import default_options
+from arpo_verl.errors import ConfigError
 from arpo_verl.evaluation.policy import Policy, Sampling
 from arpo_verl.rollout.config import FULL, GuiAgentConfig
 from arpo_verl.rollout.vision import ImageGeometry, check_pixel_limits
@@ -62,7 +63,8 @@ def read_playing(args: argparse.Namespace) -> Playing:
         agent["max_screenshots"] = None  # as many as replies
     agent_config = build_config(GuiAgentConfig, "gui_agent", agent)
     which = args.tasks or recipe.value("data.val_files")
-    require(which is not None, "--tasks", "given, or a --recipe", None)
+    if which is None:
+        raise ConfigError("no tasks given; add --tasks embedded, task files or a folder of them")
     tasks = load_tasks(which)
     check_tasks_run_here(tasks, environment)
     pixels = dict(recipe.section("data.mm_processor_kwargs"))
@@ -84,9 +86,9 @@ def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterat
         ConfigError: there is no such policy.
         EndpointError: the server does not answer.
     """
-    require(
-        (args.model is None) != (args.endpoint is None), "a policy", "--model PATH or --endpoint URL", "both or none"
-    )
+    if (args.model is None) == (args.endpoint is None):
+        given = "no policy given" if args.model is None else "two policies given"
+        raise ConfigError(f"{given}; name one, by --model PATH or --endpoint URL")
     if args.endpoint is not None:
         yield _endpoint_policy(args, playing)
         return
@@ -150,8 +152,7 @@ class _Recipe:
     def __init__(self, name: str | None):
         self._config: DictConfig | None = None
         if name is not None:
-            path = Path(name) if name.endswith(".yaml") else recipes_folder() / f"{name}.yaml"
-            self._config = compose_recipe(path, [])
+            self._config = compose_named(name)
 
     def value(self, key: str) -> Any:
         if self._config is None:

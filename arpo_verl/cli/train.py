@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arpo_verl.cli.recipes import compose_recipe, find_recipe
+from arpo_verl.cli.composing import compose_recipe
+from arpo_verl.cli.recipes import find_recipe
+from arpo_verl.cli.run_ends import explain_end
+from arpo_verl.files import check_place
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -77,15 +80,17 @@ def _loggers(config: DictConfig) -> list[str]:
 
 def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
     from arpo_verl.cli.trainer_process import TrainerProcess
-    from arpo_verl.plugin.recipe_footprint import training_steps
+    from arpo_verl.plugin.run_lock import check_free
     from arpo_verl.records.layout import OUTPUT_FILE
     from arpo_verl.records.starts import read_starts
 
-    run_dir, total, saved = Path(config.run_dir), training_steps(config), _saved_step(config)
+    run_dir, total, saved = Path(config.run_dir), _count_steps(config), _saved_step(config)
     if total is not None and saved is not None and saved >= total:
         print(_finished(run_dir, total))
         return 0
+    check_place("run_dir", run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
+    check_free(run_dir)
     log = run_dir / OUTPUT_FILE
     print(f"run folder   {run_dir}\noutput       {log}\nwatch it     {_command('view', run_dir)}")
     if saved is not None:
@@ -99,6 +104,16 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
         step = _follow(process, run_dir, earlier_starts, total)
     _tell_end(process, config, step)
     return process.status
+
+
+def _count_steps(config: DictConfig) -> int | None:
+    """How many steps the run has; None where the trainer will say what is wrong."""
+    from arpo_verl.plugin.recipe_footprint import training_steps
+
+    try:
+        return training_steps(config)
+    except Exception:  # a null where nobody writes one
+        return None
 
 
 def _follow(process: TrainerProcess, run_dir: Path, earlier_starts: int, total: int | None) -> int | None:
@@ -138,9 +153,14 @@ def _tell_end(process: TrainerProcess, config: DictConfig, step: int | None) -> 
         saved = _saved_step(config)
         where = "begins anew: nothing was saved yet" if saved is None else f"goes on after step {saved}"
         print(f"\nstopped {when}; the same command {where}")
+    elif step is None and (refusal := process.refusal()):
+        print("\n".join(refusal), file=sys.stderr)
     else:
+        lines = process.last_lines()
         print(f"\nthe last lines of {process.log}:\n", file=sys.stderr)
-        print("\n".join(process.last_lines()), file=sys.stderr)
+        print("\n".join(lines), file=sys.stderr)
+        for line in explain_end(lines, run_dir, config.actor_rollout_ref.model.path):
+            print(f"\narpo-verl: {line}", file=sys.stderr)
         print(f"\narpo-verl: {process.describe_end()} {when}; all of its output is in {process.log}", file=sys.stderr)
 
 

@@ -19,7 +19,7 @@ from arpo_verl.plugin.combinations import check_combinations
 from arpo_verl.plugin.episode_weight import EQUAL, episode_weight_of
 from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.recipe_footprint import model_shape, read_run
-from arpo_verl.plugin.recipe_values import check_values, is_given
+from arpo_verl.plugin.recipe_values import check_values, is_default, is_given
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.plugin.step_credit import NONE as NO_CREDIT
 from arpo_verl.plugin.step_credit import step_credit_of
@@ -88,6 +88,7 @@ def check_recipe(config: DictConfig) -> None:
     if selection is not None:
         checks.run(_check_frontier, config, selection)
         checks.run(_check_tasks, config, selection, environment)
+    checks.tell_defaults(lambda name: is_default(name, OmegaConf.select(config, name)))
     checks.raise_all()
 
 

@@ -15,11 +15,12 @@ from arpo_verl.config import Problems, did_you_mean
 from arpo_verl.errors import ConfigError
 from arpo_verl.versions import verl_folder
 
-# Where veRL's own default is a path of an example of theirs; what a user is to add instead.
+# veRL's own default of these is nothing, or a path of an example of theirs.
 _NEEDED = {
     "data.train_files": "No task files for training given. Add data.train_files=PATH.",
     "data.val_files": "No task files for validation given. Add data.val_files=PATH.",
     "actor_rollout_ref.model.path": "No model given. Add actor_rollout_ref.model.path=FOLDER.",
+    "actor_rollout_ref.rollout.name": "No rollout engine given. Add actor_rollout_ref.rollout.name=vllm.",
 }
 # veRL calculates with these before it trains; with anything but a number it ends in a traceback. The least of each.
 _NUMBERS = {
@@ -36,16 +37,24 @@ _NUMBERS = {
 }
 # Their options are checked by name elsewhere, or are anybody's.
 _OURS = ("gui_agent", "environment", "replay", "run_dir", "variant")
-_NOT_COMPARED = (*_OURS, "data.tasks", "algorithm.step_credit", "ray_kwargs", "hydra")
+_CHOICES = ("baseline", "context", "engine", "policy")
+_NOT_COMPARED = (*_OURS, "data.tasks", "algorithm.step_credit", "ray_kwargs", "hydra", "model_engine")
 
 
 def is_given(config: DictConfig, name: str) -> bool:
     """Whether the recipe or its user says it: neither nothing nor a path of veRL's own example that is not here."""
     value = OmegaConf.select(config, name, throw_on_missing=False)
+    return value is not None and (not is_default(name, value) or Path(str(value)).expanduser().exists())
+
+
+def is_default(name: str, value: object) -> bool:
+    """Whether an option has veRL's own value."""
     default: Any = verls_defaults()
     for part in name.split("."):
-        default = default.get(part, {})
-    return value is not None and (value != default or Path(str(value)).expanduser().exists())
+        if not isinstance(default, Mapping) or part not in default:
+            return False
+        default = default[part]
+    return bool(value == default)
 
 
 def check_values(config: DictConfig) -> None:
@@ -115,7 +124,7 @@ def _unknown_names(given: Any, known: Any, prefix: str) -> Iterator[tuple[str, s
             continue
         if key in known:
             yield from _unknown_names(value, known[key], f"{name}.")
-        elif near := did_you_mean(key, [*map(str, known), *(() if prefix else _OURS)], prefix):
+        elif near := did_you_mean(key, [*map(str, known), *(() if prefix else (*_OURS, *_CHOICES))], prefix):
             yield name, near
 
 
