@@ -58,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"arpo-verl: {_explain_old_python()}", file=sys.stderr)
         return 2
     words = sys.argv[1:] if argv is None else list(argv)
+    if not words:
+        build_parser().print_help(sys.stderr)
+        return 2
     args = build_parser(next((word for word in words if not word.startswith("-")), None)).parse_args(words)
     try:
         status: int = args.run(args)

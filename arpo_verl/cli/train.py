@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from arpo_verl.cli.composing import compose_recipe
 from arpo_verl.cli.recipes import find_recipe
 from arpo_verl.cli.run_ends import explain_end
+from arpo_verl.cli.shown import shown_command
 from arpo_verl.files import check_place
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
     run_dir.mkdir(parents=True, exist_ok=True)
     check_free(run_dir)
     log = run_dir / OUTPUT_FILE
-    print(f"run folder   {run_dir}\noutput       {log}\nwatch it     {_command('view', run_dir)}")
+    print(f"run folder   {run_dir}\noutput       {log}\nwatch it     {shown_command('view', run_dir)}")
     if saved is not None:
         print(f"goes on      after step {saved}")
     if "file" not in _loggers(config):
@@ -175,14 +175,8 @@ def _saved_step(config: DictConfig) -> int | None:
 def _finished(run_dir: Path, total: int) -> str:
     return (
         f"{run_dir} is finished: it has all {total} steps.\n"
-        f"  what it reached   {_command('summary', run_dir)}\n"
-        f"  its episodes      {_command('view', run_dir)}\n"
+        f"  what it reached   {shown_command('summary', run_dir)}\n"
+        f"  its episodes      {shown_command('view', run_dir)}\n"
         f"  start anew        the same command with another run_dir, or after rm -r {shlex.quote(str(run_dir))}\n"
         f"  train longer      the same command with a larger trainer.total_epochs than the recipe has"
     )
-
-
-def _command(name: str, run_dir: Path) -> str:
-    """A command to type: with its folder where that is not on the path, as after `make demo`."""
-    program = "arpo-verl" if shutil.which("arpo-verl") else os.path.relpath(Path(sys.executable).with_name("arpo-verl"))
-    return shlex.join([program, name, str(run_dir)])

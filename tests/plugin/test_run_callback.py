@@ -109,7 +109,7 @@ def test_a_second_trainer_in_a_runs_folder_is_refused_until_the_first_is_dead(tm
     trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto", "total_epochs": 3}
     config = OmegaConf.create({"run_dir": str(tmp_path / "run"), "trainer": trainer})
     with start_holder(tmp_path / "run") as first:
-        with pytest.raises(SystemExit, match=rf"run_dir must be one trainer's, got .*: process {first.pid} on "):
+        with pytest.raises(SystemExit, match=rf"another trainer uses .*/run \(process {first.pid} on .*\); wait"):
             RunCallback().on_job_start(config)
         assert read_starts(tmp_path / "run") == []
         first.kill()
