@@ -49,7 +49,7 @@ _REFUSALS = {
     errno.EDQUOT: "your share of the disk of {} is used up; free some space, then run the same command again",
     errno.ENOENT: "there is no {}; check the path",
     errno.EEXIST: "{} exists already; remove it, or name another place",
-    errno.ENOTDIR: "{} leads through a file, where a folder is needed; name another place",
+    errno.ENOTDIR: "{} is a file or leads through one, where a folder is needed; name another place",
     errno.EISDIR: "{} is a folder, where a file is needed; name another place",
     errno.ENAMETOOLONG: "the name {} is too long; choose a shorter one",
 }
@@ -58,7 +58,10 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def explain_refusal(error: OSError) -> str:
     """One sentence about what the file system refused, with what to do."""
-    told = _REFUSALS.get(error.errno or 0)
+    number = error.errno or 0
+    if number == errno.EEXIST and os.path.isfile(error.filename or ""):
+        number = errno.ENOTDIR  # where a folder was to be made
+    told = _REFUSALS.get(number)
     if told is None or (error.filename is None and error.errno not in FULL):
         return str(error)
     return told.format(error.filename if error.filename is not None else "a file that was being written")
@@ -82,7 +85,7 @@ def check_place(name: str, folder: Path) -> None:
     elif not os.access(there, os.W_OK | os.X_OK):
         what = f"you may not write to {there}"
     if what is not None:
-        raise ConfigError(f"{name}={folder} cannot be written: {what}; name another folder by {name}=FOLDER")
+        raise ConfigError(f"{name} cannot be {folder}: {what}; name another folder")
 
 
 # --- Files -----------------------------------------------------------------------------------------------------------

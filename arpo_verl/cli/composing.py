@@ -30,12 +30,13 @@ def compose_recipe(recipe: Path, overrides: Sequence[str]) -> DictConfig:
     from yaml import YAMLError
 
     if not recipe.is_file():
-        others = [path.name for path in recipe.parent.glob("*.yaml")] if recipe.parent.is_dir() else []
-        raise ConfigError(f"there is no recipe {recipe}{did_you_mean(recipe.name, others, f'{recipe.parent}/')}")
+        others = [path.stem for path in recipe.parent.glob("*.yaml")] if recipe.parent.is_dir() else []
+        hint = did_you_mean(recipe.stem, others, str(recipe.parent / "_")[:-1])
+        raise ConfigError(f"there is no recipe {recipe}{hint.replace('?', '.yaml?')}")
     try:
         config = _compose(recipe, overrides)
     except YAMLError as error:
-        raise ConfigError(f"{recipe} is not YAML: {error}") from error
+        raise ConfigError(f"{recipe} is not YAML: {' '.join(str(error).split())}") from error
     except (HydraException, OmegaConfBaseException, UnicodeDecodeError) as error:
         problems = Problems()
         problems.errors += [ConfigError(reason) for reason in _reasons(recipe, overrides)]
@@ -128,9 +129,10 @@ def _unknown_key(override: Override, base: DictConfig) -> str:
         return f"the recipe does not name {key} yet; write +{override.input_line}"
     beside = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
     hint = did_you_mean(last, beside, f"{section}." if section else "") or did_you_mean(last, ours, f"+{section}.")
-    elsewhere = [name for name in known if name.rpartition(".")[2] == last]
-    if not hint and len(elsewhere) == 1:
-        hint = f"; did you mean {elsewhere[0]}?"
+    if not hint and not section:  # the name alone, without its section's
+        by_last = {name.rpartition(".")[2]: name for name in reversed(known)}
+        meant = did_you_mean(last, by_last).removeprefix("; did you mean ").removesuffix("?")
+        hint = f"; did you mean {by_last[meant]}?" if meant else ""
     return f"the recipe has no option {key}{hint or f'; to add one, write +{override.input_line}'}"
 
 

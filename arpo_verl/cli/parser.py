@@ -17,6 +17,7 @@ _PLAIN = {
     r"^(\S+): invalid int value: (.*)$": r"\1 must be a whole number, got \2",
     r"^(\S+): invalid float value: (.*)$": r"\1 must be a number, got \2",
     r"^(\S+): expected (?:one|at least one) argument$": r"\1 needs a value",
+    r"^(\S+): not allowed with argument (\S+)$": r"\1 and \2 exclude each other",
     r"^(\S+): expected (\d) arguments$": r"\1 needs \2 values",
 }
 

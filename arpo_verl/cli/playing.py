@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 QWEN25 = ImageGeometry(28, 4 * 28 * 28, 16384 * 28 * 28)
 QWEN3 = ImageGeometry(32, 64 * 32 * 32, 16384 * 32 * 32)
 """The resizing of these models' own processors, UI-TARS-1.5's being Qwen2.5-VL's."""
+
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,11 @@ def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterat
         return
     from arpo_verl.evaluation.checkpoint import find_checkpoint, model_folder
 
+    if _HUB_NAME.fullmatch(str(args.model)) and not args.model.parent.exists():
+        raise ConfigError(
+            f"--model must be a folder, got {args.model}, which is not here; where it is a name on the model hub, run "
+            f"`hf download {args.model} --local-dir FOLDER`, then name FOLDER"
+        )
     checkpoint = find_checkpoint(args.model)
     folder = model_folder(checkpoint, out)
     if args.engine == "transformers" or (args.engine is None and not _has_gpu()):

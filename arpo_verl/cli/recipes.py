@@ -10,6 +10,7 @@ from pathlib import Path
 
 from arpo_verl.config import did_you_mean
 from arpo_verl.errors import ConfigError
+from arpo_verl.files import check_place
 
 PACKAGE = "arpo_verl.recipes"
 DEFAULTS = re.compile(r"^defaults:\n((?:  - .*\n)+)", re.M)
@@ -71,6 +72,7 @@ def save_recipe(path: Path, text: str) -> Path:
         ConfigError: the file exists, or Hydra would refuse it beside another one.
     """
     folder, name, text = path.parent, path.stem, _add_search_path(text)
+    check_place("the recipe's folder", folder)
     try:
         others = {other.stem: other.read_text("utf-8", "replace") for other in folder.glob("*.yaml") if other.is_file()}
         _check_bases({**others, name: text}, folder)

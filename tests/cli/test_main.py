@@ -35,7 +35,7 @@ print(json.dumps([found, build_parser().format_help(), sorted(sys.modules)]))
 @pytest.mark.parametrize(
     ("number", "name", "line"),
     [
-        (errno.ENOTDIR, "/x/y", "/x/y leads through a file, where a folder is needed; name another place"),
+        (errno.ENOTDIR, "/x/y", "/x/y is a file or leads through one, where a folder is needed; name another place"),
         (errno.EACCES, "/x", "you may not use /x; name another place, or change who may use it"),
         (errno.EROFS, "/x", "the disk of /x is read-only; name another place"),
         (errno.ENOSPC, "/x", "the disk of /x is full; free some space, then run the same command again"),
