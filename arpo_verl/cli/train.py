@@ -49,7 +49,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("recipe", metavar="RECIPE", help="as `arpo-verl recipes list` names it, or a YAML file")
-    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="as the trainer itself takes them")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="as the trainer itself takes them"
+    )
     parser.add_argument("--console", action="store_true", help="print veRL's own console instead")
     parser.set_defaults(run=run)
 

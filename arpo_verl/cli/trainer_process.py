@@ -96,7 +96,6 @@ class TrainerProcess:
         lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip("\n").split("\n")]
         return [_CONTROL.sub("", line) for line in lines[-count:]]
 
-
     def refusal(self) -> list[str]:
         """What our checks of the recipe printed, where they ended the trainer before it began; else nothing."""
         lines = self.last_lines(_REFUSAL_LINES) if self.status == 1 else []

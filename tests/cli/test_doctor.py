@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("desktop_env")
 
 from arpo_verl.cli.checks import packages  # noqa: E402
-from arpo_verl.cli.main import main  # noqa: E402
 from arpo_verl.cli.composing import compose_recipe  # noqa: E402
+from arpo_verl.cli.main import main  # noqa: E402
 from arpo_verl.cli.recipes import copy_recipe, recipes_folder  # noqa: E402
 from arpo_verl.errors import MissingDependencyError  # noqa: E402
 from arpo_verl.plugin.recipe_footprint import model_shape  # noqa: E402

@@ -6,14 +6,19 @@ import pytest
 
 from arpo_verl.cli.run_ends import explain_end
 
-NO_HUB = "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached"
+NO_HUB = (
+    "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached"
+)
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
         ("OSError: [Errno 28] No space left on device: '/runs/a'", "a disk is full (.* MiB left; .*); free some space"),
-        (NO_HUB, "no network to the model hub, and org/model is not on this machine; .* `hf download org/model --local-"),
+        (
+            NO_HUB,
+            "no network to the model hub, and org/model is not on this machine; .* `hf download org/model --local-",
+        ),
         ("RuntimeError: EADDRINUSE: Address already in use", "another program uses a port that the run needs"),
     ],
 )

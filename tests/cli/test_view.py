@@ -52,7 +52,9 @@ def test_a_port_in_use_is_passed_over_unless_it_was_asked_for():
     with view._listen("127.0.0.1", None) as first, view._listen("127.0.0.1", None) as second:
         ports = [listener.getsockname()[1] for listener in (first, second)]
         assert view.DEFAULT_PORT <= ports[0] < ports[1]
-        with pytest.raises(view.ConfigError, match=f"another program uses the port {ports[0]} of 127.0.0.1; leave out --port"):
+        with pytest.raises(
+            view.ConfigError, match=f"another program uses the port {ports[0]} of 127.0.0.1; leave out --port"
+        ):
             view._listen("127.0.0.1", ports[0])
 
 

@@ -13,10 +13,12 @@ from support import composed  # noqa: E402
 
 from arpo_verl.cli import composing  # noqa: E402
 from arpo_verl.cli.main import COMMANDS, main  # noqa: E402
-from arpo_verl.cli.recipes import describe_recipes  # noqa: E402
+from arpo_verl.cli.recipes import describe_recipes, recipes_folder  # noqa: E402
 
 KNOWN = "Known: arpo, demo, embedded, families, osworld_full"
-NO_TASKS = "must be a task file, a folder of task files, NAME:ARGUMENT or one of embedded, embedded_long, got a path that"
+NO_TASKS = (
+    "must be a task file, a folder of task files, NAME:ARGUMENT or one of embedded, embedded_long, got a path that"
+)
 NO_RUN = "RUN must be a run's folder, got {}, which is {}"
 NO_FOLDER = "no folder given for what is played; add --out DIR"
 NO_POLICY = "no policy given; name one, by --model PATH or --endpoint URL"
@@ -73,8 +75,8 @@ WRONG = {
         "demo --consle": " train: there is no option --consle; did you mean --console? See",
         "demo run_dir=file": ": run_dir cannot be file: ",
         "demo trian_batch_size=3 data.seeed=1 +policy=qwen3 data.train_files environment.num_desktops=2": ": 5 problems:\n"
-        "- 'data.train_files' must be KEY=VALUE; put quotes around a value with special characters: KEY=\"'VALUE'\"\n"
         "- there is no policy 'qwen3'; did you mean qwen3_vl? Known: qwen25_vl, qwen3_vl\n"
+        "- 'data.train_files' must be KEY=VALUE; put quotes around a value with special characters: KEY=\"'VALUE'\"\n"
         "- the recipe has no option trian_batch_size; did you mean data.train_batch_size?\n"
         "- the recipe has no option data.seeed; did you mean data.seed?\n"
         "- the recipe does not name environment.num_desktops yet; write +environment.num_desktops=2\n",
@@ -201,7 +203,7 @@ WRONG_RECIPES = {
     },
     "osworld_full": {
         "environment.provider=dokcer environment.wait_s=soon environment.action_pause_s=-1 +environment.num_desktop=3 "
-        "gui_agent.grammar=qwen3_vl +data.trian_files=tasks.json": (
+        "+gui_agent.grammar=qwen3_vl +data.trian_files=tasks.json": (
             "data.trian_files is not an option of veRL's; did you mean data.train_files?",
             "No task files for training given. Add data.train_files=PATH.",
             "No task files for validation given. Add data.val_files=PATH.",
@@ -240,7 +242,7 @@ WRONG_RECIPES = {
             "actor_rollout_ref.rollout.n must be a number of at least 1, got 0",
             "gui_agent.kept_screenshots must be less than gui_agent.max_screenshots (5), and null but with context=",
             "data.tasks.frontier.group_size must be a whole number of at least 1, ",
-            "data.mm_processor_kwargs must be both min_pixels and max_pixels or neither",
+            "data.mm_processor_kwargs must be with both min_pixels and max_pixels or neither",
             "actor_rollout_ref.actor.loss_agg_mode must be token-mean or token-sum with episodes of several rows",
             "actor_rollout_ref.actor.freeze_vision_tower must be false: ",
             f"{MODEL} 'nowhere'",
@@ -259,7 +261,13 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     (tmp_path / "run" / "trajectories").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(composing, "_compose", lambda recipe, words: composed.compose_recipe(recipe.stem, *words))
+    compose = composing._compose
+
+    def compose_once(recipe, words):
+        is_ours = recipe.parent == recipes_folder()
+        return composed.compose_recipe(recipe.stem, *words) if is_ours else compose(recipe, words)
+
+    monkeypatch.setattr(composing, "_compose", compose_once)
 
 
 def typed(*words):

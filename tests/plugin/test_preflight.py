@@ -159,7 +159,11 @@ def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(ch
     ("override", "error", "says"),
     [
         ("data.train_files=/no/such/tasks.json", TaskError, "/no/such/tasks.json"),
-        ("actor_rollout_ref.model.path=./no-such-model", ConfigError, "^actor_rollout_ref.model.path must be a folder .*$"),
+        (
+            "actor_rollout_ref.model.path=./no-such-model",
+            ConfigError,
+            "^actor_rollout_ref.model.path must be a fold.*$",
+        ),
         ("actor_rollout_ref.model.path=.cache/seeing", ConfigError, "seeing'; make it: python -m arpo_verl.policy.see"),
         ("gui_agent.max_steps=0", ConfigError, "gui_agent.max_steps"),
         ("+gui_agent.max_step=3", ConfigError, "did you mean gui_agent.max_steps"),
