@@ -47,6 +47,32 @@ def test_the_shipped_recipe_passes(check):
     check()
 
 
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem != "arpo"))
+def test_every_recipe_passes_with_its_tasks_and_its_policy_there(name, policy, monkeypatch, tmp_path):
+    monkeypatch.setattr(preflight, "check_provider", lambda _: None)  # Docker and its virtual machine
+    monkeypatch.setattr(preflight, "RAY_CLUSTER_FILE", tmp_path / "none")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    needed = [f"data.{split}_files={shipped_file('dialog-confirm-yes')}" for split in ("train", "val")]
+    if not name.startswith("osworld"):
+        needed = [f"actor_rollout_ref.model.path={policy}"]
+    check_recipe(compose_recipe(name, *needed))
+
+
+def test_a_check_that_breaks_hides_nothing_that_others_find(check, monkeypatch):
+    monkeypatch.setattr(preflight, "model_shape", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        check()
+    with pytest.raises(ConfigError, match="^gui_agent.max_steps must be"):
+        check("gui_agent.max_steps=0")
+
+
+def test_a_default_is_not_told_as_if_it_were_given(check):
+    with pytest.raises(ConfigError, match=r"screen_size must be \[1920, 1080\] with .*, got \[640, 480\]"):
+        check("environment.provider=docker")
+    with pytest.raises(ConfigError, match=r"screen_size must be \[1920, 1080\] with .*, by default it is \[640, 480\]"):
+        check("environment.provider=docker", "~environment.screen_size")
+
+
 def test_a_prompt_whose_words_are_not_installed_is_refused(check, monkeypatch):
     monkeypatch.setattr(official_words, "PACKAGE", "absent_agents")
     official_words._constants.cache_clear()
