@@ -137,7 +137,7 @@ def _unknown_key(override: Override, base: DictConfig) -> str:
 
 
 @cache
-def _sections() -> dict[str, type]:
+def _sections() -> dict[str, type[Any]]:
     """The sections of ours, whose options a recipe need not name."""
     from arpo_verl.environments.config import EnvironmentConfig
     from arpo_verl.replay.config import ReplayConfig

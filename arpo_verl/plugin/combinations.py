@@ -31,9 +31,10 @@ def check_combinations(config: DictConfig, model: Model | None) -> None:
     for check in (_check_trainer, _check_offload, _check_several_rows, _check_frozen):
         with problems.gather():
             check(config)
-    for check_model in (_check_fused_kernels, _check_sequence_parallel) if model is not None else ():
-        with problems.gather():
-            check_model(config, model)
+    if model is not None:
+        for check_model in (_check_fused_kernels, _check_sequence_parallel):
+            with problems.gather():
+                check_model(config, model)
     problems.raise_all()
 
 
