@@ -2,19 +2,70 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_type_hints
 
-from arpo_verl.errors import ConfigError
+from arpo_verl.errors import ArpoError, ConfigError, SeveralErrors
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 ConfigT = TypeVar("ConfigT", bound="DataclassInstance")
+
+
+def did_you_mean(name: object, known: Iterable[str], prefix: str = "") -> str:
+    """The end of a message about an unknown name: the known one that is closest. Empty where none is close.
+
+    Args:
+        prefix: stands before it, as a section's name.
+    """
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {prefix}{close[0]}?" if close else ""
+
+
+class Problems:
+    """Collects errors, so that all of them are reported at once."""
+
+    def __init__(self) -> None:
+        self.errors: list[ArpoError] = []
+
+    @contextlib.contextmanager
+    def gather(self) -> Iterator[None]:
+        """Keep an error of the block, instead of raising it."""
+        try:
+            yield
+        except SeveralErrors as several:
+            self.errors += several.errors
+        except ArpoError as error:
+            self.errors.append(error)
+
+    def tell_defaults(self, is_default: Callable[[str], bool]) -> None:
+        """Say of each value that nobody gave that it is the default.
+
+        Args:
+            is_default: whether the option of this name has its default.
+        """
+        for number, error in enumerate(self.errors):
+            name, found, rest = str(error).partition(" must be ")
+            if found and type(error) is ConfigError and is_default(name):
+                self.errors[number] = ConfigError(f"{name} must be {rest.replace(', got ', ', by default it is ', 1)}")
+
+    def raise_all(self) -> None:
+        """Raise what was kept.
+
+        Raises:
+            ArpoError: the only error, or `SeveralErrors`.
+        """
+        distinct = list({str(error): error for error in self.errors}.values())
+        if len(distinct) > 1:
+            raise SeveralErrors(*distinct)
+        for error in distinct:
+            raise error
 
 
 def build_config(cls: type[ConfigT], section: str, values: Mapping[str, Any] | None) -> ConfigT:
@@ -26,16 +77,19 @@ def build_config(cls: type[ConfigT], section: str, values: Mapping[str, Any] | N
         values: plain values (an OmegaConf section resolved with `OmegaConf.to_container`), or None for all defaults.
 
     Raises:
-        ConfigError: for a name that the section does not have, or a value that it does not take.
+        ConfigError: for names that the section does not have, and values that it does not take.
     """
     values = {} if values is None else dict(values)
-    known = [f.name for f in dataclasses.fields(cls)]
-    for name in values:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {section}.{close[0]}?" if close else ""
-            raise ConfigError(f"{section}.{name} is not an option{hint} Known: {', '.join(known)}")
-    return cls(**values)
+    known, problems = [f.name for f in dataclasses.fields(cls)], Problems()
+    for name in [name for name in values if name not in known]:
+        del values[name]
+        hint = did_you_mean(name, known, f"{section}.") or f". Known: {', '.join(known)}"
+        problems.errors.append(ConfigError(f"{section}.{name} is not an option{hint}"))
+    with problems.gather():
+        built = cls(**values)
+    problems.tell_defaults(lambda name: name.removeprefix(f"{section}.") not in values)
+    problems.raise_all()
+    return built
 
 
 def require(condition: bool, name: str, expected: str, got: object, remedy: str = "") -> None:
@@ -53,6 +107,12 @@ class Rule(NamedTuple):
     expected: str
     holds: Callable[[Any], bool]
     remedy: str = ""
+    known: Collection[str] = ()
+    """The names that it takes, where it takes names."""
+
+    def remedy_for(self, value: object) -> str:
+        """What to do about a value that does not hold."""
+        return self.remedy or did_you_mean(value, self.known).removeprefix("; ")
 
 
 def whole(least: int, expected: str = "", remedy: str = "") -> Rule:
@@ -81,7 +141,7 @@ def truth() -> Rule:
 
 def one_of(known: Collection[str], expected: str = "") -> Rule:
     """One of the `known` names."""
-    return Rule(expected or f"one of {', '.join(known)}", lambda value: value in tuple(known))
+    return Rule(expected or f"one of {', '.join(known)}", lambda value: value in tuple(known), known=known)
 
 
 def check_fields(config: Any, section: str = "") -> None:
@@ -91,12 +151,15 @@ def check_fields(config: Any, section: str = "") -> None:
         section: the section's name in the recipe, for messages.
 
     Raises:
-        ConfigError: names the first field that breaks its rule.
+        ConfigError: names each field that breaks its rule.
     """
+    problems = Problems()
     for name, rule, takes_none in _rules(config.__class__):
         value = getattr(config, name)
         ok = takes_none if value is None else rule.holds(value)
-        require(ok, f"{section}.{name}" if section else name, rule.expected, value, rule.remedy)
+        with problems.gather():
+            require(ok, f"{section}.{name}" if section else name, rule.expected, value, rule.remedy_for(value))
+    problems.raise_all()
 
 
 @cache

@@ -2,6 +2,7 @@
 
 ArpoError
 ├── ConfigError (ValueError)            a recipe's or a call's value is wrong
+│   └── SeveralErrors                   several things are wrong, reported at once
 ├── TaskError (ValueError)              a task file is missing, malformed or cannot run here
 ├── ActionParseError (ValueError)       a model reply is not in the grammar: becomes a stop reason
 ├── ImageError (ValueError)             a picture is broken, or larger than any screen's
@@ -30,6 +31,22 @@ class ArpoError(Exception):
 
 class ConfigError(ArpoError, ValueError):
     """A value of a recipe or of a call is wrong."""
+
+
+class SeveralErrors(ConfigError):
+    """Several things are wrong: the message has a paragraph for each.
+
+    Args:
+        errors: each of them.
+    """
+
+    def __init__(self, *errors: ArpoError):
+        super().__init__(*errors)  # Ray's workers make it again from these
+        self.errors = errors
+
+    def __str__(self) -> str:
+        told = (str(error).replace("\n", "\n  ") for error in self.errors)
+        return "\n- ".join([f"{len(self.errors)} problems:", *told])
 
 
 class TaskError(ArpoError, ValueError):

@@ -24,6 +24,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from arpo_verl import reaper
+from arpo_verl.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,55 @@ MOST_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 20
 _LOCK = ".in-use"
 _TRIES, _BEING_MADE_S = 20, 60.0
+
+
+# --- What the system refuses -----------------------------------------------------------------------------------------
+
+_REFUSALS = {
+    errno.EACCES: "you may not use {}; name another place, or change who may use it",
+    errno.EPERM: "you may not use {}; name another place, or change who may use it",
+    errno.EROFS: "the disk of {} is read-only; name another place",
+    errno.ENOSPC: "the disk of {} is full; free some space, then run the same command again",
+    errno.EDQUOT: "your share of the disk of {} is used up; free some space, then run the same command again",
+    errno.ENOENT: "there is no {}; check the path",
+    errno.EEXIST: "{} exists already; remove it, or name another place",
+    errno.ENOTDIR: "{} is a file or leads through one, where a folder is needed; name another place",
+    errno.EISDIR: "{} is a folder, where a file is needed; name another place",
+    errno.ENAMETOOLONG: "the name {} is too long; choose a shorter one",
+}
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def explain_refusal(error: OSError) -> str:
+    """One sentence about what the file system refused, with what to do."""
+    number = error.errno or 0
+    if number == errno.EEXIST and os.path.isfile(error.filename or ""):
+        number = errno.ENOTDIR  # where a folder was to be made
+    told = _REFUSALS.get(number)
+    if told is None or (error.filename is None and error.errno not in FULL):
+        return str(error)
+    return told.format(error.filename if error.filename is not None else "a file that was being written")
+
+
+def check_place(name: str, folder: Path) -> None:
+    """Refuse a folder that this user could not make or write to; nothing is made.
+
+    Args:
+        name: the option that names it, for the message.
+
+    Raises:
+        ConfigError: says which folder is in the way.
+    """
+    there = next(str(path) for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
+    what = None
+    if not os.path.isdir(there):
+        what = f"{there} is a file"
+    elif os.statvfs(there).f_flag & os.ST_RDONLY:
+        what = f"the disk of {there} is read-only"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        what = f"you may not write to {there}"
+    if what is not None:
+        raise ConfigError(f"{name} cannot be {folder}: {what}; name another folder")
 
 
 # --- Files -----------------------------------------------------------------------------------------------------------

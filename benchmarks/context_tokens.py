@@ -19,7 +19,8 @@ from typing import Any
 from PIL import Image
 from replay_memory import REPLY, SCREEN, WORDS, Policy
 
-from arpo_verl.cli.recipes import compose_recipe, recipes_folder
+from arpo_verl.cli.composing import compose_recipe
+from arpo_verl.cli.recipes import recipes_folder
 from arpo_verl.config import build_config
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.rollout.config import GuiAgentConfig

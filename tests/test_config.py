@@ -54,7 +54,7 @@ def test_a_field_takes_what_its_annotation_says_and_nothing_else(name, refused, 
         ({"count": 0}, "section.count must be a whole number of at least 1, got 0"),
         ({"size": -1}, "section.size must be a size or null, got -1; leave it out"),
         ({"share": math.nan}, "section.share must be in (0, 1], got nan"),
-        ({"kind": "tow"}, "section.kind must be one of one, two, got 'tow'"),
+        ({"kind": "tow"}, "section.kind must be one of one, two, got 'tow'; did you mean two?"),
         ({"on": "yes"}, "section.on must be true or false, got 'yes'"),
     ],
 )
@@ -77,5 +77,5 @@ def test_a_call_without_a_section_is_told_the_fields_name_alone():
 
 
 def test_an_unknown_name_is_told_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"section.cuont is not an option; did you mean section.count\? Known: count"):
+    with pytest.raises(ConfigError, match=r"section.cuont is not an option; did you mean section.count\?"):
         build_config(Section, "section", {"cuont": 1})

@@ -251,10 +251,10 @@ def test_the_copies_of_the_weights_are_those_that_the_trainer_saves():
     ],
 )
 def test_steps_are_counted_as_the_trainer_counts_them(overrides, steps):
-    from arpo_verl.cli import recipes
+    from arpo_verl.cli import composing
     from arpo_verl.plugin.recipe_footprint import training_steps
 
-    assert training_steps(recipes.compose_recipe(recipes.find_recipe("demo"), overrides)) == steps
+    assert training_steps(composing.compose_named("demo", overrides)) == steps
 
 
 def test_the_demo_saves_each_step_and_keeps_one_checkpoint():

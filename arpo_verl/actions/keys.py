@@ -6,11 +6,11 @@ and do nothing. Here every accepted name is one that presses a key; any other is
 
 from __future__ import annotations
 
-import difflib
 import re
 import string
 from collections.abc import Sequence
 
+from arpo_verl.config import did_you_mean
 from arpo_verl.errors import ActionParseError
 
 _NAMED_KEYS = (
@@ -112,8 +112,7 @@ def parse_keys(text: str) -> tuple[str, ...]:
             named = pair
             words.pop()
         if named is None:
-            close = difflib.get_close_matches(word.lower(), _NAMED_KEYS, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = did_you_mean(word.lower(), _NAMED_KEYS)
             raise ActionParseError(
                 f"hotkey must name keys as pyautogui does (ctrl, enter, a, f5), got {word[:40]!r}{hint}"
             )

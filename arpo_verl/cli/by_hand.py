@@ -13,7 +13,7 @@ from arpo_verl.cli.prompted import PromptedReplies
 from arpo_verl.cli.replies import read_replies
 from arpo_verl.cli.verdict import describe
 from arpo_verl.cli.watched_desktop import WatchedDesktop
-from arpo_verl.config import require
+from arpo_verl.config import did_you_mean, require
 from arpo_verl.environments.config import OSWORLD_SCREEN, EnvironmentConfig
 from arpo_verl.environments.factory import default_options
 from arpo_verl.errors import TaskError
@@ -25,7 +25,7 @@ from arpo_verl.rollout.episode import Episode
 from arpo_verl.rollout.prompts import prompt_of
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
-from arpo_verl.tasks.loader import load_tasks, shipped_file
+from arpo_verl.tasks.loader import load_tasks, shipped_file, shipped_ids
 from arpo_verl.types import Size, Task
 
 
@@ -63,6 +63,8 @@ def find_task(name: str) -> Task:
     Raises:
         TaskError: there is no such task, or the file holds several.
     """
+    if not Path(name).exists() and (hint := did_you_mean(name, shipped_ids())) and shipped_file(name) is None:
+        raise TaskError(f"there is no task {name}{hint}")
     tasks = load_tasks(name if Path(name).exists() else shipped_file(name) or name)
     if len(tasks) != 1:
         raise TaskError(f"one task can be tried at a time, got {len(tasks)} in {name}; name the task's own file")

@@ -24,7 +24,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     sizes = parser.add_argument_group("a recipe instead of the machine")
     sizes.add_argument("--recipe", metavar="NAME", help="as `arpo-verl recipes list` names it, or a YAML file")
-    sizes.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="what the training command will override")
+    sizes.add_argument(
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="what the training command will override"
+    )
     sizes.add_argument("--node-gb", type=float, help="host memory of a node that trains; this machine's if it has GPUs")
     sizes.add_argument("--gpu-gb", type=float, help="memory of one GPU; this machine's, or 80")
     tasks = parser.add_argument_group("tasks instead of the machine")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from arpo_verl.cli.interrupts import INTERRUPTED, ended_by_signals
 from arpo_verl.cli.playing_options import add_playing_options
-from arpo_verl.config import require
+from arpo_verl.cli.shown import shown_command
 
 FAULTY = 1
 
@@ -51,16 +51,14 @@ def run(args: argparse.Namespace) -> int:
 
         print(compare(*(EvaluationFolder(path).read() for path in args.compare)))
         return 0
-    from arpo_verl.cli.playing import open_policy, read_playing
+    from arpo_verl.cli.playing import open_policy, read_command
     from arpo_verl.evaluation.midway import describe_midway
     from arpo_verl.evaluation.report import write_report
     from arpo_verl.evaluation.runner import evaluate
     from arpo_verl.evaluation.schedule import EachRun
 
-    require(args.out is not None, "--out", "given: the evaluation's folder", None)
-    require(args.runs >= 1, "--runs", "1 or more", args.runs)
+    playing = read_command(args)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    playing = read_playing(args)
     settings = playing.settings
     scheduler = EachRun([task.task_id for task in playing.tasks], args.runs, settings.budgets)
     if len(settings.budgets) > 1:
@@ -71,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\ninterrupted; the same command goes on, {args.out} has what was played")
         return INTERRUPTED
-    write_report(args.out)
-    print(f"{args.out}: {len(evaluated.results)} results, {len(evaluated.faults)} trials failed by infrastructure")
+    print(f"\n{write_report(args.out)}")
+    if evaluated.faults:
+        print(f"infrastructure failed {len(evaluated.faults)} trials; the same command plays them again")
+    print(f"tables    {args.out}/results.md, results.csv\nepisodes  {shown_command('view', args.out)}")
     return FAULTY if evaluated.faults else 0

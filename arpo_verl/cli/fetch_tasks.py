@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import errno
 from collections.abc import Mapping
 from pathlib import Path
 
 from arpo_verl.errors import FetchError
+from arpo_verl.files import FULL
 from arpo_verl.versions import OSWORLD_ARCHIVE, OSWORLD_COMMIT
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 DESCRIPTION = f"""\
 Puts OSWorld's task files (its folder evaluation_examples, 369 tasks in ten domains)
 into a folder, at commit {OSWORLD_COMMIT[:12]} of github.com/xlang-ai/OSWorld.
@@ -63,7 +62,7 @@ def _fetch(folder: Path, url: str, archive: Path | None) -> Mapping[str, bytes]:
             files = _downloaded(url, folder / f".osworld-{OSWORLD_COMMIT[:12]}.part")
         store_files(files, folder)
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
         raise FetchError(
             f"the disk of {folder} is full; make room (100 MB will do), then the same command goes on"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from arpo_verl.environments.providers import OS_TYPES
 from arpo_verl.errors import FetchError, MissingDependencyError
+from arpo_verl.files import FULL
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,6 +46,17 @@ def fetch(folder: Path, os_type: str) -> Path:
     try:
         return Path(DockerVMManager().get_vm_path(os_type=os_type, region=None)).absolute()
     except Exception as error:  # whatever requests and zipfile raise
-        raise FetchError(f"fetching the {os_type} VM into {Path.cwd()} failed: {error}") from error
+        raise FetchError(_explain(os_type, Path.cwd(), error)) from error
     finally:
         os.chdir(before)
+
+
+def _explain(os_type: str, folder: Path, error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in FULL:
+        return f"the disk of {folder} is full, the {os_type} VM takes many GB; free some space and run this again"
+    if isinstance(error, OSError) and type(error).__module__.startswith("requests"):  # all of its errors are
+        return (
+            f"there is no network to where the {os_type} VM is ({type(error).__name__}); run this again where there is "
+            f"one, or copy docker_vm_data/ from a machine that has it into {folder}"
+        )
+    return f"fetching the {os_type} VM into {folder} failed: {error}; run this again, it goes on from there"

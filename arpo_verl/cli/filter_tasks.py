@@ -8,7 +8,7 @@ from pathlib import Path
 
 from arpo_verl.cli.interrupts import INTERRUPTED, ended_by_signals
 from arpo_verl.cli.playing_options import add_playing_options
-from arpo_verl.config import require
+from arpo_verl.config import Problems, require
 
 UNSETTLED = 1
 
@@ -63,19 +63,23 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Filter; 0 when every task is settled and the list has one."""
-    from arpo_verl.cli.playing import open_policy, read_playing
+    from arpo_verl.cli.playing import open_policy, read_command
     from arpo_verl.evaluation.filter_run import filter_tasks
     from arpo_verl.evaluation.filtering import Fate
     from arpo_verl.evaluation.keep_rule import KeepRule
     from arpo_verl.evaluation.report import write_report
     from arpo_verl.evaluation.training_list import write_training_list
 
-    require(args.runs >= 1, "--runs", "1 or more", args.runs)
-    require(0 <= args.error < 0.5, "--error", "from 0 to below 0.5", args.error)
-    require(args.group_size >= 2, "--group-size", "2 or more", args.group_size)
-    rule = KeepRule.parse(f"1 <= successes <= {args.runs - 1}" if args.keep is None else args.keep, args.runs)
+    problems = Problems()
+    with problems.gather():
+        require(0 <= args.error < 0.5, "--error", "from 0 to below 0.5", args.error)
+    with problems.gather():
+        require(args.group_size >= 2, "--group-size", "2 or more", args.group_size)
+    with problems.gather():
+        playing = read_command(args)
+        rule = KeepRule.parse(f"1 <= successes <= {args.runs - 1}" if args.keep is None else args.keep, args.runs)
+    problems.raise_all()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    playing = read_playing(args)
     budgets = playing.settings.budgets
     require(len(budgets) == 1, "--max-steps", "one step budget", ",".join(map(str, budgets)))
     options = {"error": args.error, "group_size": args.group_size, "skip_infeasible": args.skip_infeasible}

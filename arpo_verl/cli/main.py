@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
 import sys
 from collections.abc import Sequence
 
+from arpo_verl.cli.parser import Parser
 from arpo_verl.errors import ArpoError
+from arpo_verl.files import FULL, explain_refusal
 from arpo_verl.versions import __version__, explain_missing
 
 COMMANDS = {
@@ -31,12 +32,13 @@ COMMANDS = {
 }
 """Each command with its line in the list. Its module is imported when the command is typed, and no other one."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+OLDEST_PYTHON = (3, 11)
+"""As setup.py says; the veRL that we support takes none newer than 3.12."""
 
 
 def build_parser(typed: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands; only the typed one has its options, which its module adds."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="arpo-verl",
         description="ARPO training with stock veRL, and tools around it.",
     )
@@ -54,7 +56,13 @@ def build_parser(typed: str | None = None) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Return 2 after printing one line about an `ArpoError`, a package that is not installed, or what
     the file system refuses."""
+    if _python() < OLDEST_PYTHON:
+        print(f"arpo-verl: {_explain_old_python()}", file=sys.stderr)
+        return 2
     words = sys.argv[1:] if argv is None else list(argv)
+    if not words:
+        build_parser().print_help(sys.stderr)
+        return 2
     args = build_parser(next((word for word in words if not word.startswith("-")), None)).parse_args(words)
     try:
         status: int = args.run(args)
@@ -68,10 +76,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"arpo-verl: {explained}", file=sys.stderr)
         return 2
     except OSError as error:
-        if error.filename is None and error.errno not in _FULL:
+        if error.filename is None and error.errno not in FULL:
             raise
-        print(f"arpo-verl: {error}", file=sys.stderr)
+        print(f"arpo-verl: {explain_refusal(error)}", file=sys.stderr)
         return 2
+
+
+def _python() -> tuple[int, ...]:
+    return sys.version_info[:2]
+
+
+def _explain_old_python() -> str:
+    here, oldest = (".".join(map(str, version)) for version in (_python(), OLDEST_PYTHON))
+    return (
+        f"this is Python {here}, and arpo-verl needs {oldest} or newer; make an environment with a newer one, "
+        "as by `python3.12 -m venv .venv`, and install arpo-verl there"
+    )
 
 
 if __name__ == "__main__":

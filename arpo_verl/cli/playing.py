@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arpo_verl.cli.composing import compose_named
 from arpo_verl.cli.options import parse_options
-from arpo_verl.cli.recipes import compose_recipe, recipes_folder
-from arpo_verl.config import build_config, require
+from arpo_verl.config import Problems, build_config, require
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
 from arpo_verl.environments.factory import default_options
+from arpo_verl.errors import ConfigError
 from arpo_verl.evaluation.policy import Policy, Sampling
 from arpo_verl.rollout.config import FULL, GuiAgentConfig
 from arpo_verl.rollout.vision import ImageGeometry, check_pixel_limits
@@ -34,6 +36,9 @@ QWEN3 = ImageGeometry(32, 64 * 32 * 32, 16384 * 32 * 32)
 """The resizing of these models' own processors, UI-TARS-1.5's being Qwen2.5-VL's."""
 
 
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+
+
 @dataclass(frozen=True)
 class Playing:
     """What the options come to."""
@@ -42,6 +47,26 @@ class Playing:
     settings: EvaluationSettings
     pixels: Mapping[str, int]
     """`min_pixels` and `max_pixels` of a screenshot, or neither: the processor's own."""
+
+
+def read_command(args: argparse.Namespace) -> Playing:
+    """Read what a command of `cli/playing_options.py` needs: `read_playing`, who plays, how often and into what.
+
+    Raises:
+        ArpoError: all that is wrong.
+    """
+    problems = Problems()
+    if args.out is None:
+        problems.errors.append(ConfigError("no folder given for what is played; add --out DIR"))
+    if (args.model is None) == (args.endpoint is None):
+        given = "no policy given" if args.model is None else "two policies given"
+        problems.errors.append(ConfigError(f"{given}; name one, by --model PATH or --endpoint URL"))
+    with problems.gather():
+        require(args.runs >= 1, "--runs", "1 or more", args.runs)
+    with problems.gather():
+        playing = read_playing(args)
+    problems.raise_all()
+    return playing
 
 
 def read_playing(args: argparse.Namespace) -> Playing:
@@ -53,24 +78,45 @@ def read_playing(args: argparse.Namespace) -> Playing:
     """
     from arpo_verl.evaluation.runner import EvaluationSettings  # it needs Ray, which no other command waits for
 
-    recipe = _Recipe(args.recipe)
-    environment = _environment(args, recipe)
+    problems, recipe = Problems(), _Recipe(args.recipe)
+    with problems.gather():
+        environment = _environment(args, recipe)
+        with problems.gather():
+            tasks = _tasks(args, recipe, environment)
+    with problems.gather():
+        agent = _agent(args, recipe)
+    with problems.gather():
+        pixels = _pixels(args, recipe)
+    with problems.gather():
+        sampling = Sampling(args.temperature, args.top_p, args.seed)
+    problems.raise_all()
+    budgets = args.max_steps or (agent.max_steps,)
+    return Playing(tuple(tasks), EvaluationSettings(environment, agent, budgets, sampling), pixels)
+
+
+def _agent(args: argparse.Namespace, recipe: _Recipe) -> GuiAgentConfig:
     agent = {**recipe.section("gui_agent"), **parse_options(args.agent, "--agent", "gui_agent.")}
-    budgets = args.max_steps or (agent.get("max_steps", 15),)
-    agent |= {"max_steps": max(budgets), "trajectory_dir": None}
+    agent |= {"max_steps": max(args.max_steps or (agent.get("max_steps", 15),)), "trajectory_dir": None}
     if args.max_steps and agent.get("context", FULL) == FULL:
         agent["max_screenshots"] = None  # as many as replies
-    agent_config = build_config(GuiAgentConfig, "gui_agent", agent)
+    return build_config(GuiAgentConfig, "gui_agent", agent)
+
+
+def _tasks(args: argparse.Namespace, recipe: _Recipe, environment: EnvironmentConfig) -> list[Task]:
     which = args.tasks or recipe.value("data.val_files")
-    require(which is not None, "--tasks", "given, or a --recipe", None)
+    if which is None:
+        raise ConfigError("no tasks given; add --tasks embedded, task files or a folder of them")
     tasks = load_tasks(which)
     check_tasks_run_here(tasks, environment)
+    return tasks
+
+
+def _pixels(args: argparse.Namespace, recipe: _Recipe) -> dict[str, Any]:
     pixels = dict(recipe.section("data.mm_processor_kwargs"))
     if args.min_pixels is not None or args.max_pixels is not None:
         pixels = {"min_pixels": args.min_pixels, "max_pixels": args.max_pixels}
     check_pixel_limits(pixels)
-    sampling = Sampling(args.temperature, args.top_p, args.seed)
-    return Playing(tuple(tasks), EvaluationSettings(environment, agent_config, budgets, sampling), pixels)
+    return pixels
 
 
 @contextlib.contextmanager
@@ -84,14 +130,16 @@ def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterat
         ConfigError: there is no such policy.
         EndpointError: the server does not answer.
     """
-    require(
-        (args.model is None) != (args.endpoint is None), "a policy", "--model PATH or --endpoint URL", "both or none"
-    )
     if args.endpoint is not None:
         yield _endpoint_policy(args, playing)
         return
     from arpo_verl.evaluation.checkpoint import find_checkpoint, model_folder
 
+    if _HUB_NAME.fullmatch(str(args.model)) and not args.model.parent.exists():
+        raise ConfigError(
+            f"--model must be a folder, got {args.model}, which is not here; where it is a name on the model hub, run "
+            f"`hf download {args.model} --local-dir FOLDER`, then name FOLDER"
+        )
     checkpoint = find_checkpoint(args.model)
     folder = model_folder(checkpoint, out)
     if args.engine == "transformers" or (args.engine is None and not _has_gpu()):
@@ -150,8 +198,7 @@ class _Recipe:
     def __init__(self, name: str | None):
         self._config: DictConfig | None = None
         if name is not None:
-            path = Path(name) if name.endswith(".yaml") else recipes_folder() / f"{name}.yaml"
-            self._config = compose_recipe(path, [])
+            self._config = compose_named(name)
 
     def value(self, key: str) -> Any:
         if self._config is None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from arpo_verl.config import did_you_mean
 from arpo_verl.errors import ConfigError
-from arpo_verl.versions import verl_folder
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
+from arpo_verl.files import check_place
 
 PACKAGE = "arpo_verl.recipes"
 DEFAULTS = re.compile(r"^defaults:\n((?:  - .*\n)+)", re.M)
@@ -48,28 +44,6 @@ def describe_recipes() -> dict[str, str]:
     return {str(path.relative_to(folder).with_suffix("")): _first_sentence(path.read_text("utf-8")) for path in paths}
 
 
-def compose_recipe(recipe: Path, overrides: Sequence[str]) -> DictConfig:
-    """A recipe as the trainer composes it.
-
-    Raises:
-        ConfigError: it is no recipe's file, or does not compose.
-        MissingDependencyError: veRL is absent, or not one that we support.
-    """
-    from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
-
-    # Of a copy: what it builds on. As folders: Hydra would import veRL, and torch with it, to find a package's.
-    search = f"hydra.searchpath=[file://{verl_folder() / 'trainer' / 'config'},file://{recipes_folder()}]"
-
-    if not recipe.is_file():
-        raise ConfigError(f"--recipe must be a recipe's YAML file, got {recipe}")
-    try:
-        with initialize_config_dir(str(recipe.parent.absolute()), version_base=None):
-            return compose(recipe.stem, overrides=[search, *overrides])
-    except HydraException as error:
-        raise ConfigError(f"--recipe {recipe} must compose over veRL's configuration: {error}") from error
-
-
 def copy_recipe(name: str, folder: Path) -> Path:
     """Copy a recipe so that it composes where it lies: what it builds on is found in the package.
 
@@ -98,6 +72,7 @@ def save_recipe(path: Path, text: str) -> Path:
         ConfigError: the file exists, or Hydra would refuse it beside another one.
     """
     folder, name, text = path.parent, path.stem, _add_search_path(text)
+    check_place("the recipe's folder", folder)
     try:
         others = {other.stem: other.read_text("utf-8", "replace") for other in folder.glob("*.yaml") if other.is_file()}
         _check_bases({**others, name: text}, folder)
@@ -114,9 +89,7 @@ def save_recipe(path: Path, text: str) -> Path:
 def _shipped(name: str) -> Path:
     known = describe_recipes()
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else "."
-        raise ConfigError(f"there is no recipe {name!r}{hint} Known: {', '.join(known)}")
+        raise ConfigError(f"there is no recipe {name!r}{did_you_mean(name, known) or '.'} Known: {', '.join(known)}")
     return recipes_folder() / f"{name}.yaml"
 
 

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.cli.recipes import compose_recipe
+from arpo_verl.cli.composing import compose_named
 from arpo_verl.errors import ConfigError, ReplayError
 
 GIB = 1024**3
@@ -75,7 +75,9 @@ def _add_seed(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "malformed replies and validation are left out. Log-probs are kept where the same tokenizer recorded them.",
     )
     parser.add_argument("sources", type=Path, nargs="+", help="folders of recorded episodes, such as RUN/trajectories")
-    parser.add_argument("--recipe", type=Path, required=True, help="of the run to seed, such as recipes/embedded.yaml")
+    parser.add_argument(
+        "--recipe", metavar="NAME", required=True, help="of the run to seed: embedded, or a YAML file of your own"
+    )
     parser.add_argument(
         "--set",
         dest="overrides",
@@ -140,7 +142,7 @@ def seed(args: argparse.Namespace) -> int:
     from arpo_verl.replay.store.success_store import SuccessStore
 
     _require_new(args.out)
-    recipe = compose_recipe(args.recipe, args.overrides)
+    recipe = compose_named(args.recipe, args.overrides)
     config = build_config(ReplayConfig, "replay", recipe.replay)
     policy, store = SeedPolicy.of_recipe(recipe), SuccessStore.of_config(config)
     episodes = (episode for source in args.sources for episode in read_episodes(source))

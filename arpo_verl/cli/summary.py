@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from arpo_verl.config import require
 from arpo_verl.records.run_summary import format_summary, summarize_run
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
     parser = commands.add_parser("summary")
-    parser.add_argument("run_dir", type=Path, help="the recipe's run_dir, for example runs/embedded")
+    parser.add_argument("run_dir", type=Path, metavar="RUN", help="the recipe's run_dir, for example runs/embedded")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the summary."""
+    require(args.run_dir.is_dir(), "RUN", "a run's folder", str(args.run_dir), "a run prints it when it starts")
     print(format_summary(summarize_run(args.run_dir)))
     return 0

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arpo_verl.cli.recipes import compose_recipe, find_recipe
+from arpo_verl.cli.composing import compose_recipe
+from arpo_verl.cli.recipes import find_recipe
+from arpo_verl.cli.run_ends import explain_end
+from arpo_verl.cli.shown import shown_command
+from arpo_verl.files import check_place
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -46,7 +49,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("recipe", metavar="RECIPE", help="as `arpo-verl recipes list` names it, or a YAML file")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as the trainer itself takes them")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="as the trainer itself takes them"
+    )
     parser.add_argument("--console", action="store_true", help="print veRL's own console instead")
     parser.set_defaults(run=run)
 
@@ -77,17 +82,19 @@ def _loggers(config: DictConfig) -> list[str]:
 
 def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
     from arpo_verl.cli.trainer_process import TrainerProcess
-    from arpo_verl.plugin.recipe_footprint import training_steps
+    from arpo_verl.plugin.run_lock import check_free
     from arpo_verl.records.layout import OUTPUT_FILE
     from arpo_verl.records.starts import read_starts
 
-    run_dir, total, saved = Path(config.run_dir), training_steps(config), _saved_step(config)
+    run_dir, total, saved = Path(config.run_dir), _count_steps(config), _saved_step(config)
     if total is not None and saved is not None and saved >= total:
         print(_finished(run_dir, total))
         return 0
+    check_place("run_dir", run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
+    check_free(run_dir)
     log = run_dir / OUTPUT_FILE
-    print(f"run folder   {run_dir}\noutput       {log}\nwatch it     {_command('view', run_dir)}")
+    print(f"run folder   {run_dir}\noutput       {log}\nwatch it     {shown_command('view', run_dir)}")
     if saved is not None:
         print(f"goes on      after step {saved}")
     if "file" not in _loggers(config):
@@ -99,6 +106,16 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
         step = _follow(process, run_dir, earlier_starts, total)
     _tell_end(process, config, step)
     return process.status
+
+
+def _count_steps(config: DictConfig) -> int | None:
+    """How many steps the run has; None where the trainer will say what is wrong."""
+    from arpo_verl.plugin.recipe_footprint import training_steps
+
+    try:
+        return training_steps(config)
+    except Exception:  # a null where nobody writes one
+        return None
 
 
 def _follow(process: TrainerProcess, run_dir: Path, earlier_starts: int, total: int | None) -> int | None:
@@ -138,9 +155,14 @@ def _tell_end(process: TrainerProcess, config: DictConfig, step: int | None) -> 
         saved = _saved_step(config)
         where = "begins anew: nothing was saved yet" if saved is None else f"goes on after step {saved}"
         print(f"\nstopped {when}; the same command {where}")
+    elif step is None and (refusal := process.refusal()):
+        print("\n".join(refusal), file=sys.stderr)
     else:
+        lines = process.last_lines()
         print(f"\nthe last lines of {process.log}:\n", file=sys.stderr)
-        print("\n".join(process.last_lines()), file=sys.stderr)
+        print("\n".join(lines), file=sys.stderr)
+        for line in explain_end(lines, run_dir, config.actor_rollout_ref.model.path):
+            print(f"\narpo-verl: {line}", file=sys.stderr)
         print(f"\narpo-verl: {process.describe_end()} {when}; all of its output is in {process.log}", file=sys.stderr)
 
 
@@ -155,14 +177,8 @@ def _saved_step(config: DictConfig) -> int | None:
 def _finished(run_dir: Path, total: int) -> str:
     return (
         f"{run_dir} is finished: it has all {total} steps.\n"
-        f"  what it reached   {_command('summary', run_dir)}\n"
-        f"  its episodes      {_command('view', run_dir)}\n"
+        f"  what it reached   {shown_command('summary', run_dir)}\n"
+        f"  its episodes      {shown_command('view', run_dir)}\n"
         f"  start anew        the same command with another run_dir, or after rm -r {shlex.quote(str(run_dir))}\n"
         f"  train longer      the same command with a larger trainer.total_epochs than the recipe has"
     )
-
-
-def _command(name: str, run_dir: Path) -> str:
-    """A command to type: with its folder where that is not on the path, as after `make demo`."""
-    program = "arpo-verl" if shutil.which("arpo-verl") else os.path.relpath(Path(sys.executable).with_name("arpo-verl"))
-    return shlex.join([program, name, str(run_dir)])

@@ -13,6 +13,9 @@ from types import FrameType
 from arpo_verl.reaper import end_with_parent
 
 LAST_LINES = 40
+REFUSED = "arpo_verl: "
+"""How `plugin.run_callback` begins what it says when it refuses a recipe; nothing comes after that."""
+_REFUSAL_LINES = 200
 _TAIL_BYTES = 64 << 10
 # Colours, and what else moves a terminal's cursor.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[^\n\t\x20-\x7e\xa0-\U0010ffff]")
@@ -92,3 +95,9 @@ class TrainerProcess:
             text = file.read().decode("utf-8", "replace")
         lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip("\n").split("\n")]
         return [_CONTROL.sub("", line) for line in lines[-count:]]
+
+    def refusal(self) -> list[str]:
+        """What our checks of the recipe printed, where they ended the trainer before it began; else nothing."""
+        lines = self.last_lines(_REFUSAL_LINES) if self.status == 1 else []
+        first = next((number for number, line in enumerate(lines) if line.startswith(REFUSED)), len(lines))
+        return [line.replace(REFUSED, "arpo-verl: ", 1) if line.startswith(REFUSED) else line for line in lines[first:]]

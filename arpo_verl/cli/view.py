@@ -57,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
         return _export(opened, args)
     for name in ("steps", "task", "max_episodes"):
         given = getattr(args, name)
-        require(given is None, f"--{name.replace('_', '-')}", "given with --export", given, "the page has filters")
+        if given is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} is for --export alone; the page has filters, so leave it out")
     return _serve(opened, args)
 
 
@@ -118,11 +120,15 @@ def _listen(host: str, port: int | None) -> socket.socket:
             failure = error
             if error.errno != errno.EADDRINUSE:
                 break
-    reason = os.strerror(failure.errno or 0)
-    raise ConfigError(
-        f"--host and --port must be free to listen on, got {host} and {candidate}: {reason}; "
-        "without --port, a free one is taken"
-    ) from failure
+    raise ConfigError(_explain_port(host, candidate, failure.errno or 0)) from failure
+
+
+def _explain_port(host: str, port: int, error: int) -> str:
+    if error == errno.EADDRINUSE:
+        return f"another program uses the port {port} of {host}; leave out --port, and a free one is taken"
+    if error == errno.EACCES:
+        return f"you may not listen on the port {port}; name one from 1024 by --port"
+    return f"--host must be an address of this machine, got {host!r}: {os.strerror(error)}"
 
 
 def _listener(host: str, port: int) -> socket.socket:

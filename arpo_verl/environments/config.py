@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from arpo_verl.config import build_config, check_fields, number, require, text, truth, whole
+from arpo_verl.config import Problems, build_config, check_fields, did_you_mean, number, require, text, truth, whole
 from arpo_verl.environments.providers import INDEX, OS_TYPES, PROVIDERS, Provider
 from arpo_verl.types import Size
 from arpo_verl.vm.config import VmConfig
@@ -170,25 +170,47 @@ class EnvironmentConfig:
     """After this long the task is tried again; one more fault sends it back, one completed episode clears it."""
 
     def __post_init__(self) -> None:
+        problems = Problems()
+        for check in (self._take_size, self._take_mappings, self._take_vm, self._take_hosts, self._check_fields):
+            with problems.gather():
+                check()
+        problems.raise_all()
+        for check in (self._check_provider, self._check_resources, self._check_waits):
+            with problems.gather():
+                check()
+        problems.raise_all()
+
+    def _check_fields(self) -> None:
+        check_fields(self, "environment")
+
+    def _take_size(self) -> None:
         object.__setattr__(self, "screen_size", _size(self.screen_size))
+
+    def _take_mappings(self) -> None:
         for name in ("provider_options", "worker_resources"):
             require(isinstance(getattr(self, name), Mapping), f"environment.{name}", "a mapping", getattr(self, name))
             object.__setattr__(self, name, dict(getattr(self, name)))
+
+    def _take_vm(self) -> None:
         vm: Any = self.vm  # a mapping, as YAML gives it
         if not isinstance(vm, VmConfig):
             require(isinstance(vm, Mapping), "environment.vm", "a mapping", vm)
             object.__setattr__(self, "vm", build_config(VmConfig, "environment.vm", vm))
-        check_fields(self, "environment")
-        self._check_provider()
+
+    def _take_hosts(self) -> None:
         hosts = self.evaluator_hosts
         ok = isinstance(hosts, (list, tuple)) and all(isinstance(h, str) and _HOST.fullmatch(h) for h in hosts)
         require(ok, "environment.evaluator_hosts", "a list of host names", hosts)
         object.__setattr__(self, "evaluator_hosts", tuple(hosts))
+
+    def _check_resources(self) -> None:
         ok = self.host_resource is None or isinstance(self.host_resource, str)
         require(ok, "environment.host_resource", "the beginning of Ray resources' names", self.host_resource)
         for name, amount in self.worker_resources.items():
             ok = isinstance(amount, (int, float)) and amount >= 0
             require(ok, f"environment.worker_resources.{name}", "a number that is not negative", amount)
+
+    def _check_waits(self) -> None:
         waits = max(self.action_pause_s, self.wait_s) + self.settle_timeout_s
         require(
             waits < self.step_timeout_s,
@@ -200,7 +222,8 @@ class EnvironmentConfig:
     def _check_provider(self) -> None:
         known = (EMBEDDED, FAKE, *OSWORLD_PROVIDERS)
         ok = isinstance(self.provider, str) and (self.provider in known or ":" in self.provider)
-        require(ok, "environment.provider", f"one of {', '.join(known)} or package.module:factory", self.provider)
+        expected, hint = f"one of {', '.join(known)} or package.module:factory", did_you_mean(self.provider, known)
+        require(ok, "environment.provider", expected, self.provider, hint.removeprefix("; "))
         if self.provider in PROVIDERS:
             self._check_machine(PROVIDERS[self.provider])
 

@@ -52,6 +52,8 @@ class EvaluationFolder:
             self.settings: Mapping[str, Any] = content["settings"]
             self._domains = {str(task["task_id"]): str(task["domain"]) for task in content["tasks"]}
             self._budgets = sorted(int(budget) for budget in self.settings["max_steps"])
+        except FileNotFoundError as error:
+            raise ConfigError(f"{path} must be an evaluation's folder, got one without an {EVALUATION_FILE}") from error
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             expected = f"an evaluation's folder, with its {EVALUATION_FILE}"
             raise ConfigError(f"{path} must be {expected}: {type(error).__name__}: {error}") from error

@@ -8,7 +8,7 @@ from typing import Any
 
 from arpo_verl.evaluation.folder import EvaluationFolder
 from arpo_verl.evaluation.osworld_layout import write_osworld_results
-from arpo_verl.evaluation.tables import to_csv, to_json, to_markdown
+from arpo_verl.evaluation.tables import to_csv, to_json, to_markdown, to_text
 from arpo_verl.files import replacing_directory, write_whole
 from arpo_verl.records.json_files import dump_json
 from arpo_verl.records.layout import RESULTS_FILE
@@ -17,8 +17,11 @@ MARKDOWN_FILE, CSV_FILE = "results.md", "results.csv"
 OSWORLD_FOLDER = "osworld_results"
 
 
-def write_report(folder: Path) -> None:
+def write_report(folder: Path) -> str:
     """Write the tables of an evaluation, finished or not, into its folder, each whole or not at all.
+
+    Returns:
+        The tables for a terminal.
 
     Raises:
         ConfigError: it is no evaluation's folder.
@@ -30,6 +33,7 @@ def write_report(folder: Path) -> None:
     write_whole(folder / RESULTS_FILE, dump_json(to_json(evaluated)) + b"\n")
     with replacing_directory(folder / OSWORLD_FOLDER) as scratch:
         write_osworld_results(scratch, evaluated.results, _model(evaluated.settings))
+    return to_text(evaluated)
 
 
 def _model(settings: Mapping[str, Any]) -> str:

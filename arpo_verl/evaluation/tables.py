@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,21 +44,42 @@ def table_of(evaluated: Evaluated) -> tuple[Row, ...]:
 
 def to_markdown(evaluated: Evaluated) -> str:
     """The tables, with what was left out of them said below."""
+    return _tables(evaluated, _markdown_table)
+
+
+def to_text(evaluated: Evaluated) -> str:
+    """The same for a terminal."""
+    return _tables(evaluated, _text_table)
+
+
+def _tables(evaluated: Evaluated, write: Callable[[Sequence[Row]], str]) -> str:
     rows = table_of(evaluated)
     parts = []
     for budget in sorted({row.budget for row in rows}):
         own = [row for row in rows if row.budget == budget]
         notes = [*_notes(own[-1].summary), *_unfair(evaluated, budget)]
-        parts.append("\n".join([f"At most {budget} steps:\n", _markdown_table(own), *(f"{note}\n" for note in notes)]))
+        parts.append("\n".join([f"At most {budget} steps:\n", write(own), *(f"{note}\n" for note in notes)]))
     return "\n".join(parts)
 
 
 def _markdown_table(rows: Sequence[Row]) -> str:
+    head, *body = _lines(rows)
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _text_table(rows: Sequence[Row]) -> str:
+    lines = [[cell.strip("*") for cell in line] for line in _lines(rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines)
+    return "".join(f"{'  '.join(cells)}\n" for cells in padded)
+
+
+def _lines(rows: Sequence[Row]) -> list[list[str]]:
     ks = sorted({one.k for row in rows for one in row.summary.pass_at_k})
     head = ["domain", "tasks", "runs", "success", "95% interval", *(f"pass@{k}" for k in ks)]
     head += ["steps", "format errors", "faults"]
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *(_cells(row, ks) for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return [head, *(_cells(row, ks) for row in rows)]
 
 
 def _cells(row: Row, ks: Sequence[int]) -> list[str]:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.config import require
+from arpo_verl.config import did_you_mean, require
 from arpo_verl.errors import ConfigError
 from arpo_verl.migration.keys import ARPO_DEFAULTS, KEYS, RENAMED, Key, find_key
 from arpo_verl.migration.script import Command, Unreadable, read_script
 from arpo_verl.migration.source_files import find_config, flatten, load_config, load_value, read_text
-from arpo_verl.suggest import did_you_mean
 
 # What only the ARPO reference has.
 ARPO_SECTION, ARPO_KEYS = "env.", ("algorithm.enable_replay",)

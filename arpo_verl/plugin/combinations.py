@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from omegaconf import DictConfig, OmegaConf
 
-from arpo_verl.config import require
+from arpo_verl.config import Problems, require
 from arpo_verl.footprint import Model
 from arpo_verl.plugin.recipe_footprint import sequence_parallel_size, weight_copies
 from arpo_verl.replay.config import SAMPLERS
@@ -25,8 +25,20 @@ def check_combinations(config: DictConfig, model: Model | None) -> None:
         model: the policy's shape; None where it is not known, and what depends on it is veRL's to refuse.
 
     Raises:
-        ConfigError: the first combination that cannot work, with the way out.
+        ConfigError: each combination that cannot work, with the way out.
     """
+    problems = Problems()
+    for check in (_check_trainer, _check_offload, _check_several_rows, _check_frozen):
+        with problems.gather():
+            check(config)
+    if model is not None:
+        for check_model in (_check_fused_kernels, _check_sequence_parallel):
+            with problems.gather():
+                check_model(config, model)
+    problems.raise_all()
+
+
+def _check_trainer(config: DictConfig) -> None:
     require(
         config.trainer.use_v1,
         "trainer.use_v1",
@@ -34,9 +46,9 @@ def check_combinations(config: DictConfig, model: Model | None) -> None:
         False,
         "leave it out",
     )
-    _check_offload(config)
-    if OmegaConf.select(config, "gui_agent.context", default=FULL) != FULL:
-        _check_several_rows(config)
+
+
+def _check_frozen(config: DictConfig) -> None:
     require(
         not config.actor_rollout_ref.actor.get("freeze_vision_tower", False),
         "actor_rollout_ref.actor.freeze_vision_tower",
@@ -44,9 +56,6 @@ def check_combinations(config: DictConfig, model: Model | None) -> None:
         True,
         "to save memory lower data.mm_processor_kwargs.max_pixels",
     )
-    if model is not None:
-        _check_fused_kernels(config, model)
-        _check_sequence_parallel(config, model)
 
 
 def _check_offload(config: DictConfig) -> None:
@@ -77,6 +86,8 @@ def _check_several_rows(config: DictConfig) -> None:
     (`agent_loop_tq.py: _agent_loop_postprocess`); advantages are taken over last rows for the built-in `grpo` alone
     (`compute_advantage_for_multi_trajectories`), and over episodes by ours, which knows them by our samplers' labels.
     """
+    if OmegaConf.select(config, "gui_agent.context", default=FULL) == FULL:
+        return
     remedy = "or set gui_agent.context=full"
     mode = str(config.actor_rollout_ref.actor.loss_agg_mode)
     expected = "token-mean or token-sum with episodes of several rows: a mean over sequences takes each for an episode"

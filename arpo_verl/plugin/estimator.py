@@ -14,8 +14,9 @@ import torch
 from omegaconf import DictConfig
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register_adv_est
 
-from arpo_verl.config import build_config, one_of, require
+from arpo_verl.config import build_config
 from arpo_verl.errors import ConfigError
+from arpo_verl.plugin.episode_weight import EQUAL, episode_weight_of
 from arpo_verl.plugin.group_log import GROUP_LOG
 from arpo_verl.plugin.handover import LATE_METRICS, REPLAY_LOG_PROBS
 from arpo_verl.plugin.sections import plain_section
@@ -26,7 +27,6 @@ from arpo_verl.replay.labels import RowLabel, labelled_rows, rows_to_episodes
 REPLAY_GRPO = "replay_grpo"
 # Of stock GRPO, where replay is off.
 _STOCK: dict[str, Any] = {"std": "sample", "epsilon": 1e-6}
-TOKENS, EQUAL = EPISODE_WEIGHTS = ("tokens", "equal")
 
 
 def group_advantages(
@@ -162,21 +162,6 @@ def equal_weights(response_mask: torch.Tensor, episodes: Sequence[int], labels: 
     counted = torch.tensor(sorted({episodes[row] for row in labels}), dtype=torch.long)
     mean = tokens_E[counted].mean() if len(counted) else tokens_E.mean()
     return (mean / tokens_E.clamp(min=1))[number_B].to(torch.float32)
-
-
-def episode_weight_of(algorithm: DictConfig | Mapping[str, Any] | None) -> str:
-    """The recipe's `algorithm.episode_weight`.
-
-    `tokens`: an episode weighs as much as its tokens, veRL's own `token-mean` and the paper's. `equal`: each episode
-    the same; long ones, which fail more often, do not dominate the update.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    weight = TOKENS if algorithm is None else algorithm.get("episode_weight", TOKENS)
-    rule = one_of(EPISODE_WEIGHTS)
-    require(rule.holds(weight), "algorithm.episode_weight", rule.expected, weight)
-    return str(weight)
 
 
 def _correct(

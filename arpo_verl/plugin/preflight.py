@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue
 
-from arpo_verl.config import build_config, require
+from arpo_verl.config import ConfigT, Problems, build_config, require
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.provider_checks import check_provider
 from arpo_verl.environments.providers import PROVIDERS
-from arpo_verl.errors import ConfigError, TaskError
+from arpo_verl.files import check_place
 from arpo_verl.footprint import Model, sequence_tokens
 from arpo_verl.plugin.combinations import check_combinations
+from arpo_verl.plugin.episode_weight import EQUAL, episode_weight_of
 from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.recipe_footprint import model_shape, read_run
+from arpo_verl.plugin.recipe_values import check_values, is_default, is_given
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.plugin.step_credit import NONE as NO_CREDIT
 from arpo_verl.plugin.step_credit import step_credit_of
@@ -31,7 +32,7 @@ from arpo_verl.replay.config import (
     check_one_correction,
     check_sampler,
 )
-from arpo_verl.replay.store.persistence import Manifest, check_fingerprint, read_manifest, read_records
+from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest, read_records
 from arpo_verl.replay.store.record import read_record
 from arpo_verl.rollout.config import FULL, GuiAgentConfig, check_lengths
 from arpo_verl.rollout.prompts import build_messages
@@ -40,9 +41,16 @@ from arpo_verl.tasks.selection import FRONTIER, TaskSelection, load_selected_tas
 from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.versions import require_verl
 
+P, T = ParamSpec("P"), TypeVar("T")
+
 # Folders and files of a recipe: what it writes, and what it may read from this machine.
 _WRITTEN = ("run_dir", "trainer.default_local_dir", "gui_agent.trajectory_dir", "environment.status_file")
 _READ = ("actor_rollout_ref.model.path", "data.train_files", "data.val_files", "replay.seed_from")
+# The policies that recipes for this machine name -> the module that makes each, with its options.
+_MADE_HERE = {
+    ".cache/policy": "arpo_verl.policy --out .cache/policy --target-success 0.22",
+    ".cache/seeing": "arpo_verl.policy.seeing --shipped --out .cache/seeing",
+}
 _CREDIT = "algorithm.step_credit.kind=anchor_states"
 # Where `ray start` notes the cluster that this machine is part of.
 RAY_CLUSTER_FILE = Path("/tmp/ray/ray_current_cluster")
@@ -52,40 +60,59 @@ def check_recipe(config: DictConfig) -> None:
     """Check a composed recipe.
 
     Raises:
-        ArpoError: the first thing that is wrong, with what was expected, what came and what to do.
+        ArpoError: all that is wrong, each with what was expected, what came and what to do.
     """
     require_verl()
-    if joins_cluster(config):
-        _check_paths(config)
-    environment = build_config(EnvironmentConfig, "environment", _section(config, "environment"))
-    if environment.provider in PROVIDERS and _desktops_are_here(config, environment):
-        check_provider(environment)
-    agent = build_config(GuiAgentConfig, "gui_agent", _section(config, "gui_agent"))
-    build_messages("", kind=agent.prompt, language=agent.language)  # the model's own words are installed
-    replay = build_config(ReplayConfig, "replay", _section(config, "replay"))
-    _check_replay(config, replay)
-    _check_sampler_knows_policy(config)
-    check_pixel_limits(config.data.get("mm_processor_kwargs") or {})
-    if config.actor_rollout_ref.rollout.name == "vllm":
-        _check_image_limit(config, agent)
-    _check_episode_weight(config)
-    _check_step_credit(config)
-    model = model_shape(str(config.actor_rollout_ref.model.path))
-    check_combinations(config, model)
-    if model is not None and agent.context != FULL:
-        _check_row(config, model)
-    if _is_local_model(config):
-        _check_lengths(config, agent, environment)
-        if replay.enable and replay.seed_from is not None:
-            _check_seeds(config, agent, replay.seed_from)
-    selection = build_config(
-        TaskSelection, "data.tasks", _section(config.data, "tasks") if "tasks" in config.data else {}
-    )
-    if selection.sampling == FRONTIER:
-        _check_draws(config, "data.tasks.sampling=frontier", "or set it to uniform")
-    if replay.enable and replay.mode == RESUME:
-        _check_resume(config)
-    _check_tasks(config, selection, environment)
+    checks = _Checks()
+    checks.run(check_values, config)
+    environment = checks.run(_section_of, EnvironmentConfig, "environment", config)
+    agent = checks.run(_section_of, GuiAgentConfig, "gui_agent", config)
+    replay = checks.run(_section_of, ReplayConfig, "replay", config)
+    selection = checks.run(_selection, config)
+    for check in _FOR_ALL:
+        checks.run(check, config)
+    model = checks.run(model_shape, str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
+    checks.run(check_combinations, config, model)
+    if replay is not None:
+        for check in (_check_correction, _check_seeds_log_probs, _check_filter, _check_resume):
+            checks.run(check, config, replay)
+    if agent is not None:
+        checks.run(_check_words, agent)
+        checks.run(_check_image_limit, config, agent)
+        checks.run(_check_row, config, model, agent)
+    if environment is not None:
+        checks.run(_check_desktops, config, environment)
+    if checks.run(_is_local_model, config) and agent is not None:
+        checks.run(_check_lengths, config, agent, environment)
+        checks.run(_check_seeds, config, agent, replay)
+    if selection is not None:
+        checks.run(_check_frontier, config, selection)
+        checks.run(_check_tasks, config, selection, environment)
+    checks.tell_defaults(lambda name: is_default(name, OmegaConf.select(config, name)))
+    checks.raise_all()
+
+
+class _Checks(Problems):
+    """Makes one check after the other. One that breaks on an unusual recipe hides nothing that the others find."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._broken: Exception | None = None
+
+    def run(self, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """What the check returns; None where it found something."""
+        try:
+            with self.gather():
+                return check(*args, **kwargs)
+        except Exception as error:
+            self._broken = self._broken or error
+        return None
+
+    def raise_all(self) -> None:
+        """Raise what was found; else, what broke."""
+        super().raise_all()
+        if self._broken is not None:
+            raise self._broken
 
 
 def joins_cluster(config: DictConfig) -> bool:
@@ -96,6 +123,8 @@ def joins_cluster(config: DictConfig) -> bool:
 
 def _check_paths(config: DictConfig) -> None:
     """On a cluster that runs already, actors work in the folder where `ray start` ran, and the driver in its own."""
+    if not joins_cluster(config):
+        return
     written = [(name, OmegaConf.select(config, name)) for name in _WRITTEN]
     named = [(name, OmegaConf.select(config, name, throw_on_missing=False)) for name in _READ]
     paths = [(name, path) for name, value in named for path in (value if OmegaConf.is_list(value) else [value])]
@@ -113,26 +142,50 @@ def _check_paths(config: DictConfig) -> None:
     )
 
 
+def _check_places(config: DictConfig) -> None:
+    """What is written later, as a checkpoint after hours, must be possible from the beginning."""
+    if joins_cluster(config):
+        return  # other nodes write some of it
+    problems = Problems()
+    for name in _WRITTEN:
+        place = OmegaConf.select(config, name)
+        if place is not None and "://" not in str(place):
+            with problems.gather():
+                is_file = name == "environment.status_file"
+                check_place(name, Path(str(place)).parent if is_file else Path(str(place)))
+    problems.raise_all()
+
+
 def _desktops_are_here(config: DictConfig, environment: EnvironmentConfig) -> bool:
     """Whether this process sees what the desktops' hosts see; else each of them makes the check, at its first boot."""
     return not joins_cluster(config) and config.trainer.nnodes == 1 and environment.py_executable is None
 
 
-def _check_tasks(config: DictConfig, selection: TaskSelection, environment: EnvironmentConfig) -> None:
+def _check_desktops(config: DictConfig, environment: EnvironmentConfig) -> None:
+    if environment.provider in PROVIDERS and _desktops_are_here(config, environment):
+        check_provider(environment)
+
+
+def _check_words(agent: GuiAgentConfig) -> None:
+    """The model's own words must be installed."""
+    build_messages("", kind=agent.prompt, language=agent.language)
+
+
+def _check_tasks(config: DictConfig, selection: TaskSelection, environment: EnvironmentConfig | None) -> None:
     """Both lists of tasks, with whatever is wrong in either."""
-    problems: dict[str, None] = {}
-    for name in ("train_files", "val_files"):
-        try:
-            path = config.data[name]
-        except MissingMandatoryValue as error:
-            remedy = f"add data.{name}=PATH"
-            raise ConfigError(f"data.{name} must name a task file or folder, got nothing; {remedy}") from error
-        try:
-            check_tasks_run_here(load_selected_tasks(path, selection), environment)
-        except TaskError as error:
-            problems[str(error)] = None
-    if problems:
-        raise TaskError("\n".join(problems))
+    problems = Problems()
+    for name in ("data.train_files", "data.val_files"):
+        with problems.gather():
+            if is_given(config, name):
+                tasks = load_selected_tasks(OmegaConf.select(config, name), selection)
+                if environment is not None:
+                    check_tasks_run_here(tasks, environment)
+    problems.raise_all()
+
+
+def _check_frontier(config: DictConfig, selection: TaskSelection) -> None:
+    if selection.sampling == FRONTIER:
+        _check_draws(config, "data.tasks.sampling=frontier", "or set it to uniform")
 
 
 def _check_draws(config: DictConfig, option: str, remedy: str) -> None:
@@ -147,8 +200,10 @@ def _check_draws(config: DictConfig, option: str, remedy: str) -> None:
         require(used in ours, name, f"{words} with {option}", used, remedy)
 
 
-def _check_resume(config: DictConfig) -> None:
+def _check_resume(config: DictConfig, replay: ReplayConfig) -> None:
     """Rollouts that begin within a success: the dataset gives it to them, our agent loop performs it."""
+    if not replay.enable or replay.mode != RESUME:
+        return
     option, remedy = f"replay.mode={RESUME}", "or set it to inject"
     _check_draws(config, option, remedy)
     name, loop = "default_agent_loop", config.actor_rollout_ref.rollout.agent.default_agent_loop
@@ -161,7 +216,7 @@ def _check_resume(config: DictConfig) -> None:
     require(not alike, "data.val_max_samples", words, data.get("val_max_samples"), remedy)
 
 
-def _check_replay(config: DictConfig, replay: ReplayConfig) -> None:
+def _check_correction(config: DictConfig, replay: ReplayConfig) -> None:
     check_one_correction(replay, config.algorithm)
     rollout = config.actor_rollout_ref.rollout
     require(
@@ -170,14 +225,18 @@ def _check_replay(config: DictConfig, replay: ReplayConfig) -> None:
         f"true with replay.correction={replay.correction}, which compares them",
         rollout.calculate_log_probs,
     )
-    if replay.enable and replay.seed_from is not None:
-        _check_seeds_log_probs(config, replay.seed_from, read_manifest(replay.seed_from))
-    _check_filter(config, replay)
+
+
+def _check_mode(config: DictConfig) -> None:
     check_sampler(config.trainer.v1.sampler.custom_sampler.name, config.trainer.v1.trainer_mode)
 
 
-def _check_seeds_log_probs(config: DictConfig, seed_from: str, manifest: Manifest) -> None:
+def _check_seeds_log_probs(config: DictConfig, replay: ReplayConfig) -> None:
     """In bypass mode the log-probs of the rollout are the old ones of the ratio: there is no going without."""
+    seed_from = replay.seed_from
+    if not replay.enable or seed_from is None:
+        return
+    manifest = read_manifest(seed_from)
     if not (config.algorithm.get("rollout_correction") or {}).get("bypass_mode"):
         return
     records = [read_record(stored.record) for _, stored in read_records(seed_from, manifest)]
@@ -220,13 +279,23 @@ def _check_sampler_knows_policy(config: DictConfig) -> None:
         require(told == used, f"trainer.v1.sampler.sampler_kwargs.{name}", f"the policy's, {used!r}", told, remedy)
 
 
-def _section(config: DictConfig, name: str) -> Mapping[str, Any]:
+def _section_of(cls: type[ConfigT], name: str, config: DictConfig) -> ConfigT:
     require(name in config, f"the recipe's section `{name}`", "there", "no such section", "compose with `- arpo`")
-    return plain_section(name, config[name])
+    return build_config(cls, name, plain_section(name, config[name]))
+
+
+def _selection(config: DictConfig) -> TaskSelection:
+    return build_config(TaskSelection, "data.tasks", plain_section("data.tasks", config.data.get("tasks") or {}))
+
+
+def _check_pixels(config: DictConfig) -> None:
+    check_pixel_limits(config.data.get("mm_processor_kwargs") or {})
 
 
 def _check_image_limit(config: DictConfig, agent: GuiAgentConfig) -> None:
     """veRL hands the limit on as it is, and vLLM refuses the first prompt that has one image too many."""
+    if config.actor_rollout_ref.rollout.name != "vllm":
+        return
     option = "actor_rollout_ref.rollout.limit_images"
     limit = OmegaConf.select(config, option)
     if not limit:  # else veRL puts it in the place of the engine's own limits
@@ -245,9 +314,11 @@ def _check_image_limit(config: DictConfig, agent: GuiAgentConfig) -> None:
     )
 
 
-def _check_row(config: DictConfig, model: Model) -> None:
+def _check_row(config: DictConfig, model: Model | None, agent: GuiAgentConfig) -> None:
     """A row of `gui_agent.context` must hold its screenshots: where older replies are long, fewer are shown, but limits
     under which they never are all shown are a mistake."""
+    if model is None or agent.context == FULL:
+        return
     run = read_run(config, model)
     tokens = sequence_tokens(run, run.max_screenshots, run.max_reply_tokens)
     require(
@@ -260,8 +331,6 @@ def _check_row(config: DictConfig, model: Model) -> None:
 
 
 def _check_episode_weight(config: DictConfig) -> None:
-    from arpo_verl.plugin.estimator import EQUAL, episode_weight_of
-
     mode = config.actor_rollout_ref.actor.loss_agg_mode
     require(
         episode_weight_of(config.algorithm) != EQUAL or mode == "token-mean",
@@ -287,20 +356,32 @@ def _check_step_credit(config: DictConfig) -> None:
 
 def _is_local_model(config: DictConfig) -> bool:
     """Whether the policy lies on this machine; a name such as `org/model` is for the model hub to resolve."""
-    policy = PolicyFiles.of_recipe(config)
-    places = {"path": policy.path, "tokenizer_path": policy.processor}
+    if not is_given(config, "actor_rollout_ref.model.path"):
+        return False
+    policy, problems = PolicyFiles.of_recipe(config), Problems()
+    places = {str(policy.processor): "tokenizer_path", str(policy.path): "path"}
     are_here = True
-    for name, place in places.items():
-        path = Path(str(place)).expanduser()
+    for place, name in places.items():
+        path = Path(place).expanduser()
         if not path.joinpath("config.json").is_file():
-            is_path = str(place).startswith((".", "/", "~"))
-            remedy = "`python -m arpo_verl.policy --out PATH` makes the embedded recipe's"
-            require(not is_path, f"actor_rollout_ref.model.{name}", "a folder with a config.json", str(path), remedy)
+            is_path = place.startswith((".", "/", "~"))
+            with problems.gather():
+                name = f"actor_rollout_ref.model.{name}"
+                require(not is_path, name, "a folder with a config.json", str(path), _how_to_make(path))
             are_here = False
+    problems.raise_all()
     return are_here
 
 
-def _check_lengths(config: DictConfig, agent: GuiAgentConfig, environment: EnvironmentConfig) -> None:
+def _how_to_make(policy: Path) -> str:
+    """What makes the policy of a recipe for this machine; else, what to do."""
+    made = next((line for folder, line in _MADE_HERE.items() if policy.parts[-2:] == Path(folder).parts), "")
+    return f"make it: python -m {made}" if made else "name the folder into which the model was downloaded"
+
+
+def _check_lengths(config: DictConfig, agent: GuiAgentConfig, environment: EnvironmentConfig | None) -> None:
+    if environment is None:
+        return
     from transformers import AutoProcessor
 
     processor = AutoProcessor.from_pretrained(Path(PolicyFiles.of_recipe(config).processor).expanduser())
@@ -308,11 +389,25 @@ def _check_lengths(config: DictConfig, agent: GuiAgentConfig, environment: Envir
     check_lengths(agent, config.data.max_response_length, geometry.num_tokens(environment.screen_size))
 
 
-def _check_seeds(config: DictConfig, agent: GuiAgentConfig, seed_from: str) -> None:
+def _check_seeds(config: DictConfig, agent: GuiAgentConfig, replay: ReplayConfig | None) -> None:
     """As the sampler will, but before anything starts."""
+    if replay is None or not replay.enable or replay.seed_from is None:
+        return
     from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 
     kwargs = dict(config.data.get("mm_processor_kwargs") or {})
     inputs = ModelInputs.load(PolicyFiles.of_recipe(config), kwargs)
     fingerprint = model_fingerprint(inputs.tokenizer, inputs.processor, kwargs, agent)
-    check_fingerprint(seed_from, read_manifest(seed_from), fingerprint)
+    check_fingerprint(replay.seed_from, read_manifest(replay.seed_from), fingerprint)
+
+
+_FOR_ALL = (
+    _check_paths,
+    _check_places,
+    _check_mode,
+    _check_sampler_knows_policy,
+    _check_pixels,
+    _check_episode_weight,
+    _check_step_credit,
+)
+"""The checks that need nothing but the recipe."""

@@ -15,8 +15,10 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from arpo_verl.errors import ArpoError
+from arpo_verl.files import explain_refusal
 from arpo_verl.plugin.preflight import check_recipe, joins_cluster
 from arpo_verl.plugin.recipe_footprint import reckon_recipe, training_steps
+from arpo_verl.plugin.recipe_values import doubtful_names
 from arpo_verl.plugin.run_lock import hold_run
 from arpo_verl.records.layout import LATEST_CHECKPOINT, METRICS_FILE
 from arpo_verl.records.metrics import keep_earlier_metrics
@@ -37,22 +39,26 @@ class RunCallback(Callback):
 
     _steps: PrintedSteps | None = None
 
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Refuse a run folder that cannot be written, before Hydra makes it and ends in a traceback."""
+        try:
+            Path(config.run_dir).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            refuse_unfit(config)
+            raise SystemExit(f"arpo_verl: run_dir={config.run_dir}: {explain_refusal(error)}") from error
+
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse a recipe that cannot run, before Ray, the model or a desktop starts; log into the run's folder."""
-        try:
-            check_recipe(config)
-        except ArpoError as error:
-            # Hydra turns a callback's exceptions into warnings; an exit it lets pass.
-            raise SystemExit(f"arpo_verl: {error}") from error
-        except Exception:  # an unusual recipe, which may train all the same; what follows is needed in any case
-            logger.exception("this recipe could not be checked, and is started as it is")
-        estimate = tell_footprint(config)
+        refuse_unfit(config)
+        estimate = (*tell_footprint(config), *tell_doubtful_names(config))
         settle_ray_token(joins=joins_cluster(config))
         run_dir = Path(config.run_dir).absolute()
         try:
             hold_run(run_dir)
         except ArpoError as error:
             raise SystemExit(f"arpo_verl: {error}") from error
+        except OSError as error:
+            raise SystemExit(f"arpo_verl: run_dir={config.run_dir}: {explain_refusal(error)}") from error
         checkpoint = Path(config.trainer.default_local_dir, LATEST_CHECKPOINT)
         keep_earlier_metrics(run_dir, resumes=config.trainer.resume_mode != "disable" and checkpoint.is_file())
         # veRL's loggers take their places from the environment.
@@ -97,6 +103,31 @@ class PrintedSteps:
         self._ended.set()
         self._thread.join()
         self._print_new()
+
+
+def refuse_unfit(config: DictConfig) -> None:
+    """End this process, with all that is wrong, where the recipe cannot run.
+
+    Raises:
+        SystemExit: Hydra turns a callback's other exceptions into warnings.
+    """
+    try:
+        check_recipe(config)
+    except ArpoError as error:
+        raise SystemExit(f"arpo_verl: {error}") from error
+    except Exception:  # an unusual recipe, which may train all the same; what follows is needed in any case
+        logger.exception("this recipe could not be checked, and is started as it is")
+
+
+def tell_doubtful_names(config: DictConfig) -> tuple[str, ...]:
+    """Print what may be a typo of an option of veRL's, which nothing else would notice; return the same."""
+    try:
+        notes = tuple(f"note         {line}" for line in doubtful_names(config))
+    except Exception:  # no reason not to train
+        logger.warning("the names of options could not be compared with veRL's", exc_info=True)
+        return ()
+    print("\n".join(notes), end="\n" if notes else "", flush=True)
+    return notes
 
 
 def tell_footprint(config: DictConfig) -> tuple[str, ...]:

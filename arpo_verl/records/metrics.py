@@ -94,7 +94,7 @@ def require_metrics(path: Path) -> None:
     """
     if not path.is_file():
         raise ConfigError(
-            f"{path} must be a metrics file of veRL's `file` logger, got nothing there; has the run begun?"
+            f"there is no {path}: the run has not begun, or its trainer.logger has no `file`; name a run's folder"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from arpo_verl.config import Rule, check_fields, number, one_of, require, text, truth, whole
+from arpo_verl.config import Problems, Rule, check_fields, number, one_of, require, text, truth, whole
 
 STANDARD_DEVIATIONS = ("population", "sample")
 ALL_FAILED, ALL_EQUAL, BELOW_FLOOR = TRIGGERS = ("all_failed", "all_equal", "below_floor")
@@ -157,15 +157,19 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "replay")
-        require(
-            self.success_threshold >= self.mean_threshold,
-            "replay.success_threshold",
-            f"at least replay.mean_threshold ({self.mean_threshold})",
-            self.success_threshold,
-            "else a failure of one group could be replayed as a success in the next",
-        )
-        words = f"{NONE} with replay.mode={RESUME}, where every row is the policy's own"
-        require(self.mode != RESUME or self.correction == NONE, "replay.correction", words, self.correction)
+        problems = Problems()
+        with problems.gather():
+            require(
+                self.success_threshold >= self.mean_threshold,
+                "replay.success_threshold",
+                f"at least replay.mean_threshold ({self.mean_threshold})",
+                self.success_threshold,
+                "else a failure of one group could be replayed as a success in the next",
+            )
+        with problems.gather():
+            words = f"{NONE} with replay.mode={RESUME}, where every row is the policy's own"
+            require(self.mode != RESUME or self.correction == NONE, "replay.correction", words, self.correction)
+        problems.raise_all()
 
 
 def check_sampler(name: str, trainer_mode: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from arpo_verl.actions.grammars import GRAMMARS
-from arpo_verl.config import check_fields, number, one_of, require, text, whole
+from arpo_verl.config import Problems, check_fields, number, one_of, require, text, whole
 from arpo_verl.rollout.prompts import PROMPT_GRAMMARS
 
 ALL, FAILURES_AND_REPLAYS, NONE = RECORDS = ("all", "failures_and_replays", "none")
@@ -69,24 +69,39 @@ class GuiAgentConfig:
     some 6,000 episodes of 15 screenshots of 0.24 MB (1080p PNG, plain background)."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "gui_agent")
-        if self.max_screenshots is not None:
-            require(whole(1).holds(self.max_screenshots), "gui_agent.max_screenshots", "from 1", self.max_screenshots)
-        if self.context == FULL and self.max_screenshots is not None:
-            require(
-                self.max_screenshots <= self.max_steps,
-                "gui_agent.max_screenshots",
-                f"from 1 to gui_agent.max_steps ({self.max_steps}), since each is followed by one reply",
-                self.max_screenshots,
-                "set it to null to take max_steps, or gui_agent.context to window or segments for longer episodes",
-            )
-        if self.kept_screenshots is not None:
-            require(
-                self.context == SEGMENTS and self.kept_screenshots < self.row_screenshots,
-                "gui_agent.kept_screenshots",
-                f"less than gui_agent.max_screenshots ({self.row_screenshots}), and null but with context={SEGMENTS}",
-                self.kept_screenshots,
-            )
+        problems = Problems()
+        with problems.gather():
+            check_fields(self, "gui_agent")
+        with problems.gather():
+            few = self.max_screenshots
+            require(few is None or whole(1).holds(few), "gui_agent.max_screenshots", "from 1", few)
+        problems.raise_all()
+        for check in (self._check_screenshots, self._check_kept, self._check_prompt):
+            with problems.gather():
+                check()
+        problems.raise_all()
+
+    def _check_screenshots(self) -> None:
+        if self.context != FULL or self.max_screenshots is None:
+            return
+        require(
+            self.max_screenshots <= self.max_steps,
+            "gui_agent.max_screenshots",
+            f"from 1 to gui_agent.max_steps ({self.max_steps}), since each is followed by one reply",
+            self.max_screenshots,
+            "set it to null to take max_steps, or gui_agent.context to window or segments for longer episodes",
+        )
+
+    def _check_kept(self) -> None:
+        require(
+            self.kept_screenshots is None
+            or (self.context == SEGMENTS and self.kept_screenshots < self.row_screenshots),
+            "gui_agent.kept_screenshots",
+            f"less than gui_agent.max_screenshots ({self.row_screenshots}), and null but with context={SEGMENTS}",
+            self.kept_screenshots,
+        )
+
+    def _check_prompt(self) -> None:
         if self.prompt != "ui_tars_15":
             expected = f"English with gui_agent.prompt={self.prompt}, whose words ask for no language"
             require(self.language == "English", "gui_agent.language", expected, self.language)

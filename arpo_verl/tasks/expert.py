@@ -8,13 +8,13 @@ say how far it is.
 
 from __future__ import annotations
 
-import difflib
 import json
 from functools import lru_cache
 from pathlib import Path
 
 from arpo_verl.actions.reply import Reply
 from arpo_verl.actions.ui_tars import parse_reply
+from arpo_verl.config import did_you_mean
 from arpo_verl.errors import TaskError
 from arpo_verl.tasks.loader import EMBEDDED, EMBEDDED_LONG
 from arpo_verl.types import Size
@@ -37,9 +37,9 @@ def expert_replies(task_id: str) -> list[Reply]:
     scripts = {known: script for suite in _PATHS for known, script in _scripts(suite).items()}
     script = scripts.get(task_id)
     if script is None:
-        close = difflib.get_close_matches(task_id, scripts, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"it knows the {len(scripts)} tasks of {' and '.join(_PATHS)}"
-        raise TaskError(f"the expert has no script for the task {task_id!r}; {hint}")
+        known = f"; it knows the {len(scripts)} tasks of {' and '.join(_PATHS)}"
+        hint = did_you_mean(task_id, scripts) or known
+        raise TaskError(f"the expert has no script for the task {task_id!r}{hint}")
     return [_parse(turn["thought"], turn["action"]) for turn in script]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from arpo_verl.config import did_you_mean
 from arpo_verl.errors import TaskError
 from arpo_verl.files import write_whole
 from arpo_verl.types import Task
@@ -22,9 +22,8 @@ def of_domains(tasks: Sequence[Task], domains: Sequence[str]) -> list[Task]:
     """
     known = {task.domain for task in tasks}
     if unknown := [domain for domain in domains if domain not in known]:
-        close = difflib.get_close_matches(unknown[0], known, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise TaskError(f"no task is of the domain {', '.join(unknown)}; {hint}There are: {', '.join(sorted(known))}")
+        hint = did_you_mean(unknown[0], known) or "."
+        raise TaskError(f"no task is of the domain {', '.join(unknown)}{hint} There are: {', '.join(sorted(known))}")
     return [task for task in tasks if task.domain in domains]
 
 

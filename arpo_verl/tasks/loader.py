@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from arpo_verl.config import did_you_mean
 from arpo_verl.errors import TaskError
 from arpo_verl.tasks.catalogue import installed_catalogue
 from arpo_verl.tasks.schema import problems_of
@@ -91,6 +92,11 @@ def shipped_file(task_id: str) -> Path | None:
     return next((file for folder in SUITES.values() for file in folder.glob("*.json") if file.stem == task_id), None)
 
 
+def shipped_ids() -> list[str]:
+    """The ids of all shipped tasks."""
+    return sorted(file.stem for folder in SUITES.values() for file in folder.glob("*.json"))
+
+
 def scan_tasks(path: TaskPath | Iterable[TaskPath]) -> Iterator[Task | TaskProblem]:
     """Every task that `load_tasks` would read, or what is wrong with it.
 
@@ -129,6 +135,7 @@ def _find_all(path: TaskPath | Iterable[TaskPath]) -> Iterator[_Found | TaskProb
         raise TaskError(
             f"{', '.join(absent)} must be a task file, a folder of task files, NAME:ARGUMENT or one of "
             f"{', '.join(map(str, SUITES))}, got a path that does not exist (seen from {Path.cwd()})"
+            f"{did_you_mean(absent[0], map(str, SUITES))}"
         )
     for one in paths:
         if isinstance(one, Path):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from arpo_verl.config import did_you_mean
 from arpo_verl.tasks.catalogue import Catalogue
 
 INFEASIBLE = "infeasible"
@@ -84,6 +84,4 @@ def _part_problems(part: Any, where: str, func: Any, catalogue: Catalogue | None
 def _unknown(name: Any, known: Collection[str], where: str, what: str) -> Iterator[str]:
     if name in known:
         return
-    close = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    yield f"{where} names the {what} {name!r}, which the installed desktop-env does not have{hint}"
+    yield f"{where} names the {what} {name!r}, which the installed desktop-env does not have{did_you_mean(name, known)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from arpo_verl.config import build_config, check_fields, one_of, require, truth, whole
+from arpo_verl.config import build_config, check_fields, did_you_mean, one_of, require, truth, whole
 from arpo_verl.errors import TaskError
 from arpo_verl.tasks.frontier import FrontierConfig
 from arpo_verl.tasks.loader import TaskPath, load_tasks
@@ -56,6 +56,7 @@ def load_selected_tasks(path: TaskPath | Iterable[TaskPath], selection: TaskSele
         return tasks
     unknown = [i for i in selection.ids if i not in {task.task_id for task in tasks}]
     if unknown:
-        raise TaskError(f"data.tasks.ids must name tasks of {path}, which lacks {', '.join(unknown)}")
+        hint = did_you_mean(unknown[0], [task.task_id for task in tasks])
+        raise TaskError(f"data.tasks.ids must name tasks of {path}, which lacks {', '.join(unknown)}{hint}")
     wanted = set(selection.ids)
     return [task for task in tasks if task.task_id in wanted]

@@ -20,6 +20,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from arpo_verl.config import did_you_mean
 from arpo_verl.errors import ArpoError, TaskError
 from arpo_verl.types import Task
 
@@ -72,10 +73,11 @@ def _load(name: str) -> Callable[[str], Any]:
     elif name in installed:
         entry = installed[name]
     else:
-        known = ", ".join(sorted({*BUILT_IN, *installed}))
+        known = sorted({*BUILT_IN, *installed})
+        way_out = f"; install the package that brings it (an entry point of the group {GROUP!r}), or name a path"
         raise TaskError(
-            f"{name!r} must be a source of tasks, one of {known}, in `NAME:ARGUMENT`; install the package that brings "
-            f"it (an entry point of the group {GROUP!r}), or name a path that exists"
+            f"{name!r} must be a source of tasks, one of {', '.join(known)}, in `NAME:ARGUMENT`"
+            f"{did_you_mean(name, known) or way_out}"
         )
     try:
         function: Any = entry.load()

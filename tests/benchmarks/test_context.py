@@ -68,7 +68,7 @@ def test_the_recipes_bound_their_sequences(policy):
 
 
 def test_the_recipe_takes_the_options_of_both():
-    from arpo_verl.cli.recipes import compose_recipe
+    from arpo_verl.cli.composing import compose_recipe
 
     study = context.ContextStudy(
         *(Path("policy"), Path("tasks"), 100, 4, 1, 1e-4, 1),

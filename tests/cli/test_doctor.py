@@ -12,8 +12,9 @@ import pytest
 pytest.importorskip("desktop_env")
 
 from arpo_verl.cli.checks import packages  # noqa: E402
+from arpo_verl.cli.composing import compose_recipe  # noqa: E402
 from arpo_verl.cli.main import main  # noqa: E402
-from arpo_verl.cli.recipes import compose_recipe, copy_recipe, recipes_folder  # noqa: E402
+from arpo_verl.cli.recipes import copy_recipe, recipes_folder  # noqa: E402
 from arpo_verl.errors import MissingDependencyError  # noqa: E402
 from arpo_verl.plugin.recipe_footprint import model_shape  # noqa: E402
 from arpo_verl.tasks.loader import EMBEDDED_DIR  # noqa: E402
@@ -185,7 +186,8 @@ def test_a_recipe_is_reckoned_and_what_does_not_fit_is_told(capsys, model_path):
 def test_a_recipe_that_cannot_be_reckoned_is_told_so(capsys, tmp_path):
     assert main(["doctor", "--recipe", "osworld_subset32", "trainer.nnodes=null"]) == 1
     printed = capsys.readouterr().out
-    assert "[FAIL] figures: cannot be reckoned (TypeError" in printed and "recipe: cannot be checked" in printed
+    assert "[FAIL] figures: cannot be estimated\n       -> correct first what is refused below" in printed
+    assert "refused at its start: trainer.nnodes must be a number of at least 1, got None" in printed
 
 
 @pytest.mark.parametrize("config", ["{", "[]", '{"vision_config": {}, "text_config": null}'])

@@ -56,21 +56,24 @@ def test_the_models_own_processor_says_so_itself(model_path, policy):
     assert _geometry(arguments, read_playing(arguments)) == ImageGeometry.from_processor(policy[1])
 
 
+OUT, SERVER = ["--out", "e"], ["--endpoint", "http://127.0.0.1:1/v1"]
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ([], "--out must be given"),
-        (["--out", "e"], "--tasks must be given, or a --recipe"),
-        (["--out", "e", *FAKE], "a policy must be --model PATH or --endpoint URL"),
-        (["--out", "e", *FAKE, "--model", "nowhere"], "--model must be a folder"),
-        (["--out", "e", *FAKE, "--model", "a", "--endpoint", "b"], "both or none"),
-        (["--out", "e", *FAKE, "--runs", "0"], "--runs must be 1 or more"),
-        (["--out", "e", *FAKE, "--temperature", "-1"], "temperature must be 0 or more"),
-        (["--out", "e", *FAKE, "--max-pixels", "9"], "both min_pixels and max_pixels or neither"),
-        (["--out", "e", *FAKE, "--agent", "max_reply_token=1"], "max_reply_token"),
-        (["--out", "e", *FAKE, "--agent", "prompt"], "--agent must be KEY=VALUE"),
-        (["--out", "e", *FAKE, "--recipe", "nope"], "--recipe must be a recipe's YAML file"),
-        (["--out", "e", *FAKE, "--endpoint", "http://a:b@c"], "--endpoint must be an URL"),
+        ([*FAKE, *SERVER], "no folder given for what is played; add --out DIR"),
+        ([*OUT, *SERVER], "no tasks given; add --tasks"),
+        ([*OUT, *FAKE], "no policy given; name one, by --model PATH or --endpoint URL"),
+        ([*OUT, *FAKE, "--model", "nowhere"], "--model must be a folder"),
+        ([*OUT, *FAKE, "--model", "a", "--endpoint", "b"], "two policies given; name one"),
+        ([*OUT, *FAKE, *SERVER, "--runs", "0"], "--runs must be 1 or more"),
+        ([*OUT, *FAKE, *SERVER, "--temperature", "-1"], "temperature must be 0 or more"),
+        ([*OUT, *FAKE, *SERVER, "--max-pixels", "9"], "both min_pixels and max_pixels or neither"),
+        ([*OUT, *FAKE, *SERVER, "--agent", "max_reply_token=1"], "max_reply_token"),
+        ([*OUT, *FAKE, *SERVER, "--agent", "prompt"], "--agent must be KEY=VALUE"),
+        ([*OUT, *FAKE, *SERVER, "--recipe", "nope"], "there is no recipe 'nope'. Known: "),
+        ([*OUT, *FAKE, "--endpoint", "http://a:b@c"], "--endpoint must be an URL"),
         (["--compare", "nowhere", "here"], "must be an evaluation's folder"),
     ],
 )
@@ -80,6 +83,19 @@ def test_wrong_options_are_told_in_one_line(tmp_path, monkeypatch, capsys, optio
     said = capsys.readouterr().err.strip()
     assert told in said and "\n" not in said
     assert not (tmp_path / "e").exists()
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", "--runs", "0", "--agent", "max_reply_token=1", "--option", "provider=fak"]) == 2
+    assert [line.partition(";")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "arpo-verl: 5 problems:",
+        "- no folder given for what is played",
+        "- no policy given",
+        "- --runs must be 1 or more, got 0",
+        "- no tasks given",
+        "- gui_agent.max_reply_token is not an option",
+    ]
 
 
 @pytest.mark.parametrize("text", ["0", "a", "", "15,-1"])

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import subprocess
 import sys
 
@@ -32,12 +33,39 @@ print(json.dumps([found, build_parser().format_help(), sorted(sys.modules)]))
 
 
 @pytest.mark.parametrize(
-    "error", [NotADirectoryError(errno.ENOTDIR, "Not a directory", "/x/y"), OSError(errno.ENOSPC, "full")]
+    ("number", "name", "line"),
+    [
+        (errno.ENOTDIR, "/x/y", "/x/y is a file or leads through one, where a folder is needed; name another place"),
+        (errno.EACCES, "/x", "you may not use /x; name another place, or change who may use it"),
+        (errno.EROFS, "/x", "the disk of /x is read-only; name another place"),
+        (errno.ENOSPC, "/x", "the disk of /x is full; free some space, then run the same command again"),
+        (errno.ENOSPC, None, "the disk of a file that was being written is full; free some space, then"),
+        (errno.EDQUOT, "/x", "your share of the disk of /x is used up; free some space, then"),
+        (errno.ENOENT, "/x", "there is no /x; check the path"),
+        (errno.EIO, "/x", "[Errno 5] Input/output error: '/x'"),
+    ],
 )
-def test_what_the_file_system_refuses_is_told_in_one_line(monkeypatch, capsys, error):
-    monkeypatch.setattr(convert, "run", _raising(error))
+def test_what_the_file_system_refuses_is_told_in_one_sentence(monkeypatch, capsys, number, name, line):
+    monkeypatch.setattr(convert, "run", _raising(OSError(number, os.strerror(number), name)))
     assert main.main(["convert", "a.sh"]) == 2
-    assert capsys.readouterr().err == f"arpo-verl: {error}\n"
+    told = capsys.readouterr().err
+    assert told.startswith(f"arpo-verl: {line}") and told.count("\n") == 1
+
+
+def test_an_old_python_is_told_before_anything_is_imported(monkeypatch, capsys):
+    monkeypatch.setattr(main, "_python", lambda: (3, 9))
+    assert main.main(["view", "x"]) == 2
+    assert capsys.readouterr().err.startswith("arpo-verl: this is Python 3.9, and arpo-verl needs 3.11 or newer; make")
+
+
+def test_the_oldest_python_is_the_one_that_the_package_asks_for():
+    oldest = ".".join(map(str, main.OLDEST_PYTHON))
+    assert f'python_requires=">={oldest}"' in (ROOT / "setup.py").read_text()
+
+
+def test_without_a_command_the_list_of_them_is_shown(capsys):
+    assert main.main([]) == 2
+    assert "usage: arpo-verl" in capsys.readouterr().err
 
 
 def test_any_other_error_of_the_system_keeps_its_traceback(monkeypatch):
@@ -63,7 +91,7 @@ def test_a_command_imports_no_other_one(tmp_path):
     code = "import sys; from arpo_verl.cli.main import main; main(sys.argv[1:]); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, "summary", tmp_path], capture_output=True, text=True)
     imported = {name for name in done.stdout.split() if name.startswith("arpo_verl.cli.")}
-    assert imported == {"arpo_verl.cli.main", "arpo_verl.cli.summary"}
+    assert imported == {"arpo_verl.cli.main", "arpo_verl.cli.parser", "arpo_verl.cli.summary"}
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from migration.reference_run import CONFIG, ENV, RUNS, write_easyr1_run, write_r
 from omegaconf import OmegaConf
 from support import ROOT
 
+from arpo_verl.cli.composing import compose_recipe
 from arpo_verl.cli.main import main
-from arpo_verl.cli.recipes import compose_recipe, recipes_folder
+from arpo_verl.cli.recipes import recipes_folder
 from arpo_verl.errors import ConfigError
 from arpo_verl.migration.keys import KEYS, RENAMED, find_key
 from arpo_verl.migration.recipe import UNSAID, convert, write_recipe

@@ -8,7 +8,7 @@ from migration.reference_run import CONFIG, ENV
 from migration.scripts import SHAPES
 
 from arpo_verl.cli.main import main
-from arpo_verl.cli.recipes import compose_recipe
+from arpo_verl.cli.composing import compose_recipe
 from arpo_verl.errors import ConfigError
 from arpo_verl.migration.recipe import convert, write_recipe
 from arpo_verl.migration.rules import MISSING
@@ -170,7 +170,7 @@ def test_all_unknown_options_are_told_at_once_with_the_remedy(repository, capsys
     assert main(["convert", str(script)]) == 2
     message = capsys.readouterr().err
     assert "data.shuffle must be bool, got 'maybe'" in message
-    assert "\n  data.rolout_batch_size (did you mean data.rollout_batch_size?)" in message
+    assert "\n  data.rolout_batch_size; did you mean data.rollout_batch_size?" in message
     remedy = message[message.index("--ignore") :].splitlines()[0]
     assert remedy == "--ignore data.nframes --ignore data.rolout_batch_size --ignore tools"
     arguments = ["convert", str(script), "data.shuffle=true", *remedy.split(), "--out", str(repository / "a.yaml")]

@@ -17,7 +17,7 @@ from verl.utils.transferqueue_utils import _meta_to_realdata
 from verl.workers.engine.utils import prepare_micro_batches
 
 from arpo_verl import pixels
-from arpo_verl.cli.recipes import compose_recipe
+from arpo_verl.cli.composing import compose_recipe
 from arpo_verl.footprint import MANAGER
 from arpo_verl.pixels import LazyPixels
 from arpo_verl.plugin.loop_manager import GuiAgentLoopWorker

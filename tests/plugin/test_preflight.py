@@ -12,7 +12,7 @@ from support.composed import compose_recipe
 from support.replay_trajectories import stored
 
 from arpo_verl import versions
-from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, TaskError
+from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, SeveralErrors, TaskError
 from arpo_verl.plugin import preflight
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.policy_files import PolicyFiles
@@ -45,6 +45,32 @@ def check(policy):
 
 def test_the_shipped_recipe_passes(check):
     check()
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem != "arpo"))
+def test_every_recipe_passes_with_its_tasks_and_its_policy_there(name, policy, monkeypatch, tmp_path):
+    monkeypatch.setattr(preflight, "check_provider", lambda _: None)  # Docker and its virtual machine
+    monkeypatch.setattr(preflight, "RAY_CLUSTER_FILE", tmp_path / "none")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    needed = [f"data.{split}_files={shipped_file('dialog-confirm-yes')}" for split in ("train", "val")]
+    if not name.startswith("osworld"):
+        needed = [f"actor_rollout_ref.model.path={policy}"]
+    check_recipe(compose_recipe(name, *needed))
+
+
+def test_a_check_that_breaks_hides_nothing_that_others_find(check, monkeypatch):
+    monkeypatch.setattr(preflight, "model_shape", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        check()
+    with pytest.raises(ConfigError, match="^gui_agent.max_steps must be"):
+        check("gui_agent.max_steps=0")
+
+
+def test_a_default_is_not_told_as_if_it_were_given(check):
+    with pytest.raises(ConfigError, match=r"screen_size must be \[1920, 1080\] with .*, got \[640, 480\]"):
+        check("environment.provider=docker")
+    with pytest.raises(ConfigError, match=r"screen_size must be \[1920, 1080\] with .*, by default it is \[640, 480\]"):
+        check("environment.provider=docker", "~environment.screen_size")
 
 
 def test_a_prompt_whose_words_are_not_installed_is_refused(check, monkeypatch):
@@ -159,7 +185,12 @@ def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(ch
     ("override", "error", "says"),
     [
         ("data.train_files=/no/such/tasks.json", TaskError, "/no/such/tasks.json"),
-        ("actor_rollout_ref.model.path=./no-such-model", ConfigError, "python -m arpo_verl.policy"),
+        (
+            "actor_rollout_ref.model.path=./no-such-model",
+            ConfigError,
+            "^actor_rollout_ref.model.path must be a fold.*$",
+        ),
+        ("actor_rollout_ref.model.path=.cache/seeing", ConfigError, "seeing'; make it: python -m arpo_verl.policy.see"),
         ("gui_agent.max_steps=0", ConfigError, "gui_agent.max_steps"),
         ("+gui_agent.max_step=3", ConfigError, "did you mean gui_agent.max_steps"),
         ("replay.capacity_per_task=0", ConfigError, "replay.enable=false"),
@@ -327,7 +358,7 @@ def test_a_task_that_starts_an_unknown_program_is_refused(check, tmp_path):
 def test_what_is_wrong_with_both_lists_is_told_at_once(check, tmp_path):
     for name in ("train", "val"):
         (tmp_path / f"{name}.json").write_text('{"id": ')
-    with pytest.raises(TaskError, match=r"(?s)train.json.*val.json"):
+    with pytest.raises(SeveralErrors, match=r"(?s)train.json.*val.json"):
         check(f"data.train_files={tmp_path}/train.json", f"data.val_files={tmp_path}/val.json")
 
 

@@ -11,6 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 from support import ROOT
 
+from arpo_verl.files import check_place
 from arpo_verl.plugin import run_callback, run_lock
 from arpo_verl.plugin.run_callback import RAY_AUTH, RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers, settle_ray_token
 from arpo_verl.records.starts import read_starts
@@ -109,7 +110,7 @@ def test_a_second_trainer_in_a_runs_folder_is_refused_until_the_first_is_dead(tm
     trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto", "total_epochs": 3}
     config = OmegaConf.create({"run_dir": str(tmp_path / "run"), "trainer": trainer})
     with start_holder(tmp_path / "run") as first:
-        with pytest.raises(SystemExit, match=rf"run_dir must be one trainer's, got .*: process {first.pid} on "):
+        with pytest.raises(SystemExit, match=rf"another trainer uses .*/run \(process {first.pid} on .*\); wait"):
             RunCallback().on_job_start(config)
         assert read_starts(tmp_path / "run") == []
         first.kill()
@@ -118,6 +119,26 @@ def test_a_second_trainer_in_a_runs_folder_is_refused_until_the_first_is_dead(tm
             second.kill()
     RunCallback().on_job_start(config)
     RunCallback().on_job_start(config)  # the same process may
+
+
+def test_a_run_folder_that_cannot_be_made_is_refused_before_hydra_makes_it(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    config = OmegaConf.create({"run_dir": str(tmp_path / "file" / "run")})
+    monkeypatch.setattr(run_callback, "check_recipe", lambda config: None)
+    with pytest.raises(SystemExit, match=r"^arpo_verl: run_dir=.*/run: .*/run is a file or leads through one"):
+        RunCallback().on_run_start(config)
+    monkeypatch.setattr(run_callback, "check_recipe", lambda config: check_place("run_dir", tmp_path / "file"))
+    with pytest.raises(SystemExit, match="^arpo_verl: run_dir cannot be .*/file is a file; name another folder$"):
+        RunCallback().on_run_start(config)
+
+
+def test_a_run_folder_that_is_in_use_is_found_without_taking_it(tmp_path):
+    run_lock.check_free(tmp_path)
+    with start_holder(tmp_path) as holder:
+        with pytest.raises(run_lock.ConfigError, match=rf"another trainer uses .* \(process {holder.pid} on"):
+            run_lock.check_free(tmp_path)
+        holder.kill()
+    run_lock.check_free(tmp_path)
 
 
 def test_where_there_are_no_locks_the_run_is_warned_and_goes_on(tmp_path, monkeypatch, caplog):

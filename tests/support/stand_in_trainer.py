@@ -26,7 +26,7 @@ def main() -> None:
     print(f"process {os.getpid()}")
     print(f"platform {os.environ.get('VERL_PLATFORM')}, logger {options.get('trainer.logger')}")
     if how == "refused":
-        raise SystemExit("arpo_verl: the recipe cannot run")
+        raise SystemExit("arpo_verl: 2 problems:\n- the recipe cannot run\n- nor this")
     keep_earlier_metrics(run_dir, resumes=latest.exists())
     note_start(run_dir, OmegaConf.create(), ["host memory  5.1 GB of 25 GB"])
     checkpoints.mkdir(exist_ok=True)

@@ -5,7 +5,7 @@ import json
 import pytest
 from trainer_run import ROOT
 
-from arpo_verl.cli.recipes import compose_recipe
+from arpo_verl.cli.composing import compose_recipe
 from arpo_verl.footprint import checkpoint_bytes, longest_sequence, sequence_tokens
 from arpo_verl.plugin.recipe_footprint import model_shape, read_run
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from arpo_verl.cli.checks.finding import Finding
 from arpo_verl.cli.checks.packages import check_recipe_packages
-from arpo_verl.cli.recipes import compose_recipe, recipes_folder
-from arpo_verl.errors import ArpoError
+from arpo_verl.cli.composing import compose_named
+from arpo_verl.config import Problems
 from arpo_verl.footprint import Report
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 def check_recipe_fits(
@@ -26,32 +29,45 @@ def check_recipe_fits(
     Raises:
         ConfigError: there is no such recipe, or it does not compose.
     """
-    from arpo_verl.plugin.preflight import check_recipe
     from arpo_verl.plugin.recipe_footprint import reckon_recipe
+    from arpo_verl.plugin.recipe_values import is_given
 
-    path = Path(name) if name.endswith(".yaml") else recipes_folder() / f"{name}.yaml"
-    config = compose_recipe(path, overrides)
+    config = compose_named(name, overrides)
     findings = []
     try:
         findings += check_recipe_packages(config, required=node_gb is None and gpu_gb is None)
-    except Exception as error:  # a null where nobody writes one
-        findings.append(Finding("packages", False, f"cannot be checked ({error!r})", "look for a null or a typo"))
+    except Exception:  # a null where nobody writes one
+        findings.append(Finding("packages", False, "cannot be checked", "correct first what is refused below"))
     try:
         report = reckon_recipe(config, memory_bytes=_bytes(node_gb), gpu_bytes=_bytes(gpu_gb))
-    except ArpoError:
-        raise
-    except Exception as error:  # a null or a 0 where nobody writes one
-        findings.append(Finding("figures", False, f"cannot be reckoned ({error!r})", "look for a 0, a null or a typo"))
+    except Exception:  # a wrong value, also a null or a 0 where nobody writes one
+        findings.append(Finding("figures", False, "cannot be estimated", "correct first what is refused below"))
     else:
-        findings += _figures(report, config.actor_rollout_ref.model.path)
+        model = "actor_rollout_ref.model.path"
+        findings += _figures(report, config.actor_rollout_ref.model.path) if is_given(config, model) else []
+    return [*findings, *_doubtful_names(config), *_refusals(config)]
+
+
+def _refusals(config: DictConfig) -> list[Finding]:
+    """What the trainer would refuse; one that says so where it refuses nothing."""
+    from arpo_verl.plugin.preflight import check_recipe
+
+    problems = Problems()
     try:
-        check_recipe(config)
-    except ArpoError as error:
-        what, _, remedy = str(error).partition("; ")
-        return [*findings, Finding("refused at its start", False, what, remedy)]
+        with problems.gather():
+            check_recipe(config)
     except Exception as error:
-        return [*findings, Finding("recipe", False, f"cannot be checked ({error!r})", "look for a 0, a null or a typo")]
-    return [*findings, Finding("recipe", True, "passes every check that is made before a start")]
+        return [Finding("recipe", False, f"cannot be checked ({error!r})", "look for a 0, a null or a typo")]
+    told = [str(error).partition("; ") for error in problems.errors]
+    refused = [Finding("refused at its start", False, what, remedy) for what, _, remedy in told]
+    return refused or [Finding("recipe", True, "passes every check that is made before a start")]
+
+
+def _doubtful_names(config: DictConfig) -> list[Finding]:
+    from arpo_verl.plugin.recipe_values import doubtful_names
+
+    told = [line.partition("; ") for line in doubtful_names(config)]
+    return [Finding("option", False, what, hint, required=False) for what, _, hint in told]
 
 
 def _figures(report: Report | None, model: str) -> list[Finding]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from arpo_verl.actions.reply import Reply
 from arpo_verl.actions.ui_tars import parse_reply
+from arpo_verl.config import did_you_mean
 from arpo_verl.errors import TaskError
 from arpo_verl.files import replacing_directory
 from arpo_verl.tasks.families.generated import SCREEN, GeneratedTask
@@ -66,7 +67,8 @@ def draw_plan(split: str, index: int) -> tuple[str, Plan]:
         TaskError: as `generate`.
     """
     if split not in _SPLITS:
-        raise TaskError(f"a split of the families must be one of {', '.join(SPLITS)}, got {split!r}")
+        hint = did_you_mean(split, SPLITS)
+        raise TaskError(f"a split of the families must be one of {', '.join(SPLITS)}, got {split!r}{hint}")
     if index < 0:
         raise TaskError(f"the number of a generated task must be 0 or more, got {index}")
     words, themes, families = _SPLITS[split]

@@ -1,0 +1,75 @@
+"""The command line's parser: one sentence for a mistake, with the option or name that was meant."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from arpo_verl.config import did_you_mean
+
+# argparse's words -> plain ones.
+_PLAIN = {
+    r"^argument (\S+): ": r"\1: ",
+    r"^the following arguments are required: (.*)$": r"\1 is missing",
+    r"^(\S+): invalid int value: (.*)$": r"\1 must be a whole number, got \2",
+    r"^(\S+): invalid float value: (.*)$": r"\1 must be a number, got \2",
+    r"^(\S+): expected (?:one|at least one) argument$": r"\1 needs a value",
+    r"^(\S+): not allowed with argument (\S+)$": r"\1 and \2 exclude each other",
+    r"^(\S+): expected (\d) arguments$": r"\1 needs \2 values",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """As argparse's, without its lines of usage, and with "did you mean". Its commands' parsers are such ones too."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """Parse; options that are unknown are reported all at once."""
+        words = sys.argv[1:] if args is None else list(args)
+        first = next(iter(words), "")
+        if first.startswith("-") and not any(option.startswith(first) for option in self._option_string_actions):
+            self.error(self._explain_unknown([first]))  # else a missing command would be reported
+        parsed, unknown = self.parse_known_args(words, namespace)
+        if unknown:
+            parser = _of_command(self, words)
+            parser.error(parser._explain_unknown(unknown))
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        """Say it and end with status 2."""
+        for pattern, plain in _PLAIN.items():
+            message = re.sub(pattern, plain, message)
+        end = "" if message.endswith("?") else "."
+        self.exit(2, f"{self.prog}: {message}{end} See `{self.prog} --help`.\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            hint = did_you_mean(value, known) or f"; it is one of {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"there is no {value!r}{hint}")
+
+    def _explain_unknown(self, words: Sequence[str]) -> str:
+        options = [word.partition("=")[0] for word in words if word.startswith("-")]
+        if not options:
+            return f"{' '.join(words)!r} is more than this command takes"
+        known = self._option_string_actions
+        return "; ".join(f"there is no option {option}{did_you_mean(option, known)}" for option in options)
+
+
+def _of_command(parser: Parser, words: Sequence[str]) -> Parser:
+    """The parser of the command that the words name, or of its action."""
+    rest = iter(words)
+    while (commands := next(_commands(parser), None)) is not None:
+        name = next((word for word in rest if word in commands), None)
+        if name is None:
+            break
+        parser = commands[name]
+    return parser
+
+
+def _commands(parser: argparse.ArgumentParser) -> Iterator[dict[str, Parser]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield action.choices

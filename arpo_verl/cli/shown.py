@@ -1,0 +1,15 @@
+"""Commands that other commands print, to type as they stand."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+
+def shown_command(name: str, *words: str | Path) -> str:
+    """A command of ours: with its folder where that is not on the path, as after `make demo`."""
+    program = "arpo-verl" if shutil.which("arpo-verl") else os.path.relpath(Path(sys.executable).with_name("arpo-verl"))
+    return shlex.join([program, name, *map(str, words)])

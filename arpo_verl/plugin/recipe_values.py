@@ -1,0 +1,137 @@
+"""Values of a recipe without a meaning of ours: those that are missing, of a wrong type, or beside veRL's own names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
+
+from arpo_verl.config import Problems, did_you_mean
+from arpo_verl.errors import ConfigError
+from arpo_verl.versions import verl_folder
+
+# veRL's own default of these is nothing, or a path of an example of theirs.
+_NEEDED = {
+    "data.train_files": "No task files for training given. Add data.train_files=PATH.",
+    "data.val_files": "No task files for validation given. Add data.val_files=PATH.",
+    "actor_rollout_ref.model.path": "No model given. Add actor_rollout_ref.model.path=FOLDER.",
+    "actor_rollout_ref.rollout.name": "No rollout engine given. Add actor_rollout_ref.rollout.name=vllm.",
+}
+# veRL calculates with these before it trains; with anything but a number it ends in a traceback. The least of each.
+_NUMBERS = {
+    "trainer.nnodes": 1,
+    "trainer.n_gpus_per_node": 1,
+    "trainer.total_epochs": 0,
+    "trainer.save_freq": None,
+    "trainer.test_freq": None,
+    "data.train_batch_size": 1,
+    "data.max_prompt_length": 1,
+    "data.max_response_length": 1,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 1,
+    "actor_rollout_ref.rollout.n": 1,
+}
+# Their options are checked by name elsewhere, or are anybody's.
+_OURS = ("gui_agent", "environment", "replay", "run_dir", "variant")
+_CHOICES = ("baseline", "context", "engine", "policy")
+_NOT_COMPARED = (*_OURS, "data.tasks", "algorithm.step_credit", "ray_kwargs", "hydra", "model_engine")
+
+
+def is_given(config: DictConfig, name: str) -> bool:
+    """Whether the recipe or its user says it: neither nothing nor a path of veRL's own example that is not here."""
+    value = OmegaConf.select(config, name, throw_on_missing=False)
+    return value is not None and (not is_default(name, value) or Path(str(value)).expanduser().exists())
+
+
+def is_default(name: str, value: object) -> bool:
+    """Whether an option has veRL's own value."""
+    default: Any = verls_defaults()
+    for part in name.split("."):
+        if not isinstance(default, Mapping) or part not in default:
+            return False
+        default = default[part]
+    return bool(value == default)
+
+
+def check_values(config: DictConfig) -> None:
+    """Refuse what no run could start with.
+
+    Raises:
+        ConfigError: says each value that is missing or no number, and each reference that leads nowhere.
+    """
+    problems = Problems()
+    for name, message in _NEEDED.items():
+        if not is_given(config, name):
+            problems.errors.append(ConfigError(message))
+    problems.errors += [ConfigError(message) for message in (*_wrong_numbers(config), *_dead_references(config))]
+    problems.raise_all()
+
+
+def _wrong_numbers(config: DictConfig) -> Iterator[str]:
+    for name, least in _NUMBERS.items():
+        try:
+            value = OmegaConf.select(config, name)
+        except OmegaConfBaseException:  # told as a reference
+            continue
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or (least is not None and value < least):
+            expected = "a number" if least is None else f"a number of at least {least}"
+            yield f"{name} must be {expected}, got {value!r}"
+
+
+def _dead_references(config: DictConfig) -> Iterator[str]:
+    """`${...}` of names that are not there: veRL resolves all of a recipe at its start."""
+    known = [name for name, _ in _leaves(OmegaConf.to_container(config, resolve=False))]
+    for name, text in _leaves(OmegaConf.to_container(config, resolve=False)):
+        if not isinstance(text, str) or "${" not in text:
+            continue
+        try:
+            OmegaConf.select(config, name)
+        except InterpolationKeyError as error:
+            missing = str(error).partition("'")[2].partition("'")[0]
+            yield f"{name} refers to {missing or text}, which the recipe does not have{did_you_mean(missing, known)}"
+        except OmegaConfBaseException:  # a resolver's, which may need what is set later
+            continue
+
+
+def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, node
+
+
+def doubtful_names(config: DictConfig) -> list[str]:
+    """Options that neither veRL nor we have, and that look like a typo of one: a line each.
+
+    Notes, never refusals: veRL takes names that its files do not list, and hands some sections on as they are.
+    """
+    given = OmegaConf.to_container(config, resolve=False)
+    return [f"{name} is not an option of veRL's{near}" for name, near in _unknown_names(given, verls_defaults(), "")]
+
+
+def _unknown_names(given: Any, known: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    if not isinstance(given, Mapping) or not isinstance(known, Mapping) or not known:
+        return
+    for key, value in given.items():
+        name = f"{prefix}{key}"
+        if name in _NOT_COMPARED:
+            continue
+        if key in known:
+            yield from _unknown_names(value, known[key], f"{name}.")
+        elif near := did_you_mean(key, [*map(str, known), *(() if prefix else (*_OURS, *_CHOICES))], prefix):
+            yield name, near
+
+
+@cache
+def verls_defaults() -> Mapping[str, Any]:
+    """veRL's own configuration for the trainer that we plug into, with its references unresolved."""
+    file = verl_folder() / "trainer" / "config" / "_generated_ppo_trainer.yaml"
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is the faster one
+    loaded: Mapping[str, Any] = yaml.load(file.read_text("utf-8"), loader)  # noqa: S506
+    return loaded

@@ -1,0 +1,31 @@
+"""What ended a run, in a sentence."""
+
+import re
+
+import pytest
+
+from arpo_verl.cli.run_ends import explain_end
+
+NO_HUB = (
+    "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/runs/a'", "a disk is full (.* MiB left; .*); free some space"),
+        (
+            NO_HUB,
+            "no network to the model hub, and org/model is not on this machine; .* `hf download org/model --local-",
+        ),
+        ("RuntimeError: EADDRINUSE: Address already in use", "another program uses a port that the run needs"),
+    ],
+)
+def test_a_common_cause_is_told_with_what_to_do(tmp_path, line, told):
+    (found,) = explain_end(["Traceback", line, "more"], tmp_path, "org/model")
+    assert re.search(told, found)
+
+
+def test_any_other_end_is_left_to_its_own_words(tmp_path):
+    assert explain_end(["RuntimeError: the worker died"], tmp_path, "org/model") == []

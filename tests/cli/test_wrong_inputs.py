@@ -1,0 +1,310 @@
+"""At least five wrong inputs for each command and each recipe, with what a user reads then. A new command or recipe needs
+its rows here.
+
+Each row is typed as it stands, in a folder that has a file, an empty folder, an empty run and a YAML file that is none.
+"""
+
+import shlex
+
+import pytest
+
+pytest.importorskip("verl")
+from support import composed  # noqa: E402
+
+from arpo_verl.cli import composing  # noqa: E402
+from arpo_verl.cli.main import COMMANDS, main  # noqa: E402
+from arpo_verl.cli.recipes import describe_recipes, recipes_folder  # noqa: E402
+
+KNOWN = "Known: arpo, demo, embedded, families, osworld_full"
+NO_TASKS = (
+    "must be a task file, a folder of task files, NAME:ARGUMENT or one of embedded, embedded_long, got a path that"
+)
+NO_RUN = "RUN must be a run's folder, got {}, which is {}"
+NO_FOLDER = "no folder given for what is played; add --out DIR"
+NO_POLICY = "no policy given; name one, by --model PATH or --endpoint URL"
+
+# Command -> words typed after it -> how what is read then begins, without `arpo-verl`. Other tests have the rest.
+WRONG = {
+    "doctor": {
+        "--recipe dmeo": f": there is no recipe 'dmeo'; did you mean demo? {KNOWN}",
+        "--recipe nowhere.yaml": ": there is no recipe nowhere.yaml",
+        "--recipe demo --node-gb much": " doctor: --node-gb must be a number, got 'much'. See",
+        "--receipe demo": " doctor: there is no option --receipe; did you mean --recipe? See",
+        "trainer.nnodes=2": ": trainer.nnodes=2: overrides are of a recipe; name it by --recipe",
+        "--task-dir nowhere": f": nowhere {NO_TASKS}",
+        "--task-dir embedded --json --markdown": " doctor: --markdown and --json exclude each other. See",
+        "--task-dir embedded --option num_desktop=3": ": environment.num_desktop is not an option; did you mean "
+        "environment.num_desktops?",
+    },
+    "install-osworld": {
+        "--python nowhere": ": --python must name a Python that runs, got 'nowhere': [Errno 2]",
+        "--python": " install-osworld: --python needs a value. See",
+        "--installer conda": " install-osworld: --installer: there is no 'conda'; it is one of uv, pip. See",
+        "--dry-rum": " install-osworld: there is no option --dry-rum; did you mean --dry-run? See",
+        "now": " install-osworld: 'now' is more than this command takes. See",
+    },
+    "fetch-vm": {
+        "--os-type ubuntu": " fetch-vm: --os-type: there is no 'ubuntu'; did you mean Ubuntu? See",
+        "--folder": " fetch-vm: --folder needs a value. See",
+        "--os_type Ubuntu": " fetch-vm: there is no option --os_type; did you mean --os-type? See",
+        "--folder file/vm": ": file/vm is a file or leads through one, where a folder is needed; name another place",
+        "now": " fetch-vm: 'now' is more than this command takes. See",
+    },
+    "vm": {
+        "": " vm: ACTION is missing. See",
+        "biuld x": " vm: ACTION: there is no 'biuld'; did you mean build? See",
+        "build": " vm build: folder is missing. See",
+        "build file": ": file must be new, empty or an image to make anew, got one that is in use; name another",
+        "check image.qcow2 --screen big": ": --screen must be WIDTHxHEIGHT, got 'big'",
+        "check nowhere.qcow2": ": environment.path_to_vm must be a .qcow2 file of the machine: [Errno 2]",
+        "template file --vm memory=1": ": environment.vm.memory is not an option; did you mean environment.vm.memory_mib?",
+    },
+    "recipes": {
+        "lst": " recipes: ACTION: there is no 'lst'; did you mean list? See",
+        "copy": " recipes copy: name is missing. See",
+        "copy dmeo": f": there is no recipe 'dmeo'; did you mean demo? {KNOWN}",
+        "copy demo file": ": the recipe's folder cannot be file: ",
+        "copy demo mine": ": mine/demo.yaml exists and is not overwritten; move it, or name another folder",
+        "list all": " recipes list: 'all' is more than this command takes. See",
+    },
+    "train": {
+        "": " train: RECIPE is missing. See",
+        "dmeo": f": there is no recipe 'dmeo'; did you mean demo? {KNOWN}",
+        "mine/dmeo.yaml": ": there is no recipe mine/dmeo.yaml; did you mean mine/demo.yaml?",
+        "broken.yaml": ": broken.yaml is not YAML: while parsing a flow node expected the node content, but found",
+        "demo --consle": " train: there is no option --consle; did you mean --console? See",
+        "demo run_dir=file": ": run_dir cannot be file: ",
+        "demo trian_batch_size=3 data.seeed=1 +policy=qwen3 data.train_files environment.num_desktops=2": ": 5 problems:\n"
+        "- there is no policy 'qwen3'; did you mean qwen3_vl? Known: qwen25_vl, qwen3_vl\n"
+        "- 'data.train_files' must be KEY=VALUE; put quotes around a value with special characters: KEY=\"'VALUE'\"\n"
+        "- the recipe has no option trian_batch_size; did you mean data.train_batch_size?\n"
+        "- the recipe has no option data.seeed; did you mean data.seed?\n"
+        "- the recipe does not name environment.num_desktops yet; write +environment.num_desktops=2\n",
+    },
+    "summary": {
+        "": " summary: RUN is missing. See",
+        "nowhere": ": RUN must be a run's folder, got 'nowhere'; a run prints it when it starts",
+        "file": ": RUN must be a run's folder, got 'file'; a run prints it when it starts",
+        "empty": ": there is no empty/metrics.jsonl: the run has not begun, or its trainer.logger has no `file`; name a",
+        "empty more": " summary: 'more' is more than this command takes. See",
+    },
+    "report": {
+        "": " report: RUN is missing. See",
+        "nowhere": f": {NO_RUN.format('nowhere', 'not there')}",
+        "file": f": {NO_RUN.format('file', 'a file')}",
+        "empty": ": RUN must be a recipe's run_dir, with trajectories/ or metrics.jsonl in it, or a folder of step_NNNNNN",
+        "run --out": " report: --out needs a value. See",
+        "run --ot x": " report: there is no option --ot; did you mean --out? See",
+        "run --out file/report.html": ": file is a file or leads through one, where a folder is needed; name another place",
+    },
+    "view": {
+        "": " view: RUN is missing. See",
+        "nowhere": f": {NO_RUN.format('nowhere', 'not there')}",
+        "run --prot 1 --opne": " view: there is no option --prot; did you mean --port?; there is no option --opne; did you "
+        "mean --open? See",
+        "run --port many": " view: --port must be a whole number, got 'many'. See",
+        "run --port 70000": ": --port must be in [0, 65535], got 70000",
+        "run --steps 3": ": --steps is for --export alone; the page has filters, so leave it out",
+        "run --steps 3-x --export out": ": --steps must be a step or a range such as 7, 3-10, 50- or -10, got '3-x'",
+        "run --host 192.0.2.77 --port 0": ": --host must be an address of this machine, got '192.0.2.77': ",
+    },
+    "try": {
+        "": " try: task is missing. See",
+        "dialog-confirm-yse": ": there is no task dialog-confirm-yse; did you mean dialog-confirm-yes?",
+        "embedded": ": one task can be tried at a time, got 32 in embedded; name the task's own file",
+        "nowhere.json": f": nowhere.json {NO_TASKS}",
+        "dialog-confirm-yes --grammar ui_tar": " try: --grammar: there is no 'ui_tar'; did you mean ui_tars? See",
+        "dialog-confirm-yes --screen big": " try: --screen: a size must be WIDTHxHEIGHT such as 1920x1080, got 'big'. See",
+        "dialog-confirm-yes --provider dokcer": ": environment.provider must be one of embedded, fake, docker, ",
+        "dialog-confirm-yes --replies nowhere": ": --replies must be a text file of replies, got nowhere: [Errno 2]",
+        "dialog-confirm-yes --expert --out file/try": ": file/try is a file or leads through one, where a folder is needed",
+    },
+    "replay": {
+        "": " replay: ACTION is missing. See",
+        "inspct empty": " replay: ACTION: there is no 'inspct'; did you mean inspect? See",
+        "inspect": " replay inspect: store is missing. See",
+        "inspect empty": ": a saved replay store must have a store.json, but empty has none",
+        "export empty file": ": the output must be a new or empty folder, got file; remove it or choose another",
+        "merge empty": " replay merge: --out is missing. See",
+        "merge empty --out new --capacity-per-task few": " replay merge: --capacity-per-task must be a whole number, got",
+        "seed run --recipe dmeo --out new": f": there is no recipe 'dmeo'; did you mean demo? {KNOWN}",
+    },
+    "evaluate": {
+        "--runs 0": f": 4 problems:\n- {NO_FOLDER}\n- {NO_POLICY}\n- --runs must be 1 or more, got 0\n- no tasks given; add",
+        "--out new --tasks embeded --model m": f": embeded {NO_TASKS}",
+        "--out new --tasks families:trianing:3 --model m": ": a split of the families must be one of training, ",
+        "--out new --tasks embedded --model org/name-7B": ": --model must be a folder, got org/name-7B, which is not here; "
+        "where it is a name on the model hub, run `hf download org/name-7B --local-dir FOLDER`, then name FOLDER",
+        "--out new --tasks embedded --endpoint nowhere": ": --endpoint must be an URL such as http://127.0.0.1:8000/v1, got",
+        "--out new --tasks embedded --model m --agent max_step=3": ": gui_agent.max_step is not an option; did you mean "
+        "gui_agent.max_steps?",
+        "--compare empty": " evaluate: --compare needs 2 values. See",
+        "--compare empty empty": ": empty must be an evaluation's folder, got one without an evaluation.json",
+        "--max-steps none": " evaluate: --max-steps: step budgets must be numbers from 1 such as 15,50,100, got 'none'. See",
+    },
+    "filter-tasks": {
+        "": " filter-tasks: --out is missing. See",
+        "--out new": f": 2 problems:\n- {NO_POLICY}\n- no tasks given; add --tasks embedded, task files or a folder of them",
+        "--out new --tasks embedded --model m --keep all": ": --keep must be a range of successes or of their rate, such",
+        "--out new --tasks embedded --model m --error 2 --group-size 1": ": 2 problems:\n- --error must be from 0 to below "
+        "0.5, got 2.0\n- --group-size must be 2 or more, got 1",
+        "--out new --tasks familes:training:3 --model m": ": 'familes' must be a source of tasks, one of cua_gym, families,",
+        "--out new --tasks embedded --model m --max-steps 3,5": ": --max-steps must be one step budget, got '3,5'",
+        "--out new --tasks embedded --model m --engine vlm": " filter-tasks: --engine: there is no 'vlm'; did you mean vllm",
+    },
+}
+HERE = ("convert",)
+"""Commands whose wrong inputs other files have: tests/migration/."""
+
+MODEL = "actor_rollout_ref.model.path must be a folder with a config.json, got"
+TASKS = "data.train_files=embedded data.val_files=embedded"
+# Recipe -> words typed after `arpo-verl doctor --recipe NAME` -> how each problem begins that is reported.
+WRONG_RECIPES = {
+    "demo": {
+        "data.train_files=families:trianing:64 data.val_files=families:long gui_agent.max_steps=0 replay.trigger=all_fail "
+        "+gui_agent.max_reply_token=9 trainer.total_epochs=many run_dir=file/run": (
+            "trainer.total_epochs must be a number of at least 0, got 'many'",
+            "gui_agent.max_reply_token is not an option; did you mean gui_agent.max_reply_tokens?",
+            "gui_agent.max_steps must be a whole number of at least 1, got 0",
+            "replay.trigger must be one of all_failed, all_equal, below_floor, got 'all_fail'; did you mean all_failed?",
+            "run_dir cannot be file/run: ",
+            "trainer.default_local_dir cannot be file/run/checkpoints: ",
+            "gui_agent.trajectory_dir cannot be file/run/trajectories: ",
+            "environment.status_file cannot be file/run: ",
+            f"{MODEL} '.cache/seeing'; make it: python -m arpo_verl.policy.seeing --shipped --out .cache/seeing",
+            "a split of the families must be one of training, validation, held_out_seeds, ",
+            "families must be given as families:SPLIT:COUNT or SPLIT:FIRST:COUNT, got 'long'",
+        )
+    },
+    "embedded": {
+        "data.train_files=nowhere.json data.val_files=embeded environment.screen_size=[640] replay.capacity_per_task=0 "
+        "trainer.nnodes=null trainer.use_v1=false +environment.wait=3": (
+            "trainer.nnodes must be a number of at least 1, got None",
+            "environment.wait is not an option; did you mean environment.wait_s?",
+            "environment.screen_size must be [width, height] in pixels, got [640]",
+            "replay.capacity_per_task must be positive, got 0; set replay.enable=false to train without replay",
+            "trainer.use_v1 must be true: ",
+            f"{MODEL} '.cache/policy'; make it: python -m arpo_verl.policy --out .cache/policy --target-success 0.22",
+            f"nowhere.json {NO_TASKS}",
+            f"embeded {NO_TASKS}",
+        )
+    },
+    "families": {
+        "data.train_files=familes:training:3 data.val_files=embedded gui_agent.context=windows critic.enable=true "
+        "gui_agent.max_screenshots=0 algorithm.episode_weight=rows algorithm.step_credit.kind=anchor": (
+            "gui_agent.context must be one of full, window, segments, got 'windows'; did you mean window?",
+            "gui_agent.max_screenshots must be from 1, got 0",
+            "algorithm.episode_weight must be one of tokens, equal, got 'rows'",
+            "algorithm.step_credit.kind must be one of none, anchor_states, got 'anchor'; did you mean anchor_states?",
+            "critic.enable must be false with episodes of several rows: ",
+            f"{MODEL} '.cache/seeing'",
+            "'familes' must be a source of tasks, one of cua_gym, families, in `NAME:ARGUMENT`; did you mean families?",
+        )
+    },
+    "osworld_full": {
+        "environment.provider=dokcer environment.wait_s=soon environment.action_pause_s=-1 +environment.num_desktop=3 "
+        "+gui_agent.grammar=qwen3_vl +data.trian_files=tasks.json": (
+            "data.trian_files is not an option of veRL's; did you mean data.train_files?",
+            "No task files for training given. Add data.train_files=PATH.",
+            "No task files for validation given. Add data.val_files=PATH.",
+            "environment.num_desktop is not an option; did you mean environment.num_desktops?",
+            "environment.action_pause_s must be 0 or more seconds, got -1",
+            "environment.wait_s must be 0 or more seconds, got 'soon'",
+            "gui_agent.grammar must be ui_tars, which gui_agent.prompt=",
+        )
+    },
+    "osworld_full_async": {
+        f"{TASKS} actor_rollout_ref.actor.fsdp_config.param_offload=true replay.correction=truncated "
+        "trainer.v1.sampler.custom_sampler.name=ReplaySampler algorithm.filter_groups.enable=true "
+        "algorithm.filter_groups.metric=null environment.screen_size=[1280,720]": (
+            "environment.screen_size must be [1920, 1080] with OSWorld's own machine, got [1280, 720]; set it so, or give",
+            "trainer.v1.sampler.custom_sampler.name must be ReplaySamplerAsync with trainer.v1.trainer_mode=separate_async",
+            "actor_rollout_ref.actor.fsdp_config.param_offload must be false with trainer_mode=separate_async and several",
+            "replay.correction must be none where algorithm.rollout_correction.rollout_is is set, got 'truncated'",
+            "algorithm.filter_groups.metric must be the name of a reward, as `reward`, got None",
+        )
+    },
+    "osworld_subset32": {
+        "data.train_files=embedded data.val_files=embedded data.tasks.ids=[dialog-confirm-yse] replay.mode=resum "
+        "actor_rollout_ref.model.path=./nowhere data.tasks.sampling=frontier data.dataloader_num_workers=4 "
+        "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image=3": (
+            "replay.mode must be one of inject, resume, got 'resum'; did you mean resume?",
+            "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image must be at least the 15 screenshots",
+            f"{MODEL} 'nowhere'; name the folder into which the model was downloaded",
+            "data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier, got 4; or set it to uniform",
+            "data.tasks.ids must name tasks of embedded, which lacks dialog-confirm-yse; did you mean dialog-confirm-yes?",
+        )
+    },
+    "osworld_window": {
+        f"{TASKS} actor_rollout_ref.model.path=./nowhere actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean "
+        "data.mm_processor_kwargs.max_pixels=null actor_rollout_ref.actor.freeze_vision_tower=true "
+        "+gui_agent.kept_screenshots=2 actor_rollout_ref.rollout.n=0": (
+            "actor_rollout_ref.rollout.n must be a number of at least 1, got 0",
+            "gui_agent.kept_screenshots must be less than gui_agent.max_screenshots (5), and null but with context=",
+            "data.tasks.frontier.group_size must be a whole number of at least 1, ",
+            "data.mm_processor_kwargs must be with both min_pixels and max_pixels or neither",
+            "actor_rollout_ref.actor.loss_agg_mode must be token-mean or token-sum with episodes of several rows",
+            "actor_rollout_ref.actor.freeze_vision_tower must be false: ",
+            f"{MODEL} 'nowhere'",
+        )
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder with what rows name, and recipes of which each is composed once."""
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "broken.yaml").write_text("a: [\n")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "demo.yaml").write_text("x: 1\n")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "run" / "trajectories").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    compose = composing._compose
+
+    def compose_once(recipe, words):
+        is_ours = recipe.parent == recipes_folder()
+        return composed.compose_recipe(recipe.stem, *words) if is_ours else compose(recipe, words)
+
+    monkeypatch.setattr(composing, "_compose", compose_once)
+
+
+def typed(*words):
+    """The exit status."""
+    try:
+        return main(list(words))
+    except SystemExit as exit_:
+        return exit_.code
+
+
+@pytest.mark.parametrize(("command", "words"), [(command, words) for command, rows in WRONG.items() for words in rows])
+def test_a_wrong_input_is_told_in_plain_words(command, words, capsys):
+    assert typed(command, *shlex.split(words)) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"arpo-verl{WRONG[command][words]}"), told
+    assert " problems:" in told or told.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", WRONG_RECIPES)
+def test_all_that_is_wrong_with_a_recipe_is_told_at_once(name, capsys, monkeypatch):
+    from arpo_verl.plugin import preflight, recipe_footprint
+
+    monkeypatch.setattr(recipe_footprint, "reckon_recipe", lambda *_, **__: None)  # it imports Transformers
+    monkeypatch.setattr(preflight, "check_provider", lambda _: None)  # it asks for Docker
+    for words, expected in WRONG_RECIPES[name].items():
+        assert typed("doctor", "--recipe", name, *shlex.split(words)) == 1
+        told = capsys.readouterr().out.replace("\n       -> ", "; ").splitlines()
+        subjects = ("[FAIL] refused at its start: ", "[note] option: ")
+        told = [line.removeprefix(subject) for line in told for subject in subjects if line.startswith(subject)]
+        assert len(told) == len(expected), told
+        for line, beginning in zip(told, expected, strict=True):
+            assert line.startswith(beginning)
+
+
+def test_each_command_and_each_recipe_has_at_least_five():
+    assert {*WRONG, *HERE} == set(COMMANDS)
+    assert all(len(rows) >= 5 for rows in WRONG.values())
+    recipes = {name for name in describe_recipes() if "/" not in name and name != "arpo"}
+    assert set(WRONG_RECIPES) == recipes
+    assert all(sum(map(len, rows.values())) >= 5 for rows in WRONG_RECIPES.values())

@@ -1,0 +1,66 @@
+"""Values that no run could start with, and names that look like typos of veRL's options."""
+
+import pytest
+from support.composed import compose_recipe
+
+from arpo_verl.config import Problems
+from arpo_verl.plugin.recipe_values import check_values, doubtful_names, verls_defaults
+
+TASKS = ("data.train_files=embedded", "data.val_files=embedded")
+ADDED = (
+    "+trainer.anything=1",
+    "+my_section={a:1}",
+    "+actor_rollout_ref.rollout.engine_kwargs.vllm.new_option=1",
+    "+data.train_max_sample_size=3",
+    "~trainer.v1.sampler.sampler_kwargs.poll_interval_s",
+    "trainer.total_training_steps=null",
+    "trainer.save_freq=-1",
+)
+
+
+def problems_of(*overrides, name="embedded"):
+    problems = Problems()
+    with problems.gather():
+        check_values(compose_recipe(name, *overrides))
+    return [str(error) for error in problems.errors]
+
+
+def test_what_a_user_may_add_or_leave_out_passes():
+    assert problems_of(*TASKS, *ADDED) == []
+
+
+def test_a_path_of_verls_own_example_counts_as_not_given():
+    default = verls_defaults()
+    own = [f"data.{name}={default['data'][name]}" for name in ("train_files", "val_files")]
+    model = f"actor_rollout_ref.model.path={default['actor_rollout_ref']['model']['path']}"
+    assert problems_of(*own, model) == [
+        "No task files for training given. Add data.train_files=PATH.",
+        "No task files for validation given. Add data.val_files=PATH.",
+        "No model given. Add actor_rollout_ref.model.path=FOLDER.",
+    ]
+
+
+def test_no_number_and_a_reference_that_leads_nowhere_are_told():
+    assert problems_of(*TASKS, "trainer.nnodes=null", "data.train_batch_size=${data.train_batchsize}") == [
+        "trainer.nnodes must be a number of at least 1, got None",
+        "data.train_batch_size refers to data.train_batchsize, which the recipe does not have; did you mean "
+        "data.train_batch_size?",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["demo", "embedded", "families", "osworld_full", "osworld_full_async", "osworld_subset32", "osworld_window"],
+)
+def test_no_name_of_our_recipes_is_doubtful(name):
+    assert doubtful_names(compose_recipe(name)) == []
+
+
+def test_a_typo_is_noted_and_refused_by_nothing():
+    typos = ("+trainer.total_epoch=3", "+gui_agnet.max_steps=3", "+polcy=qwen3_vl")
+    assert problems_of(*TASKS, *typos) == []
+    assert doubtful_names(compose_recipe("embedded", *typos)) == [
+        "trainer.total_epoch is not an option of veRL's; did you mean trainer.total_epochs?",
+        "gui_agnet is not an option of veRL's; did you mean gui_agent?",
+        "polcy is not an option of veRL's; did you mean policy?",
+    ]
