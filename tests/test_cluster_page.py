@@ -175,9 +175,3 @@ def before_a_start(cluster, words):
         assert "passes every check" in said and "[FAIL]" not in said, said
     else:
         assert ", computed:" in said, said
-
-
-@pytest.mark.release
-def test_a_failed_walk_is_noticed(cluster):
-    with pytest.raises(AssertionError):
-        before_a_start(cluster, ["train", "osworld_subset32", "data.train_files=nowhere", "data.val_files=nowhere"])
