@@ -31,8 +31,8 @@ def test_what_a_user_may_add_or_leave_out_passes():
 
 def test_a_path_of_verls_own_example_counts_as_not_given():
     default = verls_defaults()
-    own = [f"data.{name}={default['data'][name]}" for name in ("train_files", "val_files")]
-    model = f"actor_rollout_ref.model.path={default['actor_rollout_ref']['model']['path']}"
+    own = [f"data.{name}='{default['data'][name]}'" for name in ("train_files", "val_files")]
+    model = f"actor_rollout_ref.model.path='{default['actor_rollout_ref']['model']['path']}'"
     assert problems_of(*own, model) == [
         "No task files for training given. Add data.train_files=PATH.",
         "No task files for validation given. Add data.val_files=PATH.",
@@ -61,6 +61,6 @@ def test_a_typo_is_noted_and_refused_by_nothing():
     assert problems_of(*TASKS, *typos) == []
     assert doubtful_names(compose_recipe("embedded", *typos)) == [
         "trainer.total_epoch is not an option of veRL's; did you mean trainer.total_epochs?",
-        "gui_agnet is not an option of veRL's; did you mean gui_agent?",
         "polcy is not an option of veRL's; did you mean policy?",
+        "gui_agnet is not an option of veRL's; did you mean gui_agent?",
     ]
