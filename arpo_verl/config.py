@@ -87,9 +87,16 @@ def build_config(cls: type[ConfigT], section: str, values: Mapping[str, Any] | N
         problems.errors.append(ConfigError(f"{section}.{name} is not an option{hint}"))
     with problems.gather():
         built = cls(**values)
-    problems.tell_defaults(lambda name: name.removeprefix(f"{section}.") not in values)
+    problems.tell_defaults(lambda name: not _is_given(values, name.removeprefix(f"{section}.")))
     problems.raise_all()
     return built
+
+
+def _is_given(values: Any, name: str) -> bool:
+    """Whether a mapping, or one in it, has the name, whose parts are separated by dots."""
+    first, _, rest = name.partition(".")
+    given = isinstance(values, Mapping) and first in values
+    return given and (not rest or _is_given(values[first], rest))
 
 
 def require(condition: bool, name: str, expected: str, got: object, remedy: str = "") -> None:

@@ -52,9 +52,11 @@ def fetch(folder: Path, os_type: str) -> Path:
 
 
 def _explain(os_type: str, folder: Path, error: Exception) -> str:
+    import requests  # as the client does
+
     if isinstance(error, OSError) and error.errno in FULL:
         return f"the disk of {folder} is full, the {os_type} VM takes many GB; free some space and run this again"
-    if isinstance(error, OSError) and type(error).__module__.startswith("requests"):  # all of its errors are
+    if isinstance(error, (requests.ConnectionError, requests.Timeout)):
         return (
             f"there is no network to where the {os_type} VM is ({type(error).__name__}); run this again where there is "
             f"one, or copy docker_vm_data/ from a machine that has it into {folder}"

@@ -77,11 +77,13 @@ def run(args: argparse.Namespace) -> int:
         require(args.group_size >= 2, "--group-size", "2 or more", args.group_size)
     with problems.gather():
         playing = read_command(args)
-        rule = KeepRule.parse(f"1 <= successes <= {args.runs - 1}" if args.keep is None else args.keep, args.runs)
+        budgets = playing.settings.budgets
+        require(len(budgets) == 1, "--max-steps", "one step budget", ",".join(map(str, budgets)))
+    if args.runs >= 1:
+        with problems.gather():
+            rule = KeepRule.parse(f"1 <= successes <= {args.runs - 1}" if args.keep is None else args.keep, args.runs)
     problems.raise_all()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    budgets = playing.settings.budgets
-    require(len(budgets) == 1, "--max-steps", "one step budget", ",".join(map(str, budgets)))
     options = {"error": args.error, "group_size": args.group_size, "skip_infeasible": args.skip_infeasible}
     try:
         with ended_by_signals(), open_policy(args, playing, args.out) as policy:

@@ -15,7 +15,7 @@ from arpo_verl.cli import composing  # noqa: E402
 from arpo_verl.cli.main import COMMANDS, main  # noqa: E402
 from arpo_verl.cli.recipes import describe_recipes, recipes_folder  # noqa: E402
 
-KNOWN = "Known: arpo, demo, embedded, families, osworld_full"
+KNOWN = "Known: arpo, demo, embedded, families, gpu_smoke, osworld_full"
 NO_TASKS = (
     "must be a task file, a folder of task files, NAME:ARGUMENT or one of embedded, embedded_long, got a path that"
 )
@@ -49,6 +49,22 @@ WRONG = {
         "--os_type Ubuntu": " fetch-vm: there is no option --os_type; did you mean --os-type? See",
         "--folder file/vm": ": file/vm is a file or leads through one, where a folder is needed; name another place",
         "now": " fetch-vm: 'now' is more than this command takes. See",
+    },
+    "fetch-tasks": {
+        "": " fetch-tasks: --folder is missing. See",
+        "--folder new --url ftp://x": ": --url must begin with https:// or http://, got 'ftp://x'",
+        "--folder file": ": file is a file or leads through one, where a folder is needed; name another place",
+        "--folder new --archive nowhere.tar.gz": ": there is no nowhere.tar.gz; check the path",
+        "--folder new --archive file": ": file is no whole .tar.gz archive: ",
+        "--folder new --archve file": " fetch-tasks: there is no option --archve; did you mean --archive? See",
+    },
+    "tasks": {
+        "": " tasks: source is missing. See",
+        "embeded": f": embeded {NO_TASKS}",
+        "embedded --domain dialg": ": no task is of the domain dialg",
+        "embedded --count 0": ": --count must be from 1 to ",
+        "embedded --count many": " tasks: --count must be a whole number, got 'many'. See",
+        "embedded --sed 3": " tasks: there is no option --sed; did you mean --seed? See",
     },
     "vm": {
         "": " vm: ACTION is missing. See",
@@ -199,6 +215,17 @@ WRONG_RECIPES = {
             "critic.enable must be false with episodes of several rows: ",
             f"{MODEL} '.cache/seeing'",
             "'familes' must be a source of tasks, one of cua_gym, families, in `NAME:ARGUMENT`; did you mean families?",
+        )
+    },
+    "gpu_smoke": {
+        "data.train_files=embeded trainer.n_gpus_per_node=none gui_agent.max_steps=0 replay.capacity_per_task=0 "
+        "environment.provider=embeded actor_rollout_ref.model.path=./nowhere": (
+            "trainer.n_gpus_per_node must be a number of at least 1, got 'none'",
+            "environment.provider must be one of embedded, fake, docker, qemu, ",
+            "gui_agent.max_steps must be a whole number of at least 1, got 0",
+            "replay.capacity_per_task must be positive, got 0; set replay.enable=false to train without replay",
+            f"{MODEL} 'nowhere'; name the folder into which the model was downloaded",
+            f"embeded {NO_TASKS}",
         )
     },
     "osworld_full": {

@@ -7,8 +7,8 @@ import pytest
 from migration.reference_run import CONFIG, ENV
 from migration.scripts import SHAPES
 
-from arpo_verl.cli.main import main
 from arpo_verl.cli.composing import compose_recipe
+from arpo_verl.cli.main import main
 from arpo_verl.errors import ConfigError
 from arpo_verl.migration.recipe import convert, write_recipe
 from arpo_verl.migration.rules import MISSING
