@@ -25,7 +25,7 @@ _PLAIN = {
 class Parser(argparse.ArgumentParser):
     """As argparse's, without its lines of usage, and with "did you mean". Its commands' parsers are such ones too."""
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse; options that are unknown are reported all at once."""
         words = sys.argv[1:] if args is None else list(args)
         first = next(iter(words), "")

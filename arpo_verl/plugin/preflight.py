@@ -41,7 +41,8 @@ from arpo_verl.tasks.selection import FRONTIER, TaskSelection, load_selected_tas
 from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.versions import require_verl
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Folders and files of a recipe: what it writes, and what it may read from this machine.
 _WRITTEN = ("run_dir", "trainer.default_local_dir", "gui_agent.trajectory_dir", "environment.status_file")
@@ -74,8 +75,8 @@ def check_recipe(config: DictConfig) -> None:
     model = checks.run(model_shape, str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
     checks.run(check_combinations, config, model)
     if replay is not None:
-        for check in (_check_correction, _check_seeds_log_probs, _check_filter, _check_resume):
-            checks.run(check, config, replay)
+        for check_replay in (_check_correction, _check_seeds_log_probs, _check_filter, _check_resume):
+            checks.run(check_replay, config, replay)
     if agent is not None:
         checks.run(_check_words, agent)
         checks.run(_check_image_limit, config, agent)
