@@ -28,8 +28,9 @@ _EXPORTS = {
     "environments.config": "EnvironmentConfig",
     "errors": (
         "ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError DesktopLostError "
-        "DesktopSetupError DesktopUnclearError EndpointError EvaluatorError GenerationError HostLostError ImageError "
-        "MissingDependencyError PrefixError ReplayError RolloutWorkerError TaskError TaskQuarantinedError"
+        "DesktopSetupError DesktopUnclearError EndpointError EvaluatorError FetchError GenerationError HostLostError "
+        "ImageError MissingDependencyError PrefixError ReplayError RolloutWorkerError SeveralErrors TaskError "
+        "TaskQuarantinedError"
     ),
     "policy.prepare": "PolicyConfig",
     "records.run": "Run open_run",

@@ -12,9 +12,9 @@ import arpo_verl
 EXPORTED = """
 Action ActionParseError ArpoError Click ConfigError DesktopBootError DesktopEndedError DesktopEnvironment DesktopError
 DesktopLostError DesktopSetupError DesktopUnclearError Drag EndpointError EnvironmentConfig Episode EpisodeId Evaluation
-EvaluatorError Fail Finish GenerationError GuiAgentConfig HostLostError Hotkey ImageError MetricCall
+EvaluatorError Fail FetchError Finish GenerationError GuiAgentConfig HostLostError Hotkey ImageError MetricCall
 MissingDependencyError Move Observation Point PolicyConfig PrefixError ReplayConfig ReplayError RolloutWorkerError Run
-Scroll Size StopReason Task TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait
+Scroll SeveralErrors Size StopReason Task TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait
 load_tasks make_desktop open_run play
 """
 
