@@ -18,7 +18,10 @@ from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
         ({"max_reply_tokens": -1}, "gui_agent.max_reply_tokens"),
         ({"prompt": "long"}, "one of ui_tars_15, compact, qwen25_vl, qwen3_vl, got 'long'"),
         ({"grammar": "json"}, "one of ui_tars, qwen25_vl, qwen3_vl, got 'json'"),
-        ({"prompt": "qwen3_vl"}, "must be qwen3_vl, which gui_agent.prompt=qwen3_vl asks the model for, by default it is 'ui_tars'"),
+        (
+            {"prompt": "qwen3_vl"},
+            "must be qwen3_vl, which gui_agent.prompt=qwen3_vl asks the model for, by default it is 'ui_tars'",
+        ),
         ({"grammar": "qwen25_vl"}, "must be ui_tars, which gui_agent.prompt=ui_tars_15 asks"),
         ({"language": ""}, "gui_agent.language"),
         ({"prompt": "compact", "language": "German"}, "must be English with gui_agent.prompt=compact, whose words ask"),
