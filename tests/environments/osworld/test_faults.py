@@ -464,7 +464,11 @@ def test_trouble_of_this_host(fault, where, guest, judged, monkeypatch):
         before = lambda environment: _serve(guest, f"import {name}\ndef test():\n    return True\n")  # noqa: E731
     if "program" in fault:
         spec = task(func="compare_image_text", result=FILE | {"dest": "a.png"})
-        monkeypatch.setenv("PATH", "/nowhere")
+
+        def before(environment):  # a desktop is made with the programs that it needs itself
+            _serve(guest, "content")
+            monkeypatch.setenv("PATH", "/nowhere")
+
     if "service" in fault:
         rules = {"relativeTime": {"from": "tomorrow"}, "expected": {"time": "{DayD}"}}
         spec = task(expected={"type": "rule_relativeTime", "rules": rules})
