@@ -84,6 +84,10 @@ def test_a_start_notes_the_recipe_without_its_secrets(tmp_path, monkeypatch, cap
         monkeypatch.setenv(name, "{}" if name == run_callback.RAY_JOB_CONFIG else "")
     trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto", "total_epochs": 3}
     config = {"run_dir": str(tmp_path / "run"), "trainer": trainer, "environment": ENVIRONMENT, "data": {}}
+    with pytest.raises(SystemExit) as refused:  # it has a provider and hardly more
+        run_callback.RunCallback().on_job_start(OmegaConf.create(config))
+    assert "problems" in str(refused.value) and SECRET not in str(refused.value)
+    monkeypatch.setattr(run_callback, "refuse_unfit", lambda config: None)
     run_callback.RunCallback().on_job_start(OmegaConf.create(config))
     written = [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert any('"environment.provider": "docker"' in text for text in written)
