@@ -213,7 +213,8 @@ def test_memory_and_disk_share_the_budget(tmp_path):
 
 def test_a_spill_folder_left_by_a_killed_process_is_removed_and_one_in_use_is_not(tmp_path):
     code = (
-        "import os, sys; from arpo_verl.replay.store.spill import SpillFolder\n"
+        "import os, sys; from arpo_verl import reaper; from arpo_verl.replay.store.spill import SpillFolder\n"
+        "reaper.remove_folder_at_end = lambda folder: None  # killed as well: it would remove the folder\n"
         "folder = SpillFolder(sys.argv[1]); folder.write('x', b'y'); os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == -9
