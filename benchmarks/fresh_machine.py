@@ -75,7 +75,7 @@ class FreshMachine:
     def start(self, words: Sequence[str], path: str = "", stdin: str | None = None) -> subprocess.Popen[str]:
         """Start a command in the checkout there; `path` is in front of PATH. Its errors come with its output."""
         box = ["bwrap", "--bind", str(self.root), "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc"]
-        box += ["--bind", "/sys", "/sys", "--tmpfs", "/tmp", "--cap-add", "ALL", "--unshare-pid", "--die-with-parent"]
+        box += ["--bind", "/sys", "/sys", "--cap-add", "ALL", "--unshare-pid", "--die-with-parent"]
         for shown in self._shown:
             box += ["--ro-bind", os.path.realpath(shown), shown]
         env = {**self._env, "PATH": path + self._env["PATH"]}
