@@ -350,10 +350,9 @@ def read_curve(run_dir: Path, method: str, seed: int) -> Curve:
 
 def _point(episodes: Sequence[EpisodeSummary], environment_steps: int) -> Point:
     groups = list(_groups(episodes))
-    alone = [episode.success or 0.0 for episode in episodes if not episode.given_steps]
     return Point(
         environment_steps,
-        statistics.fmean(alone or [0.0]),
+        statistics.fmean(episode.success or 0.0 for episode in episodes),
         len(episodes),
         statistics.fmean(len({episode.reward for episode in group}) > 1 for group in groups),
         statistics.fmean(not any(episode.success for episode in group) for group in groups),

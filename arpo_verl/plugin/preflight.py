@@ -23,15 +23,7 @@ from arpo_verl.plugin.recipe_values import check_values, is_default, is_given
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.plugin.step_credit import NONE as NO_CREDIT
 from arpo_verl.plugin.step_credit import step_credit_of
-from arpo_verl.replay.config import (
-    NONE,
-    RESUME,
-    SAMPLERS,
-    ReplayConfig,
-    check_filter,
-    check_one_correction,
-    check_sampler,
-)
+from arpo_verl.replay.config import NONE, SAMPLERS, ReplayConfig, check_filter, check_one_correction, check_sampler
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest, read_records
 from arpo_verl.replay.store.record import read_record
 from arpo_verl.rollout.config import FULL, GuiAgentConfig, check_lengths
@@ -75,7 +67,7 @@ def check_recipe(config: DictConfig) -> None:
     model = checks.run(model_shape, str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
     checks.run(check_combinations, config, model)
     if replay is not None:
-        for check_replay in (_check_correction, _check_seeds_log_probs, _check_filter, _check_resume):
+        for check_replay in (_check_correction, _check_seeds_log_probs, _check_filter):
             checks.run(check_replay, config, replay)
     if agent is not None:
         checks.run(_check_words, agent)
@@ -185,36 +177,17 @@ def _check_tasks(config: DictConfig, selection: TaskSelection, environment: Envi
 
 
 def _check_frontier(config: DictConfig, selection: TaskSelection) -> None:
-    if selection.sampling == FRONTIER:
-        _check_draws(config, "data.tasks.sampling=frontier", "or set it to uniform")
-
-
-def _check_draws(config: DictConfig, option: str, remedy: str) -> None:
     """Draws follow what the sampler sees; of veRL's own the dataset would never hear, and draw all tasks alike."""
+    if selection.sampling != FRONTIER:
+        return
     sampler, dataset = config.trainer.v1.sampler.custom_sampler.name, config.data.custom_cls.name
     for name, used, ours in (
         ("trainer.v1.sampler.custom_sampler.name", sampler, tuple(SAMPLERS)),
         ("data.custom_cls.name", dataset, ("TaskDataset",)),
         ("data.dataloader_num_workers", config.data.dataloader_num_workers, (0,)),
     ):
-        words = " or ".join(map(str, ours))
-        require(used in ours, name, f"{words} with {option}", used, remedy)
-
-
-def _check_resume(config: DictConfig, replay: ReplayConfig) -> None:
-    """Rollouts that begin within a success: the dataset gives it to them, our agent loop performs it."""
-    if not replay.enable or replay.mode != RESUME:
-        return
-    option, remedy = f"replay.mode={RESUME}", "or set it to inject"
-    _check_draws(config, option, remedy)
-    name, loop = "default_agent_loop", config.actor_rollout_ref.rollout.agent.default_agent_loop
-    words = f"gui_agent with {option}: others know of no first steps"
-    require(loop == "gui_agent", f"actor_rollout_ref.rollout.agent.{name}", words, loop, remedy)
-    data = config.data
-    alike = data.train_files == data.val_files and data.get("train_max_samples") == data.get("val_max_samples")
-    words = f"another number than data.train_max_samples with {option} and the same files"
-    remedy = "validation, which none may help, could not be told from training"
-    require(not alike, "data.val_max_samples", words, data.get("val_max_samples"), remedy)
+        words = f"{' or '.join(map(str, ours))} with data.tasks.sampling=frontier"
+        require(used in ours, name, words, used, "or set it to uniform")
 
 
 def _check_correction(config: DictConfig, replay: ReplayConfig) -> None:

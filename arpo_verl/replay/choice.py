@@ -7,7 +7,6 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.config import ALL_EQUAL, BELOW_FLOOR, MOST_LIKELY, ReplayConfig
@@ -37,17 +36,6 @@ def episode_of(key: str) -> str:
     return f"{key.rsplit('_', 1)[0]}_0"
 
 
-class Start(NamedTuple):
-    """Where a rollout began; see `replay.mode`."""
-
-    steps: int = 0
-    """Of a past success, performed before the policy's first; 0: it began at the beginning."""
-    left: int = 0
-    """Steps of that success that were left to the policy; 0 where none was asked for."""
-    missed: bool = False
-    """Whether it was to resume, but did not come to the recorded state, and began at the beginning instead."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What a rollout came to: its rows' keys, and what the agent loop recorded in them."""
@@ -62,7 +50,6 @@ class Outcome:
     stop_reason: str
     num_steps: int
     num_rows: int = 1
-    start: Start = Start()
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -81,16 +68,14 @@ class Outcome:
         """Whether it is worth storing.
 
         A solved task whose last reply did not parse is not: group normalisation would teach that reply at full
-        strength, whatever the format penalty. The reference stores it. One that began within another success is not
-        either: it is half its own, and what it began with no mask tells from the desktop's part.
+        strength, whatever the format penalty. The reference stores it.
         """
-        return self.success >= config.success_threshold and not self.format_error and not self.start.steps
+        return self.success >= config.success_threshold and not self.format_error
 
 
 @dataclass(frozen=True)
 class Group:
-    """The rollouts of one prompt in one step that began at the same point, by session. Sessions that ended in a fault
-    are missing from it."""
+    """The rollouts of one prompt in one step, by session. Sessions that ended in a fault are missing from it."""
 
     task_id: str
     outcomes: tuple[Outcome, ...]
@@ -99,10 +84,6 @@ class Group:
     def uid(self) -> str:
         """Of the prompt."""
         return self.outcomes[0].uid
-
-    @property
-    def start(self) -> Start:
-        return self.outcomes[0].start
 
     @property
     def mean(self) -> float:
@@ -139,16 +120,16 @@ class Replacement:
 
 
 def form_groups(outcomes: Iterable[Outcome]) -> tuple[Group, ...]:
-    """Group the rollouts by prompt and start, members by session, whatever order they arrived in.
+    """Group the rollouts by prompt, members by session, whatever order they arrived in.
 
     Raises:
         ReplayError: a prompt's rollouts name several tasks.
     """
-    by_uid: dict[tuple[str, Start], list[Outcome]] = {}
+    by_uid: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        by_uid.setdefault((outcome.uid, outcome.start), []).append(outcome)
+        by_uid.setdefault(outcome.uid, []).append(outcome)
     groups = []
-    for (uid, _), members in by_uid.items():
+    for uid, members in by_uid.items():
         task_ids = sorted({member.task_id for member in members})
         if len(task_ids) > 1:
             raise ReplayError(f"the rollouts of one prompt must be of one task, got {task_ids} under uid {uid}")

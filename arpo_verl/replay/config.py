@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from arpo_verl.config import Problems, Rule, check_fields, number, one_of, require, text, truth, whole
+from arpo_verl.config import Rule, check_fields, number, one_of, require, text, truth, whole
 
 STANDARD_DEVIATIONS = ("population", "sample")
 ALL_FAILED, ALL_EQUAL, BELOW_FLOOR = TRIGGERS = ("all_failed", "all_equal", "below_floor")
@@ -14,7 +14,6 @@ SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async",
 NONE, TRUNCATED = CORRECTIONS = ("none", "truncated")
 FIFO, FULLEST_TASK, LEAST_RECENTLY_REPLAYED = EVICTIONS = ("fifo", "fullest_task", "least_recently_replayed")
 RANDOM, MOST_LIKELY = CHOICES = ("random", "most_likely")
-INJECT, RESUME = MODES = ("inject", "resume")
 FALLBACK, REFUSE, EMPTY = ON_BAD_STORE = ("fallback", "refuse", "empty")
 SCREENSHOT_ENCODINGS = ("as_sent", "webp")
 
@@ -35,28 +34,6 @@ class ReplayConfig:
 
     enable: Annotated[bool, truth()] = True
     """False trains with exactly stock GRPO: nothing is stored or injected, and `std` and `epsilon` have no effect."""
-
-    mode: Annotated[str, one_of(MODES)] = INJECT
-    """How a past success helps. `inject`: it takes the place of a failure in a group that failed; ARPO. `resume`: the
-    next rollouts of a task that keeps failing begin within it, and are the policy's own from there on: nothing is
-    off-policy, and nothing injected. See docs/resume.md."""
-
-    resume_after: Annotated[int, whole(0, "a whole number from 0")] = 2
-    """Groups of a task in a row that must all have failed from the beginning, by the two thresholds, before the next
-    one resumes. One may be bad luck. 0: every task resumes as soon as it has a success."""
-
-    resume_stride: Annotated[int, whole(1)] = 2
-    """Steps by which the start moves back where the task is solved. At 2 a success of 15 steps is at its beginning
-    after 7 groups; it moves forward, where all failed, by one, so that what lies between is tried too."""
-
-    resume_solved: Annotated[float, _share()] = 0.5
-    """Mean score of a group from which on the start moves back. A group between this and failure differs most, and
-    plays there again. Salimans and Chen take 0.2."""
-
-    resume_tolerance: Annotated[int, whole(0, "a whole number from 0")] = 3
-    """Cells of 64x48 in which a desktop may differ from the recorded screenshot where a rollout resumes, beside those
-    in which it differed before the first step: a caret and a clock's minute. Beyond it the rollout begins at the
-    beginning."""
 
     capacity_per_task: Annotated[int, whole(1, "positive", _TRAIN_WITHOUT)] = 8
     """Successes kept for each task, oldest dropped first. The paper's and the reference's buffer holds 8."""
@@ -157,19 +134,13 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "replay")
-        problems = Problems()
-        with problems.gather():
-            require(
-                self.success_threshold >= self.mean_threshold,
-                "replay.success_threshold",
-                f"at least replay.mean_threshold ({self.mean_threshold})",
-                self.success_threshold,
-                "else a failure of one group could be replayed as a success in the next",
-            )
-        with problems.gather():
-            words = f"{NONE} with replay.mode={RESUME}, where every row is the policy's own"
-            require(self.mode != RESUME or self.correction == NONE, "replay.correction", words, self.correction)
-        problems.raise_all()
+        require(
+            self.success_threshold >= self.mean_threshold,
+            "replay.success_threshold",
+            f"at least replay.mean_threshold ({self.mean_threshold})",
+            self.success_threshold,
+            "else a failure of one group could be replayed as a success in the next",
+        )
 
 
 def check_sampler(name: str, trainer_mode: str) -> None:

@@ -252,10 +252,12 @@ WRONG_RECIPES = {
         )
     },
     "osworld_subset32": {
-        "data.train_files=embedded data.val_files=embedded data.tasks.ids=[dialog-confirm-yse] replay.mode=resum "
+        "data.train_files=embedded data.val_files=embedded data.tasks.ids=[dialog-confirm-yse] +replay.std=populatoin "
+        "+replay.mode=resume "
         "actor_rollout_ref.model.path=./nowhere data.tasks.sampling=frontier data.dataloader_num_workers=4 "
         "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image=3": (
-            "replay.mode must be one of inject, resume, got 'resum'; did you mean resume?",
+            "replay.mode was removed: rollouts that began within a success ended 25 points below injected successes",
+            "replay.std must be population or sample, got 'populatoin'; did you mean population?",
             "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image must be at least the 15 screenshots",
             f"{MODEL} 'nowhere'; name the folder into which the model was downloaded",
             "data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier, got 4; or set it to uniform",

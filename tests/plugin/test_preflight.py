@@ -148,24 +148,6 @@ def test_frontier_sampling_is_refused_where_it_would_hear_of_nothing(check, over
         check("data.tasks.sampling=frontier", override)
 
 
-@pytest.mark.parametrize(
-    ("override", "says"),
-    [
-        ("data.dataloader_num_workers=4", "data.dataloader_num_workers must be 0 with replay.mode=resume"),
-        ("data.val_max_samples=${data.train_max_samples}", "data.val_max_samples must be another number"),
-        ("actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent", "agent_loop must be gui_agent with replay"),
-        ("trainer.v1.sampler.custom_sampler.name=ReplayBuffer", "custom_sampler.name must be ReplaySampler or"),
-        ("replay.correction=truncated", "replay.correction must be none with replay.mode=resume"),
-    ],
-)
-def test_help_within_episodes_is_refused_where_it_would_not_come_or_help_validation(check, override, says):
-    files = ["data.train_files=embedded", "data.val_files=embedded"]
-    check("replay.mode=resume", *files)
-    with pytest.raises(ConfigError, match=says):
-        check("replay.mode=resume", *files, override)
-    check("replay.mode=resume", "replay.enable=false", *files)
-
-
 def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(check, policy, tmp_path):
     inputs = ModelInputs.load(PolicyFiles(str(policy)), {})
     own = model_fingerprint(inputs.tokenizer, inputs.processor, {}, GuiAgentConfig(prompt="compact"))

@@ -14,7 +14,6 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from arpo_verl.errors import ReplayError
 from arpo_verl.plugin.estimator import compute_replay_grpo_advantage, group_advantages, group_scales
 from arpo_verl.plugin.step_credit import CREDIT_METRICS
-from arpo_verl.replay.choice import Start
 from arpo_verl.rollout.screen import CELLS, same_screens, stack, thumbnail
 from arpo_verl.rollout.vision import decode_screenshot
 
@@ -204,27 +203,6 @@ def test_the_scale_of_turns_is_what_the_episodes_advantages_were_divided_by(std)
     assert torch.equal(centred / scales, group_advantages(rewards, groups, std=std, epsilon=0.1))
     assert torch.isinf(scales[3:]).all()
     assert (group_scales(rewards, groups, std=std, epsilon=0.1, divide_by_std=False) == 1).all()
-
-
-def test_of_a_resumed_rollout_the_turns_that_the_policy_wrote_are_compared_with_those_of_its_start(
-    empty_queue, rollouts, sampler
-):
-    """The first of three replies is given: its screen, a, is no turn's. One of the group missed the state."""
-    replaying, config = sampler(BATCH, "+replay.mode=resume", "+replay.resume_after=0")
-    group = [rollouts.output("a", success, seed, turns=3) for seed, success in enumerate([1.0, 0.0, 0.0])]
-    starts = [Start(1, 2), Start(1, 2), Start(0, 2, True)]
-    for output, start in zip(group, starts, strict=True):
-        output.extra_fields["resume"] = tuple(start)
-        if start.steps:
-            given = output.response_mask.index(0)
-            output.response_mask[:given] = [0] * given
-    rollouts.put("p1", [showing(screens, rows) for screens, rows in zip(("abc", "abd", "aba"), group, strict=True)])
-    batch, metrics = sample(replaying, 1)
-    turns = by_turn(empty_queue, batch, config)
-    # Of rewards 1 and 0 sigma is 1/2; before b the other got 0, and 1.
-    expected = {0: [1 + 2, 1], 1: [-1 - 2, -1], 2: [0, 0, 0]}
-    assert {session: pytest.approx(of, abs=1e-4) for session, of in expected.items()} == turns
-    assert metrics[CREDIT_METRICS[0]].item() == pytest.approx(2 / 7)
 
 
 def test_screens_of_any_size_that_a_desktop_sends_are_compared(empty_queue, rollouts, sampler):

@@ -207,13 +207,6 @@ def test_a_judgement_that_lost_sessions_is_made_again(written, monkeypatch):
     assert played == [0, 1]
 
 
-def test_what_a_past_success_helped_is_a_step_on_a_desktop_and_no_skill(written):
-    written.episode(1, "a", "u", 0, 1.0, num_steps=5, given_steps=3)
-    written.episode(1, "b", "v", 0, 0.0, num_steps=2)
-    (point,) = runs.read_curve(written.path, "resume", 1).points
-    assert (point.environment_steps, point.success, point.episodes) == (7, 0.0, 2)
-
-
 def test_interval_is_students():
     # Of three values: 4.303 standard errors.
     assert learning.interval([1.0, 2.0, 3.0]) == pytest.approx({"mean": 2.0, "low": -0.484, "high": 4.484}, abs=1e-3)
