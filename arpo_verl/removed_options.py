@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+_RESUME = "it belonged to replay.mode=resume"
+_CREDIT = "in our study it was not significantly better than without; docs/advantages.md shows how to add an estimator"
+
 REMOVED: Mapping[str, str] = {
+    "algorithm.step_credit": _CREDIT,
     "replay.mode": "rollouts that began within a success ended 25 points below injected successes (docs/learning.md)",
-    "replay.resume_after": "it belonged to replay.mode=resume",
-    "replay.resume_stride": "it belonged to replay.mode=resume",
-    "replay.resume_solved": "it belonged to replay.mode=resume",
-    "replay.resume_tolerance": "it belonged to replay.mode=resume",
+    "replay.resume_after": _RESUME,
+    "replay.resume_solved": _RESUME,
+    "replay.resume_stride": _RESUME,
+    "replay.resume_tolerance": _RESUME,
+    "trainer.v1.sampler.sampler_kwargs.step_credit": "it was a copy of algorithm.step_credit",
 }
 
 
 def removal(name: str) -> str | None:
-    """The message about a removed option, by its full name; None for any other name."""
-    return f"{name} was removed: {REMOVED[name]}; leave it out" if name in REMOVED else None
+    """The message about a removed option, or about one within it; None for any other name.
+
+    Args:
+        name: the full name of an option.
+    """
+    gone = next((known for known in REMOVED if f"{name}.".startswith(f"{known}.")), None)
+    return gone and f"{gone} was removed: {REMOVED[gone]}; leave it out"

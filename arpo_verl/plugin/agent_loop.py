@@ -22,7 +22,6 @@ from arpo_verl.plugin.dataset import read_task
 from arpo_verl.plugin.rollout_output import SCREENSHOTS, GuiAgentOutput, shows_from
 from arpo_verl.plugin.sent_images import take_in
 from arpo_verl.plugin.settings import connect_pool, load_settings
-from arpo_verl.plugin.step_credit import NONE
 from arpo_verl.pool.attempts import attempt_until_whole
 from arpo_verl.pool.desktop_pool import Session
 from arpo_verl.records.recorder import Recorder
@@ -30,7 +29,6 @@ from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.conversation import TokenLimits
 from arpo_verl.rollout.episode import Episode, play_episode
 from arpo_verl.rollout.scoring import Score, score_episode
-from arpo_verl.rollout.screen import thumbnail_of
 from arpo_verl.rollout.sequence import Generated
 from arpo_verl.types import Task
 
@@ -175,9 +173,6 @@ class GuiAgentLoop(AgentLoopBase):
                 )
             )
             shown = numbers.stop
-        if self._settings.step_credit.kind != NONE:
-            for output in outputs:
-                output.thumbnails = [thumbnail_of(screenshot) for screenshot in output.screenshots]
         return [*outputs]
 
 

@@ -20,13 +20,10 @@ from arpo_verl.plugin.episode_weight import EQUAL, episode_weight_of
 from arpo_verl.plugin.group_log import GROUP_LOG
 from arpo_verl.plugin.handover import LATE_METRICS, REPLAY_LOG_PROBS
 from arpo_verl.plugin.sections import plain_section
-from arpo_verl.plugin.step_credit import ANCHOR_STATES, step_credit_of
 from arpo_verl.replay.config import ReplayConfig, check_one_correction
 from arpo_verl.replay.labels import RowLabel, labelled_rows, rows_to_episodes
 
 REPLAY_GRPO = "replay_grpo"
-# Of stock GRPO, where replay is off.
-_STOCK: dict[str, Any] = {"std": "sample", "epsilon": 1e-6}
 
 
 def group_advantages(
@@ -63,18 +60,6 @@ def group_advantages(
     return advantages_B
 
 
-def group_scales(
-    rewards_B: torch.Tensor, group_B: Sequence[Any], *, std: str, epsilon: float, divide_by_std: bool
-) -> torch.Tensor:
-    """What `group_advantages` divides by, of each trajectory: infinity where members of equal rewards get 0."""
-    scales_B = torch.ones_like(rewards_B)
-    for rows in _members(group_B) if divide_by_std else ():
-        rewards_G = rewards_B[rows]
-        is_equal = bool(rewards_G.max() == rewards_G.min())
-        scales_B[rows] = torch.inf if is_equal else _sigma(rewards_G, std) + epsilon
-    return scales_B
-
-
 def _members(group_B: Sequence[Any]) -> Iterable[list[int]]:
     """The positions of each group's members."""
     members: dict[Any, list[int]] = {}
@@ -98,8 +83,7 @@ def compute_replay_grpo_advantage(
     """veRL's estimator interface: (B, T) rewards and mask, a group label a row, `config.algorithm` of the recipe.
 
     With `replay.enable=false` this is stock GRPO itself, whatever `replay.std` says. Statistics are over episodes: one
-    of several rows is one member of its group, and all its rows get its advantage. With `algorithm.step_credit` each
-    turn adds its own, in the same scale: its group has one sigma.
+    of several rows is one member of its group, and all its rows get its advantage.
 
     Returns:
         Advantages and returns, (B, T), the same tensor, as in stock GRPO.
@@ -131,15 +115,6 @@ def compute_replay_grpo_advantage(
         advantages_B = advantages_E[episodes]
         GROUP_LOG.write(labels, rewards_E[episodes], advantages_B)
         advantages_BT = advantages_B.unsqueeze(-1) * response_mask
-        credit = step_credit_of(config)
-        if credit.kind == ANCHOR_STATES:
-            from arpo_verl.plugin.scored_turns import turn_advantages  # as in `_correct`
-
-            scaling: dict[str, Any] = {"std": replay.std, "epsilon": replay.epsilon} if replay.enable else _STOCK
-            scales_E = group_scales(rewards_E, groups, divide_by_std=divide_by_std, **scaling)
-            turns_BT, metrics = turn_advantages(labels, episodes, rewards_E, response_mask.shape[-1], credit)
-            advantages_BT = advantages_BT + turns_BT / scales_E[episodes].unsqueeze(-1) * response_mask
-            LATE_METRICS.fill(metrics)
         if episode_weight_of(config) == EQUAL:
             advantages_BT = advantages_BT * equal_weights(response_mask, episodes, labels).unsqueeze(-1)
         if replay.enable and labels:

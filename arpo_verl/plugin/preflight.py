@@ -21,8 +21,6 @@ from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.recipe_footprint import model_shape, read_run
 from arpo_verl.plugin.recipe_values import check_values, is_default, is_given
 from arpo_verl.plugin.sections import plain_section
-from arpo_verl.plugin.step_credit import NONE as NO_CREDIT
-from arpo_verl.plugin.step_credit import step_credit_of
 from arpo_verl.replay.config import NONE, SAMPLERS, ReplayConfig, check_filter, check_one_correction, check_sampler
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest, read_records
 from arpo_verl.replay.store.record import read_record
@@ -44,7 +42,6 @@ _MADE_HERE = {
     ".cache/policy": "arpo_verl.policy --out .cache/policy --target-success 0.22",
     ".cache/seeing": "arpo_verl.policy.seeing --shipped --out .cache/seeing",
 }
-_CREDIT = "algorithm.step_credit.kind=anchor_states"
 # Where `ray start` notes the cluster that this machine is part of.
 RAY_CLUSTER_FILE = Path("/tmp/ray/ray_current_cluster")
 
@@ -314,20 +311,6 @@ def _check_episode_weight(config: DictConfig) -> None:
     )
 
 
-def _check_step_credit(config: DictConfig) -> None:
-    """Turns are told apart by our estimator alone, by what our sampler tells it of each row."""
-    if step_credit_of(config.algorithm).kind == NO_CREDIT:
-        return
-    estimator, sampler = config.algorithm.adv_estimator, config.trainer.v1.sampler
-    name = sampler.custom_sampler.name
-    require(estimator == "replay_grpo", "algorithm.adv_estimator", f"replay_grpo with {_CREDIT}", estimator)
-    expected = f"{' or '.join(SAMPLERS)} with {_CREDIT}"
-    require(name in SAMPLERS, "trainer.v1.sampler.custom_sampler.name", expected, name)
-    told, remedy = sampler.sampler_kwargs.get("step_credit"), "write `step_credit: ${algorithm.step_credit}` there"
-    used = config.algorithm.step_credit
-    require(told == used, "trainer.v1.sampler.sampler_kwargs.step_credit", f"the estimator's, {used}", told, remedy)
-
-
 def _is_local_model(config: DictConfig) -> bool:
     """Whether the policy lies on this machine; a name such as `org/model` is for the model hub to resolve."""
     if not is_given(config, "actor_rollout_ref.model.path"):
@@ -382,6 +365,5 @@ _FOR_ALL = (
     _check_sampler_knows_policy,
     _check_pixels,
     _check_episode_weight,
-    _check_step_credit,
 )
 """The checks that need nothing but the recipe."""

@@ -18,11 +18,10 @@ from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.queue import Batch, plain
-from arpo_verl.plugin.rollout_output import FIRST_SCREENSHOT, SCREENSHOTS, THUMBNAILS, GuiAgentOutput, shows_from
+from arpo_verl.plugin.rollout_output import FIRST_SCREENSHOT, SCREENSHOTS, GuiAgentOutput, shows_from
 from arpo_verl.replay.choice import Outcome, episode_of, row_key, uid_of
 from arpo_verl.replay.labels import REPLAYED, RowLabel
 from arpo_verl.replay.trajectory import RowSpan, StoredRow, StoredTrajectory
-from arpo_verl.rollout.screen import thumbnail_of
 from arpo_verl.types import EpisodeId
 
 _OUTCOME_FIELDS = ("task_id", "success", "format_error", "stop_reason", "num_steps")
@@ -188,12 +187,6 @@ def rebuild_rows(trajectory: StoredTrajectory, inputs: ModelInputs) -> Iterator[
             shown, fields["input_ids"], trajectory.mm_processor_kwargs
         )
         yield fields
-
-
-def with_thumbnails(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rebuilt rows as a rollout writes them where `algorithm.step_credit` compares screens."""
-    for row in rows:
-        yield {**row, THUMBNAILS: [thumbnail_of(screenshot) for screenshot in row[SCREENSHOTS]]}
 
 
 def replay_tag(tag: Mapping[str, Any], trajectory: StoredTrajectory, row: RowSpan) -> dict[str, Any]:

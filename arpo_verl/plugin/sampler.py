@@ -35,7 +35,6 @@ from arpo_verl.plugin.run_records import RunRecords
 from arpo_verl.plugin.scored_batch import SCORED_METRICS, staleness_without
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.plugin.shared_storage import require_shared
-from arpo_verl.plugin.step_credit import CREDIT_METRICS, NONE, step_credit_of
 from arpo_verl.plugin.step_metrics import StepMetrics
 from arpo_verl.plugin.validation_samples import ValidationSamples
 from arpo_verl.replay.choice import Group, Outcome, Replacement, choose_replays, form_groups, uid_of
@@ -81,8 +80,6 @@ class SamplerConfig:
     sync_refill_failed_groups: bool = False
     """`${trainer.v1.sampler.sync_refill_failed_groups}`, which veRL hands to its own samplers only: in mode `sync`,
     draw another prompt for a group all of whose sessions were dropped, instead of training on fewer groups."""
-    step_credit: Mapping[str, Any] = field(default_factory=dict)
-    """`${algorithm.step_credit}`: whether replayed rows need thumbnails of their screenshots."""
     filter_groups: Mapping[str, Any] = field(default_factory=dict)
     """`${algorithm.filter_groups}`, which veRL hands to its own samplers only. With `enable`, a group whose members all
     have the same `metric` is thrown away and another prompt drawn, unless a replay makes them differ."""
@@ -113,7 +110,6 @@ class Replayer:
         values = plain_section(_SECTION, sampler_kwargs)
         self.sampler_config = build_config(SamplerConfig, _SECTION, values)
         self.config = build_config(ReplayConfig, "replay", self.sampler_config.replay)
-        self._credit = step_credit_of({"step_credit": self.sampler_config.step_credit})
         self._agent = build_config(GuiAgentConfig, "gui_agent", self.sampler_config.gui_agent)
         batch = self.sampler_config.batch
         shape = None if batch is None else build_config(BatchShape, f"{_SECTION}.batch", batch)
@@ -250,7 +246,7 @@ class Replayer:
         drawn_in = {key: int(tag["global_steps"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
         replacements: tuple[Replacement, ...] = ()
         replays: dict[str, StoredTrajectory] = {}
-        late: dict[str, Any] = LATE_METRICS.open(self._late_metrics)
+        late: dict[str, Any] = LATE_METRICS.open(SCORED_METRICS if self.config.enable else [])
         num_stored = num_rescued = 0
         if self.config.enable:
             new = rows.read_trajectories(self._successes(groups), batch.partition_id, self._step, drawn_in)
@@ -275,16 +271,9 @@ class Replayer:
         }
         return batch, sum(len(group.outcomes) for group in groups), metrics
 
-    @property
-    def _late_metrics(self) -> list[str]:
-        """What only the estimator will know."""
-        scored = SCORED_METRICS if self.config.enable else []
-        return [*scored, *(() if self._credit.kind == NONE else CREDIT_METRICS)]
-
     def _rebuild(self, candidate: Candidate) -> Iterable[dict[str, Any]]:
         """The fields of a success's rows, one row at a time."""
-        built = rows.rebuild_rows(self.store.trajectory(candidate.serial), self.inputs)
-        return built if self._credit.kind == NONE else rows.with_thumbnails(built)
+        return rows.rebuild_rows(self.store.trajectory(candidate.serial), self.inputs)
 
     def _successes(self, groups: Iterable[Group]) -> list[Outcome]:
         """What of the groups is worth storing."""

@@ -207,11 +207,11 @@ WRONG_RECIPES = {
     },
     "families": {
         "data.train_files=familes:training:3 data.val_files=embedded gui_agent.context=windows critic.enable=true "
-        "gui_agent.max_screenshots=0 algorithm.episode_weight=rows algorithm.step_credit.kind=anchor": (
+        "gui_agent.max_screenshots=0 algorithm.episode_weight=rows +algorithm.step_credit.kind=anchor": (
+            "algorithm.step_credit was removed: ",
             "gui_agent.context must be one of full, window, segments, got 'windows'; did you mean window?",
             "gui_agent.max_screenshots must be from 1, got 0",
             "algorithm.episode_weight must be one of tokens, equal, got 'rows'",
-            "algorithm.step_credit.kind must be one of none, anchor_states, got 'anchor'; did you mean anchor_states?",
             "critic.enable must be false with episodes of several rows: ",
             f"{MODEL} '.cache/seeing'",
             "'familes' must be a source of tasks, one of cua_gym, families, in `NAME:ARGUMENT`; did you mean families?",

@@ -95,7 +95,6 @@ def test_the_recipe_takes_the_options_of_every_method(study):
     assert {m for m, config in configs.items() if config.algorithm.filter_groups.enable} == {
         *("dynamic_sampling", "arpo_dynamic")
     }
-    assert {m for m, c in configs.items() if c.algorithm.step_credit.kind != "none"} == {"arpo_credit"}
     assert all(c.actor_rollout_ref.rollout.top_p == 0.9 for c in configs.values())
     assert all(c.actor_rollout_ref.rollout.val_kwargs.top_p == 0.9 for c in configs.values())
     assert configs["arpo_most_likely"].replay.choice == "most_likely"
