@@ -30,7 +30,6 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "arpo": (),
     "dynamic_sampling": ("+baseline=dynamic_sampling",),
     "arpo_dynamic": ("+baseline=arpo_dynamic",),
-    "arpo_most_likely": ("replay.choice=most_likely",),
 }
 """What stands behind the common command line."""
 

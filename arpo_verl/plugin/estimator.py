@@ -18,7 +18,7 @@ from arpo_verl.config import build_config
 from arpo_verl.errors import ConfigError
 from arpo_verl.plugin.episode_weight import EQUAL, episode_weight_of
 from arpo_verl.plugin.group_log import GROUP_LOG
-from arpo_verl.plugin.handover import LATE_METRICS, REPLAY_LOG_PROBS
+from arpo_verl.plugin.handover import LATE_METRICS
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.replay.config import ReplayConfig, check_one_correction
 from arpo_verl.replay.labels import RowLabel, labelled_rows, rows_to_episodes
@@ -151,7 +151,6 @@ def _correct(
     from arpo_verl.plugin.scored_batch import ScoredBatch
 
     batch = ScoredBatch.read(labels, response_mask.shape[-1])
-    REPLAY_LOG_PROBS.update(batch.replay_log_probs())
     weights_BT, metrics = batch.weights(response_mask, replay)
     advantages_BT = advantages_BT * weights_BT
     LATE_METRICS.fill(metrics | batch.metrics_without_replays(rewards_BT, advantages_BT, response_mask))

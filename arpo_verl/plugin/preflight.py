@@ -221,7 +221,7 @@ def _check_filter(config: DictConfig, replay: ReplayConfig) -> None:
     sampler, filter_groups = config.trainer.v1.sampler, config.algorithm.get("filter_groups") or {}
     if not filter_groups.get("enable") or sampler.custom_sampler.name not in SAMPLERS:
         return
-    check_filter(replay, filter_groups)
+    check_filter(filter_groups)
     require(
         sampler.sampler_kwargs.get("filter_groups") == filter_groups,
         "trainer.v1.sampler.sampler_kwargs.filter_groups",

@@ -25,7 +25,7 @@ from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers
 from arpo_verl.plugin.frontier import TRAINING_FRONTIER
-from arpo_verl.plugin.handover import LATE_METRICS, REPLAY_LOG_PROBS, TRAINER_FAULT
+from arpo_verl.plugin.handover import LATE_METRICS, TRAINER_FAULT
 from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.padding import BatchShape, MiniBatches
@@ -125,11 +125,10 @@ class Replayer:
             EpisodeLoggers(self.sampler_config.loggers, self._agent.recorded_in),
             lambda token_ids: self.inputs.tokenizer.decode(token_ids, skip_special_tokens=True),
         )
-        check_filter(self.config, self.sampler_config.filter_groups)
+        check_filter(self.sampler_config.filter_groups)
         self._step, self._draw = 0, 0
         self._step_metrics = StepMetrics(batches_per_step, COUNTS, LEVELS)
         self._seen: dict[str, Group] = {}
-        self._replayed: dict[str, int] = {}
         self._evicted: list[Group] = []
         self._rescued: list[StoredTrajectory] = []
         self._prefetch = Prefetch(
@@ -161,22 +160,13 @@ class Replayer:
 
     def save(self, folder: Path) -> None:
         """Write the store into a checkpoint."""
-        self._note_scores()
         save_store(self.store, folder, self.fingerprint)
 
     def begin(self, step: int) -> None:
         """A batch of training step `step` is about to come together."""
-        self._note_scores()
         self._draw = self._draw + 1 if step == self._step else 0
         self._step = step
         self._seen.clear()
-
-    def _note_scores(self) -> None:
-        """Tell the store how likely the policy found what it was last replayed."""
-        for key, serial in self._replayed.items():
-            self.store.mark_scored(serial, REPLAY_LOG_PROBS.get(key))
-        self._replayed.clear()
-        REPLAY_LOG_PROBS.clear()
 
     def look_ahead(self, keys: list[str]) -> bool:
         """Rebuild a replay that the groups so far want, while others still generate.
@@ -298,7 +288,6 @@ class Replayer:
                 *(trajectory.step, trajectory.task_id, outcome.session, outcome.uid),
             )
             replays[outcome.key] = trajectory
-            self._replayed[outcome.key] = replacement.candidate.serial
         return batch, replays
 
 
@@ -395,6 +384,5 @@ class ReplaySampler(ReplayBuffer):
 class ReplaySamplerAsync(ReplaySampler, ReplayBufferAsync):
     """For `trainer.v1.trainer_mode: colocate_async` and `separate_async`: the same over veRL's asynchronous sampling.
 
-    veRL's staleness limit counts from when a prompt was drawn, so a replay, however old, is not dropped by it;
-    `replay.max_age_steps` is the limit for replays.
+    veRL's staleness limit counts from when a prompt was drawn, so a replay, however old, is not dropped by it.
     """

@@ -14,7 +14,6 @@ from verl.trainer.ppo.metric_utils import compute_data_metrics
 from verl.utils.debug.metrics import calculate_debug_metrics
 
 from arpo_verl.plugin import queue
-from arpo_verl.replay.choice import episode_of
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.correction import correction_metrics, correction_weights
 from arpo_verl.replay.labels import REPLAYED, RowLabel
@@ -77,16 +76,6 @@ class ScoredBatch:
             return weights_BT, {}
         metrics = correction_metrics(log_ratio_RT[written], weights_RT[written], config.correction_bound)
         return weights_BT, {f"replay/{name}": value for name, value in metrics.items()}
-
-    def replay_log_probs(self) -> dict[str, float]:
-        """How likely the current policy finds the replies of each replay, in nats, by the key of its first row: all of
-        them, also those that a rollout correction rejected in the estimator's mask, for being unlikely."""
-        totals: dict[str, float] = {}
-        for i, label in enumerate(self.labels):
-            if label.is_replay and "old_log_probs" in self.columns:
-                of_row = self.columns["old_log_probs"][i][self.columns["response_mask"][i].bool()].sum().item()
-                totals[episode_of(label.key)] = totals.get(episode_of(label.key), 0.0) + of_row
-        return totals
 
     def metrics_without_replays(
         self, rewards_BT: torch.Tensor, advantages_BT: torch.Tensor, response_mask: torch.Tensor

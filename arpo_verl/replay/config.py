@@ -9,11 +9,9 @@ from typing import Annotated, Any
 from arpo_verl.config import Rule, check_fields, number, one_of, require, text, truth, whole
 
 STANDARD_DEVIATIONS = ("population", "sample")
-ALL_FAILED, ALL_EQUAL, BELOW_FLOOR = TRIGGERS = ("all_failed", "all_equal", "below_floor")
 SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async", "separate_async")}
 NONE, TRUNCATED = CORRECTIONS = ("none", "truncated")
 FIFO, FULLEST_TASK, LEAST_RECENTLY_REPLAYED = EVICTIONS = ("fifo", "fullest_task", "least_recently_replayed")
-RANDOM, MOST_LIKELY = CHOICES = ("random", "most_likely")
 FALLBACK, REFUSE, EMPTY = ON_BAD_STORE = ("fallback", "refuse", "empty")
 SCREENSHOT_ENCODINGS = ("as_sent", "webp")
 
@@ -69,41 +67,12 @@ class ReplayConfig:
     else with the seeds, else empty, and says which: one bad screenshot is no reason to stand still. `refuse`: ends
     before training. `empty`: begins empty, where a changed prompt is meant to forget."""
 
-    trigger: Annotated[str, one_of(TRIGGERS)] = ALL_FAILED
-    """Which groups get a replay. `all_failed`: spread and mean of the scores lie below both thresholds; such a group
-    teaches nothing without one. The paper's experiments and the reference. `all_equal`: the spread does, whatever the
-    mean; for graded evaluators, where a group whose rollouts all got 0.6 teaches as little (the paper's wording).
-    `below_floor`: the mean does, whatever the spread; for tasks so rarely solved that one success in eight should not
-    stay alone. A replay always scores higher than the rollout that it replaces."""
-
     std_threshold: Annotated[float, _share()] = 0.05
-    """The spread: population standard deviation of a group's scores. Reference."""
+    """A group gets a replay where the population standard deviation of its scores is below this, and their mean below
+    the other threshold: it teaches nothing without one. Reference."""
 
     mean_threshold: Annotated[float, _share()] = 0.2
-    """The floor: mean of a group's scores, which tells all failed from all solved. Reference."""
-
-    probability: Annotated[float, _share(_TRAIN_WITHOUT)] = 1.0
-    """That a group which triggers gets its replay. 1 is the paper's; less keeps some failed groups as they are, so that
-    hard tasks are not learnt from the same few successes alone."""
-
-    max_share: Annotated[float, _share(_TRAIN_WITHOUT)] = 1.0
-    """Most replays in a batch, as a share of its rollouts; which groups go without is drawn by `seed`. The paper sets
-    no limit, and one of a group is one already; less bounds how far off-policy a batch can be."""
-
-    max_age_steps: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
-    """Training steps after which a success is no longer replayed (it stays stored); null: at any age, as in the paper.
-    The older, the further from the policy that learns from it. veRL's `max_off_policy_threshold` is about rollouts
-    that were waiting, and leaves replays alone."""
-
-    max_replays: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
-    """Times that one success is replayed (it stays stored); null: any number, as in the paper. Few successes that come
-    again and again are learnt by heart."""
-
-    choice: Annotated[str, one_of(CHOICES)] = RANDOM
-    """Which of a task's successes is replayed. `random`: any; the paper. `most_likely`: whose replies were the most
-    probable, all together: the least owed to luck. To the policy that last scored it as a replay, or else to the one
-    that wrote it; those of unknown probability come last, equals are drawn from. It replays one success again and again
-    while that stays the first and `max_replays` allows. ExGRPO (arXiv 2510.02245) asks the current policy too."""
+    """The mean below which a group has failed instead of being solved. Reference."""
 
     correction: Annotated[str, one_of(CORRECTIONS)] = NONE
     """What a replayed token's gradient is multiplied with, since another policy wrote it; rho is its probability now
@@ -158,14 +127,14 @@ def check_sampler(name: str, trainer_mode: str) -> None:
     )
 
 
-def check_filter(replay: ReplayConfig, filter_groups: Mapping[str, Any]) -> None:
+def check_filter(filter_groups: Mapping[str, Any]) -> None:
     """Refuse a filter of groups that cannot be kept to.
 
     Args:
         filter_groups: the recipe's `algorithm.filter_groups`.
 
     Raises:
-        ConfigError: it names no metric, or replays are limited by their share of the batch.
+        ConfigError: it names no metric, or has no number of batches.
     """
     if not filter_groups.get("enable"):
         return
@@ -173,13 +142,6 @@ def check_filter(replay: ReplayConfig, filter_groups: Mapping[str, Any]) -> None
     require(bool(metric), "algorithm.filter_groups.metric", "the name of a reward, as `reward`", metric)
     name = "algorithm.filter_groups.max_inflight_gen_batches"
     require(type(batches) is int and batches > 0, name, "a whole number from 1", batches)
-    require(
-        not replay.enable or replay.max_share == 1,
-        "replay.max_share",
-        "1 with algorithm.filter_groups.enable=true",
-        replay.max_share,
-        "a group stays in the batch for its replay, and must get it; replay.probability keeps some groups from one",
-    )
 
 
 def check_one_correction(replay: ReplayConfig, algorithm: Mapping[str, Any]) -> None:

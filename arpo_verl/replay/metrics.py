@@ -54,14 +54,13 @@ def group_metrics(
     """How the groups came out, and what share of them teaches anything once the replacements are in."""
     failed = sum(group.all_failed(config) for group in groups)
     solved = sum(group.all_solved(config) for group in groups)
-    wanting = sum(group.triggers(config) and not group.all_solved(config) for group in groups)
     replayed_rewards = {replacement.outcome.key: replacement.candidate.reward for replacement in replacements}
     return {
         "replay/groups_all_failed": failed,
         "replay/groups_all_solved": solved,
         "replay/groups_mixed": len(groups) - failed - solved,
         "replay/injected": len(replacements),
-        "replay/missed": max(0, wanting - len(replacements)),
+        "replay/missed": max(0, failed - len(replacements)),
         "replay/informative_share": statistics.fmean(is_informative(group, replayed_rewards) for group in groups),
     }
 

@@ -117,7 +117,6 @@ def test_a_filter_of_groups_is_refused_where_it_cannot_be_kept_to(check):
     check(on)
     check("+baseline=arpo_dynamic")
     for override, says in (
-        ("+replay.max_share=0.5", "replay.max_share must be 1 with algorithm.filter_groups"),
         ("algorithm.filter_groups.metric=null", "filter_groups.metric must be the name of a reward"),
         ("trainer.v1.sampler.sampler_kwargs.filter_groups=null", "sampler_kwargs.filter_groups must be algorithm"),
         ("reward.reward_model.enable=true", "false with a reward model on the trainer's GPUs"),
@@ -176,7 +175,7 @@ def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(ch
         ("gui_agent.max_steps=0", ConfigError, "gui_agent.max_steps"),
         ("+gui_agent.max_step=3", ConfigError, "did you mean gui_agent.max_steps"),
         ("replay.capacity_per_task=0", ConfigError, "replay.enable=false"),
-        ("replay.trigger=failed", ConfigError, "one of all_failed, all_equal, below_floor"),
+        ("+replay.trigger=all_failed", ConfigError, "^replay.trigger was removed: .*; leave it out$"),
         ("replay.seed_from=/no/such/store", ReplayError, "/no/such/store has none"),
         ("trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync", ConfigError, "be ReplaySampler with .*=sync"),
         ("environment.screen_size=[100000,4]", ConfigError, "screen_size"),

@@ -97,7 +97,6 @@ def test_the_recipe_takes_the_options_of_every_method(study):
     }
     assert all(c.actor_rollout_ref.rollout.top_p == 0.9 for c in configs.values())
     assert all(c.actor_rollout_ref.rollout.val_kwargs.top_p == 0.9 for c in configs.values())
-    assert configs["arpo_most_likely"].replay.choice == "most_likely"
 
 
 def test_success_is_that_of_the_whole_steps_of_the_last_third(curve):
