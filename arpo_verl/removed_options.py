@@ -12,6 +12,8 @@ _CREDIT = "in our study it was not significantly better than without; docs/advan
 REMOVED: Mapping[str, str] = {
     "algorithm.step_credit": _CREDIT,
     "replay.choice": _NO_BETTER,
+    "replay.correction": f"{_NO_BETTER}; veRL's own algorithm.rollout_correction weighs all rows, replays among them",
+    "replay.correction_bound": "it belonged to replay.correction",
     "replay.max_age_steps": _UNTRIED,
     "replay.max_replays": _UNTRIED,
     "replay.max_share": _UNTRIED,

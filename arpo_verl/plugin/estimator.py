@@ -1,7 +1,7 @@
 """The advantage estimator `replay_grpo`: a group's rewards, centred and divided by the sigma that the recipe asks for.
 
 Importing this module registers it with veRL. The replay itself happened before, in the sampler; a replayed row is one
-member of its group like any other, but for the correction of its advantages where `replay.correction` asks for one.
+member of its group like any other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from arpo_verl.plugin.episode_weight import EQUAL, episode_weight_of
 from arpo_verl.plugin.group_log import GROUP_LOG
 from arpo_verl.plugin.handover import LATE_METRICS
 from arpo_verl.plugin.sections import plain_section
-from arpo_verl.replay.config import ReplayConfig, check_one_correction
+from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.labels import RowLabel, labelled_rows, rows_to_episodes
 
 REPLAY_GRPO = "replay_grpo"
@@ -118,7 +118,7 @@ def compute_replay_grpo_advantage(
         if episode_weight_of(config) == EQUAL:
             advantages_BT = advantages_BT * equal_weights(response_mask, episodes, labels).unsqueeze(-1)
         if replay.enable and labels:
-            advantages_BT = _correct(token_level_rewards, advantages_BT, response_mask, labels, replay)
+            _tell_metrics(token_level_rewards, advantages_BT, response_mask, labels)
     return advantages_BT, advantages_BT
 
 
@@ -139,22 +139,19 @@ def equal_weights(response_mask: torch.Tensor, episodes: Sequence[int], labels: 
     return (mean / tokens_E.clamp(min=1))[number_B].to(torch.float32)
 
 
-def _correct(
+def _tell_metrics(
     rewards_BT: torch.Tensor,
     advantages_BT: torch.Tensor,
     response_mask: torch.Tensor,
     labels: Mapping[int, RowLabel],
-    replay: ReplayConfig,
-) -> torch.Tensor:
-    """The advantages with those of replays corrected; tells the metrics of both kinds of rows by the way."""
+) -> None:
+    """Give the sampler's open metrics their values, of the replays and without them."""
     # Here, since every process of a run imports this module, and few need the queue.
     from arpo_verl.plugin.scored_batch import ScoredBatch
 
     batch = ScoredBatch.read(labels, response_mask.shape[-1])
-    weights_BT, metrics = batch.weights(response_mask, replay)
-    advantages_BT = advantages_BT * weights_BT
-    LATE_METRICS.fill(metrics | batch.metrics_without_replays(rewards_BT, advantages_BT, response_mask))
-    return advantages_BT
+    without = batch.metrics_without_replays(rewards_BT, advantages_BT, response_mask)
+    LATE_METRICS.fill(batch.metrics_of_replays(response_mask) | without)
 
 
 def replay_config_of(algorithm: DictConfig | Mapping[str, Any] | None) -> ReplayConfig:
@@ -169,6 +166,4 @@ def replay_config_of(algorithm: DictConfig | Mapping[str, Any] | None) -> Replay
             "algorithm.replay must be the recipe's section `replay`, got nothing; "
             f"write `replay: ${{replay}}` under `algorithm:`, beside `adv_estimator: {REPLAY_GRPO}`"
         )
-    replay = build_config(ReplayConfig, "replay", plain_section("algorithm.replay", section))
-    check_one_correction(replay, algorithm or {})
-    return replay
+    return build_config(ReplayConfig, "replay", plain_section("algorithm.replay", section))

@@ -21,7 +21,7 @@ from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.recipe_footprint import model_shape, read_run
 from arpo_verl.plugin.recipe_values import check_values, is_default, is_given
 from arpo_verl.plugin.sections import plain_section
-from arpo_verl.replay.config import NONE, SAMPLERS, ReplayConfig, check_filter, check_one_correction, check_sampler
+from arpo_verl.replay.config import SAMPLERS, ReplayConfig, check_filter, check_sampler
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest, read_records
 from arpo_verl.replay.store.record import read_record
 from arpo_verl.rollout.config import FULL, GuiAgentConfig, check_lengths
@@ -64,8 +64,8 @@ def check_recipe(config: DictConfig) -> None:
     model = checks.run(model_shape, str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
     checks.run(check_combinations, config, model)
     if replay is not None:
-        for check_replay in (_check_correction, _check_seeds_log_probs, _check_filter):
-            checks.run(check_replay, config, replay)
+        checks.run(_check_seeds_log_probs, config, replay)
+    checks.run(_check_filter, config)
     if agent is not None:
         checks.run(_check_words, agent)
         checks.run(_check_image_limit, config, agent)
@@ -187,17 +187,6 @@ def _check_frontier(config: DictConfig, selection: TaskSelection) -> None:
         require(used in ours, name, words, used, "or set it to uniform")
 
 
-def _check_correction(config: DictConfig, replay: ReplayConfig) -> None:
-    check_one_correction(replay, config.algorithm)
-    rollout = config.actor_rollout_ref.rollout
-    require(
-        replay.correction == NONE or not replay.enable or rollout.calculate_log_probs,
-        "actor_rollout_ref.rollout.calculate_log_probs",
-        f"true with replay.correction={replay.correction}, which compares them",
-        rollout.calculate_log_probs,
-    )
-
-
 def _check_mode(config: DictConfig) -> None:
     check_sampler(config.trainer.v1.sampler.custom_sampler.name, config.trainer.v1.trainer_mode)
 
@@ -217,7 +206,7 @@ def _check_seeds_log_probs(config: DictConfig, replay: ReplayConfig) -> None:
     require(unknown == 0, name, expected, True, remedy)
 
 
-def _check_filter(config: DictConfig, replay: ReplayConfig) -> None:
+def _check_filter(config: DictConfig) -> None:
     sampler, filter_groups = config.trainer.v1.sampler, config.algorithm.get("filter_groups") or {}
     if not filter_groups.get("enable") or sampler.custom_sampler.name not in SAMPLERS:
         return

@@ -10,7 +10,6 @@ from arpo_verl.config import Rule, check_fields, number, one_of, require, text, 
 
 STANDARD_DEVIATIONS = ("population", "sample")
 SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async", "separate_async")}
-NONE, TRUNCATED = CORRECTIONS = ("none", "truncated")
 FIFO, FULLEST_TASK, LEAST_RECENTLY_REPLAYED = EVICTIONS = ("fifo", "fullest_task", "least_recently_replayed")
 FALLBACK, REFUSE, EMPTY = ON_BAD_STORE = ("fallback", "refuse", "empty")
 SCREENSHOT_ENCODINGS = ("as_sent", "webp")
@@ -74,15 +73,6 @@ class ReplayConfig:
     mean_threshold: Annotated[float, _share()] = 0.2
     """The mean below which a group has failed instead of being solved. Reference."""
 
-    correction: Annotated[str, one_of(CORRECTIONS)] = NONE
-    """What a replayed token's gradient is multiplied with, since another policy wrote it; rho is its probability now
-    over that when it was written. `none`: 1; the paper. `truncated`: min(rho, `correction_bound`), as in veRL's TIS.
-    Trajectories without recorded log-probs (demonstrations) get 1. veRL's own `algorithm.rollout_correction.rollout_is`
-    does the like for all rows; one of the two at a time."""
-
-    correction_bound: Annotated[float, number(lambda x: x > 1, "a number above 1")] = 2.0
-    """Bound of rho, above 1. 2 is veRL's own for truncated importance sampling."""
-
     prefetch: Annotated[int, whole(0, "a whole number from 0")] = 4
     """Replays whose rows may be rebuilt while other groups still generate, and wait in the trainer's memory with their
     screenshots; 0 rebuilds all once the batch is complete. No influence on what is replayed."""
@@ -142,23 +132,3 @@ def check_filter(filter_groups: Mapping[str, Any]) -> None:
     require(bool(metric), "algorithm.filter_groups.metric", "the name of a reward, as `reward`", metric)
     name = "algorithm.filter_groups.max_inflight_gen_batches"
     require(type(batches) is int and batches > 0, name, "a whole number from 1", batches)
-
-
-def check_one_correction(replay: ReplayConfig, algorithm: Mapping[str, Any]) -> None:
-    """Refuse two corrections of the same rows.
-
-    Args:
-        algorithm: the recipe's section of this name.
-
-    Raises:
-        ConfigError: `replay.correction` is on, and veRL's own `algorithm.rollout_correction` too.
-    """
-    stock = algorithm.get("rollout_correction") or {}
-    for name in ("rollout_is", "bypass_mode"):
-        require(
-            not (replay.enable and replay.correction != NONE and stock.get(name)),
-            "replay.correction",
-            f"{NONE} where algorithm.rollout_correction.{name} is set",
-            replay.correction,
-            "that weighs every row, replays among them, and they would be weighed twice; turn one of the two off",
-        )

@@ -195,15 +195,6 @@ def test_a_wrong_value_is_named_with_what_to_do(check, override, error, says):
         check(override)
 
 
-def test_a_correction_of_replays_asks_for_log_probs_and_refuses_a_second_correction(check):
-    check("replay.correction=truncated")
-    with pytest.raises(ConfigError, match="calculate_log_probs must be true with replay.correction=truncated"):
-        check("replay.correction=truncated", "actor_rollout_ref.rollout.calculate_log_probs=false")
-    for option, value in (("rollout_is", "token"), ("bypass_mode", "true")):
-        with pytest.raises(ConfigError, match=f"none where algorithm.rollout_correction.{option} is set"):
-            check("replay.correction=truncated", f"algorithm.rollout_correction.{option}={value}")
-
-
 VLLM = "actor_rollout_ref.rollout.name=vllm"
 LIMITS = "+actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt"
 

@@ -534,37 +534,21 @@ def replayed_batch(tq, rollouts, replaying, demonstration=False):
     return batch, metrics, key
 
 
-@pytest.mark.parametrize(
-    ("correction", "shift", "weight"),
-    [
-        ("none", 0.5, 1.0),
-        ("truncated", 0.5, math.exp(0.5)),
-        ("truncated", 1.0, 2.0),
-        ("truncated", -1.0, math.exp(-1)),
-    ],
-)
-def test_a_correction_weighs_the_replay_and_no_other_row(
-    empty_queue, rollouts, sampler, compose, correction, shift, weight
-):
-    option = f"+replay.correction={correction}"
-    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler(option))
-    shifts = dict.fromkeys(batch.keys, -0.1) | {key: shift}
-    advantages = advantages_of(empty_queue, batch, compose(option), shifts)
-    expected = {k: math.sqrt(2) * weight if k == key else -1 / math.sqrt(2) for k in batch.keys}
+def test_how_far_a_replay_is_from_the_policy_is_told_and_changes_no_advantage(empty_queue, rollouts, sampler, compose):
+    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler())
+    advantages = advantages_of(empty_queue, batch, compose(), dict.fromkeys(batch.keys, -0.1) | {key: 0.5})
+    expected = {k: math.sqrt(2) if k == key else -1 / math.sqrt(2) for k in batch.keys}
     assert advantages == pytest.approx(expected, abs=1e-4)
     logged = MetricsAggregator()
     logged.add_step_metrics(metrics)
-    values = logged.get_aggregated_metrics()
-    assert values["replay/ratio_mean"] == pytest.approx(math.exp(shift), rel=1e-5)
-    assert values["replay/weight_mean"] == pytest.approx(weight, rel=1e-5)
+    assert logged.get_aggregated_metrics()["replay/ratio_mean"] == pytest.approx(math.exp(0.5), rel=1e-5)
 
 
-def test_a_demonstration_without_log_probs_is_replayed_with_weight_one(empty_queue, rollouts, sampler, compose):
-    option = "+replay.correction=truncated"
-    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler(option), demonstration=True)
+def test_a_demonstration_without_log_probs_is_replayed_like_any_other(empty_queue, rollouts, sampler, compose):
+    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler(), demonstration=True)
     row = read(empty_queue, key)
     assert row["rollout_log_probs"].tolist() == [0.0] * len(row["responses"])
-    assert advantages_of(empty_queue, batch, compose(option), {key: -3.0})[key] == pytest.approx(math.sqrt(2), abs=1e-4)
+    assert advantages_of(empty_queue, batch, compose(), {key: -3.0})[key] == pytest.approx(math.sqrt(2), abs=1e-4)
     assert metrics["replay/ratio_mean"].numel() == 0  # nothing to compare with: not logged
 
 

@@ -11,8 +11,6 @@ from arpo_verl.replay.config import ReplayConfig
     ("name", "value"),
     [
         ("enable", "yes"),
-        ("correction", "clip"),
-        ("correction_bound", 1.0),
         ("prefetch", -1),
         ("capacity_per_task", 0),
         ("capacity_per_task", 2.5),
