@@ -29,7 +29,7 @@ _EXPORTS = {
     "errors": (
         "ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError DesktopLostError "
         "DesktopSetupError DesktopUnclearError EndpointError EvaluatorError FetchError GenerationError HostLostError "
-        "ImageError MissingDependencyError PrefixError ReplayError RolloutWorkerError SeveralErrors TaskError "
+        "ImageError MissingDependencyError ReplayError RolloutWorkerError SeveralErrors TaskError "
         "TaskQuarantinedError"
     ),
     "policy.prepare": "PolicyConfig",

@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from arpo_verl.errors import ArpoError, ConfigError, SeveralErrors
+from arpo_verl.removed_options import removal
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -84,7 +85,8 @@ def build_config(cls: type[ConfigT], section: str, values: Mapping[str, Any] | N
     for name in [name for name in values if name not in known]:
         del values[name]
         hint = did_you_mean(name, known, f"{section}.") or f". Known: {', '.join(known)}"
-        problems.errors.append(ConfigError(f"{section}.{name} is not an option{hint}"))
+        message = removal(f"{section}.{name}") or f"{section}.{name} is not an option{hint}"
+        problems.errors.append(ConfigError(message))
     with problems.gather():
         built = cls(**values)
     problems.tell_defaults(lambda name: not _is_given(values, name.removeprefix(f"{section}.")))

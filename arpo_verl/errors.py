@@ -7,7 +7,6 @@ ArpoError
 ├── ActionParseError (ValueError)       a model reply is not in the grammar: becomes a stop reason
 ├── ImageError (ValueError)             a picture is broken, or larger than any screen's
 ├── ReplayError (ValueError)            a stored trajectory does not fit
-├── PrefixError (RuntimeError)          a success's first steps did not lead where it was: begun at the beginning
 ├── GenerationError (RuntimeError)      the rollout engine gave no usable reply: the session is dropped, never scored
 │   └── EndpointError                   so did a server that is asked over the network
 ├── RolloutWorkerError (RuntimeError)   rollout workers die again and again: the run ends
@@ -63,11 +62,6 @@ class ImageError(ArpoError, ValueError):
 
 class ReplayError(ArpoError, ValueError):
     """A stored trajectory does not fit the run that asks for it."""
-
-
-class PrefixError(ArpoError, RuntimeError):
-    """The first steps of a past success did not lead to the state that was recorded after them: no fault of the
-    desktop's and none of the policy's; the episode begins at the beginning, counted, never scored."""
 
 
 class GenerationError(ArpoError, RuntimeError):

@@ -30,8 +30,6 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "arpo": (),
     "dynamic_sampling": ("+baseline=dynamic_sampling",),
     "arpo_dynamic": ("+baseline=arpo_dynamic",),
-    "arpo_credit": ("algorithm.step_credit.kind=anchor_states",),
-    "arpo_most_likely": ("replay.choice=most_likely",),
 }
 """What stands behind the common command line."""
 
@@ -350,10 +348,9 @@ def read_curve(run_dir: Path, method: str, seed: int) -> Curve:
 
 def _point(episodes: Sequence[EpisodeSummary], environment_steps: int) -> Point:
     groups = list(_groups(episodes))
-    alone = [episode.success or 0.0 for episode in episodes if not episode.given_steps]
     return Point(
         environment_steps,
-        statistics.fmean(alone or [0.0]),
+        statistics.fmean(episode.success or 0.0 for episode in episodes),
         len(episodes),
         statistics.fmean(len({episode.reward for episode in group}) > 1 for group in groups),
         statistics.fmean(not any(episode.success for episode in group) for group in groups),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 import pytest
 
 from arpo_verl.config import build_config, check_fields, number, one_of, text, truth, whole
 from arpo_verl.errors import ConfigError
+from arpo_verl.removed_options import REMOVED
+from arpo_verl.replay.config import ReplayConfig
 
 
 @dataclass(frozen=True)
@@ -79,3 +81,10 @@ def test_a_call_without_a_section_is_told_the_fields_name_alone():
 def test_an_unknown_name_is_told_with_the_known_ones():
     with pytest.raises(ConfigError, match=r"section.cuont is not an option; did you mean section.count\?"):
         build_config(Section, "section", {"cuont": 1})
+
+
+def test_a_removed_option_is_refused_with_the_reason():
+    assert REMOVED.keys().isdisjoint(f"replay.{field.name}" for field in fields(ReplayConfig))
+    message = "^replay.mode was removed: rollouts that began within a success ended 25 points below .*; leave it out$"
+    with pytest.raises(ConfigError, match=message):
+        build_config(ReplayConfig, "replay", {"mode": "inject"})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from arpo_verl.cli.recipes import find_recipe, recipes_folder
 from arpo_verl.config import Problems, did_you_mean
 from arpo_verl.errors import ConfigError
+from arpo_verl.removed_options import removal
 from arpo_verl.versions import verl_folder
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ def _unknown_key(override: Override, base: DictConfig) -> str:
     from omegaconf import OmegaConf
 
     key = override.key_or_group
+    if message := removal(key):
+        return message
     known = list(_names(OmegaConf.to_container(base, resolve=False)))
     section, _, last = key.rpartition(".")
     ours = [field.name for field in dataclasses.fields(_sections()[section])] if section in _sections() else []

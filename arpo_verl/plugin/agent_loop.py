@@ -17,23 +17,18 @@ from PIL import Image
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.workers.rollout.replica import TokenOutput
 
-from arpo_verl.errors import ConfigError, GenerationError, MissingDependencyError, PrefixError, TaskError
+from arpo_verl.errors import ConfigError, GenerationError, MissingDependencyError, TaskError
 from arpo_verl.plugin.dataset import read_task
-from arpo_verl.plugin.resume import RESUME_FIELD, read_prefix
 from arpo_verl.plugin.rollout_output import SCREENSHOTS, GuiAgentOutput, shows_from
 from arpo_verl.plugin.sent_images import take_in
 from arpo_verl.plugin.settings import connect_pool, load_settings
-from arpo_verl.plugin.step_credit import NONE
 from arpo_verl.pool.attempts import attempt_until_whole
 from arpo_verl.pool.desktop_pool import Session
 from arpo_verl.records.recorder import Recorder
-from arpo_verl.replay.choice import Start
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.conversation import TokenLimits
 from arpo_verl.rollout.episode import Episode, play_episode
-from arpo_verl.rollout.prefix import Prefix
 from arpo_verl.rollout.scoring import Score, score_episode
-from arpo_verl.rollout.screen import thumbnail_of
 from arpo_verl.rollout.sequence import Generated
 from arpo_verl.types import Task
 
@@ -47,9 +42,6 @@ class GuiAgentLoop(AgentLoopBase):
     A desktop that fails costs the attempt, never the reward: the episode starts anew on a fresh one, at most
     `environment.max_attempts` times; then `run` raises, and veRL trains on the sessions that are left. A desktop that
     the policy itself ended, as it can prove, is no fault: that episode scores 0 and has no second try.
-
-    A row may say that its episodes begin with the first steps of a past success (`replay.mode: resume`). Where these do
-    not lead to the state that was recorded, the episode is played from the beginning, and says so.
     """
 
     def __init__(self, *args: Any, pool: Any = None, **kwargs: Any):
@@ -78,7 +70,6 @@ class GuiAgentLoop(AgentLoopBase):
             GenerationError: the rollout engine gave no usable reply.
             ConfigError: the recipe or its reward function is wrong; the sampler then ends the run.
             MissingDependencyError, TaskError: so does a package that is not installed, or a row without a task.
-            ReplayError: what the row says of a past success cannot be read.
         """
         try:
             return await self._play(sampling_params, kwargs)
@@ -90,22 +81,15 @@ class GuiAgentLoop(AgentLoopBase):
     async def _play(
         self, sampling_params: dict[str, Any], kwargs: Mapping[str, Any]
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
-        task, prefix = read_task(kwargs), read_prefix(kwargs)
+        task = read_task(kwargs)
 
-        async def play_from(prefix: Prefix | None) -> tuple[Episode, _Engine, Score]:
-            async def attempt(session: Session, unclear_losses: int) -> tuple[Episode, _Engine, Score]:
-                engine = _Engine(self, sampling_params, kwargs)
-                return await self._attempt(task, kwargs, engine, session, unclear_losses, prefix)
+        async def attempt(session: Session, unclear_losses: int) -> tuple[Episode, _Engine, Score]:
+            engine = _Engine(self, sampling_params, kwargs)
+            return await self._attempt(task, kwargs, engine, session, unclear_losses)
 
-            batch = int(kwargs.get("global_steps") or 0)
-            return await attempt_until_whole(self._pool, self._settings.environment, task.task_id, attempt, batch)
-
-        try:
-            played = await play_from(prefix)
-        except PrefixError as error:
-            logger.warning("task %s begins at the beginning: %s", task.task_id, error)
-            played = await play_from(None)
-        rows = await asyncio.to_thread(self._output, *played, prefix)
+        batch = int(kwargs.get("global_steps") or 0)
+        played = await attempt_until_whole(self._pool, self._settings.environment, task.task_id, attempt, batch)
+        rows = await asyncio.to_thread(self._output, *played)
         return rows[0] if len(rows) == 1 else rows
 
     async def _attempt(
@@ -115,7 +99,6 @@ class GuiAgentLoop(AgentLoopBase):
         engine: _Engine,
         session: Session,
         unclear_losses: int,
-        prefix: Prefix | None,
     ) -> tuple[Episode, _Engine, Score]:
         """One episode on one desktop, which is given back before the episode is scored."""
         async with self._recorder.episode(row, task) as writer:
@@ -130,7 +113,6 @@ class GuiAgentLoop(AgentLoopBase):
                     self._limits,
                     writer,
                     take_in,
-                    prefix,
                 )
             solution = await asyncio.to_thread(self._solution, episode)
             score = await score_episode(
@@ -149,17 +131,10 @@ class GuiAgentLoop(AgentLoopBase):
             return 0.0
         return weight if await runs_in_training(str(row.get("uid", ""))) else 0.0
 
-    def _output(self, episode: Episode, engine: _Engine, score: Score, prefix: Prefix | None) -> list[AgentLoopOutput]:
-        """The trajectory as veRL's rows. Every field is set: those left out would be missing in some rows only.
-
-        Args:
-            prefix: what the episode was to begin with, whether it did or not.
-        """
+    def _output(self, episode: Episode, engine: _Engine, score: Score) -> list[AgentLoopOutput]:
+        """The trajectory as veRL's rows. Every field is set: those left out would be missing in some rows only."""
         outputs: list[GuiAgentOutput] = []
-        # Those before it are in no row, where the episode began within a success: rows number what they have.
-        unseen = shown = episode.rows[0].screenshots.start
-        given = episode.num_given
-        start = {} if prefix is None else {RESUME_FIELD: tuple(Start(given, prefix.left, given == 0))}
+        shown = 0
         for row in episode.rows:
             numbers, is_last = row.screenshots, row is episode.rows[-1]
             outputs.append(
@@ -192,16 +167,12 @@ class GuiAgentLoop(AgentLoopBase):
                         "stop_reason": episode.stop_reason.value,
                         "num_steps": len(episode.turns),
                         "reward_extra_info": dict(score.extra_info),
-                        **start,
-                        **shows_from(numbers.start - unseen),
+                        **shows_from(numbers.start),
                     },
                     screenshots=list(episode.screenshots[shown : numbers.stop]),
                 )
             )
             shown = numbers.stop
-        if self._settings.step_credit.kind != NONE:
-            for output in outputs:
-                output.thumbnails = [thumbnail_of(screenshot) for screenshot in output.screenshots]
         return [*outputs]
 
 

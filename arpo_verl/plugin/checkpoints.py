@@ -82,12 +82,6 @@ def resumed_checkpoint(config: ResumeConfig) -> Path | None:
     return None
 
 
-def resumed_step(config: ResumeConfig | None) -> int:
-    """The step of `resumed_checkpoint`; 0 when the run begins at the beginning."""
-    checkpoint = None if config is None else resumed_checkpoint(config)
-    return 0 if checkpoint is None else max(0, _step_of(checkpoint))
-
-
 def restore_store(
     store: SuccessStore,
     resume: ResumeConfig | None,

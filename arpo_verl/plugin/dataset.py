@@ -17,15 +17,12 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from arpo_verl.config import build_config, require
 from arpo_verl.errors import ConfigError, TaskError
 from arpo_verl.plugin.frontier import TRAINING_FRONTIER
-from arpo_verl.plugin.resume import TRAINING_RESUME
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 from arpo_verl.tasks.selection import FRONTIER, TaskSelection, load_selected_tasks
 from arpo_verl.types import Task
 
 DATA_SOURCE = "arpo_verl"
-_CURRICULUM = "resume"
-"""Name in the state, beside the frontier's."""
 
 
 class TaskDataset(RLHFDataset):
@@ -94,23 +91,26 @@ class TaskDataset(RLHFDataset):
     def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
         """The rows of a batch, as the data loader fetches them: `items` is veRL's order, and with frontier sampling
         their number alone counts."""
-        rows = [self[item] if self._frontier is None else self._draw(self._frontier) for item in items]
-        return [TRAINING_RESUME.give(row) for row in rows] if self._resumes else rows
+        return [self[item] if self._frontier is None else self._draw(self._frontier) for item in items]
 
     def state_dict(self) -> dict[str, Any] | None:
-        """What the data loader's state has of the dataset: the frontier's and the curriculum's, and as in stock veRL
-        nothing without either."""
-        state = {} if self._frontier is None else self._frontier.state_dict()
-        if self._resumes and TRAINING_RESUME.is_open:
-            state[_CURRICULUM] = TRAINING_RESUME.state_dict()
-        return state or None
+        """What the data loader's state has of the dataset: the frontier's, and as in stock veRL nothing without it."""
+        return None if self._frontier is None else self._frontier.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint's state, at the resumed run's first draw."""
+        """Go on from a checkpoint's state, at the resumed run's first draw.
+
+        Raises:
+            ConfigError: the checkpoint is of a run with `replay.mode=resume`, whose queue may hold episodes that began
+                within a success.
+        """
+        if "resume" in state:
+            raise ConfigError(
+                "a checkpoint must not be of a run with replay.mode=resume, which this version does not have; "
+                "begin a new run with another run_dir, or finish this one with the version that began it"
+            )
         if self._frontier is not None and "tasks" in state:
             self._frontier.load_state_dict(state)
-        if self._resumes:
-            TRAINING_RESUME.load_state_dict(state.get(_CURRICULUM, {}))
 
     def resume_dataset_state(self) -> None:
         """Read the files again after a checkpoint was loaded: they, not the checkpoint, say what the tasks are."""
@@ -176,11 +176,6 @@ class TaskDataset(RLHFDataset):
                 f"data.train_batch_size must be at most the number of tasks, got {needed} with {len(self)} tasks in "
                 f"{', '.join(map(str, self.data_files))}; lower it or add tasks"
             )
-
-    @property
-    def _resumes(self) -> bool:
-        """Whether rollouts of its tasks may begin within a past success: never in validation."""
-        return self._is_training and not self._is_like_validation()
 
     def _tell_training(self) -> bool:
         """Whether this is the training data: veRL does not say, but hands each of its two datasets its own options.

@@ -1,7 +1,7 @@
 """The advantage estimator `replay_grpo`: a group's rewards, centred and divided by the sigma that the recipe asks for.
 
 Importing this module registers it with veRL. The replay itself happened before, in the sampler; a replayed row is one
-member of its group like any other, but for the correction of its advantages where `replay.correction` asks for one.
+member of its group like any other.
 """
 
 from __future__ import annotations
@@ -18,15 +18,12 @@ from arpo_verl.config import build_config
 from arpo_verl.errors import ConfigError
 from arpo_verl.plugin.episode_weight import EQUAL, episode_weight_of
 from arpo_verl.plugin.group_log import GROUP_LOG
-from arpo_verl.plugin.handover import LATE_METRICS, REPLAY_LOG_PROBS
+from arpo_verl.plugin.handover import LATE_METRICS
 from arpo_verl.plugin.sections import plain_section
-from arpo_verl.plugin.step_credit import ANCHOR_STATES, step_credit_of
-from arpo_verl.replay.config import ReplayConfig, check_one_correction
+from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.labels import RowLabel, labelled_rows, rows_to_episodes
 
 REPLAY_GRPO = "replay_grpo"
-# Of stock GRPO, where replay is off.
-_STOCK: dict[str, Any] = {"std": "sample", "epsilon": 1e-6}
 
 
 def group_advantages(
@@ -63,18 +60,6 @@ def group_advantages(
     return advantages_B
 
 
-def group_scales(
-    rewards_B: torch.Tensor, group_B: Sequence[Any], *, std: str, epsilon: float, divide_by_std: bool
-) -> torch.Tensor:
-    """What `group_advantages` divides by, of each trajectory: infinity where members of equal rewards get 0."""
-    scales_B = torch.ones_like(rewards_B)
-    for rows in _members(group_B) if divide_by_std else ():
-        rewards_G = rewards_B[rows]
-        is_equal = bool(rewards_G.max() == rewards_G.min())
-        scales_B[rows] = torch.inf if is_equal else _sigma(rewards_G, std) + epsilon
-    return scales_B
-
-
 def _members(group_B: Sequence[Any]) -> Iterable[list[int]]:
     """The positions of each group's members."""
     members: dict[Any, list[int]] = {}
@@ -98,8 +83,7 @@ def compute_replay_grpo_advantage(
     """veRL's estimator interface: (B, T) rewards and mask, a group label a row, `config.algorithm` of the recipe.
 
     With `replay.enable=false` this is stock GRPO itself, whatever `replay.std` says. Statistics are over episodes: one
-    of several rows is one member of its group, and all its rows get its advantage. With `algorithm.step_credit` each
-    turn adds its own, in the same scale: its group has one sigma.
+    of several rows is one member of its group, and all its rows get its advantage.
 
     Returns:
         Advantages and returns, (B, T), the same tensor, as in stock GRPO.
@@ -131,19 +115,10 @@ def compute_replay_grpo_advantage(
         advantages_B = advantages_E[episodes]
         GROUP_LOG.write(labels, rewards_E[episodes], advantages_B)
         advantages_BT = advantages_B.unsqueeze(-1) * response_mask
-        credit = step_credit_of(config)
-        if credit.kind == ANCHOR_STATES:
-            from arpo_verl.plugin.scored_turns import turn_advantages  # as in `_correct`
-
-            scaling: dict[str, Any] = {"std": replay.std, "epsilon": replay.epsilon} if replay.enable else _STOCK
-            scales_E = group_scales(rewards_E, groups, divide_by_std=divide_by_std, **scaling)
-            turns_BT, metrics = turn_advantages(labels, episodes, rewards_E, response_mask.shape[-1], credit)
-            advantages_BT = advantages_BT + turns_BT / scales_E[episodes].unsqueeze(-1) * response_mask
-            LATE_METRICS.fill(metrics)
         if episode_weight_of(config) == EQUAL:
             advantages_BT = advantages_BT * equal_weights(response_mask, episodes, labels).unsqueeze(-1)
         if replay.enable and labels:
-            advantages_BT = _correct(token_level_rewards, advantages_BT, response_mask, labels, replay)
+            _tell_metrics(token_level_rewards, advantages_BT, response_mask, labels)
     return advantages_BT, advantages_BT
 
 
@@ -164,23 +139,19 @@ def equal_weights(response_mask: torch.Tensor, episodes: Sequence[int], labels: 
     return (mean / tokens_E.clamp(min=1))[number_B].to(torch.float32)
 
 
-def _correct(
+def _tell_metrics(
     rewards_BT: torch.Tensor,
     advantages_BT: torch.Tensor,
     response_mask: torch.Tensor,
     labels: Mapping[int, RowLabel],
-    replay: ReplayConfig,
-) -> torch.Tensor:
-    """The advantages with those of replays corrected; tells the metrics of both kinds of rows by the way."""
+) -> None:
+    """Give the sampler's open metrics their values, of the replays and without them."""
     # Here, since every process of a run imports this module, and few need the queue.
     from arpo_verl.plugin.scored_batch import ScoredBatch
 
     batch = ScoredBatch.read(labels, response_mask.shape[-1])
-    REPLAY_LOG_PROBS.update(batch.replay_log_probs())
-    weights_BT, metrics = batch.weights(response_mask, replay)
-    advantages_BT = advantages_BT * weights_BT
-    LATE_METRICS.fill(metrics | batch.metrics_without_replays(rewards_BT, advantages_BT, response_mask))
-    return advantages_BT
+    without = batch.metrics_without_replays(rewards_BT, advantages_BT, response_mask)
+    LATE_METRICS.fill(batch.metrics_of_replays(response_mask) | without)
 
 
 def replay_config_of(algorithm: DictConfig | Mapping[str, Any] | None) -> ReplayConfig:
@@ -195,6 +166,4 @@ def replay_config_of(algorithm: DictConfig | Mapping[str, Any] | None) -> Replay
             "algorithm.replay must be the recipe's section `replay`, got nothing; "
             f"write `replay: ${{replay}}` under `algorithm:`, beside `adv_estimator: {REPLAY_GRPO}`"
         )
-    replay = build_config(ReplayConfig, "replay", plain_section("algorithm.replay", section))
-    check_one_correction(replay, algorithm or {})
-    return replay
+    return build_config(ReplayConfig, "replay", plain_section("algorithm.replay", section))

@@ -51,9 +51,6 @@ class TrainerFault:
             raise self._error
 
 
-REPLAY_LOG_PROBS: dict[str, float] = {}
-"""Of this process and the last batch's replays, by the key of the first row: what the store will know of them."""
-
 LATE_METRICS = LateMetrics()
 """Of this process: veRL makes sampler and estimator apart, and runs both in the trainer's, one batch at a time."""
 

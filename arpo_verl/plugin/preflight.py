@@ -21,17 +21,7 @@ from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.recipe_footprint import model_shape, read_run
 from arpo_verl.plugin.recipe_values import check_values, is_default, is_given
 from arpo_verl.plugin.sections import plain_section
-from arpo_verl.plugin.step_credit import NONE as NO_CREDIT
-from arpo_verl.plugin.step_credit import step_credit_of
-from arpo_verl.replay.config import (
-    NONE,
-    RESUME,
-    SAMPLERS,
-    ReplayConfig,
-    check_filter,
-    check_one_correction,
-    check_sampler,
-)
+from arpo_verl.replay.config import SAMPLERS, ReplayConfig, check_filter, check_sampler
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest, read_records
 from arpo_verl.replay.store.record import read_record
 from arpo_verl.rollout.config import FULL, GuiAgentConfig, check_lengths
@@ -52,7 +42,6 @@ _MADE_HERE = {
     ".cache/policy": "arpo_verl.policy --out .cache/policy --target-success 0.22",
     ".cache/seeing": "arpo_verl.policy.seeing --shipped --out .cache/seeing",
 }
-_CREDIT = "algorithm.step_credit.kind=anchor_states"
 # Where `ray start` notes the cluster that this machine is part of.
 RAY_CLUSTER_FILE = Path("/tmp/ray/ray_current_cluster")
 
@@ -75,8 +64,8 @@ def check_recipe(config: DictConfig) -> None:
     model = checks.run(model_shape, str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
     checks.run(check_combinations, config, model)
     if replay is not None:
-        for check_replay in (_check_correction, _check_seeds_log_probs, _check_filter, _check_resume):
-            checks.run(check_replay, config, replay)
+        checks.run(_check_seeds_log_probs, config, replay)
+    checks.run(_check_filter, config)
     if agent is not None:
         checks.run(_check_words, agent)
         checks.run(_check_image_limit, config, agent)
@@ -185,47 +174,17 @@ def _check_tasks(config: DictConfig, selection: TaskSelection, environment: Envi
 
 
 def _check_frontier(config: DictConfig, selection: TaskSelection) -> None:
-    if selection.sampling == FRONTIER:
-        _check_draws(config, "data.tasks.sampling=frontier", "or set it to uniform")
-
-
-def _check_draws(config: DictConfig, option: str, remedy: str) -> None:
     """Draws follow what the sampler sees; of veRL's own the dataset would never hear, and draw all tasks alike."""
+    if selection.sampling != FRONTIER:
+        return
     sampler, dataset = config.trainer.v1.sampler.custom_sampler.name, config.data.custom_cls.name
     for name, used, ours in (
         ("trainer.v1.sampler.custom_sampler.name", sampler, tuple(SAMPLERS)),
         ("data.custom_cls.name", dataset, ("TaskDataset",)),
         ("data.dataloader_num_workers", config.data.dataloader_num_workers, (0,)),
     ):
-        words = " or ".join(map(str, ours))
-        require(used in ours, name, f"{words} with {option}", used, remedy)
-
-
-def _check_resume(config: DictConfig, replay: ReplayConfig) -> None:
-    """Rollouts that begin within a success: the dataset gives it to them, our agent loop performs it."""
-    if not replay.enable or replay.mode != RESUME:
-        return
-    option, remedy = f"replay.mode={RESUME}", "or set it to inject"
-    _check_draws(config, option, remedy)
-    name, loop = "default_agent_loop", config.actor_rollout_ref.rollout.agent.default_agent_loop
-    words = f"gui_agent with {option}: others know of no first steps"
-    require(loop == "gui_agent", f"actor_rollout_ref.rollout.agent.{name}", words, loop, remedy)
-    data = config.data
-    alike = data.train_files == data.val_files and data.get("train_max_samples") == data.get("val_max_samples")
-    words = f"another number than data.train_max_samples with {option} and the same files"
-    remedy = "validation, which none may help, could not be told from training"
-    require(not alike, "data.val_max_samples", words, data.get("val_max_samples"), remedy)
-
-
-def _check_correction(config: DictConfig, replay: ReplayConfig) -> None:
-    check_one_correction(replay, config.algorithm)
-    rollout = config.actor_rollout_ref.rollout
-    require(
-        replay.correction == NONE or not replay.enable or rollout.calculate_log_probs,
-        "actor_rollout_ref.rollout.calculate_log_probs",
-        f"true with replay.correction={replay.correction}, which compares them",
-        rollout.calculate_log_probs,
-    )
+        words = f"{' or '.join(map(str, ours))} with data.tasks.sampling=frontier"
+        require(used in ours, name, words, used, "or set it to uniform")
 
 
 def _check_mode(config: DictConfig) -> None:
@@ -247,11 +206,11 @@ def _check_seeds_log_probs(config: DictConfig, replay: ReplayConfig) -> None:
     require(unknown == 0, name, expected, True, remedy)
 
 
-def _check_filter(config: DictConfig, replay: ReplayConfig) -> None:
+def _check_filter(config: DictConfig) -> None:
     sampler, filter_groups = config.trainer.v1.sampler, config.algorithm.get("filter_groups") or {}
     if not filter_groups.get("enable") or sampler.custom_sampler.name not in SAMPLERS:
         return
-    check_filter(replay, filter_groups)
+    check_filter(filter_groups)
     require(
         sampler.sampler_kwargs.get("filter_groups") == filter_groups,
         "trainer.v1.sampler.sampler_kwargs.filter_groups",
@@ -341,20 +300,6 @@ def _check_episode_weight(config: DictConfig) -> None:
     )
 
 
-def _check_step_credit(config: DictConfig) -> None:
-    """Turns are told apart by our estimator alone, by what our sampler tells it of each row."""
-    if step_credit_of(config.algorithm).kind == NO_CREDIT:
-        return
-    estimator, sampler = config.algorithm.adv_estimator, config.trainer.v1.sampler
-    name = sampler.custom_sampler.name
-    require(estimator == "replay_grpo", "algorithm.adv_estimator", f"replay_grpo with {_CREDIT}", estimator)
-    expected = f"{' or '.join(SAMPLERS)} with {_CREDIT}"
-    require(name in SAMPLERS, "trainer.v1.sampler.custom_sampler.name", expected, name)
-    told, remedy = sampler.sampler_kwargs.get("step_credit"), "write `step_credit: ${algorithm.step_credit}` there"
-    used = config.algorithm.step_credit
-    require(told == used, "trainer.v1.sampler.sampler_kwargs.step_credit", f"the estimator's, {used}", told, remedy)
-
-
 def _is_local_model(config: DictConfig) -> bool:
     """Whether the policy lies on this machine; a name such as `org/model` is for the model hub to resolve."""
     if not is_given(config, "actor_rollout_ref.model.path"):
@@ -409,6 +354,5 @@ _FOR_ALL = (
     _check_sampler_knows_policy,
     _check_pixels,
     _check_episode_weight,
-    _check_step_credit,
 )
 """The checks that need nothing but the recipe."""

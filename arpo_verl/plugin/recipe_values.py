@@ -13,6 +13,7 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from arpo_verl.config import Problems, did_you_mean
 from arpo_verl.errors import ConfigError
+from arpo_verl.removed_options import REMOVED, removal
 from arpo_verl.versions import verl_folder
 
 # veRL's own default of these is nothing, or a path of an example of theirs.
@@ -38,7 +39,7 @@ _NUMBERS = {
 # Their options are checked by name elsewhere, or are anybody's.
 _OURS = ("gui_agent", "environment", "replay", "run_dir", "variant")
 _CHOICES = ("baseline", "context", "engine", "policy")
-_NOT_COMPARED = (*_OURS, "data.tasks", "algorithm.step_credit", "ray_kwargs", "hydra", "model_engine")
+_NOT_COMPARED = (*_OURS, "data.tasks", "ray_kwargs", "hydra", "model_engine")
 
 
 def is_given(config: DictConfig, name: str) -> bool:
@@ -61,14 +62,23 @@ def check_values(config: DictConfig) -> None:
     """Refuse what no run could start with.
 
     Raises:
-        ConfigError: says each value that is missing or no number, and each reference that leads nowhere.
+        ConfigError: says each option that was removed, each value that is missing or no number, and each reference that
+            leads nowhere.
     """
     problems = Problems()
+    given = OmegaConf.to_container(config, resolve=False)
+    problems.errors += [ConfigError(removal(name) or name) for name in REMOVED if _has(given, name)]
     for name, message in _NEEDED.items():
         if not is_given(config, name):
             problems.errors.append(ConfigError(message))
     problems.errors += [ConfigError(message) for message in (*_wrong_numbers(config), *_dead_references(config))]
     problems.raise_all()
+
+
+def _has(node: Any, name: str) -> bool:
+    """Whether a recipe names an option, whatever its value."""
+    first, _, rest = name.partition(".")
+    return isinstance(node, Mapping) and first in node and (not rest or _has(node[first], rest))
 
 
 def _wrong_numbers(config: DictConfig) -> Iterator[str]:

@@ -11,8 +11,6 @@ from verl.experimental.agent_loop import AgentLoopOutput
 
 SCREENSHOTS = "screenshots"
 """The column's name."""
-THUMBNAILS = "thumbnails"
-"""Name of another column, there only with `algorithm.step_credit`: the thumbnail of each of the row's `screenshots`."""
 FIRST_SCREENSHOT = "first_screenshot"
 """Name in `extra_fields`: the number of the first of its episode's screenshots that a row shows, where it is not 0."""
 
@@ -22,8 +20,6 @@ class GuiAgentOutput(AgentLoopOutput):
 
     screenshots: list[bytes]
     """As the desktop sent them, in order; only those that no row before shows, so that each is kept once."""
-    thumbnails: list[bytes] = []
-    """Of these; unset where nothing compares screens, and then no column of the row."""
 
 
 def shows_from(number: int) -> dict[str, int]:

@@ -18,18 +18,14 @@ from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.queue import Batch, plain
-from arpo_verl.plugin.resume import RESUME_FIELD
-from arpo_verl.plugin.rollout_output import FIRST_SCREENSHOT, SCREENSHOTS, THUMBNAILS, GuiAgentOutput, shows_from
-from arpo_verl.replay.choice import Group, Outcome, Start, episode_of, row_key, uid_of
+from arpo_verl.plugin.rollout_output import FIRST_SCREENSHOT, SCREENSHOTS, GuiAgentOutput, shows_from
+from arpo_verl.replay.choice import Outcome, episode_of, row_key, uid_of
 from arpo_verl.replay.labels import REPLAYED, RowLabel
 from arpo_verl.replay.trajectory import RowSpan, StoredRow, StoredTrajectory
-from arpo_verl.rollout.screen import thumbnail_of
 from arpo_verl.types import EpisodeId
 
 _OUTCOME_FIELDS = ("task_id", "success", "format_error", "stop_reason", "num_steps")
 _TRAJECTORY_FIELDS = ["prompts", "responses", "response_mask", "rollout_log_probs", "num_turns", "mm_processor_kwargs"]
-# What of `extra_fields` is no part of a trajectory.
-_OF_THE_ROLLOUT = (FIRST_SCREENSHOT, RESUME_FIELD)
 # Per-token fields of other veRL features that a stored trajectory does not carry: left in place they would silently
 # belong to another sequence.
 _UNSUPPORTED_FIELDS = ["routed_experts", "teacher_ids", "teacher_logprobs"]
@@ -92,7 +88,6 @@ def _outcome(key: str, num_rows: int, extra_fields: Mapping[str, Any], reward: f
         stop_reason=str(getattr(extra_fields["stop_reason"], "value", extra_fields["stop_reason"])),
         num_steps=int(extra_fields["num_steps"]),
         num_rows=num_rows,
-        start=Start(*extra_fields.get(RESUME_FIELD, ())),
     )
 
 
@@ -153,7 +148,7 @@ def _trajectory(outcome: Outcome, rows: Sequence[Mapping[str, Any]], step: int, 
         reward=outcome.reward,
         screenshots=screenshots,
         num_turns=int(last.get("num_turns", 0)),
-        extra_fields={name: value for name, value in last["extra_fields"].items() if name not in _OF_THE_ROLLOUT},
+        extra_fields={name: value for name, value in last["extra_fields"].items() if name != FIRST_SCREENSHOT},
         mm_processor_kwargs=last.get("mm_processor_kwargs"),
         episode=episode,
     )
@@ -192,12 +187,6 @@ def rebuild_rows(trajectory: StoredTrajectory, inputs: ModelInputs) -> Iterator[
             shown, fields["input_ids"], trajectory.mm_processor_kwargs
         )
         yield fields
-
-
-def with_thumbnails(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rebuilt rows as a rollout writes them where `algorithm.step_credit` compares screens."""
-    for row in rows:
-        yield {**row, THUMBNAILS: [thumbnail_of(screenshot) for screenshot in row[SCREENSHOTS]]}
 
 
 def replay_tag(tag: Mapping[str, Any], trajectory: StoredTrajectory, row: RowSpan) -> dict[str, Any]:
@@ -267,19 +256,16 @@ def inject(batch: Batch, outcome: Outcome, trajectory: StoredTrajectory, rows: I
     return queue.rebatch(batch, order, {**left, **new})
 
 
-def label(batch: Batch, replays: Mapping[str, StoredTrajectory], groups: Iterable[Group] = ()) -> None:
-    """Put into each row's `uid` which row it is, for the estimator, and from where it began, where that was within a
-    success: rollouts are compared with those of their own start alone.
+def label(batch: Batch, replays: Mapping[str, StoredTrajectory]) -> None:
+    """Put into each row's `uid` which row it is, for the estimator.
 
     Args:
         replays: by the key of an episode's first row, the trajectory that was written there.
-        groups: of the batch.
     """
-    begun = {outcome.key: group.start.steps for group in groups for outcome in group.outcomes if group.start.steps}
     replayed = [replays.get(episode_of(key)) for key in batch.keys]
     labels = [
         RowLabel(
-            f"{uid_of(key)}/{begun[episode_of(key)]}" if episode_of(key) in begun else uid_of(key),
+            uid_of(key),
             key,
             is_replay=replay is not None,
             has_log_probs=replay is None or replay.rollout_log_probs is not None,

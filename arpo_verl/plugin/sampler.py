@@ -22,34 +22,24 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from arpo_verl.config import build_config, check_fields, number, text, whole
 from arpo_verl.errors import DesktopLostError
 from arpo_verl.plugin import queue, rows
-from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store, resumed_step
+from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers
 from arpo_verl.plugin.frontier import TRAINING_FRONTIER
-from arpo_verl.plugin.handover import LATE_METRICS, REPLAY_LOG_PROBS, TRAINER_FAULT
+from arpo_verl.plugin.handover import LATE_METRICS, TRAINER_FAULT
 from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.padding import BatchShape, MiniBatches
 from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
-from arpo_verl.plugin.resume import TRAINING_RESUME
 from arpo_verl.plugin.run_records import RunRecords
 from arpo_verl.plugin.scored_batch import SCORED_METRICS, staleness_without
 from arpo_verl.plugin.sections import plain_section
 from arpo_verl.plugin.shared_storage import require_shared
-from arpo_verl.plugin.step_credit import CREDIT_METRICS, NONE, step_credit_of
 from arpo_verl.plugin.step_metrics import StepMetrics
 from arpo_verl.plugin.validation_samples import ValidationSamples
 from arpo_verl.replay.choice import Group, Outcome, Replacement, choose_replays, form_groups, uid_of
-from arpo_verl.replay.config import INJECT, RESUME, ReplayConfig, check_filter, check_sampler
-from arpo_verl.replay.metrics import (
-    COUNTS,
-    LEVELS,
-    group_metrics,
-    is_informative,
-    resume_metrics,
-    rollout_metrics,
-    store_metrics,
-)
+from arpo_verl.replay.config import ReplayConfig, check_filter, check_sampler
+from arpo_verl.replay.metrics import COUNTS, LEVELS, group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.prefetch import Prefetch
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
@@ -90,8 +80,6 @@ class SamplerConfig:
     sync_refill_failed_groups: bool = False
     """`${trainer.v1.sampler.sync_refill_failed_groups}`, which veRL hands to its own samplers only: in mode `sync`,
     draw another prompt for a group all of whose sessions were dropped, instead of training on fewer groups."""
-    step_credit: Mapping[str, Any] = field(default_factory=dict)
-    """`${algorithm.step_credit}`: whether replayed rows need thumbnails of their screenshots."""
     filter_groups: Mapping[str, Any] = field(default_factory=dict)
     """`${algorithm.filter_groups}`, which veRL hands to its own samplers only. With `enable`, a group whose members all
     have the same `metric` is thrown away and another prompt drawn, unless a replay makes them differ."""
@@ -122,7 +110,6 @@ class Replayer:
         values = plain_section(_SECTION, sampler_kwargs)
         self.sampler_config = build_config(SamplerConfig, _SECTION, values)
         self.config = build_config(ReplayConfig, "replay", self.sampler_config.replay)
-        self._credit = step_credit_of({"step_credit": self.sampler_config.step_credit})
         self._agent = build_config(GuiAgentConfig, "gui_agent", self.sampler_config.gui_agent)
         batch = self.sampler_config.batch
         shape = None if batch is None else build_config(BatchShape, f"{_SECTION}.batch", batch)
@@ -138,11 +125,10 @@ class Replayer:
             EpisodeLoggers(self.sampler_config.loggers, self._agent.recorded_in),
             lambda token_ids: self.inputs.tokenizer.decode(token_ids, skip_special_tokens=True),
         )
-        check_filter(self.config, self.sampler_config.filter_groups)
+        check_filter(self.sampler_config.filter_groups)
         self._step, self._draw = 0, 0
         self._step_metrics = StepMetrics(batches_per_step, COUNTS, LEVELS)
         self._seen: dict[str, Group] = {}
-        self._replayed: dict[str, int] = {}
         self._evicted: list[Group] = []
         self._rescued: list[StoredTrajectory] = []
         self._prefetch = Prefetch(
@@ -156,7 +142,6 @@ class Replayer:
             restore_store(
                 self.store, self._resume, self.config.seed_from, lambda: self.fingerprint, self.config.on_bad_store
             )
-        TRAINING_RESUME.open(self.config, self.store, resumed_step(self._resume))
 
     @cached_property
     def inputs(self) -> ModelInputs:
@@ -175,22 +160,13 @@ class Replayer:
 
     def save(self, folder: Path) -> None:
         """Write the store into a checkpoint."""
-        self._note_scores()
         save_store(self.store, folder, self.fingerprint)
 
     def begin(self, step: int) -> None:
         """A batch of training step `step` is about to come together."""
-        self._note_scores()
         self._draw = self._draw + 1 if step == self._step else 0
         self._step = step
         self._seen.clear()
-
-    def _note_scores(self) -> None:
-        """Tell the store how likely the policy found what it was last replayed."""
-        for key, serial in self._replayed.items():
-            self.store.mark_scored(serial, REPLAY_LOG_PROBS.get(key))
-        self._replayed.clear()
-        REPLAY_LOG_PROBS.clear()
 
     def look_ahead(self, keys: list[str]) -> bool:
         """Rebuild a replay that the groups so far want, while others still generate.
@@ -201,7 +177,7 @@ class Replayer:
         Returns:
             Whether there was one to rebuild.
         """
-        return self._injects and self.config.prefetch > 0 and len(self.store) > 0 and self._prefetch.step(keys)
+        return self.config.enable and self.config.prefetch > 0 and len(self.store) > 0 and self._prefetch.step(keys)
 
     def replayed_uids(self, keys: Iterable[str]) -> set[str]:
         """The prompts whose groups a replay will make informative, should they come into the batch.
@@ -212,25 +188,12 @@ class Replayer:
         Args:
             keys: the rows of the groups that are complete.
         """
-        if not self._injects:
+        if not self.config.enable:
             return set()
         groups = form_groups(self._prefetch.outcomes(keys))
         self._seen |= {group.uid: group for group in groups if group.uid not in self._seen}
         plan = self._plan(tuple(self._seen.values()))
         return {replay.outcome.uid for replay in plan if replay.candidate.reward != replay.outcome.reward}
-
-    def alike_uids(self, keys: Iterable[str]) -> set[str]:
-        """The prompts whose rollouts differ only from some that began elsewhere, with which they are not compared.
-
-        Args:
-            keys: the rows of the groups that are complete.
-        """
-        if self.config.mode != RESUME:
-            return set()
-        groups = form_groups(self._prefetch.outcomes(keys))
-        starts = Counter(group.uid for group in groups)
-        informative = {group.uid for group in groups if is_informative(group, {})}
-        return {uid for uid, count in starts.items() if count > 1} - informative
 
     def evicted(self, tags: Mapping[str, Mapping[str, Any]], partition_id: str) -> None:
         """These rows are about to be thrown away: keep their successes for the store, which takes them with the next
@@ -262,7 +225,7 @@ class Replayer:
         own = self._step_metrics.of_batch(self._draw, own)
         if self._step_metrics.is_last(self._draw):  # the pool counts from one reading to the next
             own |= self.desktops.read()
-            own |= TRAINING_FRONTIER.metrics() | TRAINING_RESUME.metrics()
+            own |= TRAINING_FRONTIER.metrics()
             if TRAINING_FRONTIER.frontier is not None:
                 self.records.frontier_moved(self._step, TRAINING_FRONTIER.frontier.changed())
         return batch, {**metrics, **own}
@@ -273,21 +236,20 @@ class Replayer:
         drawn_in = {key: int(tag["global_steps"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
         replacements: tuple[Replacement, ...] = ()
         replays: dict[str, StoredTrajectory] = {}
-        late: dict[str, Any] = LATE_METRICS.open(self._late_metrics)
+        late: dict[str, Any] = LATE_METRICS.open(SCORED_METRICS if self.config.enable else [])
         num_stored = num_rescued = 0
         if self.config.enable:
             new = rows.read_trajectories(self._successes(groups), batch.partition_id, self._step, drawn_in)
-            replacements = self._plan(groups) if self._injects else ()
+            replacements = self._plan(groups)
             batch, replays = self._inject(batch, replacements)
             num_rescued = sum(self.store.add(trajectory) for trajectory in self._rescued)
             num_stored = num_rescued + sum(self.store.add(trajectory) for trajectory in new)
             late |= staleness_without(batch.tags, self._step)
-        rows.label(batch, replays, groups)
+        rows.label(batch, replays)
         self.records.batch_made(self._step, groups, drawn_in, replays)
         ahead = {"replay/prefetched": self._prefetch.hits, "timing_s/replay_ahead": self._prefetch.seconds}
         rollouts = (*groups, *self._evicted)
         TRAINING_FRONTIER.record(self._step, rollouts, self.config.success_threshold)
-        TRAINING_RESUME.record(self._step, rollouts)
         for done in (self._prefetch, self._seen, self._evicted, self._rescued):
             done.clear()
         metrics = {
@@ -297,24 +259,11 @@ class Replayer:
             **ahead,
             **late,
         }
-        if TRAINING_RESUME.is_open:
-            metrics |= resume_metrics(rollouts)
         return batch, sum(len(group.outcomes) for group in groups), metrics
-
-    @property
-    def _injects(self) -> bool:
-        return self.config.enable and self.config.mode == INJECT
-
-    @property
-    def _late_metrics(self) -> list[str]:
-        """What only the estimator will know."""
-        scored = SCORED_METRICS if self.config.enable else []
-        return [*scored, *(() if self._credit.kind == NONE else CREDIT_METRICS)]
 
     def _rebuild(self, candidate: Candidate) -> Iterable[dict[str, Any]]:
         """The fields of a success's rows, one row at a time."""
-        built = rows.rebuild_rows(self.store.trajectory(candidate.serial), self.inputs)
-        return built if self._credit.kind == NONE else rows.with_thumbnails(built)
+        return rows.rebuild_rows(self.store.trajectory(candidate.serial), self.inputs)
 
     def _successes(self, groups: Iterable[Group]) -> list[Outcome]:
         """What of the groups is worth storing."""
@@ -339,7 +288,6 @@ class Replayer:
                 *(trajectory.step, trajectory.task_id, outcome.session, outcome.uid),
             )
             replays[outcome.key] = trajectory
-            self._replayed[outcome.key] = replacement.candidate.serial
         return batch, replays
 
 
@@ -414,16 +362,11 @@ class ReplaySampler(ReplayBuffer):
         super()._clear_groups(partition_id, uids)
 
     def _dapo_filtered_keys(self, partition_id: str) -> tuple[set[str], Counter[float]]:
-        """Replay first, then filter: of the groups that veRL finds alike, those stay that get a replay; and those go
-        that only differ from where they began."""
+        """Replay first, then filter: of the groups that veRL finds alike, those stay that get a replay."""
         alike, counts = super()._dapo_filtered_keys(partition_id)
-        if partition_id == VALIDATION or self.filter_groups_metric is None:
+        if partition_id == VALIDATION or self.filter_groups_metric is None or not alike:
             return alike, counts
-        complete = self._complete_rows(partition_id)
-        alike |= self.replayer.alike_uids(complete) & self.finished_keys[partition_id]
-        if not alike:
-            return alike, counts
-        alike = alike - self.replayer.replayed_uids(complete)
+        alike = alike - self.replayer.replayed_uids(self._complete_rows(partition_id))
         shared = self._dapo_classification_cache[partition_id]
         return alike, Counter(reward for uid in alike if (reward := shared[uid]) is not None)
 
@@ -441,6 +384,5 @@ class ReplaySampler(ReplayBuffer):
 class ReplaySamplerAsync(ReplaySampler, ReplayBufferAsync):
     """For `trainer.v1.trainer_mode: colocate_async` and `separate_async`: the same over veRL's asynchronous sampling.
 
-    veRL's staleness limit counts from when a prompt was drawn, so a replay, however old, is not dropped by it;
-    `replay.max_age_steps` is the limit for replays.
+    veRL's staleness limit counts from when a prompt was drawn, so a replay, however old, is not dropped by it.
     """

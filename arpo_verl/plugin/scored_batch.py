@@ -1,4 +1,4 @@
-"""A batch between scoring and update, as the estimator finds it: replays corrected, and metrics without them."""
+"""A batch between scoring and update, as the estimator finds it: metrics of its replays, and without them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from verl.trainer.ppo.metric_utils import compute_data_metrics
 from verl.utils.debug.metrics import calculate_debug_metrics
 
 from arpo_verl.plugin import queue
-from arpo_verl.replay.choice import episode_of
-from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.correction import correction_metrics, correction_weights
+from arpo_verl.replay.distance import ratio_metrics
 from arpo_verl.replay.labels import REPLAYED, RowLabel
 
 _FIELDS = ["prompts", "responses", "response_mask", "num_turns", "entropy", "old_log_probs", "rollout_log_probs"]
@@ -25,9 +23,9 @@ _WITHOUT = [f"critic/{name}/mean" for name in ("score", "rewards", "advantages")
 _WITHOUT += [f"{name}/mean" for name in ("response_length", "prompt_length", "num_turns")]
 _WITHOUT += ["response_length/clip_ratio", "actor/entropy", "training/rollout_actor_probs_pearson_corr"]
 _WITHOUT += [f"training/rollout_probs_diff_{name}" for name in ("mean", "max", "std")]
-_CORRECTION = ["ratio_mean", "ratio_std", "ratio_max", "ratio_beyond_bound", "weight_mean", "weight_std", "weight_ess"]
+_RATIOS = ["ratio_mean", "ratio_std", "ratio_max", "ratio_beyond_bound"]
 
-SCORED_METRICS = [f"replay/without/{name}" for name in _WITHOUT] + [f"replay/{name}" for name in _CORRECTION]
+SCORED_METRICS = [f"replay/without/{name}" for name in _WITHOUT] + [f"replay/{name}" for name in _RATIOS]
 """What `ScoredBatch.metrics` gives: `replay/without/X` is the trainer's own metric X of the same step, over the rows
 that the policy of this step wrote."""
 
@@ -62,31 +60,16 @@ class ScoredBatch:
                 columns[name] = data[name].to_padded_tensor(0.0, output_size=(len(keys), width))
         return cls(tuple(labels), tuple(labels.values()), columns)
 
-    def weights(self, response_mask: torch.Tensor, config: ReplayConfig) -> tuple[torch.Tensor, dict[str, float]]:
-        """The factor of every token of the batch, 1 but for replays; and `correction_metrics` where there is one."""
-        weights_BT = torch.ones_like(response_mask, dtype=torch.float32)
+    def metrics_of_replays(self, response_mask: torch.Tensor) -> dict[str, float]:
+        """How far the replays are from the policy; nothing where nobody recorded the log-probs of their makers."""
         replays = [i for i, label in enumerate(self.labels) if label.is_replay and label.has_log_probs]
         if not replays or not {"old_log_probs", "rollout_log_probs"} <= self.columns.keys():
-            return weights_BT, {}
-        rows = [self.rows[i] for i in replays]
-        log_ratio_RT = self.columns["old_log_probs"][replays] - self.columns["rollout_log_probs"][replays]
-        weights_RT = correction_weights(log_ratio_RT, config)
-        weights_BT[rows] = weights_RT
-        written = response_mask[rows].bool()
+            return {}
+        written = response_mask[[self.rows[i] for i in replays]].bool()
         if not written.any():  # veRL's own correction rejected every token of every replay
-            return weights_BT, {}
-        metrics = correction_metrics(log_ratio_RT[written], weights_RT[written], config.correction_bound)
-        return weights_BT, {f"replay/{name}": value for name, value in metrics.items()}
-
-    def replay_log_probs(self) -> dict[str, float]:
-        """How likely the current policy finds the replies of each replay, in nats, by the key of its first row: all of
-        them, also those that a rollout correction rejected in the estimator's mask, for being unlikely."""
-        totals: dict[str, float] = {}
-        for i, label in enumerate(self.labels):
-            if label.is_replay and "old_log_probs" in self.columns:
-                of_row = self.columns["old_log_probs"][i][self.columns["response_mask"][i].bool()].sum().item()
-                totals[episode_of(label.key)] = totals.get(episode_of(label.key), 0.0) + of_row
-        return totals
+            return {}
+        log_ratio_RT = self.columns["old_log_probs"][replays] - self.columns["rollout_log_probs"][replays]
+        return {f"replay/{name}": value for name, value in ratio_metrics(log_ratio_RT[written]).items()}
 
     def metrics_without_replays(
         self, rewards_BT: torch.Tensor, advantages_BT: torch.Tensor, response_mask: torch.Tensor

@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from arpo_verl.config import build_config
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.plugin.sections import plain_section
-from arpo_verl.plugin.step_credit import StepCreditConfig, step_credit_of
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.reward import compute_score
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -28,7 +27,6 @@ class LoopSettings:
     environment: EnvironmentConfig
     reward_function: Callable[..., Any]
     """As `compute_score`, with the recipe's `reward_kwargs` bound; may be a coroutine function."""
-    step_credit: StepCreditConfig
 
 
 def load_settings(config: DictConfig) -> LoopSettings:
@@ -37,7 +35,7 @@ def load_settings(config: DictConfig) -> LoopSettings:
     Raises:
         ConfigError: a value is wrong.
     """
-    return _load(_sections(config, "gui_agent", "environment", "reward", "algorithm"))
+    return _load(_sections(config, "gui_agent", "environment", "reward"))
 
 
 def connect_pool(config: DictConfig) -> DesktopPool:
@@ -58,7 +56,6 @@ def _load(sections_json: str) -> LoopSettings:
         agent=build_config(GuiAgentConfig, "gui_agent", sections.get("gui_agent")),
         environment=build_config(EnvironmentConfig, "environment", sections.get("environment")),
         reward_function=_reward_function(sections.get("reward") or {}),
-        step_credit=step_credit_of(sections.get("algorithm")),
     )
 
 

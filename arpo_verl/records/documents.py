@@ -41,7 +41,6 @@ class EpisodeRecord:
             "reward": score.reward,
             "reward_extra_info": dict(score.extra_info),
             "num_steps": len(episode.turns),
-            "given_steps": episode.num_given,
             "prompt_tokens": sum(len(row.prompt_ids) for row in episode.rows),
             "response_tokens": sum(len(row.response_ids) for row in episode.rows),
             "rows": [_row(row) for row in episode.rows],

@@ -36,9 +36,6 @@ class EpisodeSummary:
     reward: float | None
     stop_reason: str
     num_steps: int
-    given_steps: int
-    """Of these the first ones, which were a past success's (`replay.mode: resume`): what it came to is not the policy's
-    alone."""
     num_rows: int
     """Of tokens that it was trained on in; none where no policy spoke in tokens."""
     format_error: bool
@@ -79,7 +76,6 @@ def read_summary(folder: Path) -> EpisodeSummary:
         reward=as_number(content.get("reward")),
         stop_reason=_text(content, "stop_reason"),
         num_steps=_whole(content, "num_steps", number_of_turns),
-        given_steps=_whole(content, "given_steps", 0),
         num_rows=len(rows) if isinstance(rows, list) else 1,  # of before several were possible
         format_error=content.get("format_error") is True,
         screenshots=len(screenshot_names(folder)),

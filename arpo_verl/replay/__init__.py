@@ -2,7 +2,7 @@
 
 `plugin/sampler.py: Replayer` forms groups (`replay/choice.py: form_groups`), has `replay/choice.py: choose_replays`
 choose a success of the `store/` for each group that triggers, and injects it itself: `plugin/rows.py: inject`.
-`resume` chooses from where in a success rollouts begin instead. `trajectory` is a success as a value, `prefetch`
-rebuilds likely replays while other groups still generate, `correction` weighs replayed tokens for the estimator,
-`metrics` counts. `config` is the recipe's section `replay`, with the reason for each option.
+`trajectory` is a success as a value, `prefetch` rebuilds likely replays while other groups still generate,
+`distance` says how far replayed tokens are from the policy, `metrics` counts. `config` is the recipe's section
+`replay`, with the reason for each option.
 """

@@ -7,10 +7,9 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.config import ALL_EQUAL, BELOW_FLOOR, MOST_LIKELY, ReplayConfig
+from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 
 # A lone rollout has no group to be compared with: replacing it would swap data for a zero advantage.
@@ -37,17 +36,6 @@ def episode_of(key: str) -> str:
     return f"{key.rsplit('_', 1)[0]}_0"
 
 
-class Start(NamedTuple):
-    """Where a rollout began; see `replay.mode`."""
-
-    steps: int = 0
-    """Of a past success, performed before the policy's first; 0: it began at the beginning."""
-    left: int = 0
-    """Steps of that success that were left to the policy; 0 where none was asked for."""
-    missed: bool = False
-    """Whether it was to resume, but did not come to the recorded state, and began at the beginning instead."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What a rollout came to: its rows' keys, and what the agent loop recorded in them."""
@@ -62,7 +50,6 @@ class Outcome:
     stop_reason: str
     num_steps: int
     num_rows: int = 1
-    start: Start = Start()
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -81,16 +68,14 @@ class Outcome:
         """Whether it is worth storing.
 
         A solved task whose last reply did not parse is not: group normalisation would teach that reply at full
-        strength, whatever the format penalty. The reference stores it. One that began within another success is not
-        either: it is half its own, and what it began with no mask tells from the desktop's part.
+        strength, whatever the format penalty. The reference stores it.
         """
-        return self.success >= config.success_threshold and not self.format_error and not self.start.steps
+        return self.success >= config.success_threshold and not self.format_error
 
 
 @dataclass(frozen=True)
 class Group:
-    """The rollouts of one prompt in one step that began at the same point, by session. Sessions that ended in a fault
-    are missing from it."""
+    """The rollouts of one prompt in one step, by session. Sessions that ended in a fault are missing from it."""
 
     task_id: str
     outcomes: tuple[Outcome, ...]
@@ -101,10 +86,6 @@ class Group:
         return self.outcomes[0].uid
 
     @property
-    def start(self) -> Start:
-        return self.outcomes[0].start
-
-    @property
     def mean(self) -> float:
         return statistics.fmean(outcome.success for outcome in self.outcomes)
 
@@ -113,16 +94,9 @@ class Group:
         """Population standard deviation of the scores."""
         return statistics.pstdev([outcome.success for outcome in self.outcomes])
 
-    def triggers(self, config: ReplayConfig) -> bool:
-        """Whether `config.trigger` asks for a replay, on scores without the format reward."""
-        if config.trigger == ALL_EQUAL:
-            return self.std < config.std_threshold
-        if config.trigger == BELOW_FLOOR:
-            return self.mean < config.mean_threshold
-        return self.all_failed(config)
-
     def all_failed(self, config: ReplayConfig) -> bool:
-        """Whether nothing can be learnt from it: low spread, low mean. The paper's trigger."""
+        """Whether it teaches nothing and asks for a replay: low spread and low mean of the scores, the format reward
+        left out. The paper's trigger."""
         return self.std < config.std_threshold and self.mean < config.mean_threshold
 
     def all_solved(self, config: ReplayConfig) -> bool:
@@ -139,16 +113,16 @@ class Replacement:
 
 
 def form_groups(outcomes: Iterable[Outcome]) -> tuple[Group, ...]:
-    """Group the rollouts by prompt and start, members by session, whatever order they arrived in.
+    """Group the rollouts by prompt, members by session, whatever order they arrived in.
 
     Raises:
         ReplayError: a prompt's rollouts name several tasks.
     """
-    by_uid: dict[tuple[str, Start], list[Outcome]] = {}
+    by_uid: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        by_uid.setdefault((outcome.uid, outcome.start), []).append(outcome)
+        by_uid.setdefault(outcome.uid, []).append(outcome)
     groups = []
-    for (uid, _), members in by_uid.items():
+    for uid, members in by_uid.items():
         task_ids = sorted({member.task_id for member in members})
         if len(task_ids) > 1:
             raise ReplayError(f"the rollouts of one prompt must be of one task, got {task_ids} under uid {uid}")
@@ -159,11 +133,11 @@ def form_groups(outcomes: Iterable[Outcome]) -> tuple[Group, ...]:
 def choose_replays(
     groups: Sequence[Group], store: SuccessStore, config: ReplayConfig, step: int, draw: int = 0
 ) -> tuple[Replacement, ...]:
-    """For each group that triggers and has a cached success of its task: one random failure, one success by `choice`.
+    """For each group that all failed and has a cached success of its task: one random failure, one random success.
 
-    No success is used twice, and at most `config.max_share` of the rollouts are replaced. The choice depends on seed,
-    step, draw, task and how many groups of that task triggered before: not on the order in which rollouts finished, and
-    on no state that a checkpoint would have to carry. More groups only add to it, unless `max_share` is reached.
+    No success is used twice. The choice depends on seed, step, draw, task and how many groups of that task failed
+    before: not on the order in which rollouts finished, and on no state that a checkpoint would have to carry. More
+    groups only add to it.
 
     Args:
         draw: which batch of the step this is, from 0; several only where the trainer updates several times a step.
@@ -171,36 +145,27 @@ def choose_replays(
     Source: the paper replaces a random failure; the reference always the first of the group.
     """
     queues: dict[str, list[Candidate]] = {}
-    triggered: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
     replacements = []
     for group in groups:
-        if len(group.outcomes) < MIN_GROUP_SIZE or not group.triggers(config):
+        if len(group.outcomes) < MIN_GROUP_SIZE or not group.all_failed(config):
             continue
         name = f"{config.seed}/{step}/{draw}/{group.task_id}"
         if group.task_id not in queues:
-            queues[group.task_id] = usable_candidates(store, group.task_id, config, step, random.Random(name))
-        rng = random.Random(f"{name}/{triggered[group.task_id]}")
-        triggered[group.task_id] += 1
-        if rng.random() < config.probability:
-            replacements += _replace(group, queues[group.task_id], config, rng)
-    return _limit(replacements, groups, config, random.Random(f"{config.seed}/{step}/{draw}"))
+            queues[group.task_id] = _candidates(store, group.task_id, random.Random(name))
+        rng = random.Random(f"{name}/{failed[group.task_id]}")
+        failed[group.task_id] += 1
+        replacements += _replace(group, queues[group.task_id], config, rng)
+    return tuple(replacements)
 
 
-def usable_candidates(
-    store: SuccessStore, task_id: str, config: ReplayConfig, step: int, rng: random.Random
-) -> list[Candidate]:
-    """The task's successes, each once, none too old or replayed too often, in the order in which they are used."""
+def _candidates(store: SuccessStore, task_id: str, rng: random.Random) -> list[Candidate]:
+    """The task's successes, each once, in the random order in which they are used."""
     candidates: list[Candidate] = []
     for candidate in store.candidates(task_id):
-        is_young = config.max_age_steps is None or step - candidate.step <= config.max_age_steps
-        is_fresh = config.max_replays is None or candidate.use.replays < config.max_replays
-        if is_young and is_fresh and candidate not in candidates:
+        if candidate not in candidates:
             candidates.append(candidate)
-    drawn = rng.sample(candidates, len(candidates))
-    if config.choice != MOST_LIKELY:
-        return drawn
-    # A sort keeps the order of equals.
-    return sorted(drawn, key=lambda candidate: candidate.log_prob, reverse=True)
+    return rng.sample(candidates, len(candidates))
 
 
 def _replace(group: Group, queue: list[Candidate], config: ReplayConfig, rng: random.Random) -> list[Replacement]:
@@ -212,15 +177,3 @@ def _replace(group: Group, queue: list[Candidate], config: ReplayConfig, rng: ra
             queue.remove(candidate)
             return [Replacement(rng.choice(worse), candidate)]
     return []
-
-
-def _limit(
-    replacements: Sequence[Replacement], groups: Sequence[Group], config: ReplayConfig, rng: random.Random
-) -> tuple[Replacement, ...]:
-    # Not one less where the share of the rollouts is a whole number but for rounding.
-    limit = int(config.max_share * sum(len(group.outcomes) for group in groups) + 1e-9)
-    if len(replacements) <= limit:
-        return tuple(replacements)
-    # By task, so that the draw does not depend on which group finished first.
-    by_task = sorted(range(len(replacements)), key=lambda i: replacements[i].candidate.task_id)
-    return tuple(replacements[i] for i in sorted(rng.sample(by_task, limit)))

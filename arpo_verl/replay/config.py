@@ -6,15 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from arpo_verl.config import Problems, Rule, check_fields, number, one_of, require, text, truth, whole
+from arpo_verl.config import Rule, check_fields, number, one_of, require, text, truth, whole
 
 STANDARD_DEVIATIONS = ("population", "sample")
-ALL_FAILED, ALL_EQUAL, BELOW_FLOOR = TRIGGERS = ("all_failed", "all_equal", "below_floor")
 SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async", "separate_async")}
-NONE, TRUNCATED = CORRECTIONS = ("none", "truncated")
 FIFO, FULLEST_TASK, LEAST_RECENTLY_REPLAYED = EVICTIONS = ("fifo", "fullest_task", "least_recently_replayed")
-RANDOM, MOST_LIKELY = CHOICES = ("random", "most_likely")
-INJECT, RESUME = MODES = ("inject", "resume")
 FALLBACK, REFUSE, EMPTY = ON_BAD_STORE = ("fallback", "refuse", "empty")
 SCREENSHOT_ENCODINGS = ("as_sent", "webp")
 
@@ -35,28 +31,6 @@ class ReplayConfig:
 
     enable: Annotated[bool, truth()] = True
     """False trains with exactly stock GRPO: nothing is stored or injected, and `std` and `epsilon` have no effect."""
-
-    mode: Annotated[str, one_of(MODES)] = INJECT
-    """How a past success helps. `inject`: it takes the place of a failure in a group that failed; ARPO. `resume`: the
-    next rollouts of a task that keeps failing begin within it, and are the policy's own from there on: nothing is
-    off-policy, and nothing injected. See docs/resume.md."""
-
-    resume_after: Annotated[int, whole(0, "a whole number from 0")] = 2
-    """Groups of a task in a row that must all have failed from the beginning, by the two thresholds, before the next
-    one resumes. One may be bad luck. 0: every task resumes as soon as it has a success."""
-
-    resume_stride: Annotated[int, whole(1)] = 2
-    """Steps by which the start moves back where the task is solved. At 2 a success of 15 steps is at its beginning
-    after 7 groups; it moves forward, where all failed, by one, so that what lies between is tried too."""
-
-    resume_solved: Annotated[float, _share()] = 0.5
-    """Mean score of a group from which on the start moves back. A group between this and failure differs most, and
-    plays there again. Salimans and Chen take 0.2."""
-
-    resume_tolerance: Annotated[int, whole(0, "a whole number from 0")] = 3
-    """Cells of 64x48 in which a desktop may differ from the recorded screenshot where a rollout resumes, beside those
-    in which it differed before the first step: a caret and a clock's minute. Beyond it the rollout begins at the
-    beginning."""
 
     capacity_per_task: Annotated[int, whole(1, "positive", _TRAIN_WITHOUT)] = 8
     """Successes kept for each task, oldest dropped first. The paper's and the reference's buffer holds 8."""
@@ -92,50 +66,12 @@ class ReplayConfig:
     else with the seeds, else empty, and says which: one bad screenshot is no reason to stand still. `refuse`: ends
     before training. `empty`: begins empty, where a changed prompt is meant to forget."""
 
-    trigger: Annotated[str, one_of(TRIGGERS)] = ALL_FAILED
-    """Which groups get a replay. `all_failed`: spread and mean of the scores lie below both thresholds; such a group
-    teaches nothing without one. The paper's experiments and the reference. `all_equal`: the spread does, whatever the
-    mean; for graded evaluators, where a group whose rollouts all got 0.6 teaches as little (the paper's wording).
-    `below_floor`: the mean does, whatever the spread; for tasks so rarely solved that one success in eight should not
-    stay alone. A replay always scores higher than the rollout that it replaces."""
-
     std_threshold: Annotated[float, _share()] = 0.05
-    """The spread: population standard deviation of a group's scores. Reference."""
+    """A group gets a replay where the population standard deviation of its scores is below this, and their mean below
+    the other threshold: it teaches nothing without one. Reference."""
 
     mean_threshold: Annotated[float, _share()] = 0.2
-    """The floor: mean of a group's scores, which tells all failed from all solved. Reference."""
-
-    probability: Annotated[float, _share(_TRAIN_WITHOUT)] = 1.0
-    """That a group which triggers gets its replay. 1 is the paper's; less keeps some failed groups as they are, so that
-    hard tasks are not learnt from the same few successes alone."""
-
-    max_share: Annotated[float, _share(_TRAIN_WITHOUT)] = 1.0
-    """Most replays in a batch, as a share of its rollouts; which groups go without is drawn by `seed`. The paper sets
-    no limit, and one of a group is one already; less bounds how far off-policy a batch can be."""
-
-    max_age_steps: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
-    """Training steps after which a success is no longer replayed (it stays stored); null: at any age, as in the paper.
-    The older, the further from the policy that learns from it. veRL's `max_off_policy_threshold` is about rollouts
-    that were waiting, and leaves replays alone."""
-
-    max_replays: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
-    """Times that one success is replayed (it stays stored); null: any number, as in the paper. Few successes that come
-    again and again are learnt by heart."""
-
-    choice: Annotated[str, one_of(CHOICES)] = RANDOM
-    """Which of a task's successes is replayed. `random`: any; the paper. `most_likely`: whose replies were the most
-    probable, all together: the least owed to luck. To the policy that last scored it as a replay, or else to the one
-    that wrote it; those of unknown probability come last, equals are drawn from. It replays one success again and again
-    while that stays the first and `max_replays` allows. ExGRPO (arXiv 2510.02245) asks the current policy too."""
-
-    correction: Annotated[str, one_of(CORRECTIONS)] = NONE
-    """What a replayed token's gradient is multiplied with, since another policy wrote it; rho is its probability now
-    over that when it was written. `none`: 1; the paper. `truncated`: min(rho, `correction_bound`), as in veRL's TIS.
-    Trajectories without recorded log-probs (demonstrations) get 1. veRL's own `algorithm.rollout_correction.rollout_is`
-    does the like for all rows; one of the two at a time."""
-
-    correction_bound: Annotated[float, number(lambda x: x > 1, "a number above 1")] = 2.0
-    """Bound of rho, above 1. 2 is veRL's own for truncated importance sampling."""
+    """The mean below which a group has failed instead of being solved. Reference."""
 
     prefetch: Annotated[int, whole(0, "a whole number from 0")] = 4
     """Replays whose rows may be rebuilt while other groups still generate, and wait in the trainer's memory with their
@@ -157,19 +93,13 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "replay")
-        problems = Problems()
-        with problems.gather():
-            require(
-                self.success_threshold >= self.mean_threshold,
-                "replay.success_threshold",
-                f"at least replay.mean_threshold ({self.mean_threshold})",
-                self.success_threshold,
-                "else a failure of one group could be replayed as a success in the next",
-            )
-        with problems.gather():
-            words = f"{NONE} with replay.mode={RESUME}, where every row is the policy's own"
-            require(self.mode != RESUME or self.correction == NONE, "replay.correction", words, self.correction)
-        problems.raise_all()
+        require(
+            self.success_threshold >= self.mean_threshold,
+            "replay.success_threshold",
+            f"at least replay.mean_threshold ({self.mean_threshold})",
+            self.success_threshold,
+            "else a failure of one group could be replayed as a success in the next",
+        )
 
 
 def check_sampler(name: str, trainer_mode: str) -> None:
@@ -187,14 +117,14 @@ def check_sampler(name: str, trainer_mode: str) -> None:
     )
 
 
-def check_filter(replay: ReplayConfig, filter_groups: Mapping[str, Any]) -> None:
+def check_filter(filter_groups: Mapping[str, Any]) -> None:
     """Refuse a filter of groups that cannot be kept to.
 
     Args:
         filter_groups: the recipe's `algorithm.filter_groups`.
 
     Raises:
-        ConfigError: it names no metric, or replays are limited by their share of the batch.
+        ConfigError: it names no metric, or has no number of batches.
     """
     if not filter_groups.get("enable"):
         return
@@ -202,30 +132,3 @@ def check_filter(replay: ReplayConfig, filter_groups: Mapping[str, Any]) -> None
     require(bool(metric), "algorithm.filter_groups.metric", "the name of a reward, as `reward`", metric)
     name = "algorithm.filter_groups.max_inflight_gen_batches"
     require(type(batches) is int and batches > 0, name, "a whole number from 1", batches)
-    require(
-        not replay.enable or replay.max_share == 1,
-        "replay.max_share",
-        "1 with algorithm.filter_groups.enable=true",
-        replay.max_share,
-        "a group stays in the batch for its replay, and must get it; replay.probability keeps some groups from one",
-    )
-
-
-def check_one_correction(replay: ReplayConfig, algorithm: Mapping[str, Any]) -> None:
-    """Refuse two corrections of the same rows.
-
-    Args:
-        algorithm: the recipe's section of this name.
-
-    Raises:
-        ConfigError: `replay.correction` is on, and veRL's own `algorithm.rollout_correction` too.
-    """
-    stock = algorithm.get("rollout_correction") or {}
-    for name in ("rollout_is", "bypass_mode"):
-        require(
-            not (replay.enable and replay.correction != NONE and stock.get(name)),
-            "replay.correction",
-            f"{NONE} where algorithm.rollout_correction.{name} is set",
-            replay.correction,
-            "that weighs every row, replays among them, and they would be weighed twice; turn one of the two off",
-        )

@@ -2,8 +2,7 @@
 
 `rollout/*` and `replay/groups_*` tell what the policy did: they count the rollouts before any was replaced, while
 veRL's own `critic/score/*` and `critic/rewards/*` tell what the update saw: the batch after the replacements.
-No name of a mean holds `sum`, `max` or `min`, by which veRL tells what becomes of several batches of a step: hence
-`curriculum/*` for `replay.mode=resume`.
+No name of a mean holds `sum`, `max` or `min`, by which veRL tells what becomes of several batches of a step.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from arpo_verl.replay.choice import MIN_GROUP_SIZE, Group, Replacement
-from arpo_verl.replay.config import INJECT, ReplayConfig
+from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.types import StopReason
 
@@ -22,7 +21,6 @@ _MIB = 1024**2
 COUNTS = (
     *("replay/groups_all_failed", "replay/groups_all_solved", "replay/groups_mixed", "replay/injected"),
     *("replay/missed", "replay/stored", "replay/stored_evicted", "replay/prefetched"),
-    *("curriculum/rollouts", "curriculum/missed"),
     *("batch/rows", "batch/padding_rows", "batch/updates"),
 )
 """Of a batch; of a step they are sums."""
@@ -33,10 +31,8 @@ LEVELS = ("replay/store_trajectories", "replay/store_tasks", "replay/store_mib")
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Means over the rollouts as they ended, and the share of each stop reason (all named, so that curves join).
 
-    Of those that began at the beginning: what the policy came to with a success's help is in `resume_metrics`. Nothing
-    where there are none.
+    Nothing where there are none.
     """
-    groups = [group for group in groups if not group.start.steps]
     if not groups:
         return {}
     outcomes = [outcome for group in groups for outcome in group.outcomes]
@@ -52,39 +48,19 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
-def resume_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Of the rollouts that began within a past success, and how many were to but began at the beginning; means are left
-    out where there are none."""
-    resumed = [group for group in groups if group.start.steps]
-    outcomes = [outcome for group in resumed for outcome in group.outcomes]
-    counts: dict[str, float] = {
-        "curriculum/rollouts": len(outcomes),
-        "curriculum/missed": sum(outcome.start.missed for group in groups for outcome in group.outcomes),
-    }
-    if not outcomes:
-        return counts
-    return counts | {
-        "curriculum/success_mean": statistics.fmean(outcome.success for outcome in outcomes),
-        "curriculum/given_steps_mean": statistics.fmean(outcome.start.steps for outcome in outcomes),
-        "curriculum/own_steps_mean": statistics.fmean(outcome.num_steps - outcome.start.steps for outcome in outcomes),
-        "curriculum/informative_share": statistics.fmean(is_informative(group, {}) for group in resumed),
-    }
-
-
 def group_metrics(
     groups: Sequence[Group], replacements: Sequence[Replacement], config: ReplayConfig
 ) -> dict[str, float]:
     """How the groups came out, and what share of them teaches anything once the replacements are in."""
     failed = sum(group.all_failed(config) for group in groups)
     solved = sum(group.all_solved(config) for group in groups)
-    wanting = config.mode == INJECT and sum(group.triggers(config) and not group.all_solved(config) for group in groups)
     replayed_rewards = {replacement.outcome.key: replacement.candidate.reward for replacement in replacements}
     return {
         "replay/groups_all_failed": failed,
         "replay/groups_all_solved": solved,
         "replay/groups_mixed": len(groups) - failed - solved,
         "replay/injected": len(replacements),
-        "replay/missed": max(0, wanting - len(replacements)),
+        "replay/missed": max(0, failed - len(replacements)),
         "replay/informative_share": statistics.fmean(is_informative(group, replayed_rewards) for group in groups),
     }
 

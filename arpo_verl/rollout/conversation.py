@@ -62,26 +62,14 @@ class TokenLimits:
 
 
 class TokenConversation:
-    """A policy's: one row of tokens, or, as `config.context` says, a new one where the history has outgrown it.
+    """A policy's: one row of tokens, or, as `config.context` says, a new one where the history has outgrown it."""
 
-    Args:
-        given: the first replies, which the policy does not write; a row of these alone gives way to the next.
-    """
-
-    def __init__(
-        self,
-        generate: Generate,
-        chat: ChatTokenizer,
-        config: GuiAgentConfig,
-        limits: TokenLimits,
-        given: Sequence[tuple[int, ...]] = (),
-    ):
+    def __init__(self, generate: Generate, chat: ChatTokenizer, config: GuiAgentConfig, limits: TokenLimits):
         self.rows: list[EpisodeSequence] = []
         self._generate = generate
         self._chat = chat
         self._config = config
         self._limits = limits
-        self._given = given
         self._instruction = ""
         self._screens: list[Size] = []
         self._replies: list[tuple[int, ...]] = []
@@ -110,8 +98,6 @@ class TokenConversation:
     async def reply(self, images: list[Image.Image]) -> Written:
         max_tokens = self._config.max_reply_tokens
         row = self.rows[-1]
-        if len(self._replies) < len(self._given):
-            return self._take_given(row)
         shown = [images[number] for number in row.screenshots]
         generated = await self._generate(row.token_ids, shown, max_tokens)
         token_ids = generated.token_ids[:max_tokens]  # for an engine that knows no such limit
@@ -124,12 +110,6 @@ class TokenConversation:
         if len(token_ids) == max_tokens and not self._chat.ends_turn(token_ids[-1]):
             problem = f"a reply must end within gui_agent.max_reply_tokens={max_tokens}, got no end"
         return Written(self._chat.text(token_ids), problem, row.screenshots.start)
-
-    def _take_given(self, row: EpisodeSequence) -> Written:
-        reply = self._given[len(self._replies)]
-        row.add_given(reply)
-        self._replies.append(reply)
-        return Written(self._chat.text(reply), None, row.screenshots.start)
 
     def show(self, screen: Size) -> StopReason | None:
         """Append a screenshot, if it and a whole reply to it still fit: neither is ever cut short by the limit."""
@@ -148,8 +128,6 @@ class TokenConversation:
         for first in range(max(0, newest - kept), newest):  # the oldest give way to replies that leave them no room
             prompt_ids = self._prompt(first)
             if self._fits(len(prompt_ids), 0):
-                if row.is_given:  # nothing in it is the policy's: nobody trains on it
-                    self.rows.pop()
                 self.rows.append(EpisodeSequence(prompt_ids, range(first, newest)))
                 return None
         return StopReason.TOKEN_LIMIT

@@ -12,21 +12,17 @@ from typing import Protocol, TypeVar
 from PIL import Image
 
 from arpo_verl.actions.grammars import GRAMMARS
-from arpo_verl.errors import ActionParseError, DesktopEndedError, DesktopSetupError, PrefixError
+from arpo_verl.errors import ActionParseError, DesktopEndedError, DesktopSetupError
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation, Generate, TokenConversation, TokenLimits
-from arpo_verl.rollout.prefix import Prefix
 from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.rollout.vision import decode_screenshot
-from arpo_verl.types import Action, Evaluation, Fail, Finish, MetricCall, Observation, Size, StopReason, Task, Wait
+from arpo_verl.types import Action, Evaluation, Fail, Finish, MetricCall, Observation, Size, StopReason, Task
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-PREFIX_LOOKS = 3
-"""Screenshots in which the state after a prefix is looked for, with a wait between them: a window may come late."""
 
 
 class LeasedDesktop(Protocol):
@@ -102,8 +98,6 @@ class Episode:
     """Of the evaluator's checks that were met, in [0, 1]; None where it was not asked for."""
     verdicts: tuple[Midway, ...] = ()
     """Those on the way, where they were asked for."""
-    num_given: int = 0
-    """Of `turns`, the first ones, which were given to the policy."""
 
     @property
     def format_error(self) -> bool:
@@ -129,22 +123,16 @@ async def play_episode(
     limits: TokenLimits,
     watcher: Watcher | None = None,
     decode: Decode = decode_in_thread,
-    prefix: Prefix | None = None,
 ) -> Episode:
     """Let a policy play `task` to its end and have it judged; `watcher` is told what happens.
 
-    Args:
-        prefix: with what the episode begins; the policy goes on from there.
-
     Raises:
         DesktopError: the desktop failed; nothing of the episode may be used.
-        PrefixError: `prefix` did not lead to its state; nothing of the episode may be used.
         GenerationError: the engine gave no usable reply.
         ConfigError: the prompt does not fit its limit.
     """
-    given = () if prefix is None else prefix.replies
-    conversation = TokenConversation(generate, chat, config, limits, given)
-    return await play(task, desktop, conversation, config, watcher, decode, prefix=prefix)
+    conversation = TokenConversation(generate, chat, config, limits)
+    return await play(task, desktop, conversation, config, watcher, decode)
 
 
 async def play(
@@ -155,7 +143,6 @@ async def play(
     watcher: Watcher | None = None,
     decode: Decode = decode_in_thread,
     judge_after: Collection[int] = (),
-    prefix: Prefix | None = None,
 ) -> Episode:
     """Play `task` to its end, whoever replies, and have it judged.
 
@@ -166,26 +153,20 @@ async def play(
     Args:
         judge_after: numbers of replies after which the evaluator is asked on the way too, where the episode goes on:
             only where its looking changes nothing.
-        prefix: what `conversation` begins with, whoever replies after it.
 
     Raises:
         DesktopError: the desktop failed; nothing of the episode may be used.
-        PrefixError: `prefix` did not lead to its state; nothing of the episode may be used.
     """
     started_at, began = time.time(), time.perf_counter()
-    player = _Player(desktop, conversation, config, watcher, decode, judge_after, prefix)
+    player = _Player(desktop, conversation, config, watcher, decode, judge_after)
     before_verdict_s: float | None = None
     try:
         stop_reason = await player.play(task)
-        if player.is_in_prefix:
-            raise PrefixError(f"it ended as {stop_reason.value} after step {len(player.turns)} of the prefix")
         before_verdict_s = player.desktop_s
         evaluation = await player.timed(desktop.evaluate())
     except DesktopEndedError as error:
         if not player.turns:  # nothing of the policy's has run there
             raise DesktopSetupError(str(error)) from error
-        if player.is_in_prefix:
-            raise PrefixError(f"the desktop ended in step {len(player.turns)} of the prefix") from error
         logger.info("task %s scores 0: %s", task.task_id, error)
         stop_reason, evaluation = StopReason.DESKTOP_ENDED, Evaluation(0.0)
     return Episode(
@@ -206,7 +187,6 @@ async def play(
         reset_s=player.reset_s,
         evaluate_s=0.0 if before_verdict_s is None else player.desktop_s - before_verdict_s,
         verdicts=tuple(player.verdicts),
-        num_given=player.num_given,
     )
 
 
@@ -221,7 +201,6 @@ class _Player:
         watcher: Watcher | None,
         decode: Decode,
         judge_after: Collection[int],
-        prefix: Prefix | None,
     ):
         self.images: list[Image.Image] = []
         self.screenshots: list[bytes] = []
@@ -230,8 +209,6 @@ class _Player:
         self.desktop_s = 0.0
         self.reset_s = 0.0
         self.verdicts: list[Midway] = []
-        self.num_given = 0 if prefix is None else len(prefix.replies)
-        self._prefix = prefix
         self._judge_after = judge_after
         self._watcher = watcher
         self._desktop = desktop
@@ -259,34 +236,10 @@ class _Player:
                 evaluation = await self.timed(self._desktop.evaluate())
                 self.verdicts.append(Midway(len(self.turns), evaluation.score))
             image = await self._decode(observation)
-            if self._prefix is not None and len(self.turns) == self.num_given:
-                observation, image = await self._find_state(self._prefix, observation, image)
             stop_reason = self._conversation.show(Size(*image.size))
             if stop_reason is not None:
                 return stop_reason
             self._keep(observation, image)
-
-    @property
-    def is_in_prefix(self) -> bool:
-        """Whether the policy has not replied yet where it was to resume."""
-        return 0 < self.num_given >= len(self.turns)
-
-    async def _find_state(
-        self, prefix: Prefix, observation: Observation, image: Image.Image
-    ) -> tuple[Observation, Image.Image]:
-        """The first look at the desktop that shows what was recorded after the prefix.
-
-        Raises:
-            PrefixError: none does.
-        """
-        for look in range(PREFIX_LOOKS):
-            if look:
-                observation = await self.timed(self._desktop.step(Wait()))
-                image = await self._decode(observation)
-            mismatch = await asyncio.to_thread(prefix.mismatch, self.screenshots[0], observation.screenshot)
-            if mismatch is None:
-                return observation, image
-        raise PrefixError(f"after {self.num_given} steps of a success the desktop was not in its state: {mismatch}")
 
     async def timed(self, call: Awaitable[T]) -> T:
         """Await a call on the desktop and count its time."""

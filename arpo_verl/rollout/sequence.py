@@ -75,15 +75,6 @@ class EpisodeSequence:
             )
         self._append(token_ids, 1, log_probs)
 
-    def add_given(self, token_ids: Sequence[int]) -> None:
-        """Append a reply that the policy did not write."""
-        self._append(token_ids, 0, None)
-
-    @property
-    def is_given(self) -> bool:
-        """Whether the policy has written nothing of it."""
-        return self._has_log_probs is None
-
     def add_screenshot(self, token_ids: Sequence[int]) -> None:
         """Append the next screenshot."""
         self._append(token_ids, 0, None)

@@ -207,11 +207,11 @@ WRONG_RECIPES = {
     },
     "families": {
         "data.train_files=familes:training:3 data.val_files=embedded gui_agent.context=windows critic.enable=true "
-        "gui_agent.max_screenshots=0 algorithm.episode_weight=rows algorithm.step_credit.kind=anchor": (
+        "gui_agent.max_screenshots=0 algorithm.episode_weight=rows +algorithm.step_credit.kind=anchor": (
+            "algorithm.step_credit was removed: ",
             "gui_agent.context must be one of full, window, segments, got 'windows'; did you mean window?",
             "gui_agent.max_screenshots must be from 1, got 0",
             "algorithm.episode_weight must be one of tokens, equal, got 'rows'",
-            "algorithm.step_credit.kind must be one of none, anchor_states, got 'anchor'; did you mean anchor_states?",
             "critic.enable must be false with episodes of several rows: ",
             f"{MODEL} '.cache/seeing'",
             "'familes' must be a source of tasks, one of cua_gym, families, in `NAME:ARGUMENT`; did you mean families?",
@@ -241,21 +241,23 @@ WRONG_RECIPES = {
         )
     },
     "osworld_full_async": {
-        f"{TASKS} actor_rollout_ref.actor.fsdp_config.param_offload=true replay.correction=truncated "
+        f"{TASKS} actor_rollout_ref.actor.fsdp_config.param_offload=true +replay.correction=truncated "
         "trainer.v1.sampler.custom_sampler.name=ReplaySampler algorithm.filter_groups.enable=true "
         "algorithm.filter_groups.metric=null environment.screen_size=[1280,720]": (
+            "replay.correction was removed: our study did not tell it from the default",
             "environment.screen_size must be [1920, 1080] with OSWorld's own machine, got [1280, 720]; set it so, or give",
             "trainer.v1.sampler.custom_sampler.name must be ReplaySamplerAsync with trainer.v1.trainer_mode=separate_async",
             "actor_rollout_ref.actor.fsdp_config.param_offload must be false with trainer_mode=separate_async and several",
-            "replay.correction must be none where algorithm.rollout_correction.rollout_is is set, got 'truncated'",
             "algorithm.filter_groups.metric must be the name of a reward, as `reward`, got None",
         )
     },
     "osworld_subset32": {
-        "data.train_files=embedded data.val_files=embedded data.tasks.ids=[dialog-confirm-yse] replay.mode=resum "
+        "data.train_files=embedded data.val_files=embedded data.tasks.ids=[dialog-confirm-yse] +replay.std=populatoin "
+        "+replay.mode=resume "
         "actor_rollout_ref.model.path=./nowhere data.tasks.sampling=frontier data.dataloader_num_workers=4 "
         "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image=3": (
-            "replay.mode must be one of inject, resume, got 'resum'; did you mean resume?",
+            "replay.mode was removed: rollouts that began within a success ended 25 points below injected successes",
+            "replay.std must be population or sample, got 'populatoin'; did you mean population?",
             "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image must be at least the 15 screenshots",
             f"{MODEL} 'nowhere'; name the folder into which the model was downloaded",
             "data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier, got 4; or set it to uniform",

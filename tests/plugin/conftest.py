@@ -5,19 +5,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from arpo_verl.plugin.frontier import TRAINING_FRONTIER
-from arpo_verl.plugin.resume import TRAINING_RESUME, TrainingResume
 
 
 @pytest.fixture(autouse=True)
 def no_frontier_of_another_test(monkeypatch):
     """A dataset of this process opens it for the sampler, and a training run has one process."""
     monkeypatch.setattr(TRAINING_FRONTIER, "frontier", None)
-
-
-@pytest.fixture(autouse=True)
-def no_curriculum_of_another_test(monkeypatch):
-    """As `no_frontier_of_another_test`, of what a sampler opens for the dataset."""
-    monkeypatch.setattr(TRAINING_RESUME, "__dict__", dict(vars(TrainingResume())))
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine,
 from arpo_verl.errors import ConfigError, GenerationError
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.prompts import build_messages, reply_message, screenshot_message
-from arpo_verl.rollout.screen import thumbnail
 from arpo_verl.rollout.vision import decode_screenshot
 
 REPLIES = [f"Thought: {word}.\n{MISS}" for word in ("one", "two", "three", "four", "five")] + [DONE]
@@ -94,20 +93,6 @@ def test_an_episode_that_fits_one_row_is_the_same_to_the_bit_in_every_context(po
     _, (row,) = rows_of(policy, tokenizer, {**agent, "max_screenshots": 4}, replies)
     for name in ("prompt_ids", "response_ids", "response_mask", "response_logprobs", "extra_fields", "screenshots"):
         assert getattr(row, name) == getattr(full, name), name
-
-
-@pytest.mark.parametrize("agent", [{}, *(agent for agent, *_ in CONTEXTS)])
-def test_rows_have_a_thumbnail_of_each_new_screenshot_where_turns_are_compared_and_no_column_of_them_elsewhere(
-    policy, tokenizer, agent
-):
-    _, rows = rows_of(policy, tokenizer, agent)
-    assert not any("thumbnails" in row.as_dict() for row in rows)
-    config = recipe({**LONG, **agent}, prompt_length=2048, response_length=4096)
-    config.algorithm = {"step_credit": {"kind": "anchor_states"}}
-    output = play(policy, ScriptedEngine(tokenizer, REPLIES), FakePool(), config)
-    for row in output if isinstance(output, list) else [output]:
-        expected = [thumbnail(decode_screenshot(shot)) for shot in row.screenshots]
-        assert row.as_dict()["thumbnails"] == expected and expected
 
 
 def test_a_segment_ends_where_its_tokens_do(policy, tokenizer):

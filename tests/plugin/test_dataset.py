@@ -1,13 +1,10 @@
 """The dataset as the trainer makes it: through veRL's own loader, collation and tensor dictionaries."""
 
-import io
 import json
 import pickle
 
 import pytest
 from omegaconf import OmegaConf
-from PIL import Image
-from support.replay_trajectories import stored
 
 from arpo_verl.errors import ConfigError, TaskError
 
@@ -21,11 +18,7 @@ from verl.utils import tensordict_utils as tu  # noqa: E402
 
 from arpo_verl.plugin.dataset import read_task  # noqa: E402
 from arpo_verl.plugin.frontier import TRAINING_FRONTIER  # noqa: E402
-from arpo_verl.plugin.resume import TRAINING_RESUME  # noqa: E402
-from arpo_verl.replay.choice import Group, Outcome, Start  # noqa: E402
-from arpo_verl.replay.config import ReplayConfig  # noqa: E402
-from arpo_verl.replay.store.success_store import SuccessStore  # noqa: E402
-from arpo_verl.rollout.prefix import Prefix  # noqa: E402
+from arpo_verl.replay.choice import Group, Outcome  # noqa: E402
 
 CUSTOM = {"path": "pkg://arpo_verl.plugin.dataset", "name": "TaskDataset"}
 
@@ -252,45 +245,11 @@ def test_frontier_sampling_refuses_what_would_draw_ahead_or_apart(task_dir):
         dataset(task_dir, tasks={"frontier": {"flor": 0.1}})
 
 
-def test_a_training_row_says_with_what_its_rollouts_begin_and_a_checkpoint_where(task_dir, tmp_path):
-    store = SuccessStore(8, 10**9)
-    shots = [png(level) for level in (0, 100, 200)]
-    store.add(
-        stored("task-1", response_ids=[1, 9, 2, 9, 3], response_mask=[1, 0, 1, 0, 1], screenshots=shots, tokens=5)
-    )
-    TRAINING_RESUME.open(ReplayConfig(mode="resume", resume_after=0), store)
-
-    def drawn(loaded):
-        batches = list(loaded) or list(loaded)  # a checkpoint at an epoch's end has nothing left of it
-        return {info["task_id"]: info["resume"] for batch in batches for info in batch["extra_info"]}
-
-    def opened():
-        return loader(dataset(task_dir, tasks={"ids": ["task-1", "task-3"]}, shuffle=True, seed=7))
-
-    loaded = opened()
-    rows = drawn(loaded)
-    assert sorted(task_id for task_id, text in rows.items() if text) == ["task-1"]
-    prefix = Prefix.of_text(rows["task-1"])
-    assert (prefix.replies, prefix.left, prefix.tolerance) == (((1,),), 2, 3)
-    assert prefix.mismatch(png(0), png(100)) is None and prefix.mismatch(png(0), png(200)) is not None
-    # Validation, and what may be it, is never helped.
-    for options in ({"val_files": str(task_dir)}, {"train_files": "others"}):
-        assert not any("resume" in row["extra_info"] for row in dataset(task_dir, **options).__getitems__([0, 1, 2, 3]))
-    start = Start(1, 2)
-    outcomes = tuple(Outcome(f"u_{i}_0", "task-1", 1.0, 1.0, False, "finished", 3, 1, start) for i in range(2))
-    TRAINING_RESUME.record(1, [Group("task-1", outcomes)])
-    torch.save(loaded.state_dict(), tmp_path / "data.pt")
-    TRAINING_RESUME.load_state_dict({})
-    TRAINING_RESUME.open(ReplayConfig(mode="resume", resume_after=0), store)
-    resumed = opened()
-    resumed.load_state_dict(torch.load(tmp_path / "data.pt", weights_only=False))
-    assert drawn(resumed)["task-1"] == ""  # four steps are left to the policy: more than there are
-
-
-def png(level):
-    buffer = io.BytesIO()
-    Image.new("RGB", (320, 240), (level, level, level)).save(buffer, format="PNG")
-    return buffer.getvalue()
+def test_a_checkpoint_of_a_run_that_resumed_within_successes_is_refused_with_what_to_do(task_dir):
+    trained = dataset(task_dir)
+    trained.load_state_dict({})
+    with pytest.raises(ConfigError, match="replay.mode=resume, which this version does not have; begin a new run"):
+        trained.load_state_dict({"resume": {"task-1": [2, 2, 1]}})
 
 
 def test_sessions_of_a_task_that_is_drawn_twice_in_a_step_have_names_of_their_own(task_dir):

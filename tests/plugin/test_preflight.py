@@ -117,7 +117,6 @@ def test_a_filter_of_groups_is_refused_where_it_cannot_be_kept_to(check):
     check(on)
     check("+baseline=arpo_dynamic")
     for override, says in (
-        ("+replay.max_share=0.5", "replay.max_share must be 1 with algorithm.filter_groups"),
         ("algorithm.filter_groups.metric=null", "filter_groups.metric must be the name of a reward"),
         ("trainer.v1.sampler.sampler_kwargs.filter_groups=null", "sampler_kwargs.filter_groups must be algorithm"),
         ("reward.reward_model.enable=true", "false with a reward model on the trainer's GPUs"),
@@ -148,24 +147,6 @@ def test_frontier_sampling_is_refused_where_it_would_hear_of_nothing(check, over
         check("data.tasks.sampling=frontier", override)
 
 
-@pytest.mark.parametrize(
-    ("override", "says"),
-    [
-        ("data.dataloader_num_workers=4", "data.dataloader_num_workers must be 0 with replay.mode=resume"),
-        ("data.val_max_samples=${data.train_max_samples}", "data.val_max_samples must be another number"),
-        ("actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent", "agent_loop must be gui_agent with replay"),
-        ("trainer.v1.sampler.custom_sampler.name=ReplayBuffer", "custom_sampler.name must be ReplaySampler or"),
-        ("replay.correction=truncated", "replay.correction must be none with replay.mode=resume"),
-    ],
-)
-def test_help_within_episodes_is_refused_where_it_would_not_come_or_help_validation(check, override, says):
-    files = ["data.train_files=embedded", "data.val_files=embedded"]
-    check("replay.mode=resume", *files)
-    with pytest.raises(ConfigError, match=says):
-        check("replay.mode=resume", *files, override)
-    check("replay.mode=resume", "replay.enable=false", *files)
-
-
 def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(check, policy, tmp_path):
     inputs = ModelInputs.load(PolicyFiles(str(policy)), {})
     own = model_fingerprint(inputs.tokenizer, inputs.processor, {}, GuiAgentConfig(prompt="compact"))
@@ -194,7 +175,7 @@ def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(ch
         ("gui_agent.max_steps=0", ConfigError, "gui_agent.max_steps"),
         ("+gui_agent.max_step=3", ConfigError, "did you mean gui_agent.max_steps"),
         ("replay.capacity_per_task=0", ConfigError, "replay.enable=false"),
-        ("replay.trigger=failed", ConfigError, "one of all_failed, all_equal, below_floor"),
+        ("+replay.trigger=all_failed", ConfigError, "^replay.trigger was removed: .*; leave it out$"),
         ("replay.seed_from=/no/such/store", ReplayError, "/no/such/store has none"),
         ("trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync", ConfigError, "be ReplaySampler with .*=sync"),
         ("environment.screen_size=[100000,4]", ConfigError, "screen_size"),
@@ -204,22 +185,14 @@ def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(ch
         ("trainer.use_v1=false", ConfigError, "trainer.use_v1 must be true"),
         ("gui_agent.context=windows", ConfigError, "gui_agent.context must be one of full, window, segments"),
         ("algorithm.episode_weight=rows", ConfigError, "algorithm.episode_weight must be one of tokens, equal"),
-        ("algorithm.step_credit.kind=turns", ConfigError, "step_credit.kind must be one of none, anchor_states"),
+        ("+algorithm.step_credit.kind=none", ConfigError, "^algorithm.step_credit was removed: .*; leave it out$"),
+        ("+replay.resume_after=2", ConfigError, "^replay.resume_after was removed: .*; leave it out$"),
         ("actor_rollout_ref.actor.freeze_vision_tower=true", ConfigError, "nothing in veRL 0.9.1's FSDP trainer reads"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_to_do(check, override, error, says):
     with pytest.raises(error, match=says):
         check(override)
-
-
-def test_a_correction_of_replays_asks_for_log_probs_and_refuses_a_second_correction(check):
-    check("replay.correction=truncated")
-    with pytest.raises(ConfigError, match="calculate_log_probs must be true with replay.correction=truncated"):
-        check("replay.correction=truncated", "actor_rollout_ref.rollout.calculate_log_probs=false")
-    for option, value in (("rollout_is", "token"), ("bypass_mode", "true")):
-        with pytest.raises(ConfigError, match=f"none where algorithm.rollout_correction.{option} is set"):
-            check("replay.correction=truncated", f"algorithm.rollout_correction.{option}={value}")
 
 
 VLLM = "actor_rollout_ref.rollout.name=vllm"
@@ -275,26 +248,6 @@ def test_equal_episodes_are_refused_with_another_mean_of_the_loss(check):
     check("algorithm.episode_weight=equal")
     with pytest.raises(ConfigError, match="loss_agg_mode must be token-mean with algorithm.episode_weight=equal"):
         check("algorithm.episode_weight=equal", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean")
-
-
-def test_credit_within_an_episode_asks_for_our_estimator_and_sampler_and_tells_both(check):
-    on = "algorithm.step_credit.kind=anchor_states"
-    check(on, "+algorithm.step_credit.discount=0.9")
-    check(on, "replay.enable=false")
-    for override, says in (
-        (
-            "algorithm.adv_estimator=grpo",
-            "adv_estimator must be replay_grpo with algorithm.step_credit.kind=anchor_states",
-        ),
-        (
-            "trainer.v1.sampler.custom_sampler.name=Other",
-            "must be ReplaySampler or ReplaySamplerAsync with algorithm.step",
-        ),
-        ("trainer.v1.sampler.sampler_kwargs.step_credit=null", "must be the estimator's, .*; write `step_credit: "),
-        ("+algorithm.step_credit.gamma=1", "algorithm.step_credit.gamma is not an option"),
-    ):
-        with pytest.raises(ConfigError, match=says):
-            check(on, override)
 
 
 def test_screenshots_without_a_limit_of_their_own_are_as_many_as_steps(check):

@@ -77,7 +77,7 @@ def test_a_score_at_the_threshold_is_a_success():
     at, below = CONFIG.success_threshold, CONFIG.success_threshold - 0.01
     assert outcome(0, at).is_success(CONFIG) and not outcome(0, below).is_success(CONFIG)
     assert group(at, 1).all_solved(CONFIG) and not group(at, below).all_solved(CONFIG)
-    store, config = store_of(stored()), ReplayConfig(trigger="all_equal")
+    store, config = store_of(stored()), ReplayConfig(std_threshold=0.5, mean_threshold=at)
     for step in range(20):
         (replacement,) = choose_replays([group(at, below)], store, config, step=step)
         assert replacement.outcome.success == below
@@ -120,55 +120,6 @@ def test_victim_and_success_are_random_but_fixed_by_seed_step_and_task():
     same = [group(0, 0, 0, 0, uid=uid) for uid in "wx"]
     assert chosen(7, groups=[other, *same])[:1] == chosen(7)
     assert any(len(set(chosen(step, groups=same))) == 2 for step in range(5))
-
-
-def test_the_most_likely_success_is_chosen_by_its_replies_log_probs():
-    store = store_of(
-        stored(step=1, rollout_log_probs=None, tokens=4),
-        stored(step=2, rollout_log_probs=(-0.1, -0.2, -9), response_mask=(1, 1, 0), tokens=3),
-        stored(step=3, rollout_log_probs=(-0.9, -9), response_mask=(1, 0)),
-        stored(step=4, rollout_log_probs=(-0.3, -0.3)),
-    )
-    config = ReplayConfig(choice="most_likely")
-    for seed_step in range(5, 9):
-        (replacement,) = choose_replays([group(0, 0)], store, config, seed_step)
-        assert replacement.candidate.step == 2
-
-
-def test_the_most_likely_success_is_so_to_the_policy_that_scored_it_last():
-    store = store_of(stored(step=1, rollout_log_probs=(-0.1, -0.1)), stored(step=2, rollout_log_probs=(-0.3, -0.3)))
-    config = ReplayConfig(choice="most_likely")
-
-    def chosen():
-        (replacement,) = choose_replays([group(0, 0)], store, config, 5)
-        return replacement.candidate
-
-    first = chosen()
-    assert (first.step, first.log_prob, first.use.replays) == (1, pytest.approx(-0.2), 0)
-    store.mark_scored(first.serial, -2.0)
-    assert (chosen().step, chosen().log_prob) == (2, pytest.approx(-0.6))
-    store.mark_scored(chosen().serial, -3.0)
-    store.mark_scored(first.serial, None)  # replayed again, and not scored
-    assert (chosen().step, chosen().log_prob, chosen().use.replays) == (1, -2.0, 2)
-
-
-def test_a_success_is_replayed_no_more_often_than_it_may_be():
-    store = store_of(stored(step=1), stored(step=2))
-    config = ReplayConfig(max_replays=2)
-    steps = []
-    for step in range(3, 9):
-        for replacement in choose_replays([group(0, 0)], store, config, step):
-            steps.append(replacement.candidate.step)
-            store.mark_scored(replacement.candidate.serial, None)
-    assert sorted(steps) == [1, 1, 2, 2] and len(store) == 2
-    assert len(choose_replays([group(0, 0)], store, ReplayConfig(), 9)) == 1
-
-
-def test_equals_are_drawn_from():
-    store = store_of(*(stored(step=step) for step in range(1, 5)))
-    config = ReplayConfig(choice="most_likely")
-    steps = {choose_replays([group(0, 0)], store, config, step)[0].candidate.step for step in range(5, 100)}
-    assert steps == {1, 2, 3, 4}
 
 
 def test_a_graded_failure_can_be_replaced_but_never_a_success():

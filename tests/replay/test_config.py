@@ -11,13 +11,6 @@ from arpo_verl.replay.config import ReplayConfig
     ("name", "value"),
     [
         ("enable", "yes"),
-        ("choice", "newest"),
-        ("trigger", "any"),
-        ("correction", "clip"),
-        ("correction_bound", 1.0),
-        ("max_age_steps", 0),
-        ("max_share", 0.0),
-        ("probability", 1.1),
         ("prefetch", -1),
         ("capacity_per_task", 0),
         ("capacity_per_task", 2.5),
@@ -44,11 +37,6 @@ def test_a_bad_value_is_refused_by_name(name, value):
 def test_training_without_replay_is_the_remedy():
     with pytest.raises(ConfigError, match="capacity_per_task must be positive, got 0; set replay.enable=false"):
         ReplayConfig(capacity_per_task=0)
-
-
-def test_an_unknown_choice_is_told_the_known_ones():
-    with pytest.raises(ConfigError, match="replay.choice must be one of random, most_likely, got 'newest'"):
-        ReplayConfig(choice="newest")
 
 
 def test_what_the_trigger_calls_a_failure_cannot_count_as_a_success():

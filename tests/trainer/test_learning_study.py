@@ -95,10 +95,8 @@ def test_the_recipe_takes_the_options_of_every_method(study):
     assert {m for m, config in configs.items() if config.algorithm.filter_groups.enable} == {
         *("dynamic_sampling", "arpo_dynamic")
     }
-    assert {m for m, c in configs.items() if c.algorithm.step_credit.kind != "none"} == {"arpo_credit"}
     assert all(c.actor_rollout_ref.rollout.top_p == 0.9 for c in configs.values())
     assert all(c.actor_rollout_ref.rollout.val_kwargs.top_p == 0.9 for c in configs.values())
-    assert configs["arpo_most_likely"].replay.choice == "most_likely"
 
 
 def test_success_is_that_of_the_whole_steps_of_the_last_third(curve):
@@ -205,13 +203,6 @@ def test_a_judgement_that_lost_sessions_is_made_again(written, monkeypatch):
     for _ in range(2):
         assert runs.play_all(written.path, [], None) == {"a": 0.5, "b": 0.5}
     assert played == [0, 1]
-
-
-def test_what_a_past_success_helped_is_a_step_on_a_desktop_and_no_skill(written):
-    written.episode(1, "a", "u", 0, 1.0, num_steps=5, given_steps=3)
-    written.episode(1, "b", "v", 0, 0.0, num_steps=2)
-    (point,) = runs.read_curve(written.path, "resume", 1).points
-    assert (point.environment_steps, point.success, point.episodes) == (7, 0.0, 2)
 
 
 def test_interval_is_students():

@@ -593,7 +593,6 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
 OPEN_KEYS = (
     "algorithm.episode_weight",
     "algorithm.replay",
-    "algorithm.step_credit",
     "data.tasks",
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
     "trainer.v1.sampler.by_mode",

@@ -9,29 +9,19 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-import math
 import sys
 import zlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory, TypeCode, check_scores
 from arpo_verl.types import EpisodeId
 
 NOT_ITS_OWN = ("episode", "use")
-"""Fields of a record that are not the trajectory's: two episodes may come to one, and each be replayed."""
-
-
-class Use(NamedTuple):
-    """What became of a success."""
-
-    replays: int = 0
-    """How often it was replayed."""
-    log_prob: float | None = None
-    """Of its replies together, nats, under the policy that it was last replayed to; None where nobody knows."""
-
+"""Fields of a record that are not the trajectory's: two episodes may come to one. Earlier checkouts wrote `use`, how
+often a success was replayed; nobody reads it any more."""
 
 _PLAIN_FIELDS = ("task_id", "step", "success", "reward", "num_turns", "extra_fields", "mm_processor_kwargs")
 
@@ -93,35 +83,6 @@ def read_record(record: bytes) -> dict[str, Any]:
         raise ReplayError(f"a record must be a JSON object, got {type(values).__name__}")
     check_scores(values.get("task_id"), values.get("success"), values.get("reward"))
     return values
-
-
-def read_use(values: Mapping[str, Any]) -> Use:
-    """What became of a success, of what `read_record` gave.
-
-    Raises:
-        ReplayError: it cannot be read.
-    """
-    use = values.get("use")
-    if use is None:
-        return Use()
-    try:
-        log_prob = use["log_prob"]
-        return Use(int(use["replays"]), None if log_prob is None else float(log_prob))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ReplayError(f"a record's use must have replays and log_prob, got {str(use)[:80]}: {error!r}") from error
-
-
-def with_use(record: bytes, log_prob: float | None) -> bytes:
-    """The record of a success that was replayed once more.
-
-    Args:
-        log_prob: of its replies under the policy that it was replayed to; None where nobody knows, and the last stands.
-    """
-    values = read_record(record)
-    before = read_use(values)
-    known = before.log_prob if log_prob is None or not math.isfinite(log_prob) else log_prob
-    values["use"] = Use(before.replays + 1, known)._asdict()
-    return _as_line(values)
 
 
 def _as_line(values: Mapping[str, Any]) -> bytes:

@@ -8,26 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from arpo_verl.config import require
 from arpo_verl.replay.config import EVICTIONS, FULLEST_TASK, LEAST_RECENTLY_REPLAYED, ReplayConfig
 from arpo_verl.replay.store.encoding import encode_screenshots
-from arpo_verl.replay.store.record import (
-    NOT_ITS_OWN,
-    Use,
-    decode_record,
-    encode_record,
-    read_column,
-    read_record,
-    read_use,
-    with_use,
-)
+from arpo_verl.replay.store.record import NOT_ITS_OWN, decode_record, encode_record, read_record
 from arpo_verl.replay.store.screenshots import OVERHEAD_BYTES, ScreenshotStore, screenshot_name
 from arpo_verl.replay.store.spill import SpillFolder
 from arpo_verl.replay.trajectory import StoredTrajectory
@@ -65,7 +54,6 @@ class Candidate:
     """What `SuccessStore.trajectory` finds it by."""
     fields: Mapping[str, Any] = field(repr=False)
     """Of its record, but for `NOT_ITS_OWN`."""
-    use: Use = field(default=Use(), compare=False)
 
     @property
     def task_id(self) -> str:
@@ -83,16 +71,6 @@ class Candidate:
     @property
     def reward(self) -> float:
         return float(self.fields["reward"])
-
-    @property
-    def log_prob(self) -> float:
-        """Of all replies together, nats, to the policy that it was last replayed to, or else that wrote it; -inf where
-        nobody knows."""
-        if self.use.log_prob is not None:
-            return self.use.log_prob
-        log_probs = read_column(self.fields, "rollout_log_probs")
-        mask = read_column(self.fields, "response_mask")
-        return -math.inf if log_probs is None or mask is None else sum(compress(log_probs, mask))
 
 
 class SuccessStore:
@@ -183,27 +161,10 @@ class SuccessStore:
             self._entries[candidate.serial] = self._entries.pop(candidate.serial)
             serials[candidate.serial] = serials.pop(candidate.serial)
 
-    def mark_scored(self, serial: int, log_prob: float | None) -> None:
-        """Say that a success was replayed and scored; nothing where it has left meanwhile.
-
-        Args:
-            log_prob: of its replies under the policy that it was replayed to; None where nobody knows.
-        """
-        entry = self._entries.get(serial)
-        if entry is not None:
-            new = dataclasses.replace(entry, record=with_use(entry.record, log_prob))
-            self._entries[serial] = new
-            self._entry_bytes += new.num_bytes - entry.num_bytes
-            self._make_room()
-
     def candidates(self, task_id: str) -> tuple[Candidate, ...]:
         """The task's successes for a choice among them, oldest first; spilled screenshots stay on the disk."""
         return tuple(
-            Candidate(
-                serial,
-                {name: value for name, value in fields.items() if name not in NOT_ITS_OWN},
-                read_use(fields),
-            )
+            Candidate(serial, {name: value for name, value in fields.items() if name not in NOT_ITS_OWN})
             for serial in sorted(self._tasks.get(task_id, ()))
             for fields in [read_record(self._entries[serial].record)]
         )

@@ -85,8 +85,7 @@ def gather(run: Run) -> Report:
     snapshot, metrics = run.snapshot(), run.metrics()
     validation = [episode for episode in snapshot.episodes if is_validation(episode)]
     training = [episode for episode in snapshot.episodes if not is_validation(episode)]
-    alone = [episode for episode in training if not episode.given_steps]  # what a past success helped is no skill
-    tasks = by_task(alone, validation)
+    tasks = by_task(training, validation)
     starts = list(read_starts(run.run_dir))
     replay = replay_effect(snapshot.index.groups(), training, metrics)
     return Report(
@@ -101,7 +100,7 @@ def gather(run: Run) -> Report:
         num_training=len(training),
         num_validation=len(validation),
         partial_scores=sum(0 < episode.success < 1 for episode in snapshot.episodes if episode.success is not None),
-        steps=by_step(alone, metrics),
+        steps=by_step(training, metrics),
         validations=validations(validation, metrics),
         tasks=tasks,
         replay=replay,
@@ -109,7 +108,7 @@ def gather(run: Run) -> Report:
         parts=step_parts(metrics),
         calls=desktop_calls(metrics),
         slowest=slowest_tasks(training),
-        stop_reasons=_stop_reasons(alone),
+        stop_reasons=_stop_reasons(training),
         samples=choose_samples(run, training, tasks),
         missing=_missing(starts, metrics, snapshot.episodes, replay),
     )

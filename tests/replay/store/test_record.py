@@ -8,7 +8,7 @@ import pytest
 from support.replay_trajectories import stored
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.store.record import Use, decode_record, encode_record, read_record, read_use, with_use
+from arpo_verl.replay.store.record import decode_record, encode_record
 
 
 def through(trajectory):
@@ -35,17 +35,3 @@ def test_a_field_that_json_cannot_hold_is_named_with_its_type(value):
 def test_a_record_that_no_stack_can_hold_is_refused():
     with pytest.raises(ReplayError, match="must be one line of JSON"):
         decode_record(b"[" * 200_000, lambda name: b"")
-
-
-def test_what_became_of_a_success_is_counted_and_leaves_the_trajectory_as_it_is():
-    record = encode_record(stored(), ["shot"])
-    for log_prob, expected in [(-2.0, Use(1, -2.0)), (None, Use(2, -2.0)), (float("nan"), Use(3, -2.0))]:
-        record = with_use(record, log_prob)
-        assert read_use(read_record(record)) == expected
-    assert decode_record(record, lambda name: b"first") == through(stored())
-
-
-@pytest.mark.parametrize("use", [[], 3, {}, {"replays": "x", "log_prob": None}, {"replays": 1, "log_prob": {}}])
-def test_a_use_that_cannot_be_read_is_refused(use):
-    with pytest.raises(ReplayError, match="a record's use must have replays and log_prob"):
-        read_use({"use": use})

@@ -1,6 +1,5 @@
 import gc
 import io
-import math
 import os
 import pickle
 import subprocess
@@ -88,8 +87,7 @@ def test_a_choice_among_spilled_successes_reads_no_screenshot_but_those_of_the_c
     read = SpillFolder.read
     monkeypatch.setattr(SpillFolder, "read", lambda self, name: read_names.append(name) or read(self, name))
     failed = Group("a", tuple(Outcome(f"u_{i}_0", "a", 0.0, 0.0, False, "finished", 1) for i in range(2)))
-    for choice in ("random", "most_likely"):
-        (replacement,) = choose_replays([failed], store, ReplayConfig(choice=choice, max_age_steps=5), step=9)
+    (replacement,) = choose_replays([failed], store, ReplayConfig(), step=9)
     assert read_names == []
     chosen = store.trajectory(replacement.candidate.serial)
     assert chosen == store.of_task("a")[replacement.candidate.step - 1]
@@ -103,9 +101,7 @@ def test_equal_successes_are_equal_candidates():
     first, second, third = store.candidates("a")
     assert first == second != third and first.serial != second.serial
     assert (first.task_id, first.step, first.success, first.reward) == ("a", 1, 1.0, 1.0)
-    assert first.log_prob == -1.0
-    store.add(stored("b", rollout_log_probs=None))
-    assert store.candidates("b")[0].log_prob == -math.inf and store.candidates("c") == ()
+    assert store.candidates("c") == ()
 
 
 def test_what_was_replayed_last_stays_longest():

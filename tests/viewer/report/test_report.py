@@ -121,13 +121,6 @@ def test_success_by_step_and_validations(made):
     ]
 
 
-def test_what_a_past_success_helped_is_not_the_policys(made):
-    before = report_of(made)
-    made.episode(4, "hard", "r4", 0, 1.0, given_steps=3, num_steps=5)
-    after = report_of(made)
-    assert after.steps == before.steps and after.tasks == before.tasks and after.num_training == before.num_training + 1
-
-
 def test_a_step_that_is_being_played_is_not_shown_as_one(made):
     made.episode(5, "easy", "e5", 0, 1.0)
     assert [step.step for step in report_of(made).steps] == [1, 2, 3, 4]

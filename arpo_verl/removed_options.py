@@ -1,0 +1,38 @@
+"""Options that earlier checkouts had, and why they went: a recipe that still names one is refused with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_RESUME = "it belonged to replay.mode=resume"
+_NO_BETTER = "our study did not tell it from the default (docs/learning.md)"
+_UNTRIED = "no study and no recipe needed another value than the default"
+_CREDIT = "in our study it was not significantly better than without; docs/advantages.md shows how to add an estimator"
+
+REMOVED: Mapping[str, str] = {
+    "algorithm.step_credit": _CREDIT,
+    "replay.choice": _NO_BETTER,
+    "replay.correction": f"{_NO_BETTER}; veRL's own algorithm.rollout_correction weighs all rows, replays among them",
+    "replay.correction_bound": "it belonged to replay.correction",
+    "replay.max_age_steps": _UNTRIED,
+    "replay.max_replays": _UNTRIED,
+    "replay.max_share": _UNTRIED,
+    "replay.mode": "rollouts that began within a success ended 25 points below injected successes (docs/learning.md)",
+    "replay.probability": _UNTRIED,
+    "replay.resume_after": _RESUME,
+    "replay.resume_solved": _RESUME,
+    "replay.resume_stride": _RESUME,
+    "replay.resume_tolerance": _RESUME,
+    "replay.trigger": _UNTRIED,
+    "trainer.v1.sampler.sampler_kwargs.step_credit": "it was a copy of algorithm.step_credit",
+}
+
+
+def removal(name: str) -> str | None:
+    """The message about a removed option, or about one within it; None for any other name.
+
+    Args:
+        name: the full name of an option.
+    """
+    gone = next((known for known in REMOVED if f"{name}.".startswith(f"{known}.")), None)
+    return gone and f"{gone} was removed: {REMOVED[gone]}; leave it out"

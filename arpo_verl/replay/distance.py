@@ -1,0 +1,27 @@
+"""How far replayed tokens are from the policy that learns from them. Pure."""
+
+from __future__ import annotations
+
+import torch
+
+BOUND = 2.0
+"""A token whose ratio is beyond it, or below its inverse, is far off. veRL's own bound of truncated importance
+sampling."""
+# exp(20): far beyond any bound, still finite in float32. veRL's own.
+_MAX_LOG_RATIO = 20.0
+
+
+def ratio_metrics(log_ratio_N: torch.Tensor) -> dict[str, float]:
+    """Mean, spread and largest of rho, and the share of tokens whose rho is beyond `BOUND`.
+
+    Args:
+        log_ratio_N: log rho of the N tokens that the policy wrote, N > 0; of each, its log-prob under the policy of
+            this step less that under the policy that wrote it.
+    """
+    ratio_N = log_ratio_N.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
+    return {
+        "ratio_mean": ratio_N.mean().item(),
+        "ratio_std": ratio_N.std(correction=0).item(),
+        "ratio_max": ratio_N.max().item(),
+        "ratio_beyond_bound": ((ratio_N > BOUND) | (ratio_N < 1 / BOUND)).float().mean().item(),
+    }
