@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def write(report: Mapping[str, Any], path: Path | None) -> None:
-    """Put the figures into the file, which `filter_tasks.py` writes to as well."""
+    """Put the figures into the file, beside those that it has."""
     earlier = json.loads(path.read_text()) if path is not None and path.is_file() else {}
     figures.write(earlier | report, path)
 

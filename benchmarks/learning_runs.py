@@ -95,24 +95,6 @@ class Study:
 
 
 @dataclass(frozen=True)
-class PartialStudy(Study):
-    """Runs each step of which has only some of the tasks, and that are judged by their last checkpoint."""
-
-    groups: int
-    """Of a training step."""
-    validation_rollouts: int
-    """Of each task, by a run's last checkpoint."""
-
-    def overrides(self, method: str, seed: int) -> list[str]:
-        return [
-            *super().overrides(method, seed),
-            f"data.train_batch_size={self.groups}",
-            f"actor_rollout_ref.actor.ppo_mini_batch_size={max(1, self.groups // 4)}",
-            f"actor_rollout_ref.rollout.val_kwargs.n={self.validation_rollouts}",
-        ]
-
-
-@dataclass(frozen=True)
 class FamilyStudy(Study):
     """Runs on generated tasks, judged on others too."""
 

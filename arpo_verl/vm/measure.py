@@ -1,4 +1,4 @@
-"""What machines take: `arpo-verl vm check --measure`, and the study in benchmarks/vm_desktops.py."""
+"""What machines take: `arpo-verl vm check --measure`."""
 
 from __future__ import annotations
 

@@ -1,195 +1,24 @@
-"""Every upstream name that the package touches, and what it relies on beyond names.
+"""What the package relies on in upstream beyond names that are there.
 
-`test_names.py` compares this with the package's source. `test_contracts.py` says of each whether it is there and takes
-what we give it; `make test-verl` asks that of another release.
-
-A module's line has its names below it: `name(parameters that we pass)`, or `Class: attributes`, or, of a method,
-`Class.name(parameters)`. What a class of ours overrides has to take all that upstream's does, which no table need say.
+`uses.py` finds every upstream name in the package's source. `test_contracts.py` checks that each is there and what
+this file adds; `make test-verl` asks that of another release.
 """
 
-NAMES = """
-transfer_queue
-    KVBatchMeta: keys tags partition_id fields extra_info
-    async_kv_list(partition_id)
-    get_client()
-    kv_batch_get(keys, partition_id, select_fields)
-    kv_batch_put(keys, partition_id, fields, tags)
-    kv_clear(keys, partition_id)
-    kv_list(partition_id)
-tensordict
-    TensorDict
-    TensorDict.chunk(chunks)
-
-verl.experimental.agent_loop
-    AgentLoopOutput: mm_processor_kwargs multi_modal_data
-    AgentLoopWorker
-verl.experimental.agent_loop.agent_loop
-    AgentLoopBase: __init__ run config rollout_config tokenizer processor mm_processor_kwargs continuous_token_builder
-    AgentLoopBase._get_mm_processor_kwargs()
-    AgentLoopManager: __init__ agent_loop_workers_class agent_loop_workers config llm_client teacher_client
-        reward_loop_worker_handles rollout_config
-    AgentLoopManager._init_agent_loop_workers()
-    AgentLoopManager.generate_sequences(prompts)
-    AgentLoopMetrics
-    AgentLoopOutput:
-    AgentLoopWorker: __init__ tokenizer processor mm_processor_kwargs
-    AgentLoopWorker._get_mm_processor_kwargs()
-    AgentLoopWorker._compute_position_ids(input_ids, attention_mask, multi_modal_inputs)
-    register(agent_name)
-verl.experimental.reward_loop
-verl.model_merger
-verl.protocol
-    DataProto
-    DataProto.from_dict(tensors, non_tensors)
-verl.trainer.main_ppo
-verl.trainer.ppo.checkpoint_callback
-    CheckpointCallback: __init__ on_save
-verl.trainer.ppo.core_algos
-    compute_grpo_outcome_advantage(token_level_rewards, response_mask, index, norm_adv_by_std_in_grpo)
-    register_adv_est(name_or_enum)
-verl.trainer.ppo.metric_utils
-    compute_data_metrics(batch, use_critic)
-verl.trainer.ppo.reward
-    get_custom_reward_fn(config)
-verl.trainer.ppo.v1.agent_loop_tq
-    AgentLoopManagerTQ: __init__ agent_loop_workers_class
-    AgentLoopManagerTQ.generate_sequences(prompts)
-    AgentLoopWorkerTQ: __ray_actor_class__
-verl.trainer.ppo.v1.replay_buffer
-    ReplayBuffer: __init__ trainer_mode trainer_config sampler_kwargs poll_interval sync_refill_failed_groups
-        filter_groups_metric max_inflight_gen_batches gen_batch_size train_batch_size
-    ReplayBuffer: partitions finished_keys failure_keys _dapo_classification_cache
-    ReplayBuffer._clear_groups(partition_id, uids)
-    ReplayBuffer._dapo_filtered_keys(partition_id)
-    ReplayBuffer._sync_metadata_from_transfer_queue()
-    ReplayBuffer.sample(global_steps, partition_id, batch_size)
-    ReplayBuffer._wait_for_next_poll(partition_id, last_debug_time)
-    ReplayBufferAsync
-verl.trainer.ppo.v1.trainer_base
-verl.trainer.ppo.v1.trainer_sync
-verl.utils
-    get_processor_token_id(processor, token_name)
-    hf_processor(name_or_path, trust_remote_code)
-    hf_tokenizer(name_or_path, trust_remote_code)
-verl.utils.checkpoint.checkpoint_manager
-    find_latest_ckpt_path(path)
-verl.utils.dataset.rl_dataset
-    RLHFDataset: __init__ __len__ __getitem__ split resume_dataset_state
-    RLHFDataset: config data_files original_data_files tokenizer processor max_samples serialize_dataset
-verl.utils.debug.metrics
-    calculate_debug_metrics(data)
-verl.utils.fs
-    copy_to_local(src)
-verl.utils.tensordict_utils
-    list_of_dict_to_tensordict(list_of_dicts)
-    nested_tensor_from_tensor_list(tensors)
-verl.utils.tokenizer
-    hf_processor(name_or_path)
-    normalize_token_ids(tokenized_output)
-verl.utils.tokenizer.continuous_token_wiring
-    create_continuous_token_builder(tokenizer, hf_model_type, mm_processor_kwargs, processor)
-
-verl.checkpoint_engine.base
-    CheckpointEngine: prepare build_topology init_process_group finalize send_weights receive_weights
-    CheckpointEngineRegistry
-    CheckpointEngineRegistry.register(backend)
-verl.plugin.platform
-    PlatformBase
-    PlatformRegistry
-    PlatformRegistry.register(platform)
-verl.plugin.platform.platform_base
-    PlatformBase: device_name vendor_name device_module is_available is_platform_available current_device device_count
-        set_device synchronize manual_seed manual_seed_all set_allocator_settings empty_cache get_device_capability
-        communication_backend_name visible_devices_envvar nvtx_range profiler_start profiler_stop ray_resource_name
-        ray_noset_envvars is_ipc_supported cudart
-verl.utils.config
-    omega_conf_to_dataclass(config, dataclass_type)
-verl.utils.distributed
-verl.utils.model
-    convert_weight_keys(state_dict, model)
-verl.workers.config
-    HFModelConfig: hf_config generation_config local_path processor tokenizer
-    RolloutConfig: ignore_eos max_model_len prompt_length response_length
-verl.workers.engine.base
-    EngineRegistry: _engines
-    EngineRegistry.register(model_type, backend, device)
-verl.workers.engine.fsdp.transformer_impl
-verl.workers.engine_workers
-verl.workers.rollout.base
-    BaseRollout: __init__ resume update_weights release
-verl.workers.rollout.replica
-    RolloutMode: HYBRID STANDALONE
-    RolloutReplica: launch_servers config model_config replica_rank name_suffix world_size rollout_mode is_reward_model
-        max_concurrency workers servers _server_handle _server_address
-    TokenOutput: token_ids stop_reason num_preempted routed_experts extra_fields
-verl.workers.rollout.utils
-    ensure_async_iterator(iterable)
-    get_max_position_embeddings(hf_config)
-    get_vision_placeholder_token_ids(processor)
-
-transformers
-    AutoConfig
-    AutoConfig.from_pretrained(pretrained_model_name_or_path)
-    AutoModelForImageTextToText: from_config from_pretrained
-    AutoProcessor
-    AutoProcessor.from_pretrained(pretrained_model_name_or_path)
-    AutoTokenizer
-    AutoTokenizer.from_pretrained(pretrained_model_name_or_path)
-    PreTrainedModel: config dtype eval state_dict
-    PreTrainedTokenizerBase: eos_token_id pad_token_id
-    PreTrainedTokenizerBase.convert_tokens_to_ids(tokens)
-    PreTrainedTokenizerFast
-    Qwen2VLImageProcessor: size
-    Qwen2_5_VLConfig
-    Qwen2_5_VLForConditionalGeneration: config eval train parameters lm_head model get_input_embeddings save_pretrained
-    Qwen2_5_VLProcessor: tokenizer save_pretrained
-transformers.modeling_utils
-    ALL_ATTENTION_FUNCTIONS
-    ALL_ATTENTION_FUNCTIONS.register(key, value)
-transformers.models.qwen2_5_vl.modeling_qwen2_5_vl
-transformers.models.qwen2_5_vl.processing_qwen2_5_vl
-transformers.models.qwen2_vl.image_processing_qwen2_vl
-    smart_resize(height, width, factor, min_pixels, max_pixels)
-transformers.models.qwen2_vl.video_processing_qwen2_vl
-    Qwen2VLVideoProcessor
-transformers.vision_utils
-    get_vision_position_ids(grid_thw, spatial_merge_size)
-    get_vision_window_index(grid_thw, spatial_merge_size, window_size, patch_size)
-
-vllm._custom_ops
-vllm.distributed.device_communicators.shm_broadcast
-
-desktop_env.controllers.python
-    PythonController: __init__ retry_times
-    PythonController.execute_python_command(command)
-desktop_env.controllers.setup
-    SetupController: http_server vm_ip server_port
-    SetupController: _act_setup _activate_window_setup _change_wallpaper_setup _chrome_close_tabs_setup
-    SetupController: _chrome_open_tabs_setup _close_window_setup _command_setup _download_setup
-    SetupController: _execute_with_verification_setup _googledrive_setup _login_setup _open_setup _proxy_setup
-    SetupController: _replay_setup _sleep_setup _tidy_desktop_setup _update_browse_history_setup _upload_file_setup
-    SetupController.setup(config, use_proxy)
-    SetupController._launch_setup(command, shell)
-    SetupController._execute_setup(command)
-desktop_env.desktop_env
-    DesktopEnv
-    create_vm_manager_and_provider(provider_name, region, use_proxy)
-desktop_env.evaluators.getters
-desktop_env.evaluators.metrics
-desktop_env.evaluators.metrics.basic_os
-desktop_env.evaluators.metrics.chrome
-desktop_env.evaluators.metrics.utils
-desktop_env.evaluators.metrics.vlc
-desktop_env.evaluators.metrics.vscode
-desktop_env.providers.aws.manager
-    IMAGE_ID_MAP: get items
-desktop_env.providers.azure.manager
-desktop_env.providers.docker
-    provider: LOCK_TIMEOUT WAIT_TIME
-desktop_env.providers.docker.manager
-    DockerVMManager
-desktop_env.providers.vmware.provider
-"""
+# Functions of packages without types, whose calls mypy does not check: the parameters that we pass.
+PASSED = {
+    "transfer_queue:async_kv_list": "partition_id",
+    "transfer_queue:get_client": "",
+    "transfer_queue:kv_batch_get": "keys partition_id select_fields",
+    "transfer_queue:kv_batch_put": "keys partition_id fields tags",
+    "transfer_queue:kv_clear": "keys partition_id",
+    "transfer_queue:kv_list": "partition_id",
+    "tensordict:TensorDict.chunk": "chunks",
+    "desktop_env.controllers.python:PythonController.execute_python_command": "command",
+    "desktop_env.controllers.setup:SetupController.setup": "config use_proxy",
+    "desktop_env.controllers.setup:SetupController._launch_setup": "command shell",
+    "desktop_env.controllers.setup:SetupController._execute_setup": "command",
+    "desktop_env.desktop_env:create_vm_manager_and_provider": "provider_name region use_proxy",
+}
 
 _WORKER = "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ"
 _POSTPROCESS = f"{_WORKER}._agent_loop_postprocess"

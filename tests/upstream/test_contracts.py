@@ -1,6 +1,6 @@
 """Whether the installed veRL, TransferQueue, Transformers and OSWorld client still are what we took them for.
 
-A failure names what moved: read it again, follow, and then say so in `names.py`.
+A failure names what moved: read it again and follow; `names.py` has what we rely on beyond names.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 import yaml
 from support import ROOT
-from upstream.names import OPEN_KEYS, RELIED_ON
-from upstream.table import listed
-from upstream.uses import overrides, resolve, source
+from upstream.names import OPEN_KEYS, PASSED, RELIED_ON
+from upstream.uses import modules, overrides, resolve, source, uses
 
 pytest.importorskip("verl")
 
@@ -32,31 +31,45 @@ def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
 OPTIONAL = ("vllm", "desktop_env", "mm_agents")
 
 
+def is_of_a_missing_package(name: str, error: ModuleNotFoundError) -> bool:
+    """Whether what is missing is a package that upstream's module needs, or one that need not be here."""
+    root = name.partition(":")[0].split(".")[0]
+    return error.name == root in OPTIONAL or bool(error.name and error.name.split(".")[0] != root)
+
+
 @contextlib.contextmanager
 def skipping_what_is_not_installed(name: str) -> Iterator[None]:
-    """Skips where what is missing is a package that upstream's module needs, or one that need not be here."""
-    root = name.partition(":")[0].split(".")[0]
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name == root in OPTIONAL or (error.name and error.name.split(".")[0] != root):
+        if is_of_a_missing_package(name, error):
             pytest.skip(f"{name} needs the package {error.name}")
         raise
 
 
-@pytest.mark.parametrize("name", listed())
-def test_name_is_there_and_takes_what_we_pass(name):
+def test_every_name_that_the_package_uses_is_there():
+    pytest.importorskip("desktop_env")
+    found, gone = uses(), []
+    for name, used_by in found.items():
+        try:
+            resolve(name)
+        except (ImportError, AttributeError) as error:
+            if not (isinstance(error, ModuleNotFoundError) and is_of_a_missing_package(name, error)):
+                gone.append(f"{name}, used by {', '.join(used_by)}: {error}")
+    assert not gone
+    assert len(found) > 150 and found.keys() >= PASSED.keys()
+
+
+@pytest.mark.parametrize(("name", "passed"), PASSED.items())
+def test_a_function_without_types_takes_what_we_pass(name, passed):
     with skipping_what_is_not_installed(name):
         thing = resolve(name)
-    passed = listed()[name]
-    if passed is None:
-        return
     takes = parameters_of(thing)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in takes.values())
-    assert takes_any or set(passed) <= takes.keys(), f"{name} takes {', '.join(takes)}"
+    assert takes_any or set(passed.split()) <= takes.keys(), f"{name} takes {', '.join(takes)}"
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY)
     required = {n for n, p in takes.items() if p.default is p.empty and p.kind in plain}
-    assert required <= set(passed), f"{name} requires {', '.join(sorted(required - set(passed)))} too"
+    assert required <= set(passed.split()), f"{name} requires {', '.join(sorted(required - set(passed.split())))} too"
 
 
 def test_what_we_override_takes_what_upstreams_takes():
@@ -82,6 +95,10 @@ def test_upstream_does_what_we_rely_on(ours, name, lines):
     for line in lines:
         assert line in text[at:], f"{ours} relies on {line!r} in {name}"
         at += text[at:].index(line)
+
+
+def test_what_is_relied_on_belongs_to_a_module_that_is_there():
+    assert not {ours for ours, _, _ in RELIED_ON if f"arpo_verl.{ours}" not in modules()}
 
 
 def test_an_agent_loops_output_has_the_fields_that_are_stored():
