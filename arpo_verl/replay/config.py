@@ -32,7 +32,7 @@ class ReplayConfig:
 
     capacity_per_task: Annotated[int, whole(1, "positive", _TRAIN_WITHOUT)] = 8
     """Successes kept for each task, oldest dropped first, in the trainer's memory: 128 tasks with 8 successes of 15
-    screenshots at 1080p take 2.8 GB. The paper's and the reference's buffer holds 8."""
+    screenshots at 1080p take 2.8 GiB. The paper's and the reference's buffer holds 8."""
 
     seed_from: Annotated[str | None, text("a folder or null")] = None
     """Folder of a store to begin with, as `arpo-verl replay seed` or another run's checkpoint makes it; null begins
