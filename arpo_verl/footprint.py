@@ -214,7 +214,8 @@ class Run:
     rollout_workers: int
     num_desktops: int
     desktop_bytes: int
-    store_bytes: int
+    successes_stored: int
+    """At most: each task has as many as it may."""
     replays_ahead: int
     """Whose rows wait in the trainer's memory."""
     checkpoints_kept: int | None
@@ -292,9 +293,19 @@ def trajectory_bytes(run: Run) -> int:
     return run.rows_per_episode * row_bytes(run)
 
 
+def sent_bytes(run: Run) -> int:
+    """Of a screenshot as the desktop sends it."""
+    return int(run.screen.width * run.screen.height * SENT_BYTES_A_PIXEL)
+
+
+def store_bytes(run: Run) -> int:
+    """Of the screenshots in a full store; the records are less than a hundredth of them."""
+    return run.successes_stored * run.max_replies * sent_bytes(run)
+
+
 def images_bytes(run: Run) -> int:
     """Of the images in an episode's rows on their way: each row's own, and each screenshot once for the store."""
-    sent = int(run.screen.width * run.screen.height * SENT_BYTES_A_PIXEL)
+    sent = sent_bytes(run)
     shown = trajectory_bytes(run) if run.carries_pixels else run.rows_per_episode * run.max_screenshots * sent
     return shown + run.max_replies * sent
 
@@ -352,7 +363,7 @@ def host_memory(run: Run) -> dict[str, int]:
         parts[f"vLLM's cache of processed images, {engines} engines"] = engines * run.engine.image_cache_bytes
     here = -(-run.num_desktops // run.num_nodes_with_gpus)
     parts[f"desktops: {here} x {size(run.desktop_bytes)}"] = here * run.desktop_bytes
-    parts["store of successes, at most"] = run.store_bytes
+    parts["store of successes, at most"] = store_bytes(run)
     parts[f"replays rebuilt ahead, at most {run.replays_ahead}"] = run.replays_ahead * images_bytes(run)
     return parts
 
@@ -364,7 +375,7 @@ def training_state_bytes(num_parameters: int) -> int:
 
 def checkpoint_bytes(run: Run) -> int:
     """One checkpoint: weights and moments in fp32; in an asynchronous run also the queue as it stands. Beside it lies
-    the store of successes, `Run.store_bytes` at most."""
+    the store of successes, `store_bytes` at most."""
     return run.model.num_parameters * (FP32 + ADAM_BYTES) + saved_queue_bytes(run)
 
 
@@ -502,7 +513,7 @@ def _brief(run: Run, machine: Machine, problems: list[Problem]) -> tuple[str, ..
         f"a step       {run.rollouts_per_step} episodes on {run.num_desktops} desktops",
         f"host memory  {among(size(sum(host_memory(run).values())), machine.memory_bytes)} at most",
         f"GPU memory   {gpu}",
-        f"disk         {checkpoints}, up to {size(run.store_bytes)} of successes in each{free}",
+        f"disk         {checkpoints}, up to {size(store_bytes(run))} of successes in each{free}",
         *(f"{problem.subject}: {problem.what}" for problem in problems),
     )
 
@@ -647,7 +658,7 @@ def _disk(run: Run, machine: Machine, lines: list[str], problems: list[Problem])
     total = kept_checkpoints_bytes(run, kept) if kept else one
     held = f"{size(total)} while one is written and {kept} kept" if kept else "all kept"
     lines += ["disk", _line("checkpoints", f"{size(one)} each, {held}")]
-    lines.append(_line("store of successes in each, at most", size(run.store_bytes)))
+    lines.append(_line("store of successes in each, at most", size(store_bytes(run))))
     if machine.disk_bytes is not None and total > machine.disk_bytes:
         problems.append(
             Problem(

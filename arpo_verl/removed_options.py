@@ -6,23 +6,29 @@ from collections.abc import Mapping
 
 _RESUME = "it belonged to replay.mode=resume"
 _NO_BETTER = "our study did not tell it from the default (docs/learning.md)"
+_STORE = "the store holds capacity_per_task successes a task in memory, oldest dropped first, as in the paper"
 _UNTRIED = "no study and no recipe needed another value than the default"
 _CREDIT = "in our study it was not significantly better than without; docs/advantages.md shows how to add an estimator"
 
 REMOVED: Mapping[str, str] = {
     "algorithm.step_credit": _CREDIT,
+    "replay.capacity_bytes": _STORE,
     "replay.choice": _NO_BETTER,
     "replay.correction": f"{_NO_BETTER}; veRL's own algorithm.rollout_correction weighs all rows, replays among them",
     "replay.correction_bound": "it belonged to replay.correction",
+    "replay.eviction": _STORE,
     "replay.max_age_steps": _UNTRIED,
     "replay.max_replays": _UNTRIED,
     "replay.max_share": _UNTRIED,
+    "replay.memory_bytes": _STORE,
     "replay.mode": "rollouts that began within a success ended 25 points below injected successes (docs/learning.md)",
     "replay.probability": _UNTRIED,
     "replay.resume_after": _RESUME,
     "replay.resume_solved": _RESUME,
     "replay.resume_stride": _RESUME,
     "replay.resume_tolerance": _RESUME,
+    "replay.screenshot_encoding": "screenshots are kept as the desktop sent them",
+    "replay.spill_dir": _STORE,
     "replay.trigger": _UNTRIED,
     "trainer.v1.sampler.sampler_kwargs.step_credit": "it was a copy of algorithm.step_credit",
 }

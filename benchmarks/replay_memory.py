@@ -6,9 +6,9 @@ Episodes of 15 steps at 1920x1080 are recorded on an embedded desktop with real 
 scroll, text is typed. They go through the agent loop's own conversation with UI-TARS-1.5's prompt and pixel limits, and
 into the store as in training. The comparison is the row that training holds: float32 pixel values and ids, as the
 reference implementation of ARPO stores them. Pixel values, grid and position ids are made anew from the store and
-compared to the originals, bit by bit. 128 tasks x 8 are really stored, with spilling: copies of the recorded episodes
-in which every screenshot is made a file of its own (a comment in the PNG), so that none is shared. Injection runs on
-one core; `injection_cpu_s` is what it computes, `injection_s` what it takes with all else that runs on the machine.
+compared to the originals, bit by bit. 128 tasks x 8 are really stored: copies of the recorded episodes in which every
+screenshot is made a file of its own (a comment in the PNG), so that none is shared. Injection runs on one core;
+`injection_cpu_s` is what it computes, `injection_s` what it takes with all else that runs on the machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ from arpo_verl.desktop.provider import EmbeddedProvider
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.rows import rebuild_rows
 from arpo_verl.policy.build import corpus_tokenizer
-from arpo_verl.replay.store.encoding import smallest_lossless
 from arpo_verl.replay.store.persistence import Fingerprint, load_store, save_store
 from arpo_verl.replay.store.success_store import StoredTrajectory, SuccessStore
 from arpo_verl.rollout.chat import ChatTokenizer
@@ -60,7 +59,6 @@ MAX_PIXELS = 2_116_800
 MIN_PIXELS = 256 * 28 * 28
 MIB, GIB = 2**20, 2**30
 TASKS, PER_TASK = 128, 8
-BUDGET_BYTES = 8 * GIB
 REPLY = "Thought: {words}\nAction: click(start_box='<|box_start|>({x},{y})<|box_end|>')"
 
 PROGRAMS = (
@@ -249,11 +247,11 @@ def one_core() -> Iterator[None]:
 # --- Figures ---------------------------------------------------------------------------------------------------------
 
 
-def measure_one(trajectories: Sequence[StoredTrajectory], policy: Policy, encoding: str) -> dict[str, Any]:
+def measure_one(trajectories: Sequence[StoredTrajectory], policy: Policy) -> dict[str, Any]:
     """Bytes of each trajectory alone, and injection of the first: read from the store, decoded, processed."""
     stored = []
     for trajectory in trajectories:
-        store = SuccessStore(1, BUDGET_BYTES, screenshot_encoding=encoding)
+        store = SuccessStore(1)
         add_s, _ = timed(lambda store=store, trajectory=trajectory: store.add(trajectory))
         stored.append((store.num_bytes, add_s, store))
     store = stored[0][2]
@@ -282,26 +280,10 @@ def measure_one(trajectories: Sequence[StoredTrajectory], policy: Policy, encodi
     }
 
 
-def measure_encodings(screenshots: Sequence[bytes]) -> dict[str, float]:
-    """One core: what a screenshot takes as sent and as lossless WebP, and the time to encode and to decode."""
-    with one_core():
-        encoded = [timed(lambda shot=shot: smallest_lossless(shot)) for shot in screenshots]
-        decode_png = [timed(lambda shot=shot: decode_screenshot(shot))[0] for shot in screenshots]
-        decode_webp = [timed(lambda shot=shot: decode_screenshot(shot))[0] for _, shot in encoded]
-    return {
-        "png_bytes": statistics.fmean(map(len, screenshots)),
-        "webp_bytes": statistics.fmean(len(shot) for _, shot in encoded),
-        "webp_encode_s": statistics.median(seconds for seconds, _ in encoded),
-        "png_decode_s": statistics.median(decode_png),
-        "webp_decode_s": statistics.median(decode_webp),
-    }
-
-
 def measure_many(trajectories: Sequence[StoredTrajectory], count: int, folder: Path) -> dict[str, float]:
-    """`count` trajectories over `TASKS` tasks in one store that spills, saved twice and loaded."""
-    memory_limit = GIB
+    """`count` trajectories over `TASKS` tasks in one store, saved twice and loaded."""
     before = psutil.Process().memory_info().rss
-    store = SuccessStore(PER_TASK, BUDGET_BYTES, memory_bytes=memory_limit, spill_dir=folder / "spill")
+    store = SuccessStore(PER_TASK)
     add_s, _ = timed(lambda: [store.add(copy) for copy in copies(trajectories, count)])
     fingerprint = Fingerprint("t", "p", "q")
     save_s, _ = timed(lambda: save_store(store, folder / "one", fingerprint))
@@ -310,8 +292,6 @@ def measure_many(trajectories: Sequence[StoredTrajectory], count: int, folder: P
         "stored": len(store),
         "stored_tasks": store.num_tasks,
         "stored_bytes": store.num_bytes,
-        "stored_memory_bytes": store.memory_bytes,
-        "stored_disk_bytes": store.disk_bytes,
         "stored_1024_gib": store.num_bytes / len(store) * TASKS * PER_TASK / GIB,
         "resident_growth_bytes": grown,
         "add_all_s": add_s,
@@ -320,10 +300,9 @@ def measure_many(trajectories: Sequence[StoredTrajectory], count: int, folder: P
     for copy in itertools.islice(copies(trajectories, count + 16), count, None):
         store.add(copy)
     figures["save_next_16_new_s"], _ = timed(lambda: save_store(store, folder / "two", fingerprint))
-    into = SuccessStore(PER_TASK, BUDGET_BYTES, memory_bytes=memory_limit, spill_dir=folder / "spill")
+    into = SuccessStore(PER_TASK)
     figures["load_s"], _ = timed(lambda: load_store(folder / "two", fingerprint, into=into))
     assert list(into.records()) == list(store.records())
-    assert store.num_bytes <= BUDGET_BYTES and store.memory_bytes <= memory_limit
     return figures
 
 
@@ -347,7 +326,7 @@ def main() -> None:
     parser = Arguments(__doc__, "one episode, 32 stored")
     parser.add_size("--episodes", 8, 1, "recorded on the desktop")
     parser.add_size("--stored", TASKS * PER_TASK, 32, "trajectories in the store")
-    parser.add_argument("--folder", type=Path, help="for spilling and saving, 12 GiB free; the system's by default")
+    parser.add_argument("--folder", type=Path, help="for saving, 8 GiB free; the system's by default")
     arguments = parser.parse()
     figures: dict[str, Any] = {**machine(), "screen": f"{SCREEN.width}x{SCREEN.height}", "steps": STEPS}
     figures["episodes"] = arguments.episodes
@@ -358,9 +337,7 @@ def main() -> None:
         figures |= measure_many(
             trajectories, arguments.stored, Path(scratch)
         )  # first, while the process is still small
-        figures |= measure_one(trajectories, policy, "as_sent")
-        figures |= {f"webp_{k}": v for k, v in measure_one(trajectories[:2], policy, "webp").items()}
-        figures |= measure_encodings([shot for each in trajectories for shot in each.screenshots[1::7]])
+        figures |= measure_one(trajectories, policy)
     report(figures, arguments.json)
 
 

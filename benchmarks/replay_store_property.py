@@ -1,10 +1,10 @@
-"""Random lives of a store of successes: additions, replays, evictions, saves, kills, restores, against a plain model.
+"""Random lives of a store of successes: additions, evictions, saves, kills, restores, against a plain model.
 
     python benchmarks/replay_store_property.py [--smoke] [--sequences N] [--kills N] [--seed N] [--json PATH]
 
-After every operation: never over a budget, nothing of another task, contents and order as specified. After every kill
-the folder holds the store of the last save or of the one before, whole. Kills come in two kinds. In the sequences a
-save ends at a random file operation or the power fails right after it, and what was not yet synced is lost as a power
+After every operation: never over the capacity, nothing of another task, contents and order as specified. After every
+kill the folder holds the store of the last save or of the one before, whole. Kills come in two kinds. In the sequences
+a save ends at a random file operation or the power fails right after it, and what was not yet synced is lost as a power
 cut loses it: tails of files, and names of files and folders. And a real process that saves in a loop is killed with
 SIGKILL at random moments.
 """
@@ -12,7 +12,6 @@ SIGKILL at random moments.
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import random
 import shutil
@@ -33,12 +32,10 @@ from figures import Arguments, report
 
 from arpo_verl import files
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.config import EVICTIONS, FULLEST_TASK, LEAST_RECENTLY_REPLAYED
 from arpo_verl.replay.store import persistence
 from arpo_verl.replay.store.persistence import MANIFEST, SCREENSHOTS, Fingerprint, load_store, save_store
 from arpo_verl.replay.store.record import read_record
-from arpo_verl.replay.store.screenshots import OVERHEAD_BYTES
-from arpo_verl.replay.store.success_store import BYTES_PER_TASK, StoredTrajectory, SuccessStore
+from arpo_verl.replay.store.success_store import StoredTrajectory, SuccessStore
 
 FINGERPRINT = Fingerprint(tokenizer="t", processor="p", prompt="q")
 MEMORY_DISK = Path("/dev/shm")
@@ -50,93 +47,32 @@ TASKS = ("alpha", "beta", "gamma", "delta")
 # --- The model: what a store must be, with lists and no cleverness --------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """Of one life."""
-
-    per_task: int
-    capacity_bytes: int
-    memory_bytes: int
-    eviction: str
-    spills: bool
-
-    @classmethod
-    def draw(cls, rng: random.Random) -> Bounds:
-        capacity = rng.randrange(4_000, 60_000)
-        spills = rng.random() < 0.4
-        return cls(rng.randint(1, 4), capacity, rng.randrange(4_000, 20_000), rng.choice(EVICTIONS), spills)
-
-    def store(self, spill_dir: Path) -> SuccessStore:
-        return SuccessStore(
-            self.per_task,
-            self.capacity_bytes,
-            eviction=self.eviction,
-            memory_bytes=self.memory_bytes,
-            spill_dir=spill_dir if self.spills else None,
-        )
-
-
 @dataclass
 class Model:
-    """Trajectories in order of age, and when each was last added or replayed."""
+    """Trajectories in order of age, which is the order in which they leave."""
 
-    bounds: Bounds
-    held: list[tuple[int, StoredTrajectory, int]] = field(default_factory=list)
-    """(last use, trajectory, bytes of its record)"""
-    clock: int = 0
+    per_task: int
+    held: list[StoredTrajectory] = field(default_factory=list)
 
     def copy(self) -> Model:
-        return Model(self.bounds, list(self.held), self.clock)
+        return Model(self.per_task, list(self.held))
 
-    def add(self, trajectory: StoredTrajectory, record_bytes: int) -> bool:
-        if not self._holds([(0, trajectory, record_bytes)]):
-            return False
-        self.clock += 1
-        self.held.append((self.clock, trajectory, record_bytes))
-        of_task = [entry for entry in self.held if entry[1].task_id == trajectory.task_id]
-        if len(of_task) > self.bounds.per_task:
-            self.held.remove(self._first(of_task))
-        while not self._holds(self.held):
-            self.held.remove(self._first(self._candidates()))
-        return True
-
-    def replay(self, index: int) -> None:
-        self.clock += 1
-        self.held[index] = (self.clock, *self.held[index][1:])
+    def add(self, trajectory: StoredTrajectory) -> None:
+        self.held.append(trajectory)
+        of_task = [held for held in self.held if held.task_id == trajectory.task_id]
+        if len(of_task) > self.per_task:
+            self.held.remove(of_task[0])
 
     def is_like(self, store: SuccessStore) -> bool:
-        """Whether the store holds the same, in the same order of age and in the same order of leaving."""
-        leaving = self.held
-        if self.bounds.eviction == LEAST_RECENTLY_REPLAYED:
-            leaving = sorted(self.held, key=lambda entry: entry[0])
-        steps = [trajectory.step for _, trajectory, _ in leaving]
-        return store.trajectories() == tuple(trajectory for _, trajectory, _ in self.held) and steps == [
+        """Whether the store holds the same, in the same order."""
+        steps = [trajectory.step for trajectory in self.held]
+        return store.trajectories() == tuple(self.held) and steps == [
             read_record(record.record)["step"] for _, record in store.records()
         ]
 
-    def _candidates(self) -> list[tuple[int, StoredTrajectory, int]]:
-        if self.bounds.eviction != FULLEST_TASK:
-            return self.held
-        counts = Counter(trajectory.task_id for _, trajectory, _ in self.held)
-        return [entry for entry in self.held if counts[entry[1].task_id] == max(counts.values())]
-
-    def _first(self, entries: list[tuple[int, StoredTrajectory, int]]) -> tuple[int, StoredTrajectory, int]:
-        return (
-            min(entries, key=lambda entry: entry[0]) if self.bounds.eviction == LEAST_RECENTLY_REPLAYED else entries[0]
-        )
-
-    def _holds(self, entries: list[tuple[int, StoredTrajectory, int]]) -> bool:
-        index, contents = self.num_bytes(entries)
-        in_memory = index if self.bounds.spills else 0
-        return index + contents <= self.bounds.capacity_bytes and in_memory <= self.bounds.memory_bytes
-
-    @staticmethod
-    def num_bytes(entries: list[tuple[int, StoredTrajectory, int]]) -> tuple[int, int]:
-        """What must be in memory, and the screenshots."""
-        tasks = {trajectory.task_id for _, trajectory, _ in entries}
-        screenshots = {screenshot for _, trajectory, _ in entries for screenshot in trajectory.screenshots}
-        index = sum(size for _, _, size in entries) + sum(BYTES_PER_TASK + len(task) for task in tasks)
-        return index + OVERHEAD_BYTES * len(screenshots), sum(map(len, screenshots))
+    @property
+    def screenshot_bytes(self) -> int:
+        return sum(map(len, {screenshot for trajectory in self.held for screenshot in trajectory.screenshots}))
 
 
 # --- A disk that loses what was not synced -----------------------------------------------------------------------
@@ -233,9 +169,9 @@ class Life:
         self.seed = seed
         self.counts: Counter[str] = Counter()
         self._folder = scratch / f"life-{seed}"
-        self._bounds = Bounds.draw(self.rng)
-        self._store = self._bounds.store(self._folder / "spill")
-        self._model = Model(self._bounds)
+        self._per_task = self.rng.randint(1, 4)
+        self._store = SuccessStore(self._per_task)
+        self._model = Model(self._per_task)
         self._saved: dict[Path, Model] = {}
         self._step = 0
 
@@ -245,7 +181,7 @@ class Life:
         Raises:
             AssertionError: a promise was broken; the message says in which life.
         """
-        choices = [self._add] * 8 + [self._replay] * 3 + [self._save] * 2 + [self._kill] * 2 + [self._restore]
+        choices = [self._add] * 8 + [self._save] * 2 + [self._kill] * 2 + [self._restore]
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
             for _ in range(operations):
@@ -254,7 +190,7 @@ class Life:
                 self.counts[operation.__name__.strip("_")] += 1
                 self._check()
         except AssertionError as error:
-            raise AssertionError(f"life {self.seed} ({self._bounds}): {error}") from error
+            raise AssertionError(f"life {self.seed} ({self._per_task} a task): {error}") from error
         finally:
             del self._store
             shutil.rmtree(self._folder)
@@ -264,20 +200,9 @@ class Life:
         self._step += 1
         trajectory = draw_trajectory(self.rng, self._step)
         before = len(self._model.held)
-        stored = self._store.add(trajectory)
-        fits = self._model.add(trajectory, _record_bytes(trajectory))
-        assert fits == stored, "stored what does not fit, or refused what does"
-        self.counts["evicted"] += stored and before + 1 - len(self._model.held)
-        self.counts["refused"] += not stored
-
-    def _replay(self) -> None:
-        task = self.rng.choice(TASKS)
-        candidates = self._store.candidates(task)
-        if candidates:
-            index = self.rng.randrange(len(candidates))
-            self._store.mark_replayed(candidates[index])
-            places = [i for i, entry in enumerate(self._model.held) if entry[1].task_id == task]
-            self._model.replay(places[index])
+        self._store.add(trajectory)
+        self._model.add(trajectory)
+        self.counts["evicted"] += before + 1 - len(self._model.held)
 
     def _save(self) -> None:
         folder = self._draw_checkpoint()
@@ -314,8 +239,8 @@ class Life:
 
     def _restart(self) -> None:
         """A new process: it takes up a saved store, or begins empty."""
-        self._store = self._bounds.store(self._folder / "spill")
-        self._model = Model(self._bounds)
+        self._store = SuccessStore(self._per_task)
+        self._model = Model(self._per_task)
         if self._saved:
             folder = self.rng.choice(sorted(self._saved))
             load_store(folder, FINGERPRINT, into=self._store)
@@ -333,25 +258,14 @@ class Life:
         return self._folder / f"global_step_{self.rng.randrange(3)}" / "replay"
 
     def _check(self) -> None:
-        store, bounds = self._store, self._bounds
-        assert store.num_bytes <= bounds.capacity_bytes, "over the budget"
-        assert not bounds.spills or store.memory_bytes <= bounds.memory_bytes, "over the budget of memory"
-        index, contents = Model.num_bytes(self._model.held)
-        assert store.num_bytes == index + contents, "bytes miscounted"
-        if store.spill_folder is not None:
-            spilled = sum(path.stat().st_size for path in store.spill_folder.iterdir())
-            assert spilled == store.disk_bytes, "spilled bytes miscounted"
+        store = self._store
+        records = sum(len(record.record) for _, record in store.records())
+        assert store.num_bytes == records + self._model.screenshot_bytes, "bytes miscounted"
         assert self._model.is_like(store), "not the trajectories or not the order specified"
         for task in TASKS:
             of_task = store.of_task(task)
             assert all(trajectory.task_id == task for trajectory in of_task), "another task's trajectory"
-            assert len(of_task) <= bounds.per_task, "too many of a task"
-
-
-def _record_bytes(trajectory: StoredTrajectory) -> int:
-    store = SuccessStore(1, 10**12)
-    store.add(trajectory)
-    return next(store.records())[1].num_bytes
+            assert len(of_task) <= self._per_task, "too many of a task"
 
 
 def draw_trajectory(rng: random.Random, step: int) -> StoredTrajectory:
@@ -387,7 +301,7 @@ def live(seeds: range, scratch: Path, operations: int = 25) -> Counter[str]:
 def save_for_ever(folder: Path) -> None:
     """What the killed process does: grow a store and save it, alternately into two checkpoints; tell each save."""
     rng, step = random.Random(0), 0
-    store = SuccessStore(8, 200_000)
+    store = SuccessStore(8)
     while True:
         step += 1
         store.add(draw_trajectory(rng, step))
@@ -439,7 +353,6 @@ def main() -> None:
     if arguments.save_for_ever:
         save_for_ever(arguments.save_for_ever)
     start = time.perf_counter()
-    logging.disable(logging.WARNING)  # each refusal is one, and thousands are asked for
     with tempfile.TemporaryDirectory(dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None) as scratch:
         seeds = range(arguments.seed, arguments.seed + arguments.sequences)
         figures: dict[str, Any] = {"sequences": arguments.sequences, **live(seeds, Path(scratch))}

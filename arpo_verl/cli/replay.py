@@ -11,9 +11,6 @@ from typing import Any
 from arpo_verl.cli.composing import compose_named
 from arpo_verl.errors import ConfigError, ReplayError
 
-GIB = 1024**3
-MERGE_MEMORY_BYTES = GIB
-
 EPILOG = """examples:
   arpo-verl replay inspect runs/embedded/checkpoints/global_step_20/replay
   arpo-verl replay export runs/embedded/checkpoints/global_step_20/replay exported --tokenizer .cache/policy
@@ -58,12 +55,11 @@ def _add_merge(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser = actions.add_parser(
         "merge",
         help="several stores of one policy as one",
-        description="Oldest steps first, equal trajectories once. The bounds: the largest of the stores', or as given.",
+        description="Oldest steps first, equal trajectories once. Capacity: the largest of the stores', or as given.",
     )
     parser.add_argument("stores", type=Path, nargs="+", help="their folders")
     parser.add_argument("--out", type=Path, required=True, help="a new folder")
     parser.add_argument("--capacity-per-task", type=int, help="successes kept for each task")
-    parser.add_argument("--capacity-gib", type=float, help="GiB over all tasks")
     parser.set_defaults(run=merge)
 
 
@@ -118,12 +114,7 @@ def merge(args: argparse.Namespace) -> int:
     _require_new(args.out)
     manifests = [read_manifest(folder) for folder in args.stores]
     per_task = args.capacity_per_task or max(manifest.capacity_per_task for manifest in manifests)
-    capacity = int((args.capacity_gib or 0) * GIB) or max(manifest.capacity_bytes for manifest in manifests)
-    # Beside the output, so that merging takes no more memory than this however large the stores are.
-    spill_dir = args.out.absolute().parent
-    store = SuccessStore(
-        per_task, capacity, eviction=manifests[0].eviction, memory_bytes=MERGE_MEMORY_BYTES, spill_dir=spill_dir
-    )
+    store = SuccessStore(per_task)
     fingerprint = merge_stores(args.stores, store)
     save_store(store, args.out, fingerprint)
     print(f"{len(store)} successes of {store.num_tasks} tasks in {args.out}")
@@ -144,7 +135,7 @@ def seed(args: argparse.Namespace) -> int:
     _require_new(args.out)
     recipe = compose_named(args.recipe, args.overrides)
     config = build_config(ReplayConfig, "replay", recipe.replay)
-    policy, store = SeedPolicy.of_recipe(recipe), SuccessStore.of_config(config)
+    policy, store = SeedPolicy.of_recipe(recipe), SuccessStore(config.capacity_per_task)
     episodes = (episode for source in args.sources for episode in read_episodes(source))
     report = seed_store(store, tqdm(episodes, desc="episodes", unit="episode"), policy, config)
     for reason, count in sorted(report.skipped.items()):

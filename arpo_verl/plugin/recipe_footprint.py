@@ -32,6 +32,8 @@ from arpo_verl.types import Task
 ASSUMED_GPU_BYTES = 80 * GB
 # An instruction of OSWorld's, where the recipe's own tasks cannot be read; and characters of English a token.
 INSTRUCTION_CHARACTERS, CHARACTERS_PER_TOKEN = 200, 4
+# Of training, where the recipe's own cannot be read.
+PAPERS_TASKS = 128
 # Measured: docs/desktop-pool.md.
 EMBEDDED_DESKTOP_BYTES, WORKER_BYTES = 64 * 10**6, 219 * 10**6
 # QEMU's own, beside what the machine is given.
@@ -123,7 +125,7 @@ def read_run(config: DictConfig, model: Model) -> Run:
         rollout_workers=rollout.agent.num_workers,
         num_desktops=environment.num_desktops,
         desktop_bytes=_desktop_bytes(environment),
-        store_bytes=replay.capacity_bytes if replay.enable else 0,
+        successes_stored=_num_tasks(config) * replay.capacity_per_task if replay.enable else 0,
         replays_ahead=replay.prefetch if replay.enable else 0,
         checkpoints_kept=trainer.max_actor_ckpt_to_keep,
         engine=_engine(config) if rollout.name == "vllm" else None,
@@ -217,6 +219,11 @@ def _tasks(config: DictConfig, files: str) -> list[Task]:
         return load_selected_tasks(OmegaConf.select(config, files), selection)
     except ArpoError:
         return []
+
+
+def _num_tasks(config: DictConfig) -> int:
+    """Of training, each once; the paper's number where they cannot be read."""
+    return len({task.task_id for task in _tasks(config, "data.train_files")}) or PAPERS_TASKS
 
 
 def _instruction_characters(config: DictConfig) -> int:

@@ -137,7 +137,7 @@ class Replayer:
             self._plan,
             self._rebuild,
         )
-        self.store = SuccessStore.of_config(self.config)
+        self.store = SuccessStore(self.config.capacity_per_task)
         if self.config.enable:
             restore_store(
                 self.store, self._resume, self.config.seed_from, lambda: self.fingerprint, self.config.on_bad_store
@@ -242,8 +242,9 @@ class Replayer:
             new = rows.read_trajectories(self._successes(groups), batch.partition_id, self._step, drawn_in)
             replacements = self._plan(groups)
             batch, replays = self._inject(batch, replacements)
-            num_rescued = sum(self.store.add(trajectory) for trajectory in self._rescued)
-            num_stored = num_rescued + sum(self.store.add(trajectory) for trajectory in new)
+            for trajectory in (*self._rescued, *new):
+                self.store.add(trajectory)
+            num_rescued, num_stored = len(self._rescued), len(self._rescued) + len(new)
             late |= staleness_without(batch.tags, self._step)
         rows.label(batch, replays)
         self.records.batch_made(self._step, groups, drawn_in, replays)
@@ -282,7 +283,6 @@ class Replayer:
         for replacement in replacements:
             outcome, trajectory = replacement.outcome, self.store.trajectory(replacement.candidate.serial)
             batch = rows.inject(batch, outcome, trajectory, self._prefetch.rebuilt(replacement.candidate))
-            self.store.mark_replayed(replacement.candidate)
             logger.info(
                 "replayed a success of step %d into task %s, session %d of %s",
                 *(trajectory.step, trajectory.task_id, outcome.session, outcome.uid),

@@ -174,11 +174,9 @@ def seed_store(
             logger.warning("%s cannot become a seed: %s", episode.source, error)
             report.skipped["does not fit this policy"] += 1
             continue
-        if store.add(trajectory):
-            report.stored += 1
-            report.with_log_probs += trajectory.rollout_log_probs is not None
-        else:
-            report.skipped["larger than the store's bounds"] += 1
+        store.add(trajectory)
+        report.stored += 1
+        report.with_log_probs += trajectory.rollout_log_probs is not None
     return report
 
 

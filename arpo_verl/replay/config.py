@@ -10,9 +10,7 @@ from arpo_verl.config import Rule, check_fields, number, one_of, require, text, 
 
 STANDARD_DEVIATIONS = ("population", "sample")
 SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async", "separate_async")}
-FIFO, FULLEST_TASK, LEAST_RECENTLY_REPLAYED = EVICTIONS = ("fifo", "fullest_task", "least_recently_replayed")
 FALLBACK, REFUSE, EMPTY = ON_BAD_STORE = ("fallback", "refuse", "empty")
-SCREENSHOT_ENCODINGS = ("as_sent", "webp")
 
 _TRAIN_WITHOUT = "set replay.enable=false to train without replay"
 
@@ -33,28 +31,8 @@ class ReplayConfig:
     """False trains with exactly stock GRPO: nothing is stored or injected, and `std` and `epsilon` have no effect."""
 
     capacity_per_task: Annotated[int, whole(1, "positive", _TRAIN_WITHOUT)] = 8
-    """Successes kept for each task, oldest dropped first. The paper's and the reference's buffer holds 8."""
-
-    capacity_bytes: Annotated[int, whole(1, "positive", _TRAIN_WITHOUT)] = 4 * 1024**3
-    """Budget in bytes over all tasks, in memory and on disk together. 4 GiB hold about 1,200 trajectories of 15
-    screenshots of 0.24 MB (1080p PNG, plain background); the reference has no bound."""
-
-    eviction: Annotated[str, one_of(EVICTIONS)] = "fifo"
-    """Which success leaves when a bound is reached. `fifo`: the oldest, as in the paper. `fullest_task`: over the byte
-    budget, the oldest of the task with the most, so that the many successes of easy tasks do not push out the only one
-    of a hard task, which is the one that replay is for. `least_recently_replayed`: the one that was stored or replayed
-    longest ago, so that what still helps stays."""
-
-    spill_dir: Annotated[str | None, text("a folder or null")] = None
-    """Folder for screenshots that `memory_bytes` does not hold, on a local disk; null keeps all in memory. Scratch:
-    emptied at the end, and after a kill by the next run. Checkpoints are elsewhere."""
-
-    memory_bytes: Annotated[int, whole(1, "positive")] = 1024**3
-    """With `spill_dir`, the part of `capacity_bytes` that may be in memory; without, unused. The oldest spill first."""
-
-    screenshot_encoding: Annotated[str, one_of(SCREENSHOT_ENCODINGS)] = "as_sent"
-    """`as_sent`: as the desktop sent them. `webp`: as lossless WebP where that is smaller, about a quarter of a PNG's
-    size, for up to half a second of one core a screenshot before the next step; the same pixels either way."""
+    """Successes kept for each task, oldest dropped first, in the trainer's memory: 128 tasks with 8 successes of 15
+    screenshots at 1080p take 2.8 GiB. The paper's and the reference's buffer holds 8."""
 
     seed_from: Annotated[str | None, text("a folder or null")] = None
     """Folder of a store to begin with, as `arpo-verl replay seed` or another run's checkpoint makes it; null begins

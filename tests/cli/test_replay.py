@@ -21,8 +21,8 @@ PRINT = Fingerprint(tokenizer="aaaa", processor="bbbb", prompt="cccc")
 RECIPE = str(ROOT / "recipes" / "embedded.yaml")
 
 
-def save(folder, *trajectories, fingerprint=PRINT, **kwargs):
-    store = SuccessStore(8, 10**9, **kwargs)
+def save(folder, *trajectories, fingerprint=PRINT):
+    store = SuccessStore(8)
     for trajectory in trajectories:
         store.add(trajectory)
     save_store(store, folder, fingerprint)
@@ -51,6 +51,13 @@ def test_inspect_of_no_store_is_one_line_and_status_2(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("arpo-verl: a saved replay store must have a store.json")
 
 
+def as_webp(shot):
+    """As stores of earlier checkouts may hold it."""
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(shot)).convert("RGB").save(buffer, "WEBP", lossless=True)
+    return buffer.getvalue()
+
+
 def test_export_is_for_people(tmp_path, model_path, capsys):
     from verl.utils import hf_tokenizer
 
@@ -58,7 +65,7 @@ def test_export_is_for_people(tmp_path, model_path, capsys):
     pad = tokenizer.convert_tokens_to_ids("<|image_pad|>")
     prompt = [*tokenizer.encode("You see <|vision_start|>"), *[pad] * 300, *tokenizer.encode("<|vision_end|>")]
     shots = [screenshot(1), screenshot(2)]
-    folder = save(tmp_path / "store", stored("../calc", 3, shots, prompt_ids=prompt), screenshot_encoding="webp")
+    folder = save(tmp_path / "store", stored("../calc", 3, list(map(as_webp, shots)), prompt_ids=prompt))
     out = tmp_path / "out"
     assert main(["replay", "export", folder, str(out), "--tokenizer", model_path]) == 0
     (target,) = (out / "_calc").iterdir()  # the name of a task cannot lead out of the folder

@@ -3,7 +3,6 @@
 import io
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image, ImageDraw
 from queue_bytes import made
@@ -34,8 +33,7 @@ def full_hd(seed):
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("encoding", ["as_sent", "webp"])
-def test_saved_and_loaded_screenshots_give_the_same_tensors(model_path, rollouts, tmp_path, encoding):
+def test_saved_and_loaded_screenshots_give_the_same_tensors(model_path, rollouts, tmp_path):
     processor = rollouts.worker.processor
     limits = {"min_pixels": 256 * 28 * 28, "max_pixels": MAX_PIXELS}
     inputs = ModelInputs(rollouts.worker.tokenizer, processor, limits)
@@ -50,7 +48,7 @@ def test_saved_and_loaded_screenshots_give_the_same_tensors(model_path, rollouts
         mm_token_type_ids=(original["input_ids"] == processor.image_token_id).int(),
         image_grid_thw=original["image_grid_thw"],
     )
-    store = SuccessStore(1, 10**9, screenshot_encoding=encoding)
+    store = SuccessStore(1)
     store.add(
         StoredTrajectory(
             "t", 1, 1.0, 1.0, ids[:5], ids[5:], [0] * len(ids[5:]), None, shots, mm_processor_kwargs=limits

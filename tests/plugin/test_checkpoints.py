@@ -19,7 +19,7 @@ CALLBACK = "arpo_verl.plugin.checkpoints.ReplayCheckpointCallback"
 
 
 def store_of(*steps):
-    store = SuccessStore(8, 10**9)
+    store = SuccessStore(8)
     for step in steps:
         store.add(stored(step=step, screenshots=[shot(step)]))
     return store
@@ -52,7 +52,7 @@ class Checkpoints:
         return folder
 
     def restored(self, seed_from=None, fingerprint=OURS, on_bad_store="fallback", **resume):
-        store = SuccessStore(8, 10**9)
+        store = SuccessStore(8)
         restore_store(store, ResumeConfig(str(self.folder), **resume), seed_from, lambda: fingerprint, on_bad_store)
         return [trajectory.step for trajectory in store.trajectories()]
 

@@ -87,9 +87,9 @@ def test_seeds_of_another_policy_are_refused_with_the_part_that_differs(check, p
     inputs = ModelInputs.load(PolicyFiles(str(policy)), {})
     agent = GuiAgentConfig(prompt="compact")
     own = model_fingerprint(inputs.tokenizer, inputs.processor, {}, agent)
-    save_store(SuccessStore(1, 10**6), tmp_path / "own", own)
+    save_store(SuccessStore(1), tmp_path / "own", own)
     check(f"replay.seed_from={tmp_path / 'own'}")
-    save_store(SuccessStore(1, 10**6), tmp_path / "other", dataclasses.replace(own, tokenizer="other"))
+    save_store(SuccessStore(1), tmp_path / "other", dataclasses.replace(own, tokenizer="other"))
     with pytest.raises(ReplayError, match="made with another tokenizer"):
         check(f"replay.seed_from={tmp_path / 'other'}")
 
@@ -107,7 +107,7 @@ def test_the_tokenizer_and_template_of_the_recipe_count_and_the_sampler_must_kno
         check("actor_rollout_ref.model.tokenizer_path=./nowhere")
     own = ModelInputs.load(PolicyFiles(str(policy)), {})
     agent = GuiAgentConfig(prompt="compact")
-    save_store(SuccessStore(1, 10**6), tmp_path / "own", model_fingerprint(own.tokenizer, own.processor, {}, agent))
+    save_store(SuccessStore(1), tmp_path / "own", model_fingerprint(own.tokenizer, own.processor, {}, agent))
     with pytest.raises(ReplayError, match="another tokenizer and another prompt"):
         check(template, f"replay.seed_from={tmp_path / 'own'}")
 
@@ -150,7 +150,7 @@ def test_frontier_sampling_is_refused_where_it_would_hear_of_nothing(check, over
 def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(check, policy, tmp_path):
     inputs = ModelInputs.load(PolicyFiles(str(policy)), {})
     own = model_fingerprint(inputs.tokenizer, inputs.processor, {}, GuiAgentConfig(prompt="compact"))
-    store = SuccessStore(8, 10**6)
+    store = SuccessStore(8)
     store.add(stored())
     save_store(store, tmp_path / "seeds", own)
     bypass = ["algorithm.rollout_correction.bypass_mode=true", f"replay.seed_from={tmp_path / 'seeds'}"]

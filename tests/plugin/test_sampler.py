@@ -263,7 +263,7 @@ def test_nothing_is_logged_where_nothing_is_recorded(empty_queue, rollouts, samp
 
 def test_a_replayed_success_gets_its_screenshots_back(empty_queue, rollouts, sampler, tmp_path):
     kept = "+trainer.v1.sampler.sampler_kwargs.gui_agent.record=failures_and_replays"
-    tq, replaying = empty_queue, sampler(kept, RECORDED_IN + str(tmp_path), "+replay.screenshot_encoding=webp")
+    tq, replaying = empty_queue, sampler(kept, RECORDED_IN + str(tmp_path))
     output = rollouts.output("a", 1.0, seed=1)
     screenshots = output.screenshots
     folder = tmp_path / "step_000001" / "a__p1_0"

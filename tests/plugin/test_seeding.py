@@ -45,7 +45,7 @@ def record(policy, folder, replies=(BOX_REPLY, DONE), **changes):
 
 
 def seeded(folder, seed_policy, config=None):
-    store = SuccessStore(8, 10**9)
+    store = SuccessStore(8)
     report = seed_store(store, read_episodes(folder), seed_policy, config or ReplayConfig())
     return store.trajectories(), report
 

@@ -22,7 +22,7 @@ def group(*scores, task_id="a", uid="u", **kwargs):
 
 
 def store_of(*trajectories):
-    store = SuccessStore(8, 10**9)
+    store = SuccessStore(8)
     for trajectory in trajectories:
         store.add(trajectory)
     return store

@@ -66,7 +66,7 @@ def test_rows_that_do_not_make_up_the_trajectory_are_refused(rows):
 
 
 def test_the_most_likely_success_counts_the_replies_of_all_its_rows():
-    store = SuccessStore(1, 10**6)
+    store = SuccessStore(1)
     store.add(trajectory())
     assert store.candidates("a")[0].log_prob == -3.5
 

@@ -1,6 +1,6 @@
 """Small stored trajectories for the tests of this folder."""
 
-from arpo_verl.replay.store.success_store import StoredTrajectory, SuccessStore
+from arpo_verl.replay.store.success_store import StoredTrajectory
 
 
 def stored(task_id="a", step=1, screenshots=(b"first",), tokens=2, **changes):
@@ -16,10 +16,3 @@ def stored(task_id="a", step=1, screenshots=(b"first",), tokens=2, **changes):
         screenshots=tuple(screenshots),
     )
     return StoredTrajectory(**{**values, **changes})
-
-
-def bytes_alone(trajectory):
-    """What a store takes for this trajectory and nothing else."""
-    store = SuccessStore(1, 10**9)
-    store.add(trajectory)
-    return store.num_bytes

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.study
 
 
 def store_of(*steps, task_id="calc"):
-    store = SuccessStore(3, 10**9)
+    store = SuccessStore(3)
     for step in steps:
         store.add(
             StoredTrajectory(

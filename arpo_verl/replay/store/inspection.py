@@ -95,8 +95,7 @@ def format_contents(contents: StoreContents) -> str:
         [
             f"{contents.folder}: {contents.trajectories} successes of {len(contents.tasks)} tasks, "
             f"{contents.num_bytes / 2**20:.1f} MiB, newest of step {newest}",
-            f"saved {manifest.saved_at} by {manifest.written_by}; {manifest.capacity_per_task} a task, "
-            f"{manifest.capacity_bytes / 2**30:g} GiB, eviction {manifest.eviction}",
+            f"saved {manifest.saved_at} by {manifest.written_by}; {manifest.capacity_per_task} a task",
             f"fingerprint: {parts}",
             "",
             header,

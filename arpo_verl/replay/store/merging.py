@@ -14,7 +14,7 @@ from arpo_verl.replay.store.success_store import StoredRecord, SuccessStore
 
 
 def merge_stores(folders: Sequence[Path], into: SuccessStore) -> Fingerprint:
-    """Add the successes of all `folders` to an empty store, oldest step first, equal ones once; its bounds decide.
+    """Add the successes of all `folders` to an empty store, oldest step first, equal ones once; its capacity decides.
 
     Returns:
         The fingerprint that all of them have.

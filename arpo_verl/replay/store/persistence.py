@@ -1,6 +1,6 @@
 """A store as a folder: written so that it is never torn, refused where it belongs to another policy. Pure.
 
-    store.json                    the manifest: version, fingerprint, bounds, which records; replaced last, in one step
+    store.json                    the manifest: version, fingerprint, capacity, records; replaced last, in one step
     trajectories-<sha256>.jsonl   one record a line, in the order in which they would leave the store
     screenshots/<sha256>.<png>    each once, named by its content, never changed
 
@@ -33,10 +33,10 @@ from arpo_verl.versions import __version__
 logger = logging.getLogger(__name__)
 
 FORMAT = "arpo-verl replay store"
-VERSION = 4
-READABLE_VERSIONS = (1, 2, 3, 4)
+VERSION = 5
+READABLE_VERSIONS = (1, 2, 3, 4, 5)
 """In version 1 a record does not say which episode it was; before version 3 each is one row, and does not say so;
-before version 4 nobody counted replays."""
+those of version 4 alone say how often they were replayed; before version 5 the manifest has bounds that are gone."""
 MANIFEST = "store.json"
 SCREENSHOTS = "screenshots"
 _TRAJECTORIES = "trajectories-"
@@ -65,8 +65,6 @@ class Manifest:
 
     fingerprint: Fingerprint
     capacity_per_task: int
-    capacity_bytes: int
-    eviction: str
     trajectories: str
     """Name of the file with the records."""
     serials: tuple[int, ...]
@@ -90,8 +88,6 @@ def save_store(store: SuccessStore, folder: Path | str, fingerprint: Fingerprint
     manifest = Manifest(
         fingerprint=fingerprint,
         capacity_per_task=store.capacity_per_task,
-        capacity_bytes=store.capacity_bytes,
-        eviction=store.eviction,
         trajectories=trajectories,
         serials=tuple(serial for serial, _ in entries),
         saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -115,8 +111,8 @@ def load_store(
 
     Args:
         fingerprint: of the policy that will train on it; None asks nothing, for tools that only look.
-        into: an empty store with this run's bounds, which are applied as if the trajectories were added anew; None
-            takes the bounds that were saved.
+        into: an empty store with this run's capacity, which is applied as if the trajectories were added anew; None
+            takes the one that was saved.
         leave_out_damaged: go without the successes whose screenshots are missing or damaged, unless that is all.
 
     Raises:
@@ -128,7 +124,7 @@ def load_store(
         check_fingerprint(folder, manifest, fingerprint)
     store = into
     if store is None:
-        store = SuccessStore(manifest.capacity_per_task, manifest.capacity_bytes, eviction=manifest.eviction)
+        store = SuccessStore(manifest.capacity_per_task)
     elif len(store):
         raise ReplayError(f"a store must be empty to be loaded into, got one of {len(store)} trajectories")
     damaged: list[ReplayError] = []

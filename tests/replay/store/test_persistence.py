@@ -13,11 +13,10 @@ from arpo_verl.replay.store.success_store import StoredRecord, SuccessStore
 from arpo_verl.types import EpisodeId
 
 PRINT = Fingerprint(tokenizer="aaaa", processor="bbbb", prompt="cccc")
-PLENTY = 10**9
 
 
-def filled(*steps, **kwargs):
-    store = SuccessStore(2, PLENTY, **kwargs)
+def filled(*steps):
+    store = SuccessStore(2)
     for step in steps:
         store.add(stored("ab"[step % 2], step, [b"\x89PNG first", b"\x89PNG%d" % step]))
     return store
@@ -31,21 +30,12 @@ def test_a_saved_store_comes_back_as_it_was(tmp_path):
     assert again.trajectories() == store.trajectories()
     assert list(again.records()) == list(store.records())
     assert again.num_bytes == store.num_bytes
-    assert (again.capacity_per_task, again.capacity_bytes, again.eviction) == (2, PLENTY, "fifo")
-
-
-def test_what_was_replayed_when_is_saved_too(tmp_path):
-    store = filled(1, 3, eviction="least_recently_replayed")
-    store.mark_replayed(store.candidates("b")[0])
-    save_store(store, tmp_path, PRINT)
-    for each in (store, load_store(tmp_path, PRINT)):
-        each.add(stored("b", 5))
-        assert [t.step for t in each.of_task("b")] == [1, 5]
+    assert again.capacity_per_task == 2
 
 
 def test_the_bounds_of_the_run_hold_for_a_loaded_store(tmp_path):
     save_store(filled(1, 2, 3, 4), tmp_path, PRINT)
-    store = load_store(tmp_path, PRINT, into=SuccessStore(1, PLENTY))
+    store = load_store(tmp_path, PRINT, into=SuccessStore(1))
     assert [t.step for t in store.trajectories()] == [3, 4]
     with pytest.raises(ReplayError, match="must be empty"):
         load_store(tmp_path, PRINT, into=store)
@@ -111,7 +101,7 @@ def flip(path):
 def test_damage_is_told_and_nothing_of_it_is_loaded(tmp_path, pattern, damage):
     save_store(filled(1, 2), tmp_path, PRINT)
     damage(next(tmp_path.glob(pattern)))
-    store = SuccessStore(2, PLENTY)
+    store = SuccessStore(2)
     with pytest.raises(ReplayError, match="damaged|cannot be read|not whole|has none|must be"):
         load_store(tmp_path, PRINT, into=store)
     assert len(store) == 0 and store.num_bytes == 0
@@ -125,7 +115,7 @@ def test_a_stored_success_that_would_make_advantages_nan_is_refused(tmp_path, fi
     line = json.dumps({**json.loads(next(store.records())[1].record), field: value}).encode()
     store.add_record(StoredRecord("a", line, ()), lambda name: b"")
     save_store(store, tmp_path, PRINT)
-    again = SuccessStore(2, PLENTY)
+    again = SuccessStore(2)
     with pytest.raises(ReplayError, match=f"task b: its {field} must be a finite number, got"):
         load_store(tmp_path, PRINT, into=again)
     assert len(again) == 0
@@ -134,7 +124,7 @@ def test_a_stored_success_that_would_make_advantages_nan_is_refused(tmp_path, fi
 
 
 def test_a_trajectory_remembers_which_episode_it_was(tmp_path):
-    store = SuccessStore(2, PLENTY)
+    store = SuccessStore(2)
     store.add(stored(episode=EpisodeId(7, "u-1", 3)))
     store.add(stored(step=2))
     save_store(store, tmp_path, PRINT)
@@ -149,7 +139,8 @@ def test_two_episodes_may_come_to_the_same_trajectory():
 
 @pytest.mark.parametrize(("version", "missing"), [(1, ["episode"]), (3, []), (4, [])])
 def test_a_store_of_an_earlier_version_is_read_and_goes_on_as_one_of_this(tmp_path, version, missing):
-    """Version 1's records do not say which episode they were; version 4's say how often they were replayed."""
+    """Version 1's records do not say which episode they were; version 4's say how often they were replayed, and its
+    manifest has bounds that are gone."""
     save_store(filled(1, 2), tmp_path, PRINT)
     records = next(tmp_path.glob("*.jsonl"))
     lines = [json.loads(line) for line in records.read_text().splitlines()]
@@ -165,6 +156,8 @@ def test_a_store_of_an_earlier_version_is_read_and_goes_on_as_one_of_this(tmp_pa
     manifest = {key: manifest[key] for key in manifest if key != "checksum"} | {
         "version": version,
         "trajectories": name,
+        "capacity_bytes": 4 * 1024**3,
+        "eviction": "least_recently_replayed",
     }
     checksum = sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
     (tmp_path / MANIFEST).write_text(json.dumps({**manifest, "checksum": checksum}))
@@ -179,8 +172,8 @@ def test_a_store_of_an_earlier_version_is_read_and_goes_on_as_one_of_this(tmp_pa
 def test_a_store_of_a_later_format_is_refused(tmp_path):
     save_store(filled(1), tmp_path, PRINT)
     values = json.loads((tmp_path / MANIFEST).read_text())
-    (tmp_path / MANIFEST).write_text(json.dumps({**values, "version": 5, "written_by": "arpo-verl 9.0"}))
-    with pytest.raises(ReplayError, match="must be of version 1 or 2 or 3 or 4, got 5, written by arpo-verl 9.0"):
+    (tmp_path / MANIFEST).write_text(json.dumps({**values, "version": 6, "written_by": "arpo-verl 9.0"}))
+    with pytest.raises(ReplayError, match="must be of version 1 or 2 or 3 or 4 or 5, got 6, written by arpo-verl 9.0"):
         load_store(tmp_path, PRINT)
 
 
