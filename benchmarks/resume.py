@@ -22,11 +22,11 @@ from typing import Any
 from filelock import FileLock
 from learning import judged_cells, judged_success, run_study, settings, ship_policy, write_tasks
 from learning_runs import BASE, FamilyStudy, Result
+from policies.demonstrations import collect_demonstrations, save_demonstrations
 from trainer_run import trainer_arguments
 
 from arpo_verl.cli.main import main as arpo_verl
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.policy.demonstrations import collect_demonstrations, save_demonstrations
 from arpo_verl.replay.store.persistence import read_manifest
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.families import SCREEN, generate, replies_of
