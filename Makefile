@@ -65,7 +65,7 @@ $(READY): setup.py pyproject.toml constraints.txt
 	touch $@
 
 $(POLICY): $(READY)
-	$(BIN)/python -m arpo_verl.policy.seeing --shipped --out $(POLICY)
+	$(BIN)/python -m arpo_verl.policy seeing --out $(POLICY)
 
 # $(call stage,WORDS,NAME,TARGET): makes TARGET, whose output goes to a file; its end is shown where it fails.
 define stage

@@ -176,7 +176,7 @@ setup(
         ],
         "arpo_verl.viewer.report": ["templates/*"],
         "arpo_verl.viewer": ["assets/*", "assets/*/*", "assets/*/*/*"],
-        "arpo_verl.policy": ["seeing_weights/*"],
+        "arpo_verl.policy": ["weights/*/*"],
         "arpo_verl.tasks": ["embedded/*", "embedded_long/*", "expert*.json"],
     },
     install_requires=REQUIREMENTS,

@@ -32,7 +32,6 @@ _EXPORTS = {
         "ImageError MissingDependencyError ReplayError RolloutWorkerError SeveralErrors TaskError "
         "TaskQuarantinedError"
     ),
-    "policy.prepare": "PolicyConfig",
     "records.run": "Run open_run",
     "replay.config": "ReplayConfig",
     "rollout.config": "GuiAgentConfig",

@@ -24,7 +24,6 @@ from arpo_verl.errors import RolloutWorkerError as RolloutWorkerError
 from arpo_verl.errors import SeveralErrors as SeveralErrors
 from arpo_verl.errors import TaskError as TaskError
 from arpo_verl.errors import TaskQuarantinedError as TaskQuarantinedError
-from arpo_verl.policy.prepare import PolicyConfig as PolicyConfig
 from arpo_verl.records.run import Run as Run
 from arpo_verl.records.run import open_run as open_run
 from arpo_verl.replay.config import ReplayConfig as ReplayConfig

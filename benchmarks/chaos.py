@@ -541,9 +541,8 @@ def run(args: Any, share: float, place: Path) -> tuple[dict[str, Any], list[str]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
     before = belongings()
     import ray
-
-    from arpo_verl.policy.architecture import PolicySize
-    from arpo_verl.policy.build import build_policy
+    from policies.architecture import PolicySize
+    from policies.build import build_policy
 
     model = str(build_policy(place / "policy", size=PolicySize(num_layers=1, vision_depth=1)))
     nodes = Nodes(args.desktops)

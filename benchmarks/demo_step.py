@@ -29,7 +29,7 @@ from cpu_times import CpuTimes, adopt_orphans
 from figures import Arguments, machine, report
 from trainer_run import ROOT, TrainerRun, await_end, read_steps
 
-from arpo_verl.policy.seeing.shipped import write_shipped
+from arpo_verl.policy.shipped import write_shipped
 
 BEFORE = "c58d360"
 """Before each episode had a sandbox of its own."""
@@ -88,7 +88,7 @@ def main() -> None:
     adopt_orphans()
     policy = arguments.policy.absolute()
     if not policy.exists():
-        write_shipped(policy)
+        write_shipped("seeing", policy)
     measured: dict[str, list[dict[str, Any]]] = {"before": [], "now": []}
     with tempfile.TemporaryDirectory(prefix="demo-step-") as name, worktree(arguments.before, Path(name)) as other:
         trees = {"before": other, "now": ROOT}

@@ -5,7 +5,7 @@
     python benchmarks/evaluation.py --readme                            # README's table, of the figures in results/
 
 All by the command line, on real embedded desktops, the shipped suite, each task 8 times, with the warm-started policy
-of `python -m arpo_verl.policy` and one that the stock trainer has trained, merged by veRL's own merger:
+of `benchmarks/make_policy.py` and one that the stock trainer has trained, merged by veRL's own merger:
 
 - at temperature 0 undisturbed, and once more killed twice with `kill -9` and resumed: `resumed_identical` is true where
   both played the same trials, each once, and every episode has the same replies, verdict and end. Of those that differ

@@ -208,9 +208,8 @@ def run(contexts: Sequence[str], episodes: int, steps: int, trace: bool = False)
     os.environ.update(VERL_PLATFORM="cpu", RAY_USE_UVLOOP="0")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT)])
     import ray
-
-    from arpo_verl.policy.architecture import PolicySize
-    from arpo_verl.policy.build import build_policy
+    from policies.architecture import PolicySize
+    from policies.build import build_policy
 
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         policy = build_policy(Path(folder, "policy"), size=PolicySize(num_layers=1, vision_depth=1))

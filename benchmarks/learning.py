@@ -197,7 +197,7 @@ def ship_policy(work: Path) -> Path:
     """The shipped policy that sees, written into the folder that is worked in."""
     policy = work / "policy"
     if not policy.is_dir():
-        subprocess.run([sys.executable, "-m", "arpo_verl.policy.seeing", "--shipped", "--out", str(policy)], check=True)
+        subprocess.run([sys.executable, "-m", "arpo_verl.policy", "seeing", "--out", str(policy)], check=True)
     return policy
 
 

@@ -42,6 +42,8 @@ import ray
 from figures import Arguments, machine, report
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
+from policies.architecture import PolicySize
+from policies.build import build_policy
 from trainer_run import ROOT
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
@@ -53,8 +55,6 @@ from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.errors import DesktopError
 from arpo_verl.plugin.agent_loop import GuiAgentLoop
 from arpo_verl.plugin.settings import connect_pool
-from arpo_verl.policy.architecture import PolicySize
-from arpo_verl.policy.build import build_policy
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies, expert_task_ids
 from arpo_verl.tasks.loader import load_tasks

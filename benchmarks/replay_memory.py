@@ -34,6 +34,7 @@ import requests
 import torch
 from figures import Arguments, machine, report
 from PIL import Image
+from policies.build import corpus_tokenizer
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 from verl.utils import hf_processor, hf_tokenizer
@@ -43,7 +44,6 @@ from arpo_verl import pixels
 from arpo_verl.desktop.provider import EmbeddedProvider
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.rows import rebuild_rows
-from arpo_verl.policy.build import corpus_tokenizer
 from arpo_verl.replay.store.persistence import Fingerprint, load_store, save_store
 from arpo_verl.replay.store.success_store import StoredTrajectory, SuccessStore
 from arpo_verl.rollout.chat import ChatTokenizer
@@ -149,9 +149,8 @@ class Policy:
     @classmethod
     def build(cls, folder: Path) -> Policy:
         """Made here and loaded through the folder, as veRL loads one."""
+        from policies.tokenizer import CHAT_TEMPLATE
         from transformers import Qwen2_5_VLConfig, Qwen2_5_VLProcessor, Qwen2VLImageProcessor, Qwen2VLVideoProcessor
-
-        from arpo_verl.policy.tokenizer import CHAT_TEMPLATE
 
         size = {"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS}
         tokenizer = corpus_tokenizer([" ".join(WORDS)] * 2)

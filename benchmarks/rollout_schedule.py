@@ -49,6 +49,8 @@ from typing import Any
 import rollout_processes
 from figures import Arguments, machine, report, show, write
 from omegaconf import DictConfig, OmegaConf
+from policies.architecture import PolicySize
+from policies.build import build_policy
 from rollout_desktop import Host, SimulatedCalls, SimulatedPolicy
 from rollout_draws import HANG_S, SLOW_FACTOR, TAILS, Session, World, least_s, lockstep_s, over_sampled
 from trainer_run import ROOT
@@ -58,8 +60,6 @@ from virtual_clock import Handle, VirtualLoop, virtual_ray
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import DesktopError
 from arpo_verl.plugin.agent_loop import GuiAgentLoop
-from arpo_verl.policy.architecture import PolicySize
-from arpo_verl.policy.build import build_policy
 from arpo_verl.pool.coordinator import DesktopCoordinator
 from arpo_verl.pool.desktop_pool import DesktopPool
 

@@ -54,7 +54,8 @@ def copy_tasks(folder: Path, task_ids: Sequence[str] = TASKS, suite: Path = EMBE
 
 def make_policy(out: Path, *options: str) -> Path:
     """A small warm-started policy; one that was made there with the same options is used again."""
-    subprocess.run([sys.executable, "-m", "arpo_verl.policy", "--out", str(out), *options], check=True)
+    maker = ROOT / "benchmarks" / "make_policy.py"
+    subprocess.run([sys.executable, maker, "embedded", "--out", str(out), *options], check=True)
     return out
 
 

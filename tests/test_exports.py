@@ -13,7 +13,7 @@ EXPORTED = """
 Action ActionParseError ArpoError Click ConfigError DesktopBootError DesktopEndedError DesktopEnvironment DesktopError
 DesktopLostError DesktopSetupError DesktopUnclearError Drag EndpointError EnvironmentConfig Episode EpisodeId Evaluation
 EvaluatorError Fail FetchError Finish GenerationError GuiAgentConfig HostLostError Hotkey ImageError MetricCall
-MissingDependencyError Move Observation Point PolicyConfig ReplayConfig ReplayError RolloutWorkerError Run
+MissingDependencyError Move Observation Point ReplayConfig ReplayError RolloutWorkerError Run
 Scroll SeveralErrors Size StopReason Task TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait
 load_tasks make_desktop open_run play
 """

@@ -37,10 +37,10 @@ T = TypeVar("T")
 # Folders and files of a recipe: what it writes, and what it may read from this machine.
 _WRITTEN = ("run_dir", "trainer.default_local_dir", "gui_agent.trajectory_dir", "environment.status_file")
 _READ = ("actor_rollout_ref.model.path", "data.train_files", "data.val_files", "replay.seed_from")
-# The policies that recipes for this machine name -> the module that makes each, with its options.
+# The policies that recipes for this machine name -> the command that writes each.
 _MADE_HERE = {
-    ".cache/policy": "arpo_verl.policy --out .cache/policy --target-success 0.22",
-    ".cache/seeing": "arpo_verl.policy.seeing --shipped --out .cache/seeing",
+    ".cache/policy": "python benchmarks/make_policy.py embedded --out .cache/policy --target-success 0.22",
+    ".cache/seeing": "python -m arpo_verl.policy seeing --out .cache/seeing",
 }
 # Where `ray start` notes the cluster that this machine is part of.
 RAY_CLUSTER_FILE = Path("/tmp/ray/ray_current_cluster")
@@ -321,8 +321,8 @@ def _is_local_model(config: DictConfig) -> bool:
 
 def _how_to_make(policy: Path) -> str:
     """What makes the policy of a recipe for this machine; else, what to do."""
-    made = next((line for folder, line in _MADE_HERE.items() if policy.parts[-2:] == Path(folder).parts), "")
-    return f"make it: python -m {made}" if made else "name the folder into which the model was downloaded"
+    command = next((line for folder, line in _MADE_HERE.items() if policy.parts[-2:] == Path(folder).parts), "")
+    return f"make it: {command}" if command else "name the folder into which the model was downloaded"
 
 
 def _check_lengths(config: DictConfig, agent: GuiAgentConfig, environment: EnvironmentConfig | None) -> None:

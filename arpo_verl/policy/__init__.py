@@ -1,8 +1,6 @@
-"""A small Qwen2.5-VL made on this machine, which RL can start from: the embedded recipe's policy.
+"""The small policy that comes with the package: a start for RL on a machine without a GPU.
 
-`python -m arpo_verl.policy` calls `policy/prepare.py: prepare_policy`: the scripted expert plays each task on real
-desktops (`demonstrations`), a tokenizer and a random model are made (`build`, `architecture`, `tokenizer`), and
-`policy/warm_start.py: imitate` trains it on the demonstrations until it solves as many tasks as asked for, no more: in
-the rows that the agent loop would make of them (`policy/sequences.py: SequenceBuilder`), by the run's
-`gui_agent.context`. The folder that comes of it is an ordinary Hugging Face model: `actor_rollout_ref.model.path`.
+`seeing` reads the words on a screen and clicks them (docs/seeing.md). `policy/shipped.py: write_shipped` writes it as
+an ordinary Hugging Face folder, for `actor_rollout_ref.model.path`. `policy/optimizer.py: UpperLayersAdamW` trains its
+upper layers. The scripts that make policies are in the repository: `benchmarks/make_policy.py`.
 """

@@ -5,6 +5,7 @@ import json
 
 import pytest
 from PIL import Image
+from policies.demonstrations import collect_demonstrations, save_demonstrations
 from support import ROOT
 from support.pictures import screenshot
 from support.replay_trajectories import stored
@@ -12,7 +13,6 @@ from support.replay_trajectories import stored
 from arpo_verl.actions.reply import Reply
 from arpo_verl.cli.main import main
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.policy.demonstrations import collect_demonstrations, save_demonstrations
 from arpo_verl.replay.store.persistence import Fingerprint, load_store, save_store
 from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.types import Click, Finish, Point, Task

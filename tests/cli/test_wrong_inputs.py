@@ -187,7 +187,7 @@ WRONG_RECIPES = {
             "trainer.default_local_dir cannot be file/run/checkpoints: ",
             "gui_agent.trajectory_dir cannot be file/run/trajectories: ",
             "environment.status_file cannot be file/run: ",
-            f"{MODEL} '.cache/seeing'; make it: python -m arpo_verl.policy.seeing --shipped --out .cache/seeing",
+            f"{MODEL} '.cache/seeing'; make it: python -m arpo_verl.policy seeing --out .cache/seeing",
             "a split of the families must be one of training, validation, held_out_seeds, ",
             "families must be given as families:SPLIT:COUNT or SPLIT:FIRST:COUNT, got 'long'",
         )
@@ -200,7 +200,7 @@ WRONG_RECIPES = {
             "environment.screen_size must be [width, height] in pixels, got [640]",
             "replay.capacity_per_task must be positive, got 0; set replay.enable=false to train without replay",
             "trainer.use_v1 must be true: ",
-            f"{MODEL} '.cache/policy'; make it: python -m arpo_verl.policy --out .cache/policy --target-success 0.22",
+            f"{MODEL} '.cache/policy'; make it: python benchmarks/make_policy.py embedded --out .cache/policy --target-success 0.22",
             f"nowhere.json {NO_TASKS}",
             f"embeded {NO_TASKS}",
         )

@@ -23,9 +23,8 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's small policy, with weights large enough that every token of the context shows in the logits."""
+    from policies.build import build_policy
     from transformers import AutoModelForImageTextToText
-
-    from arpo_verl.policy.build import build_policy
 
     folder = build_policy(tmp_path_factory.mktemp("policy") / "model")
     model = AutoModelForImageTextToText.from_pretrained(folder)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from policies.build import build_policy
 from support import ROOT
 from support.composed import compose_recipe
 from support.replay_trajectories import stored
@@ -17,7 +18,6 @@ from arpo_verl.plugin import preflight
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.preflight import check_recipe
-from arpo_verl.policy.build import build_policy
 from arpo_verl.replay.store.persistence import save_store
 from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.rollout import official_words
@@ -171,7 +171,7 @@ def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(ch
             ConfigError,
             "^actor_rollout_ref.model.path must be a fold.*$",
         ),
-        ("actor_rollout_ref.model.path=.cache/seeing", ConfigError, "seeing'; make it: python -m arpo_verl.policy.see"),
+        ("actor_rollout_ref.model.path=.cache/seeing", ConfigError, "seeing'; make it: python -m arpo_verl.policy see"),
         ("gui_agent.max_steps=0", ConfigError, "gui_agent.max_steps"),
         ("+gui_agent.max_step=3", ConfigError, "did you mean gui_agent.max_steps"),
         ("replay.capacity_per_task=0", ConfigError, "replay.enable=false"),

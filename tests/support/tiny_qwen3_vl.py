@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from policies.build import corpus_tokenizer
 from tokenizers import AddedToken
 from transformers import (
     Qwen2VLImageProcessor,
@@ -14,7 +15,6 @@ from transformers import (
     Qwen3VLVideoProcessor,
 )
 
-from arpo_verl.policy.build import corpus_tokenizer
 from arpo_verl.rollout.official_words import qwen
 
 # Unlike Qwen2.5-VL's, it adds no system message of its own.

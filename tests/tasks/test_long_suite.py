@@ -3,11 +3,11 @@
 import re
 
 import pytest
+from policies.demonstrations import collect_demonstrations
 from support.suite_desktops import NUM_DESKTOPS, POLICY_VIEW, as_the_policy_writes, play_all, scores
 
 from arpo_verl.cli.main import main
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.policy.demonstrations import collect_demonstrations
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.expert import expert_replies, expert_task_ids
 from arpo_verl.tasks.loader import EMBEDDED_LONG

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from policies.demonstrations import collect_demonstrations, save_demonstrations
 from trainer_run import ROOT, TrainerRun, Workplace
 from verl.utils import hf_processor
 
 from arpo_verl.cli.main import main
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.policy.demonstrations import collect_demonstrations, save_demonstrations
-from arpo_verl.policy.seeing.shipped import write_shipped
+from arpo_verl.policy.shipped import write_shipped
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.families import SCREEN, replies_of
 from arpo_verl.tasks.loader import load_tasks
@@ -88,7 +88,7 @@ def policy(workplace) -> Path:
 def shipped(tmp_path_factory) -> Path:
     """The policy of the demo."""
     folder = tmp_path_factory.mktemp("shipped") / "policy"
-    write_shipped(folder)
+    write_shipped("seeing", folder)
     return folder
 
 

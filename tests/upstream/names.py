@@ -254,12 +254,12 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     ),
     # The optimizer that freezes: it is given the sharded model's parameters, in order, before the first forward pass
     (
-        "policy.seeing.optimizer",
+        "policy.optimizer",
         "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_model_optimizer",
         ("module = self._build_fsdp_module(module)", "optimizer = self._build_optimizer(module)"),
     ),
     (
-        "policy.seeing.optimizer",
+        "policy.optimizer",
         "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_optimizer",
         ("build_optimizer(module.parameters(), self.optimizer_config)",),
     ),

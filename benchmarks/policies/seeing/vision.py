@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from arpo_verl.policy.architecture import MERGE_SIZE, PATCH_SIZE
-from arpo_verl.policy.seeing.layout import SCREEN
+from policies.architecture import MERGE_SIZE, PATCH_SIZE
+from policies.seeing.layout import SCREEN
 
 _GRID = (SCREEN.height // PATCH_SIZE, SCREEN.width // PATCH_SIZE)
 # CLIP's, as the Qwen2-VL image processor has them.

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from arpo_verl.actions.ui_tars import format_reply, parse_reply
-from arpo_verl.policy.seeing.layout import SCREEN
-from arpo_verl.policy.seeing.screens import Text, moved
 from arpo_verl.tasks.families import generate
 from arpo_verl.tasks.families.generation import draw_plan
 from arpo_verl.tasks.families.kinds import Opened, Plan
 from arpo_verl.tasks.families.lexicon import WORDS
 from arpo_verl.tasks.families.windows import close_button
+from policies.seeing.layout import SCREEN
+from policies.seeing.screens import Text, moved
 
 LEXICON = (*WORDS, "OK")
 """All words that the policy reads and names."""

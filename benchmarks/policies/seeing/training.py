@@ -17,19 +17,19 @@ import torch
 from arpo_verl.config import check_fields, whole
 from arpo_verl.errors import ConfigError
 from arpo_verl.files import replacing_directory
-from arpo_verl.policy.build import save_policy
-from arpo_verl.policy.seeing.acting import ActingLesson, Row, RowBuilder, Score, blurred, ideal_tokens
-from arpo_verl.policy.seeing.beginnings import FLAG, IS_VISUAL, begin, build_tokenizer, guarded, processor_of, word_ids
-from arpo_verl.policy.seeing.captures import Capture, capture, load_captures, mixture, shifted_capture
-from arpo_verl.policy.seeing.examples import LEXICON, Example, examples_of
-from arpo_verl.policy.seeing.layout import HIDDEN, REST, SAID, WORD, spread_codes
-from arpo_verl.policy.seeing.reading import ReadingLesson
-from arpo_verl.policy.seeing.screens import Screen, draw_sheet
-from arpo_verl.policy.seeing.shipped import check_out
-from arpo_verl.policy.seeing.vision import encode, patches_of
+from arpo_verl.policy.shipped import check_out
 from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.tasks.families import generate
 from arpo_verl.tasks.families.lexicon import HELD_OUT_WORDS
+from policies.build import save_policy
+from policies.seeing.acting import ActingLesson, Row, RowBuilder, Score, blurred, ideal_tokens
+from policies.seeing.beginnings import FLAG, IS_VISUAL, begin, build_tokenizer, guarded, processor_of, word_ids
+from policies.seeing.captures import Capture, capture, load_captures, mixture, shifted_capture
+from policies.seeing.examples import LEXICON, Example, examples_of
+from policies.seeing.layout import HIDDEN, REST, SAID, WORD, spread_codes
+from policies.seeing.reading import ReadingLesson
+from policies.seeing.screens import Screen, draw_sheet
+from policies.seeing.vision import encode, patches_of
 
 if TYPE_CHECKING:
     from transformers import Qwen2_5_VLForConditionalGeneration
@@ -164,7 +164,7 @@ class Schooling:
         Raises:
             ConfigError: as `check_out`.
         """
-        check_out(out)
+        check_out("seeing", out)
         with replacing_directory(out) as scratch:
             save_policy(scratch, self.model, self.processor)
 

@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from arpo_verl.config import check_fields, number, require, whole
-from arpo_verl.policy.sequences import ImageStore, TokenSequence, reply_log_probs
+from policies.sequences import ImageStore, TokenSequence, reply_log_probs
 
 if TYPE_CHECKING:
     from transformers import Qwen2_5_VLForConditionalGeneration

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from policies.demonstrations import collect_demonstrations, play_expert, save_demonstrations
 
 from arpo_verl.actions.ui_tars import Reply
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.fake import FakeEnvironment
 from arpo_verl.errors import DesktopError, TaskError
-from arpo_verl.policy.demonstrations import collect_demonstrations, play_expert, save_demonstrations
 from arpo_verl.records.recorded import read_episodes
 from arpo_verl.types import Click, Point, Size, StopReason
+
+pytestmark = pytest.mark.study
 
 SCREEN = Size(640, 480)
 HIT = "Thought: Click red.\nAction: click(start_box='<|box_start|>(20,20)<|box_end|>')"

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from arpo_verl.policy.seeing.layout import CELL, COLUMNS, ROWS, SCREEN
+from policies.seeing.layout import CELL, COLUMNS, ROWS, SCREEN
 
 _FONTS = "/usr/share/fonts/truetype/dejavu"
 _FACES = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono")

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from arpo_verl.policy.architecture import MERGE_SIZE, PATCH_SIZE
-from arpo_verl.policy.seeing.beginnings import FLAG, IS_TITLE, PLACE_NORM, WORD_NORM
-from arpo_verl.policy.seeing.layout import CELL, COLUMNS, ROWS, WORD, X, Y, place_code
-from arpo_verl.policy.seeing.screens import Screen, Text, cells_of
-from arpo_verl.policy.seeing.vision import encode, encode_early, patches_of
+from policies.architecture import MERGE_SIZE, PATCH_SIZE
+from policies.seeing.beginnings import FLAG, IS_TITLE, PLACE_NORM, WORD_NORM
+from policies.seeing.layout import CELL, COLUMNS, ROWS, WORD, X, Y, place_code
+from policies.seeing.screens import Screen, Text, cells_of
+from policies.seeing.vision import encode, encode_early, patches_of
 
 EARLY = 1
 """The block after which letters are asked for."""

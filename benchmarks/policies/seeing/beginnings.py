@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tokenizers import AddedToken
 
-from arpo_verl.policy.architecture import PolicySize, qwen_config
-from arpo_verl.policy.build import build_processor, corpus_tokenizer
-from arpo_verl.policy.seeing.layout import (
+from policies.architecture import PolicySize, qwen_config
+from policies.build import build_processor, corpus_tokenizer
+from policies.seeing.layout import (
     CELL,
     COLUMNS,
     HEAD,

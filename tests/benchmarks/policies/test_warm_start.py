@@ -7,19 +7,21 @@ from dataclasses import replace
 
 import pytest
 import torch
+from policies.demonstrations import collect_demonstrations, save_demonstrations
+from policies.sequences import SequenceBuilder, reply_log_probs
+from policies.warm_start import WarmStartConfig, estimate_success, imitate
 from transformers import AutoModelForImageTextToText
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.fake import FakeEnvironment
 from arpo_verl.errors import ConfigError, ReplayError
-from arpo_verl.policy.demonstrations import collect_demonstrations, save_demonstrations
-from arpo_verl.policy.sequences import SequenceBuilder, reply_log_probs
-from arpo_verl.policy.warm_start import WarmStartConfig, estimate_success, imitate
 from arpo_verl.records.recorded import read_episodes
 from arpo_verl.rollout.blocking import play_blocking
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Generated, TokenConversation, TokenLimits
+
+pytestmark = pytest.mark.study
 
 AGENT = GuiAgentConfig(prompt="compact")
 WINDOW = replace(AGENT, context="window", max_screenshots=2)

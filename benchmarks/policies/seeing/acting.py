@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from arpo_verl.policy.seeing.beginnings import FLAG, IS_TITLE, IS_VISUAL, PLACE_NORM, WORD_NORM, word_ids
-from arpo_verl.policy.seeing.examples import Example
-from arpo_verl.policy.seeing.layout import (
+from arpo_verl.rollout.prompts import build_messages
+from policies.seeing.beginnings import FLAG, IS_TITLE, IS_VISUAL, PLACE_NORM, WORD_NORM, word_ids
+from policies.seeing.examples import Example
+from policies.seeing.layout import (
     CELL,
     COLUMNS,
     HIDDEN,
@@ -30,8 +31,7 @@ from arpo_verl.policy.seeing.layout import (
     Y,
     place_code,
 )
-from arpo_verl.policy.seeing.screens import Text, cells_of
-from arpo_verl.rollout.prompts import build_messages
+from policies.seeing.screens import Text, cells_of
 
 CELLS = ROWS * COLUMNS
 PLACED = 1

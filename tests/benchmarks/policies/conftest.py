@@ -1,8 +1,8 @@
 import pytest
+from policies.architecture import PolicySize
+from policies.build import build_policy
 
 from arpo_verl.actions.ui_tars import Reply
-from arpo_verl.policy.architecture import PolicySize
-from arpo_verl.policy.build import build_policy
 from arpo_verl.types import Click, Finish, Point, Task
 
 SMALL = PolicySize(

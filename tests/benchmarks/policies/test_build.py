@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from policies.architecture import PolicySize
+from policies.build import build_policy, replacing_directory
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.policy.architecture import PolicySize
-from arpo_verl.policy.build import build_policy, replacing_directory
+
+pytestmark = pytest.mark.study
 
 REPLY = "Thought: I click the button.\nAction: click(start_box='<|box_start|>(312,101)<|box_end|>')"
 

@@ -26,13 +26,13 @@ from arpo_verl.environments.threaded import ThreadedDesktop
 from arpo_verl.errors import DesktopError
 from arpo_verl.files import write_whole
 from arpo_verl.images import read_image
-from arpo_verl.policy.seeing.examples import Example, examples_of, texts_of
-from arpo_verl.policy.seeing.layout import SCREEN
-from arpo_verl.policy.seeing.screens import Screen, Text, moved, recoloured, shifted
 from arpo_verl.tasks.families import generate
 from arpo_verl.tasks.families.generation import draw_reading
 from arpo_verl.tasks.families.styles import FACES, SIZES, Font
 from arpo_verl.types import Task
+from policies.seeing.examples import Example, examples_of, texts_of
+from policies.seeing.layout import SCREEN
+from policies.seeing.screens import Screen, Text, moved, recoloured, shifted
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from arpo_verl.config import check_fields, number, one_of, require, whole
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.files import replacing_directory
-from arpo_verl.policy.architecture import MAX_PIXELS, MERGE_SIZE, MIN_PIXELS, PATCH_SIZE, PolicySize
-from arpo_verl.policy.demonstrations import collect_demonstrations, save_demonstrations
 from arpo_verl.records.recorded import RecordedEpisode, read_episodes
 from arpo_verl.rollout.config import CONTEXTS, FULL, GuiAgentConfig
 from arpo_verl.rollout.prompts import build_messages
@@ -25,9 +23,11 @@ from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.expert import expert_replies
 from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.types import Task
+from policies.architecture import MAX_PIXELS, MERGE_SIZE, MIN_PIXELS, PATCH_SIZE, PolicySize
+from policies.demonstrations import collect_demonstrations, save_demonstrations
 
 if TYPE_CHECKING:
-    from arpo_verl.policy.warm_start import WarmStartResult
+    from policies.warm_start import WarmStartResult
 
 logger = logging.getLogger(__name__)
 
@@ -121,9 +121,9 @@ def _train(
 ) -> dict[str, Any]:
     """Build, warm-start and write the policy; returns its report."""
     from arpo_verl.plugin.chat import load_processor
-    from arpo_verl.policy.build import build_processor, corpus_tokenizer, random_model, save_policy
-    from arpo_verl.policy.sequences import SequenceBuilder
-    from arpo_verl.policy.warm_start import WarmStartConfig, imitate
+    from policies.build import build_processor, corpus_tokenizer, random_model, save_policy
+    from policies.sequences import SequenceBuilder
+    from policies.warm_start import WarmStartConfig, imitate
 
     tokenizer = corpus_tokenizer(_corpus(demonstrations))
     model = random_model(tokenizer, settings.seed, settings.size)
