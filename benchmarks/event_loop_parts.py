@@ -170,15 +170,17 @@ class LoopWatch:
             if threading.get_ident() != self._thread:
                 return upstream(handle)
             name = _name(handle)
-            waited, cpu, began = self._waited_s(), time.thread_time(), time.perf_counter()
+            # What it waited for a core is read within what it took: it is taken off that.
+            began, waited, cpu = time.perf_counter(), self._waited_s(), time.thread_time()
             self._since, self._where = began, []
             try:
                 return upstream(handle)
             finally:
-                wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu
+                cpu_s, waited_s = time.thread_time() - cpu, self._waited_s() - waited
+                wall_s = time.perf_counter() - began
                 self._since = 0.0
                 self.callbacks += 1
-                wall_s = max(cpu_s, wall_s - (self._waited_s() - waited))
+                wall_s = max(cpu_s, wall_s - waited_s)
                 if wall_s > 0.005:
                     self.blocks.append(Block(name, 1e3 * cpu_s, 1e3 * wall_s, self._where))
 

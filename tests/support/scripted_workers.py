@@ -5,12 +5,14 @@ import os
 import signal
 import sys
 from collections import defaultdict
+from contextlib import suppress
 
 import numpy as np
 import ray
 import torch
 import transfer_queue as tq
 from omegaconf import OmegaConf
+from ray.exceptions import RayActorError
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
@@ -160,9 +162,13 @@ class Play:
         ray.get(self.stage.tell.remote(list(episodes), what))
 
     def close(self):
+        """End the workers before the stage: an episode that loses its stage writes that into the queue of the next."""
         self.manager.workers.close()
-        for worker in [*self.manager.agent_loop_workers, self.stage]:
+        for worker in self.manager.agent_loop_workers:
+            with suppress(RayActorError, ProcessLookupError):
+                os.kill(ray.get(worker.pid.remote()), signal.SIGKILL)
             ray.kill(worker)
+        ray.kill(self.stage)
 
 
 def _objects(column):
