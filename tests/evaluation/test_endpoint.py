@@ -4,7 +4,7 @@ import asyncio
 import base64
 import io
 import json
-import re
+import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -292,9 +292,18 @@ def test_a_silent_server_is_given_up():
 
 
 @pytest.mark.parametrize(
-    ("host", "why"), [("127.0.0.1", "Connection refused"), ("nowhere.invalid", "[Nn]ame|address|resolution")]
+    ("host", "why"), [("127.0.0.1", "Connection refused"), ("nowhere.invalid", "Name or service not known")]
 )
-def test_an_address_where_nothing_listens_is_told_in_one_sentence(host, why, caplog):
+def test_an_address_where_nothing_listens_is_told_in_one_sentence(host, why, caplog, monkeypatch):
+    resolve = socket.getaddrinfo
+
+    def no_name(name, *rest):
+        if name == "nowhere.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(name, *rest)
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_name)
+    monkeypatch.setenv("NO_PROXY", "*")
     with serving(lambda number, body: says(DONE)) as server:
         pass
     url = f"http://{host}:{server.server_port}/v1"
@@ -302,7 +311,7 @@ def test_an_address_where_nothing_listens_is_told_in_one_sentence(host, why, cap
         asyncio.run(find_model(Endpoint(url, patience=Patience(attempts=3, rest_s=0, timeout_s=20)), None))
     told = str(error.value)
     assert told.startswith(f"no server answers at {url} (") and "; check the address, and that the server" in told
-    assert re.search(why, told) and "3 attempts" in told and "Pool" not in told
+    assert why in told and "3 attempts" in told and "Pool" not in told
     assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [f"no server answers at {url} yet"]
 
 
