@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import zipfile
 from pathlib import Path
 
 from arpo_verl.environments.providers import OS_TYPES
@@ -17,7 +18,12 @@ from arpo_verl.files import FULL
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
-    parser = commands.add_parser("fetch-vm")
+    parser = commands.add_parser(
+        "fetch-vm",
+        description="Downloads the virtual machine of OSWorld's Docker desktops and prints the recipe's line for it. "
+        "Ubuntu's takes 12.3 GB as an archive and 24.5 GB unpacked; both stay. Run an interrupted download again: it "
+        "goes on where it stopped.",
+    )
     parser.add_argument("--folder", type=Path, default=Path(), help="where docker_vm_data/ is made (default: here)")
     parser.add_argument("--os-type", choices=OS_TYPES, default=OS_TYPES[0])
     parser.set_defaults(run=run)
@@ -44,11 +50,27 @@ def fetch(folder: Path, os_type: str) -> Path:
     before = Path.cwd()
     os.chdir(folder)  # the client knows no other folder
     try:
-        return Path(DockerVMManager().get_vm_path(os_type=os_type, region=None)).absolute()
+        path = Path(DockerVMManager().get_vm_path(os_type=os_type, region=None)).absolute()
+        _check_whole(path, path.with_name(f"{path.name}.zip"))
+        return path
+    except FetchError:
+        raise
     except Exception as error:  # whatever requests and zipfile raise
         raise FetchError(_explain(os_type, Path.cwd(), error)) from error
     finally:
         os.chdir(before)
+
+
+def _check_whole(path: Path, archive: Path) -> None:
+    """The client takes a file that is there for a whole one, also where its unpacking was interrupted."""
+    if not zipfile.is_zipfile(archive):
+        return  # the machine was copied here
+    with zipfile.ZipFile(archive) as opened:
+        size = {member.filename: member.file_size for member in opened.infolist()}.get(path.name)
+    if size is None:
+        raise FetchError(f"{archive} must hold {path.name}, and does not; remove it and run this again")
+    if path.stat().st_size < size:
+        raise FetchError(f"the unpacking of {path} was interrupted; remove that file and run this again")
 
 
 def _explain(os_type: str, folder: Path, error: Exception) -> str:
@@ -60,5 +82,10 @@ def _explain(os_type: str, folder: Path, error: Exception) -> str:
         return (
             f"there is no network to where the {os_type} VM is ({type(error).__name__}); run this again where there is "
             f"one, or copy docker_vm_data/ from a machine that has it into {folder}"
+        )
+    if isinstance(error, zipfile.BadZipFile):
+        return (
+            f"the download in {folder / 'docker_vm_data'} is no whole .zip archive ({error}); remove the .zip there "
+            "and run this again"
         )
     return f"fetching the {os_type} VM into {folder} failed: {error}; run this again, it goes on from there"

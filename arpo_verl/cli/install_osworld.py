@@ -149,7 +149,13 @@ def _execute(command: Sequence[str]) -> None:
 
 
 def _check_import(python: str) -> None:
-    probe = subprocess.run([python, "-c", _IMPORT], capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S)
+    try:
+        probe = subprocess.run([python, "-c", _IMPORT], capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise MissingDependencyError(
+            f"all is installed, but {python} took more than {_IMPORT_TIMEOUT_S} s to import OSWorld's client; check it "
+            "by `arpo-verl doctor` when this machine has less to do"
+        ) from error
     if probe.returncode != 0:
         last = probe.stderr.strip().splitlines()[-1:] or ["no output"]
         raise MissingDependencyError(f"all is installed, but {python} cannot import OSWorld's client: {last[0]}")

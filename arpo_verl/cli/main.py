@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import select
+import signal
 import sys
 from collections.abc import Sequence
 
+from arpo_verl.cli.interrupts import INTERRUPTED
 from arpo_verl.cli.parser import Parser
 from arpo_verl.errors import ArpoError
 from arpo_verl.files import FULL, explain_refusal
@@ -35,6 +39,8 @@ COMMANDS = {
 OLDEST_PYTHON = (3, 11)
 """As setup.py says; the veRL that we support takes none newer than 3.12."""
 
+_STDOUT = 1
+
 
 def build_parser(typed: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands; only the typed one has its options, which its module adds."""
@@ -55,7 +61,7 @@ def build_parser(typed: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Return 2 after printing one line about an `ArpoError`, a package that is not installed, or what
-    the file system refuses."""
+    the file system refuses, 130 after Ctrl-C, 141 where the reader of the output, such as `head`, is gone."""
     if _python() < OLDEST_PYTHON:
         print(f"arpo-verl: {_explain_old_python()}", file=sys.stderr)
         return 2
@@ -66,7 +72,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser(next((word for word in words if not word.startswith("-")), None)).parse_args(words)
     try:
         status: int = args.run(args)
+        sys.stdout.flush()
         return status
+    except KeyboardInterrupt:
+        print("\narpo-verl: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        if not _lost_reader():
+            raise
+        return 128 + signal.SIGPIPE
     except ArpoError as error:
         print(f"arpo-verl: {error}", file=sys.stderr)
         return 2
@@ -80,6 +94,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"arpo-verl: {explain_refusal(error)}", file=sys.stderr)
         return 2
+
+
+def _lost_reader() -> bool:
+    """Whether nobody reads standard output any more. What Python still holds of it is dropped: it would complain."""
+    poll = select.poll()
+    poll.register(_STDOUT, 0)
+    if not poll.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+    return True
 
 
 def _python() -> tuple[int, ...]:

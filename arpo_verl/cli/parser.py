@@ -23,13 +23,19 @@ _PLAIN = {
 
 
 class Parser(argparse.ArgumentParser):
-    """As argparse's, without its lines of usage, and with "did you mean". Its commands' parsers are such ones too."""
+    """argparse's, without its lines of usage, and with "did you mean". Its commands' parsers are of this class too.
+
+    It takes no abbreviations: a mistyped option starts nothing, such as a download of 12 GB.
+    """
+
+    def __init__(self, **options: Any):
+        super().__init__(**options, allow_abbrev=False)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse; options that are unknown are reported all at once."""
         words = sys.argv[1:] if args is None else list(args)
         first = next(iter(words), "")
-        if first.startswith("-") and not any(option.startswith(first) for option in self._option_string_actions):
+        if first.startswith("-") and first not in self._option_string_actions:
             self.error(self._explain_unknown([first]))  # else a missing command would be reported
         parsed, unknown = self.parse_known_args(words, namespace)
         if unknown:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import logging
 import os
 import re
 import threading
@@ -22,7 +23,7 @@ from urllib.parse import urlsplit
 
 import requests
 from PIL import Image
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError
 
 from arpo_verl.config import check_fields, number, require, whole
 from arpo_verl.errors import ConfigError, EndpointError
@@ -36,6 +37,7 @@ from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.types import Size, StopReason, Task
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_RESPONSE_BYTES = 4 << 20
@@ -125,8 +127,9 @@ class Endpoint:
                 return await self._in_time(partial(self._request, method, path, body))
             except _Again as again:
                 if attempt == self._patience.attempts:
-                    told = f"{self.url} must answer {path}, got {again} in {attempt} attempts"
-                    raise EndpointError(told) from again
+                    raise EndpointError(again.explain(self.url, path, attempt)) from again
+                if attempt == 1 and isinstance(again, _NoConnection):
+                    logger.warning("no server answers at %s yet (%s); we try again", self.url, again)
                 rest_s = self._patience.rest_s * 2 ** (attempt - 1)
                 await asyncio.sleep(min(max(rest_s, again.after_s), LONGEST_REST_S))
         raise AssertionError("at least one attempt")
@@ -160,6 +163,8 @@ class Endpoint:
                     content = _read(response, deadline)
                     self._check_status(response, content)
         except (requests.RequestException, HTTPError, OSError) as error:
+            if (why := _why_no_connection(error)) is not None:
+                raise _NoConnection(why) from None
             raise _Again(self.shown(f"{type(error).__name__}: {error}")) from None
         try:
             answer = parse_json(content)
@@ -362,6 +367,29 @@ class _Again(Exception):
     def __init__(self, message: str, after_s: float = 0.0):
         super().__init__(message)
         self.after_s = after_s
+
+    def explain(self, url: str, path: str, attempts: int) -> str:
+        """The sentence for the user after the last attempt."""
+        return f"{url} must answer {path}, got {self} in {attempts} attempts"
+
+
+class _NoConnection(_Again):
+    """Nothing listens at the address, or no machine has that name."""
+
+    def explain(self, url: str, path: str, attempts: int) -> str:
+        return (
+            f"no server answers at {url} ({self}, {attempts} attempts); check the address, and that the server runs "
+            "and has loaded its model"
+        )
+
+
+def _why_no_connection(error: Exception) -> str | None:
+    """The system's words for why no connection came about; None where there was one, or a proxy failed."""
+    reason = getattr(error.args[0] if error.args else None, "reason", None)
+    if not isinstance(reason, ConnectTimeoutError):
+        return None
+    cause = reason.__cause__
+    return str(getattr(cause, "strerror", None) or cause or "timed out")
 
 
 def _read(response: requests.Response, deadline: float) -> bytes:

@@ -214,6 +214,13 @@ def test_a_recipe_that_would_be_refused_is_told_so(capsys):
     assert "name it by --recipe" in capsys.readouterr().err
 
 
+def test_an_import_that_takes_too_long_is_a_finding(monkeypatch):
+    monkeypatch.setattr(packages, "PROBE_S", 0.01)
+    findings = [*packages.check_registrations(), packages.check_osworld()]
+    assert [(finding.subject, finding.ok) for finding in findings] == [("plugin", False), ("OSWorld's client", False)]
+    assert all("took more than 0.01 s" in finding.detail and "again" in finding.remedy for finding in findings)
+
+
 def test_without_tasks_the_machine_is_checked(capsys, monkeypatch):
     from arpo_verl.cli import doctor
     from arpo_verl.cli.checks.finding import Finding

@@ -29,10 +29,10 @@ def published(tmp_path, monkeypatch):
     server.server_close()
 
 
-def zipped(content):
+def zipped(content, name="Ubuntu.qcow2"):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("Ubuntu.qcow2", content)
+        archive.writestr(name, content)
     return buffer.getvalue()
 
 
@@ -49,3 +49,28 @@ def test_the_machine_is_fetched_once_and_its_path_printed(published, tmp_path, c
 def test_a_failed_download_is_told(published, tmp_path, capsys):
     assert main(["fetch-vm", "--folder", str(tmp_path / "here")]) == 2
     assert "fetching the Ubuntu VM" in capsys.readouterr().err
+
+
+def test_a_machine_that_was_half_unpacked_is_not_taken_for_a_whole_one(published, tmp_path, capsys):
+    (published / "Ubuntu.qcow2.zip").write_bytes(zipped(b"a disk"))
+    path = tmp_path / "docker_vm_data" / "Ubuntu.qcow2"
+    assert main(["fetch-vm", "--folder", str(tmp_path)]) == 0
+    path.write_bytes(b"a di")
+    assert main(["fetch-vm", "--folder", str(tmp_path)]) == 2
+    assert f"the unpacking of {path} was interrupted; remove that file" in capsys.readouterr().err
+    path.unlink()
+    assert main(["fetch-vm", "--folder", str(tmp_path)]) == 0
+    assert path.read_bytes() == b"a disk"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"<html>log in</html>", "is no whole .zip archive (File is not a zip file); remove the .zip"),
+        (zipped(b"a disk", "Other.qcow2"), "Ubuntu.qcow2.zip must hold Ubuntu.qcow2, and does not; remove it"),
+    ],
+)
+def test_another_archive_is_told_with_the_way_out(published, tmp_path, capsys, content, told):
+    (published / "Ubuntu.qcow2.zip").write_bytes(content)
+    assert main(["fetch-vm", "--folder", str(tmp_path)]) == 2
+    assert told in capsys.readouterr().err

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from argparse import _SubParsersAction
 
 import pytest
 from support import ROOT
@@ -68,10 +69,52 @@ def test_without_a_command_the_list_of_them_is_shown(capsys):
     assert "usage: arpo-verl" in capsys.readouterr().err
 
 
+def test_ctrl_c_ends_a_command_in_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(convert, "run", _raising(KeyboardInterrupt()))
+    assert main.main(["convert", "a.sh"]) == 130
+    assert capsys.readouterr().err == "\narpo-verl: interrupted\n"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("lines", [1, 100_000])
+def test_a_reader_that_has_seen_enough_is_no_error(lines, unbuffered):
+    command = f"from arpo_verl.cli import convert, main; convert.run = lambda _: print('x\\n' * {lines})\n"
+    command += "raise SystemExit(main.main(['convert', 'a.sh']))"
+    reader, writer = os.pipe()
+    os.close(reader)
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(
+        [sys.executable, "-c", command], stdout=writer, stderr=subprocess.PIPE, cwd=ROOT, env=env, text=True
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_broken_pipe_of_another_kind_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr(convert, "run", _raising(BrokenPipeError(errno.EPIPE, "a socket")))
+    with pytest.raises(BrokenPipeError):
+        main.main(["convert", "a.sh"])
+
+
 def test_any_other_error_of_the_system_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr(convert, "run", _raising(ConnectionResetError(errno.ECONNRESET, "reset")))
     with pytest.raises(ConnectionResetError):
         main.main(["convert", "a.sh"])
+
+
+@pytest.mark.parametrize("command", main.COMMANDS)
+def test_no_command_takes_the_beginning_of_an_option_for_it(command, capsys):
+    parsers = [main.build_parser(command)]
+    for parser in parsers:
+        nested = [action.choices.values() for action in parser._actions if isinstance(action, _SubParsersAction)]
+        parsers += [one for choices in nested for one in choices]
+    for parser in parsers:
+        abbreviated = [option[:-1] for option in parser._option_string_actions if option.startswith("--")]
+        assert not any(parser._get_option_tuples(option) for option in abbreviated), parser.prog
+    for word in ("--hel", "--vers"):
+        with pytest.raises(SystemExit, match="2"):
+            main.main([word])
+        assert f"there is no option {word}; did you mean --" in capsys.readouterr().err
 
 
 def test_the_help_of_every_command_needs_the_standard_library_alone():

@@ -47,6 +47,7 @@ WRONG = {
         "--os-type ubuntu": " fetch-vm: --os-type: there is no 'ubuntu'; did you mean Ubuntu? See",
         "--folder": " fetch-vm: --folder needs a value. See",
         "--os_type Ubuntu": " fetch-vm: there is no option --os_type; did you mean --os-type? See",
+        "--os-typ Ubuntu": " fetch-vm: there is no option --os-typ; did you mean --os-type? See",
         "--folder file/vm": ": file/vm is a file or leads through one, where a folder is needed; name another place",
         "now": " fetch-vm: 'now' is more than this command takes. See",
     },

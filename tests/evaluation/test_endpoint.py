@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import json
+import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -288,6 +289,30 @@ def test_a_silent_server_is_given_up():
         with pytest.raises(EndpointError, match="ReadTimeout"):
             ask(server, attempts=1, timeout_s=0.2)
         given_up.set()
+
+
+@pytest.mark.parametrize(
+    ("host", "why"), [("127.0.0.1", "Connection refused"), ("nowhere.invalid", "Name or service not known")]
+)
+def test_an_address_where_nothing_listens_is_told_in_one_sentence(host, why, caplog, monkeypatch):
+    resolve = socket.getaddrinfo
+
+    def no_name(name, *rest):
+        if name == "nowhere.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(name, *rest)
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_name)
+    monkeypatch.setenv("NO_PROXY", "*")
+    with serving(lambda number, body: says(DONE)) as server:
+        pass
+    url = f"http://{host}:{server.server_port}/v1"
+    with pytest.raises(EndpointError) as error:
+        asyncio.run(find_model(Endpoint(url, patience=Patience(attempts=3, rest_s=0, timeout_s=20)), None))
+    told = str(error.value)
+    assert told.startswith(f"no server answers at {url} (") and "; check the address, and that the server" in told
+    assert why in told and "3 attempts" in told and "Pool" not in told
+    assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [f"no server answers at {url} yet"]
 
 
 def test_no_server_is_a_fault_and_no_score(tmp_path):

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from arpo_verl.cli.checks.finding import Finding
@@ -44,6 +45,9 @@ print("PROBE" + json.dumps({
 """
 
 _OSWORLD_PROBE = "import arpo_verl.environments.osworld.client"
+
+PROBE_S = 300.0
+"""Seconds to wait until a fresh interpreter has imported veRL or OSWorld's client."""
 
 
 def check_versions() -> list[Finding]:
@@ -130,9 +134,10 @@ def check_registrations() -> list[Finding]:
     if (other := another_verl()) is not None:
         return [Finding("plugin", False, f"the package `verl` here is {other}, which loads no plugin", OWN_ENVIRONMENT)]
     env = {**os.environ, "VERL_PLATFORM": os.environ.get("VERL_PLATFORM", "cpu")}
-    probe = subprocess.run(
-        [sys.executable, "-c", _REGISTRATION_PROBE], capture_output=True, text=True, env=env, timeout=300
-    )
+    try:
+        probe = _run_probe(_REGISTRATION_PROBE, env)
+    except subprocess.TimeoutExpired:
+        return [_too_slow("plugin", "veRL")]
     line = next((line for line in probe.stdout.splitlines() if line.startswith("PROBE")), None)
     if line is None:
         last = probe.stderr.strip().splitlines()[-1:] or ["no output"]
@@ -146,8 +151,20 @@ def check_registrations() -> list[Finding]:
 
 def check_osworld() -> Finding:
     """Whether OSWorld's client imports here; desktops may be hosted by another Python."""
-    probe = subprocess.run([sys.executable, "-c", _OSWORLD_PROBE], capture_output=True, text=True, timeout=300)
+    try:
+        probe = _run_probe(_OSWORLD_PROBE)
+    except subprocess.TimeoutExpired:
+        return _too_slow("OSWorld's client", "it")
     last = (probe.stderr.strip().splitlines() or ["no output"])[-1]
     detail = "imports" if probe.returncode == 0 else f"does not import here: {last}"
     remedy = "arpo-verl install-osworld, or host desktops with another Python (environment.py_executable)"
     return Finding("OSWorld's client", probe.returncode == 0, detail, remedy)
+
+
+def _run_probe(code: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=PROBE_S)
+
+
+def _too_slow(subject: str, what: str) -> Finding:
+    remedy = "run `arpo-verl doctor` again when this machine has less to do"
+    return Finding(subject, False, f"importing {what} took more than {PROBE_S:g} s", remedy)
