@@ -282,7 +282,7 @@ def compare(setting: Setting, played: dict[str, Any]) -> dict[str, Any]:
         "tails": world.tails,
         "varied": world.varied,
         "faults": world.fault_rate,
-        "boots_at_once": setting.boots or "follow the host",
+        "boots_at_once": setting.boots or "default",
         "step_s": round(mean(played["step_s"]), 1),
         "lockstep_s": round(mean(each["total"] for each in lockstep), 1),
         "bound_s": round(mean(least), 1),
@@ -348,7 +348,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     def cost(row: dict[str, Any], seconds: str) -> float:
         return float(row[seconds] * row["desktops"] / row["sessions"] / 60)
 
-    usual = {"tails": rows[0]["tails"], "varied": rows[0]["varied"], "faults": 0.0, "boots_at_once": "follow the host"}
+    usual = {"tails": rows[0]["tails"], "varied": rows[0]["varied"], "faults": 0.0, "boots_at_once": "default"}
     by_size = sorted((row for row in rows if usual.items() <= row.items()), key=lambda row: row["desktops"])
     sync, stream = ([row for row in by_size if row["mode"] == mode] for mode in ("sync", "stream"))
     figure, axes = plt.subplots(figsize=(6, 3.6))

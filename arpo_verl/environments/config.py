@@ -88,8 +88,8 @@ class EnvironmentConfig:
     are Ray's own; without `CPU` a worker asks for none, since it mostly waits."""
     max_boots_per_host: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
     """Desktops that boot or are cleaned at once on a node. Virtual machines that all boot together starve each other
-    past their time-outs; the others wait their turn while ready ones are leased. None: 8, and more for as long as boots
-    take no longer for it; see docs/desktop-pool.md."""
+    past their time-outs; the others wait their turn while ready ones are leased. None: two thirds of the node's
+    desktops, at least 8; see docs/desktop-pool.md."""
     py_executable: str | None = None
     """Another Python for the workers, where `desktop-env` clashes with the trainer's packages. It needs arpo_verl,
     the OSWorld client and the same Ray. None: the trainer's own."""
@@ -116,8 +116,8 @@ class EnvironmentConfig:
 
     # --- Patience ----------------------------------------------------------------------------------------------
     max_attempts: Annotated[int, whole(1)] = 3
-    """Fresh desktops that one episode may use up before it is dropped; those of a host that failed at that time
-    whoever came do not count."""
+    """Fresh desktops that one episode may use up before it is dropped. One whose set-up fails on a host that rests,
+    since it fails whoever comes, does not count."""
     retry_backoff_s: _Seconds = 1.0
     """Rest before an episode's second attempt, twice as long before each further one: what broke the desktop, a node
     that died or a network that broke off, takes a moment to be noticed and replaced."""
@@ -155,7 +155,8 @@ class EnvironmentConfig:
     are told so, as long as no desktop of the job has ever come up: then it is rather a mistake than an outage."""
     outage_timeout_s: _PositiveSeconds = 900.0
     """How long rollouts wait when desktops had come up and no host gives any now: an engine, a network or a node that
-    is started again is back by then. Later ones are told at once, until a desktop serves again."""
+    is started again is back by then. Those who come right after that are told at once, until a desktop serves again or
+    nobody has asked for one for a minute."""
     health_interval_s: _PositiveSeconds = 30.0
     """How often a ready desktop that nobody uses is asked whether it is still alive; a dead one is replaced before
     anybody leases it. Costs the guest one screenshot."""

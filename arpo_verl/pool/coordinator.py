@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 WATCH_INTERVAL_S = 15.0
 # How often the pool is asked whether it serves anybody.
 OUTAGE_INTERVAL_S = 1.0
+# When nobody has wanted a desktop for so long, whoever comes next waits anew. Sessions rest between their attempts.
+FORGET_OUTAGE_S = 60.0
 # Ray takes seconds to start a process, whatever a boot may take.
 STARVED_S = 15.0
 GAUGES = ("nodes", "hosts_resting", "tasks_quarantined")
@@ -73,19 +75,14 @@ class DesktopCoordinator:
         """The lease's task is set up: its host works."""
         self._desk.was_set_up(lease_id)
 
-    async def release(self, lease_id: str, report: LeaseReport) -> None:
-        """End a lease, or leave the queue."""
-        self._desk.release(lease_id, report)
+    async def release(self, lease_id: str, report: LeaseReport) -> bool:
+        """End a lease, or leave the queue. Returns whether it was an attempt of its session."""
+        return self._desk.release(lease_id, report)
 
     async def holder_died(self, holder: str) -> None:
         """Take back the desktops of a rollout worker that died, and count it."""
         self._metrics.count("rollout_workers_lost")
         self._desk.holder_died(holder)
-
-    async def count_faults(self, lease_ids: Collection[str]) -> int:
-        """How many of these leases, all ended by a fault, count against their session: not those that broke on a host
-        that rests for it."""
-        return sum(not self._hosts.is_forgiven(lease_id) for lease_id in lease_ids)
 
     async def report_drop(self, task_id: str) -> None:
         """Count a session that was given up: after faults of desktops or of the rollout engine, or with its worker."""
@@ -161,15 +158,18 @@ class DesktopCoordinator:
     async def _watch_for_outages(self, fleet: Fleet, keeper: SlotKeeper) -> None:
         """Tell those who wait when waiting has been in vain for long enough."""
         out_since: float | None = None
+        wanted_at = time.monotonic()
         while True:
             await asyncio.sleep(OUTAGE_INTERVAL_S)
-            if self._desk.is_serving:
+            now = time.monotonic()
+            if self._desk.is_wanted:
+                wanted_at = now
+            is_forgotten = keeper.has_served and now - wanted_at > FORGET_OUTAGE_S
+            if self._desk.is_serving or is_forgotten:
                 out_since = None
                 continue
-            if self._hosts.are_probed:  # whoever came first after a time when nobody did
-                continue
-            out_since = out_since or time.monotonic()
-            out_s = time.monotonic() - out_since
+            out_since = out_since or now
+            out_s = now - out_since
             if keeper.has_served:
                 if out_s > self._config.outage_timeout_s:
                     resting = "; ".join(f"{name} {why}" for name, why in self._hosts.resting.items())

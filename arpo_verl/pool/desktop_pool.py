@@ -172,21 +172,11 @@ class Session:
         return self._leases[-1]
 
     async def count_faults(self) -> int:
-        """How many of the attempts so far, all ended by faults, count: not those that a host did not even set up which
-        rests because it failed whoever came.
-
-        After the set-up the policy was at work. Were its faults uncounted, whoever breaks several desktops at once had
-        more tries, and where nothing but set-ups succeeds sessions would try for ever: a set-up ends the rest.
-        """
-        ended = [lease for lease in self._leases if lease.released is not None]
-        not_set_up = [lease.id for lease in ended if not lease.was_set_up]
-        refused = len(self._leases) - len(ended)
+        """How many of the attempts so far, all ended by faults, count; see `LeaseDesk.release`."""
         try:
-            await asyncio.gather(*(_done(lease.released) for lease in ended))
-            counted: int = await self._coordinator.count_faults.remote(not_set_up)
+            return sum([lease.released is None or await lease.released for lease in self._leases])
         except ray.exceptions.RayError:
             return len(self._leases)
-        return refused + len(ended) - len(not_set_up) + counted
 
 
 class Lease:
@@ -205,8 +195,8 @@ class Lease:
         self.id = new_lease_id(holder)
         self.node_id = ""
         """Of the desktop's host, once there is one."""
-        self.released: Awaitable[None] | None = None
-        """The call that ended it."""
+        self.released: Awaitable[bool] | None = None
+        """The call that ended it; whether it was an attempt of its session."""
         self._config = config
         self._coordinator = coordinator
         self._hello = hello
@@ -214,11 +204,6 @@ class Lease:
         self._avoid = avoid
         self._batch = batch
         self._desktop: Desktop | None = None
-
-    @property
-    def was_set_up(self) -> bool:
-        """Whether its desktop was set up for the task."""
-        return self._desktop is not None and bool(self._desktop.seconds["reset"])
 
     async def __aenter__(self) -> Desktop:
         try:
@@ -317,8 +302,3 @@ class Desktop:
             raise getattr(errors, reply.error, DesktopLostError)(reply.message)
         self.seconds[name].append(reply.seconds)
         return reply.value
-
-
-async def _done(call: Awaitable[None] | None) -> None:
-    if call is not None:
-        await call

@@ -1,15 +1,14 @@
-"""Which hosts are trusted with desktops: a circuit breaker each. Pure.
+"""Which hosts may have desktops booted and leased: a circuit breaker for each. Pure.
 
 A host on which everything fails at once would otherwise draw the leases: its desktops are free again long before any
-other's. So one whose boots or leases fail in a row rests. After a pause one probe goes there, and when that fails too,
-the next after a longer one; one success ends it.
+other's. So a host rests when its boots fail in a row, or its leases. After a pause one probe goes there. If that fails
+too, the next one goes after a longer pause; one success ends the rest.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -21,18 +20,16 @@ FAULTS_TO_REST = 3
 TASKS_TO_REST = 2
 # Pauses before the probes: 5, 10, 20, 30, 30, ... seconds. A probe costs a boot, or an attempt that does not count.
 REST_FIRST_S, REST_MAX_S = 5.0, 30.0
-# Leases that are remembered as not counting; a session asks right after its fault.
-_REMEMBERED = 10_000
 
 
 @dataclass
-class _Circuit:
-    """One way in which a host may fail: closed, or open until a time, after which it takes one probe at a time."""
+class _Breaker:
+    """Closed, or open until a time, after which it lets one probe through at a time."""
 
-    faults: list[tuple[str, str]] = field(default_factory=list)
-    """In a row, since the last success: (task, lease), both '' for a boot."""
+    tasks: list[str] = field(default_factory=list)
+    """Of the faults in a row, since the last success; "" for a boot."""
     rests: int = 0
-    """Since it was last closed."""
+    """How often it has opened since it was last closed."""
     until: float = 0.0
     probe: str | None = None
     last: str = ""
@@ -41,24 +38,27 @@ class _Circuit:
     def may_try(self, now: float) -> bool:
         return not self.rests or (self.probe is None and now >= self.until)
 
-    def fail(self, now: float, tasks_needed: int) -> bool:
-        """Whether it opens with this fault, which is in `faults` already, or stays open for longer."""
-        if not self.rests:
-            tasks = {task for task, _ in self.faults}
-            if len(self.faults) < FAULTS_TO_REST or len(tasks) < tasks_needed:
-                return False
-        elif now < self.until:
-            return False  # began before it opened: this says nothing new
-        self.rests += 1
-        self.until = now + min(REST_FIRST_S * 2 ** (self.rests - 1), REST_MAX_S)
-        return True
+    def fail(self, now: float, message: str, task_id: str = "", tasks_needed: int = 1) -> None:
+        """Count a fault: it may open the breaker, or keep it open for longer."""
+        self.last = message
+        self.tasks.append(task_id)
+        if self.rests:
+            is_news = now >= self.until  # else it began before the breaker opened
+        else:
+            is_news = len(self.tasks) >= FAULTS_TO_REST and len(set(self.tasks)) >= tasks_needed
+        if is_news:
+            self.open(now + min(REST_FIRST_S * 2**self.rests, REST_MAX_S))
+
+    def open(self, until: float) -> None:
+        self.tasks.clear()
+        self.rests, self.until = self.rests + 1, until
 
 
 @dataclass
 class _Host:
     name: str
-    boots: _Circuit = field(default_factory=_Circuit)
-    leases: _Circuit = field(default_factory=_Circuit)
+    boots: _Breaker = field(default_factory=_Breaker)
+    leases: _Breaker = field(default_factory=_Breaker)
     misconfigured: str = ""
 
     @property
@@ -66,9 +66,9 @@ class _Host:
         """Why it rests; '' when it does not."""
         if self.misconfigured:
             return f"cannot make desktops as it is set up: {self.misconfigured}"
-        for circuit, what in ((self.boots, "boots"), (self.leases, "episodes' attempts")):
-            if circuit.rests:
-                return f"{what} fail one after the other, the last: {circuit.last}"
+        for breaker, what in ((self.boots, "boots"), (self.leases, "episodes' attempts")):
+            if breaker.rests:
+                return f"{what} fail one after the other, the last: {breaker.last}"
         return ""
 
 
@@ -82,11 +82,6 @@ class Hosts:
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._hosts: dict[str, _Host] = {}
-        self._forgiven: OrderedDict[str, None] = OrderedDict()
-        # By task, the hosts on which it has failed since it was last set up anywhere; those with which another task did
-        # better since are its suspects' witnesses, and its own faults say nothing about a host any more.
-        self._failed_on: defaultdict[str, set[str]] = defaultdict(set)
-        self._suspects: set[str] = set()
 
     # --- Boots ---------------------------------------------------------------------------------------------------
 
@@ -114,15 +109,14 @@ class Hosts:
             misconfigured: its own set-up forbids desktops: it rests at once.
         """
         host = self._hosts.setdefault(node_id, _Host(name))
-        was_told = bool(host.resting)
-        host.boots.probe, host.boots.last = None, message
-        host.boots.faults.append(("", ""))
+        was_resting = bool(host.resting)
+        host.boots.probe = None
         if misconfigured:
-            host.misconfigured = message
-            host.boots.rests, host.boots.until = host.boots.rests + 1, self._clock() + REST_MAX_S
+            host.misconfigured = host.boots.last = message
+            host.boots.open(self._clock() + REST_MAX_S)
         else:
-            host.boots.fail(self._clock(), tasks_needed=1)
-        self._tell(host, was_told)
+            host.boots.fail(self._clock(), message)
+        self._warn(host, was_resting)
 
     def boot_given_up(self, node_id: str) -> None:
         """A boot that was allowed did not come to an end that says anything."""
@@ -145,46 +139,37 @@ class Hosts:
         if host is not None and host.leases.rests:
             host.leases.probe = lease_id
 
-    def set_up(self, node_id: str, task_id: str) -> None:
+    def set_up(self, node_id: str) -> None:
         """A task was set up there: the host works."""
-        self._failed_on.pop(task_id, None)
-        self._suspects.discard(task_id)
-        self._suspects |= {task for task, nodes in self._failed_on.items() if node_id in nodes}
         host = self._hosts.get(node_id)
         if host is not None:
             self._close(host, "leases")
 
-    def lease_failed(self, node_id: str, name: str, task_id: str, lease_id: str, message: str) -> float | None:
+    def lease_failed(
+        self, node_id: str, name: str, task_id: str, message: str, is_suspect: bool = False
+    ) -> float | None:
         """Count an attempt that ended with a fault.
 
+        Args:
+            name: the host's, for people.
+            is_suspect: the task itself may be to blame: it puts no host to rest, but a probe of it that fails is none
+                that succeeded.
+
         Returns:
-            The seconds for which the host rests now; None where it does not.
+            The seconds until the next probe of the host's leases; None where they do not rest.
         """
         host = self._hosts.setdefault(node_id, _Host(name))
-        circuit, was_told = host.leases, bool(host.resting)
-        if circuit.probe == lease_id:
-            circuit.probe = None
-        if task_id not in self._suspects:
-            self._failed_on[task_id].add(node_id)
-            circuit.faults.append((task_id, lease_id))
-            circuit.last = message
-            circuit.fail(self._clock(), TASKS_TO_REST)
-            if host.resting:
-                for _, each in circuit.faults:
-                    self._forgive(each)
-                circuit.faults.clear()
-        self._tell(host, was_told)
-        return max(0.0, circuit.until - self._clock()) if circuit.rests else None
+        was_resting = bool(host.resting)
+        if host.leases.rests or not is_suspect:
+            host.leases.fail(self._clock(), message, task_id, TASKS_TO_REST)
+        self._warn(host, was_resting)
+        return max(0.0, host.leases.until - self._clock()) if host.leases.rests else None
 
     def lease_ended(self, node_id: str, lease_id: str) -> None:
-        """A lease ended by no fault; one that was the probe leaves its turn to the next."""
+        """A lease ended, however; one that was the probe leaves its turn to the next."""
         host = self._hosts.get(node_id)
         if host is not None and host.leases.probe == lease_id:
             host.leases.probe = None
-
-    def is_forgiven(self, lease_id: str) -> bool:
-        """Whether the lease's fault was its host's, and no attempt of the session."""
-        return lease_id in self._forgiven
 
     # --- What it looks like -----------------------------------------------------------------------------------------
 
@@ -212,28 +197,18 @@ class Hosts:
         self._hosts = {node_id: host for node_id, host in self._hosts.items() if node_id in kept}
 
     @property
-    def are_probed(self) -> bool:
-        """Whether an episode is being tried on a host that rests."""
-        return any(host.leases.probe is not None for host in self._hosts.values())
-
-    @property
     def resting(self) -> dict[str, str]:
         """By name, why each host that rests does so."""
         return {host.name: host.resting for host in self._hosts.values() if host.resting}
 
     # -------------------------------------------------------------------------------------------------------------
 
-    def _forgive(self, lease_id: str) -> None:
-        self._forgiven[lease_id] = None
-        while len(self._forgiven) > _REMEMBERED:
-            self._forgiven.popitem(last=False)
-
-    def _close(self, host: _Host, circuit: str) -> None:
+    def _close(self, host: _Host, breaker: str) -> None:
         was_resting = bool(host.resting)
-        setattr(host, circuit, _Circuit())
+        setattr(host, breaker, _Breaker())
         if was_resting and not host.resting:
             logger.warning("host %s works again", host.name)
 
-    def _tell(self, host: _Host, was_told: bool) -> None:
-        if host.resting and not was_told:
+    def _warn(self, host: _Host, was_resting: bool) -> None:
+        if host.resting and not was_resting:
             logger.warning("host %s rests, and is tried now and then: it %s", host.name, host.resting)

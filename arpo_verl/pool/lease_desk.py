@@ -107,19 +107,26 @@ class LeaseDesk:
                 self._end(lease_id, LeaseReport())
             raise
 
-    def release(self, lease_id: str, report: LeaseReport) -> None:
-        """End a lease, or leave the queue: clients that are cancelled cannot know which of the two it is."""
+    def release(self, lease_id: str, report: LeaseReport) -> bool:
+        """End a lease, or leave the queue: clients that are cancelled cannot know which of the two it is.
+
+        Returns:
+            Whether the lease was an attempt of its session: not where the set-up failed on a host that rests. After
+            the set-up the policy was at work, and one that breaks several desktops at once gets no more tries for it.
+        """
+        is_attempt = True
         waiter = self._waiters.pop(lease_id, None)
         if waiter is not None:
             waiter.answer(GIVEN_UP)
             self._count_waiters()
         elif lease_id in self.leased:
-            self._judge(lease_id, self.leased[lease_id], report)
+            is_attempt = self._judge(self.leased[lease_id], report) or report.was_set_up
             self._end(lease_id, report)
         elif lease_id in self._taken_back:
             self._taken_back.discard(lease_id)
         else:  # Ray may run the release of a cancelled client before its acquire.
             self._given_up.add(lease_id)
+        return is_attempt
 
     def holder_died(self, holder: str) -> None:
         """End all that a dead process has, and give it nothing more."""
@@ -135,7 +142,7 @@ class LeaseDesk:
         """The task of a lease was set up: its host works."""
         if lease_id in self.leased:
             desktop = self.leased[lease_id]
-            self._hosts.set_up(desktop.worker.node_id, desktop.task_id)
+            self._hosts.set_up(desktop.worker.node_id)
             self._match()  # a host that rested may be leased again
 
     # --- Those who have one to give ------------------------------------------------------------------------------
@@ -200,6 +207,11 @@ class LeaseDesk:
         """Whether a desktop is leased, or could be, on a host whose leases do not fail one after the other."""
         desktops = [*self.idle, *self.leased.values()]
         return any(not self._hosts.leases_rest(desktop.worker.node_id) for desktop in desktops)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody has a desktop or waits for one."""
+        return bool(self.leased or self._waiters)
 
     def is_at_work(self, worker: Worker) -> bool:
         """Whether a desktop of the worker is leased."""
@@ -270,23 +282,24 @@ class LeaseDesk:
                 return None
         return min(others or ranked, key=lambda each: each[0], default=(0, None))[1]
 
-    def _judge(self, lease_id: str, desktop: ReadyDesktop, report: LeaseReport) -> None:
-        """Put the fault, or the verdict, to the task's account or to the host's."""
+    def _judge(self, desktop: ReadyDesktop, report: LeaseReport) -> bool:
+        """Count the fault, or the verdict, for host and task. Returns whether it is the task's: on a host that rests,
+        which fails whoever comes, only where the task is suspected itself."""
         worker = desktop.worker
-        if report.fault not in BLAMED_FAULTS:
-            self._hosts.lease_ended(worker.node_id, lease_id)
-        else:
-            rest_s = self._hosts.lease_failed(
-                worker.node_id, worker.host, desktop.task_id, lease_id, f"{report.fault}: {report.message}"
-            )
+        if report.fault in BLAMED_FAULTS:
+            is_suspect = self._quarantine.suspects(desktop.task_id)
+            message = f"{report.fault}: {report.message}"
+            rest_s = self._hosts.lease_failed(worker.node_id, worker.host, desktop.task_id, message, is_suspect)
             if rest_s is not None:  # the probe after it
-                self._quarantine.forgive(self._hosts.is_forgiven)
                 asyncio.get_running_loop().call_later(rest_s, self._match)
+            if self._hosts.is_resting(worker.node_id) and not is_suspect:
+                return False
         if report.completed:
             self._quarantine.completed(desktop.task_id)
-        elif report.fault in TASK_FAULTS and not self._hosts.is_forgiven(lease_id):
-            self._quarantine.fault(desktop.task_id, desktop.index, worker.node_id, lease_id)
+        elif report.fault in TASK_FAULTS:
+            self._quarantine.fault(desktop.task_id, desktop.index, worker.node_id)
             self._refuse_quarantined(desktop.task_id)
+        return True
 
     def _end(self, lease_id: str, report: LeaseReport) -> None:
         self._metrics.lease_ended(report)

@@ -69,6 +69,11 @@ class LeaseReport:
     message: str = ""
 
     @property
+    def was_set_up(self) -> bool:
+        """Whether the desktop was set up for the task."""
+        return bool(self.seconds.get("reset"))
+
+    @property
     def completed(self) -> bool:
         """Whether the episode came to its verdict."""
         return self.fault is None and bool(self.seconds.get("evaluate"))

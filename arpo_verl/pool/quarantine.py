@@ -17,8 +17,8 @@ class _Record:
 
     began: int
     """How many episodes of all tasks had been completed by then."""
-    places: list[tuple[str, int, str]] = field(default_factory=list)
-    """Lease, slot and host of each fault."""
+    places: list[tuple[int, str]] = field(default_factory=list)
+    """Slot and host of each fault."""
     until: float | None = None
 
     @property
@@ -27,11 +27,11 @@ class _Record:
 
     @property
     def slots(self) -> set[int]:
-        return {slot for _, slot, _ in self.places}
+        return {slot for slot, _ in self.places}
 
     @property
     def hosts(self) -> set[str]:
-        return {host for *_, host in self.places}
+        return {host for _, host in self.places}
 
 
 class Quarantine:
@@ -57,24 +57,17 @@ class Quarantine:
         self._records: dict[str, _Record] = {}
         self._completed = 0
 
-    def fault(self, task_id: str, slot: int, host: str, lease_id: str = "") -> None:
+    def fault(self, task_id: str, slot: int, host: str) -> None:
         """Count a fault of the desktop in `slot` of `host` under an episode of the task."""
         record = self._records.setdefault(task_id, _Record(self._completed))
-        record.places.append((lease_id, slot, host))
+        record.places.append((slot, host))
         if self._is_to_blame(record):
             record.until = self._clock() + self._config.quarantine_s
 
-    def forgive(self, is_forgiven: Callable[[str], bool]) -> None:
-        """Take back the faults of leases that a host turned out to be to blame for."""
-        for task_id, record in list(self._records.items()):
-            kept = [place for place in record.places if not is_forgiven(place[0])]
-            if len(kept) == record.faults:
-                continue
-            record.places = kept
-            if not self._is_to_blame(record):
-                record.until = None
-            if not kept:
-                del self._records[task_id]
+    def suspects(self, task_id: str) -> bool:
+        """Whether the task broke a desktop and other tasks' episodes were completed since, but none of its own."""
+        record = self._records.get(task_id)
+        return record is not None and self._completed > record.began
 
     def _is_to_blame(self, record: _Record) -> bool:
         config = self._config

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import ray
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.pool.boot_bound import BootBound
 from arpo_verl.pool.fleet import Fleet, Worker, bounded
 from arpo_verl.pool.hosts import Hosts
 from arpo_verl.pool.lease_desk import LeaseDesk, ReadyDesktop
@@ -25,8 +25,11 @@ ANSWER_TIMEOUT_S = 60.0
 # At the start of a job an engine or a node may still be starting too, and all desktops fail at it together: eight
 # failures in a row are then one.
 FIRST_BOOT_S = 60.0
-# How often a slot on a host that rests asks whether it may boot.
+# How often a slot that may not boot yet asks again, when no boot ends before.
 ASK_INTERVAL_S = 1.0
+# Of a host's desktops, how many may boot at once: a share that holds up nobody where boots take up to twice as long as
+# episodes, and never fewer than so many.
+BOOT_SHARE, FEWEST_BOOTS = 2 / 3, 8
 # Pause before the next boot after failures in a row: 0.5, 1, 2, ... seconds.
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 60.0
 
@@ -45,7 +48,10 @@ class SlotKeeper:
         self._failures: defaultdict[int, int] = defaultdict(int)
         self._unfinished: set[int] = set()
         """Slots whose desktops may be in any state: their coroutine was in the middle of something."""
-        self._boots: dict[str, BootBound] = {}
+        self._booting: Counter[str] = Counter()
+        """By node, boots that run."""
+        self._boot_over: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        """By node, set for a moment when a boot ends."""
         self._boot_failures = 0
         self._failing_since = math.inf
 
@@ -107,24 +113,29 @@ class SlotKeeper:
         return reply
 
     async def _prepare_in_turn(self, worker: Worker, slot: int) -> Reply:
-        """When its host bears another boot, and may boot."""
+        """When its host may boot another."""
         node_id = worker.node_id
-        bound = self._boots.setdefault(node_id, BootBound(worker.host, self._config.max_boots_per_host))
-        async with bound:
-            while not self._hosts.may_boot(node_id):
-                await asyncio.sleep(ASK_INTERVAL_S)
-                if worker not in self._fleet.workers:
-                    return Reply(error="HostLostError", message=f"the worker of desktop {slot} is gone")
-            try:
-                reply = await self._prepare(worker, slot)
-            except BaseException:
-                self._hosts.boot_given_up(node_id)
-                raise
-            if reply.error is None:
-                bound.took(reply.seconds)
-            else:
-                bound.failed()
-        return reply
+        while self._booting[node_id] >= self._most_boots(node_id) or not self._hosts.may_boot(node_id):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._boot_over[node_id].wait(), ASK_INTERVAL_S)
+            if worker not in self._fleet.workers:
+                return Reply(error="HostLostError", message=f"the worker of desktop {slot} is gone")
+        self._booting[node_id] += 1
+        try:
+            return await self._prepare(worker, slot)
+        except BaseException:
+            self._hosts.boot_given_up(node_id)
+            raise
+        finally:
+            self._booting[node_id] -= 1
+            self._boot_over[node_id].set()
+            self._boot_over[node_id].clear()
+
+    def _most_boots(self, node_id: str) -> int:
+        """How many of a node's desktops may boot at once."""
+        workers = [worker for worker in self._fleet.workers if worker.has_started and worker.node_id == node_id]
+        num_desktops = sum(len(worker.slots) for worker in workers)
+        return self._config.max_boots_per_host or max(FEWEST_BOOTS, math.ceil(num_desktops * BOOT_SHARE))
 
     async def _prepare(self, worker: Worker, slot: int) -> Reply:
         timeout_s = self._config.boot_timeout_s

@@ -87,6 +87,16 @@ def test_an_outage_for_ever_is_told(monkeypatch):
     assert simulation.now - 1000 < 65 + 900 + 60, "the retries of those who were told do not wait again"
 
 
+def test_an_outage_in_which_hosts_take_turns_as_probes_is_told(monkeypatch):
+    """At each look some host was being probed: nobody was ever told."""
+    outage = between(65, 1e9, {"reset": "DesktopSetupError"})
+    hosts = [Host(name, 4, {"reset": 20.0}, outage) for name in "abcd"]
+    simulation = Simulation(monkeypatch, hosts, start_s=60)
+    simulation.run(group(4, 4))
+    assert [type(error) for error in simulation.lost] == [DesktopBootError] * 16
+    assert simulation.now - 1000 < 65 + 900 + 120
+
+
 @pytest.mark.parametrize("num_hosts", [1, 2])
 @pytest.mark.parametrize("sessions", [group(), group(2, 4)], ids=["many", "few"])
 def test_a_policy_that_breaks_all_that_was_set_up_has_no_more_tries_for_it(monkeypatch, num_hosts, sessions):

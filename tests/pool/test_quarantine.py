@@ -96,14 +96,11 @@ def test_where_there_are_two_hosts_a_task_must_have_broken_desktops_on_both():
     assert "on 9 different ones of 2 hosts" in quarantine.refusal("unlucky")
 
 
-def test_faults_that_their_host_turns_out_to_be_to_blame_for_are_taken_back():
-    quarantine, _ = make_quarantine()
-    for slot, lease in enumerate(("forgiven-0", "forgiven-1", "kept")):
-        quarantine.fault("bad", slot, "a", lease)
-        quarantine.completed("other")
-    assert quarantine.refusal("bad")
-    quarantine.forgive(lambda lease: lease.startswith("forgiven"))
-    assert quarantine.refusal("bad") is None
-    for slot in (0, 1):
-        quarantine.fault("bad", slot, "a", f"later-{slot}")
-    assert quarantine.refusal("bad")
+def test_a_task_is_suspected_while_others_are_completed_and_none_of_its_own():
+    quarantine, _ = make_quarantine(quarantine_faults=0)
+    quarantine.fault("bad", 0, "a")
+    assert not quarantine.suspects("bad") and not quarantine.suspects("never seen")
+    quarantine.completed("other")
+    assert quarantine.suspects("bad")
+    quarantine.completed("bad")
+    assert not quarantine.suspects("bad")

@@ -30,9 +30,10 @@ class Method:
 
 class Worker:
     host = "somewhere"
+    has_started = True
 
-    def __init__(self, node_id):
-        self.node_id = node_id
+    def __init__(self, node_id, slots=()):
+        self.node_id, self.slots = node_id, slots
         self.actor = SimpleNamespace(prepare=Method(), is_ready=Method(), renew=Method())
         self.started = asyncio.get_running_loop().create_future()
         self.started.set_result((node_id, self.host))
@@ -42,7 +43,7 @@ class Fleet:
     """Slot i's worker is on node `nodes[i]`."""
 
     def __init__(self, nodes):
-        self.by_node = {name: Worker(name) for name in nodes}
+        self.by_node = {name: Worker(name, [slot for slot, node in enumerate(nodes) if node == name]) for name in nodes}
         self.workers = list(self.by_node.values())
         self.generations = dict.fromkeys(range(len(nodes)), 1)
         self._nodes = nodes
@@ -87,6 +88,21 @@ def test_boots_at_a_time_are_bounded_on_each_host_by_itself():
         return begun
 
     assert asyncio.run(run()) == [(2, 1), (3, 1)]
+
+
+def test_without_a_number_two_thirds_of_a_hosts_desktops_boot_at_once_and_never_fewer_than_eight():
+    async def run():
+        config, metrics, desk = make_desk(39)
+        fleet = Fleet(["a"] * 30 + ["b"] * 9)
+        keeper = make_keeper(config, fleet, desk, metrics)
+        tasks = [asyncio.create_task(keeper.keep(slot)) for slot in range(39)]
+        await settle()
+        begun = [len(fleet.by_node[name].actor.prepare.calls) for name in "ab"]
+        for task in tasks:
+            task.cancel()
+        return begun
+
+    assert asyncio.run(run()) == [20, 8]
 
 
 def test_an_idle_desktop_that_is_found_dead_is_renewed_before_anybody_gets_it():
@@ -201,6 +217,22 @@ def test_only_what_a_task_can_have_done_is_put_down_to_it(report, quarantined):
         return (await desk.acquire("again", "t")).error
 
     assert asyncio.run(run()) == ("TaskQuarantinedError" if quarantined else None)
+
+
+@pytest.mark.parametrize("was_set_up", [False, True])
+def test_a_set_up_that_fails_on_a_resting_host_is_no_attempt_and_its_task_is_not_to_blame(was_set_up):
+    """After the set-up the policy was at work: whoever breaks several desktops at once has no more tries for it."""
+
+    async def run():
+        _, _, desk = make_desk(5, quarantine_faults=3, quarantine_desktops=1)
+        for slot in range(5):
+            desk.offer(ReadyDesktop(Worker("a"), slot, 1))
+            await desk.acquire(f"lease-{slot}", f"task-{slot % 2}")
+        seconds = {"reset": [1.0]} if was_set_up else {}
+        counted = [desk.release(f"lease-{slot}", LeaseReport("DesktopSetupError", seconds)) for slot in range(5)]
+        return counted, desk._quarantine._records["task-0"].faults
+
+    assert asyncio.run(run()) == ([True, True, was_set_up, was_set_up, was_set_up], 1)
 
 
 def test_a_dead_hosts_desktops_end_idle_and_leased_and_late_reports_do_no_harm():

@@ -37,7 +37,7 @@ from arpo_verl.errors import (
     MissingDependencyError,
 )
 from arpo_verl.images import SENT, image_size
-from arpo_verl.types import Action, Evaluation, Fail, Finish, Observation, Size, Task, TypeText, Wait
+from arpo_verl.types import Action, Evaluation, Fail, Finish, Observation, Size, Task, Wait
 
 if TYPE_CHECKING:
     from arpo_verl.environments.osworld.client import Client
@@ -71,7 +71,6 @@ class OSWorldEnvironment(DesktopEnvironment):
         # Whether the running guest is as it booted. `DesktopEnv` keeps a flag too, but takes a guest whose set-up
         # failed half way, or was only looked at by an evaluator, for a clean one.
         self._clean = False
-        self._typed = ""
         self._closed = threading.Event()
         self._may_have_leftovers = False
         self._judge = Judge(config, name)
@@ -88,7 +87,7 @@ class OSWorldEnvironment(DesktopEnvironment):
     def reset(self, task: Task) -> Observation:
         self.prepare()
         client = self._running()
-        self._clean, self._task, self._typed = False, task, ""
+        self._clean, self._task = False, task
         clear_exchanges()
         with _named(DesktopSetupError, f"{self._name}: the set-up of task {task.task_id} failed"):
             self._files.begin(task)
@@ -113,8 +112,6 @@ class OSWorldEnvironment(DesktopEnvironment):
             elif isinstance(action, (Finish, Fail)):
                 return self._seen(client.step("FAIL" if isinstance(action, Fail) else "DONE", pause=0)[0]["screenshot"])
             else:
-                if isinstance(action, TypeText):
-                    self._typed += action.text
                 client.controller.last_result = None
                 observation = client.step(to_code(action), pause=self._config.action_pause_s)[0]
                 self._check_result(action, client.controller.last_result)
@@ -257,7 +254,7 @@ class OSWorldEnvironment(DesktopEnvironment):
             client = self._client
             if client is None or self._closed.is_set():
                 raise
-            proof = why_ended(client.provider, self._config, self._typed)
+            proof = why_ended(client.provider, self._config)
             if proof:
                 raise DesktopEndedError(f"{self._name} was ended by its own programs: {proof}") from error
             if type(error) is DesktopLostError and not why_gone(client.provider, self._config):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-import re
 import signal
 import subprocess
 import threading
@@ -69,17 +68,8 @@ def why_gone(provider: Any, config: EnvironmentConfig) -> str:
     return why_not_running(provider.container)
 
 
-# How one writes that a program is to end, or the machine.
-_ENDING = re.compile(r"kill|signal|halt|poweroff|reboot|shutdown|systemctl|Xvfb", re.IGNORECASE)
-
-
-def why_ended(provider: Any, config: EnvironmentConfig, typed: str) -> str:
-    """What programs of the guest did to end it, where the machine that this provider object started proves it.
-
-    Args:
-        typed: all that the policy has typed in the episode. An X server that somebody ended, or a machine that began
-            anew, was ended by the policy where that wrote so; else it may have been this host's owner, or a crash.
-    """
+def why_ended(provider: Any, config: EnvironmentConfig) -> str:
+    """Return how the guest's own programs ended the desktop, or "" unless the machine proves that they did."""
     if config.provider == "docker":
         from arpo_verl.environments.osworld.docker_containers import why_powered_off
 
@@ -87,9 +77,7 @@ def why_ended(provider: Any, config: EnvironmentConfig, typed: str) -> str:
     # The embedded provider's and QEMU's, which are no modules that a Docker host must have.
     why_down = getattr(provider, "why_down", None)
     ended = why_down() if why_down is not None else None
-    if ended is None:
-        return ""
-    return str(ended.how) if ended.is_proof or _ENDING.search(typed) else ""
+    return str(ended.how) if ended is not None and ended.is_proof else ""
 
 
 def remove_leftovers(config: EnvironmentConfig, desktop_id: str) -> None:

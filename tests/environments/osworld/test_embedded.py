@@ -134,20 +134,18 @@ def look_until_it_ends(environment):
     pytest.fail("the desktop lives on")
 
 
-@pytest.mark.parametrize(
-    ("command", "proof"),
-    [
-        ("kill -9 -1", "signal 9"),
-        ("pkill Xvfb", "Xvfb: exit 0"),
-        pytest.param("pkill -STOP Xvfb", "Xvfb: stopped", marks=pytest.mark.release),
-    ],
-)
-def test_what_the_policy_types_to_end_its_desktop_is_proved_to_be_its_own_doing(environment, command, proof):
-    with pytest.raises(DesktopEndedError, match=proof):
-        until_it_ends(environment, command)
+def test_a_policy_that_kills_all_of_its_desktop_is_proved_to_have_ended_it(environment):
+    with pytest.raises(DesktopEndedError, match="signal 9"):
+        until_it_ends(environment, "kill -9 -1")
 
 
-def test_all_of_a_desktop_that_ends_at_once_was_ended_from_within_whatever_was_typed(environment):
+def test_what_the_policy_typed_proves_nothing(environment):
+    """An e-mail with "signal" in it made a 0 of an X server that this host's owner had killed."""
+    with pytest.raises(DesktopUnclearError):
+        until_it_ends(environment, "echo signal; pkill Xvfb")
+
+
+def test_all_of_a_desktop_that_ends_at_once_was_ended_from_within(environment):
     environment.reset(TASK)
     with contextlib.suppress(requests.RequestException):
         environment._client.setup_controller._launch_setup("sleep 0.2; kill -9 -1", shell=True)
@@ -167,7 +165,7 @@ def test_a_desktop_that_somebody_else_ended_or_that_crashed_proves_nothing(envir
         environment._client.setup_controller._launch_setup("pkill -9 Xvfb", shell=True)
         look_until_it_ends(environment)
     environment.reset(TASK)
-    with pytest.raises(DesktopUnclearError):  # by this host's owner: nobody typed it
+    with pytest.raises(DesktopUnclearError):  # by this host's owner, or the policy
         environment._client.setup_controller._launch_setup("pkill -9 Xvfb", shell=True)
         look_until_it_ends(environment)
     environment.reset(TASK)

@@ -487,8 +487,7 @@ def test_trouble_of_this_host(fault, where, guest, judged, monkeypatch):
 
 END_CELLS = {
     "all of it was killed, and its sandbox lives": {"step": "ended", "evaluate": "ended"},
-    "its screen or server was killed, and the policy typed such a command": {"step": "ended", "evaluate": "ended"},
-    "its screen or server was killed, and the policy did not": {"step": "unclear", "evaluate": "unclear"},
+    "its screen or server alone was killed": {"step": "unclear", "evaluate": "unclear"},
     "its machine powered off by itself": {"step": "ended", "evaluate": "ended"},
     "its machine was killed from outside": {"step": "fault", "evaluate": "fault"},
     "its guest does not answer, and nothing proves why": {"step": "unclear", "evaluate": "unclear"},
@@ -502,10 +501,8 @@ END_CELLS = {
 def test_how_a_desktop_ends(fault, call, guest, judged, monkeypatch):
     def before(environment):
         guest.replies["/execute"] = lambda: executed("yes")
-        if "killed, and" in fault:
+        if fault in ("all of it was killed, and its sandbox lives", "its screen or server alone was killed"):
             guest.why_down = lambda: Ended("Xvfb: signal 9", "all of it" in fault)
-        if "typed" in fault:
-            environment._typed = "pkill -9 Xvfb\n"
         if "machine" in fault:
             monkeypatch.setattr(environment_module, "why_gone", lambda *_: "its container is exited")
         if "powered off" in fault:
