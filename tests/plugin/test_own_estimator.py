@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 from support import ROOT
+from support.composed import compose_recipe
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_adv_estimator_fn
 from verl.utils.import_utils import load_extern_object
 
+from arpo_verl.plugin.combinations import check_combinations
 from arpo_verl.plugin.sampler import ReplaySampler
 from arpo_verl.replay.labels import RowLabel
 
@@ -42,3 +44,10 @@ def test_it_imports_public_names_alone(code):
     names = [alias.name for node in imported for alias in node.names]
     names += [node.module for node in imported if isinstance(node, ast.ImportFrom)]
     assert not [name for name in names if any(part.startswith("_") for part in name.split("."))]
+
+
+def test_the_pages_command_composes_and_fits_together():
+    recipe, overrides = re.search(r"arpo-verl train (\w+) (.*)", PAGE.read_text(encoding="utf-8")).groups()
+    config = compose_recipe(recipe, *overrides.split())
+    assert config.algorithm.adv_estimator == "leave_one_out"
+    check_combinations(config, None)

@@ -8,7 +8,6 @@ import pytest
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.labels import RowLabel, rows_to_episodes
 from arpo_verl.replay.store.record import decode_record, encode_record
-from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.replay.trajectory import RowSpan, StoredRow, StoredTrajectory
 
 FIELDS = {"task_id": "a", "step": 1, "success": 1.0, "reward": 1.0, "screenshots": (b"s0", b"s1", b"s2")}
@@ -63,12 +62,6 @@ def test_a_trajectory_of_one_row_is_written_as_before_there_were_several():
 def test_rows_that_do_not_make_up_the_trajectory_are_refused(rows):
     with pytest.raises(ReplayError, match="its rows must have its 5 and 4 tokens and show its 3 screenshots in order"):
         dataclasses.replace(trajectory(), rows=rows)
-
-
-def test_the_most_likely_success_counts_the_replies_of_all_its_rows():
-    store = SuccessStore(1)
-    store.add(trajectory())
-    assert store.candidates("a")[0].log_prob == -3.5
 
 
 def test_rows_of_one_episode_are_found_in_any_order_beside_rows_without_a_label():
