@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from policies.prepare import PolicyConfig, PreparedPolicy, prepare_policy
+from policies.prepare import REPORT, PolicyConfig, PreparedPolicy, prepare_policy
 
 from arpo_verl.errors import ArpoError
 from arpo_verl.files import replacing_directory
@@ -112,7 +112,7 @@ def ship(model_folder: Path, folder: Path) -> dict[str, str]:
 
     with replacing_directory(folder) as scratch:
         for path in sorted(model_folder.iterdir()):
-            if path.name != WEIGHTS:
+            if path.name not in (WEIGHTS, REPORT):
                 shutil.copyfile(path, scratch / path.name)
         weights = {name: tensor.half() for name, tensor in load_file(model_folder / WEIGHTS).items()}
         save_file(weights, scratch / WEIGHTS, metadata={"format": "pt"})

@@ -39,7 +39,7 @@ _WRITTEN = ("run_dir", "trainer.default_local_dir", "gui_agent.trajectory_dir", 
 _READ = ("actor_rollout_ref.model.path", "data.train_files", "data.val_files", "replay.seed_from")
 # The policies that recipes for this machine name -> the command that writes each.
 _MADE_HERE = {
-    ".cache/policy": "python benchmarks/make_policy.py embedded --out .cache/policy --target-success 0.22",
+    ".cache/policy": "python -m arpo_verl.policy embedded --out .cache/policy",
     ".cache/seeing": "python -m arpo_verl.policy seeing --out .cache/seeing",
 }
 # Where `ray start` notes the cluster that this machine is part of.

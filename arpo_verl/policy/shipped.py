@@ -14,6 +14,15 @@ from arpo_verl.files import replacing_directory
 FOLDER = Path(__file__).parent / "weights"
 SHIPPED: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
+        "embedded": {
+            "chat_template.jinja": "a0bc6f6fc7a29a80017a433e8f03a1cc1236e838a944a2d034295a60c4f2fddb",
+            "config.json": "d32afb4da662e70994d7b30c8948460264c0090ce97ae41ef09e81e56917c392",
+            "generation_config.json": "c5b8b0c5657400cfe8dcd32904c901453538da03e27dda7b4113050af3bf18c6",
+            "model.safetensors": "9205bace1179eca186492c5c69088f700a91a67fc88e2958a85d592510004a19",
+            "processor_config.json": "c07dbbec7154a8cd3e16cd6e7efd4e7def6f9259292955c35e290ca9bbebecde",
+            "tokenizer.json": "3133c8e4c946be5ac2c12e03c72673732f623d19f1fa5a0534c96609cfe2fbc1",
+            "tokenizer_config.json": "7f67d64d0645a823c50f2880180b41c7e4dc79a5ffd85e226e1daa4633e592ea",
+        },
         "seeing": {
             "chat_template.jinja": "a0bc6f6fc7a29a80017a433e8f03a1cc1236e838a944a2d034295a60c4f2fddb",
             "config.json": "b70bc22d935ea0e21d22de53eb147ac8b39436506a9a9f6ee53112b8f63a8084",

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 # Raise it when the code changes what the same settings give: finished policies are then made anew.
 _FORMAT = 1
-_REPORT = "warm_start.json"
+REPORT = "warm_start.json"
 PROMPT = "compact"
 _NO_LIMIT = 1000
 
@@ -137,7 +137,7 @@ def _train(
         result = imitate(model, builder.images, rows, config)
         model.save_pretrained(scratch)
         report = _report(settings, result, key, sum(p.numel() for p in model.parameters()))
-        (scratch / _REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        (scratch / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return report
 
 
@@ -222,7 +222,7 @@ def _hash(*values: Any) -> str:
 
 def _read_report(directory: Path) -> dict[str, Any] | None:
     try:
-        report: dict[str, Any] = json.loads((directory / _REPORT).read_text(encoding="utf-8"))
+        report: dict[str, Any] = json.loads((directory / REPORT).read_text(encoding="utf-8"))
         return report
     except (OSError, json.JSONDecodeError):
         return None

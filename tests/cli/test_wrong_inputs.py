@@ -201,7 +201,7 @@ WRONG_RECIPES = {
             "environment.screen_size must be [width, height] in pixels, got [640]",
             "replay.capacity_per_task must be positive, got 0; set replay.enable=false to train without replay",
             "trainer.use_v1 must be true: ",
-            f"{MODEL} '.cache/policy'; make it: python benchmarks/make_policy.py embedded --out .cache/policy --target-success 0.22",
+            f"{MODEL} '.cache/policy'; make it: python -m arpo_verl.policy embedded --out .cache/policy",
             f"nowhere.json {NO_TASKS}",
             f"embeded {NO_TASKS}",
         )

@@ -29,14 +29,19 @@ def test_every_shipped_file_is_the_declared_one_and_no_other_is_there(name):
     assert {path.name for path in (FOLDER / name).iterdir()} == SHIPPED[name].keys()
 
 
-def test_the_shipped_policy_loads_as_any_model_and_in_float32(shipped):
+@pytest.mark.parametrize(
+    "name, words, tokens",
+    [("seeing", "Press Amber.", [" Amber", "."]), ("embedded", "<|box_start|>(", ["<|box_start|>", "("])],
+)
+def test_a_shipped_policy_loads_as_any_model_and_in_float32(tmp_path, name, words, tokens):
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    model = AutoModelForImageTextToText.from_pretrained(shipped)
+    write_shipped(name, tmp_path / "model")
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path / "model")
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert sum(p.numel() for p in model.parameters()) < 3e6
-    processor = AutoProcessor.from_pretrained(shipped)
-    assert processor.tokenizer.tokenize("Press Amber.")[-2:] == [" Amber", "."]
+    processor = AutoProcessor.from_pretrained(tmp_path / "model")
+    assert processor.tokenizer.tokenize(words)[-2:] == tokens
 
 
 def test_the_shipped_policy_reads_most_of_a_sheet_that_it_never_saw(shipped):
