@@ -178,12 +178,12 @@ TASKS = "data.train_files=embedded data.val_files=embedded"
 # Recipe -> words typed after `arpo-verl doctor --recipe NAME` -> how each problem begins that is reported.
 WRONG_RECIPES = {
     "demo": {
-        "data.train_files=families:trianing:64 data.val_files=families:long gui_agent.max_steps=0 replay.trigger=all_fail "
+        "data.train_files=families:trianing:64 data.val_files=families:long gui_agent.max_steps=0 +replay.on_bad_store=falback "
         "+gui_agent.max_reply_token=9 trainer.total_epochs=many run_dir=file/run": (
             "trainer.total_epochs must be a number of at least 0, got 'many'",
             "gui_agent.max_reply_token is not an option; did you mean gui_agent.max_reply_tokens?",
             "gui_agent.max_steps must be a whole number of at least 1, got 0",
-            "replay.trigger must be one of all_failed, all_equal, below_floor, got 'all_fail'; did you mean all_failed?",
+            "replay.on_bad_store must be one of fallback, refuse, empty, got 'falback'; did you mean fallback?",
             "run_dir cannot be file/run: ",
             "trainer.default_local_dir cannot be file/run/checkpoints: ",
             "gui_agent.trajectory_dir cannot be file/run/trajectories: ",
