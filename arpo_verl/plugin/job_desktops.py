@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import ray
+from ray.exceptions import ActorDiedError, OutOfMemoryError
 
 from arpo_verl.config import build_config
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.errors import ConfigError
+from arpo_verl.errors import ConfigError, DesktopLostError
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +45,17 @@ class JobDesktops:
 
         Raises:
             ConfigError: says why.
+            DesktopLostError: the pool's own process died. Every session would fail, and veRL draw others without end.
         """
         if self._pool is None:
             return
         try:
             refusal = self._pool.refusal()
+        except (ActorDiedError, OutOfMemoryError) as error:
+            raise DesktopLostError(
+                "The job's desktop pool died, and no desktop can be had without it. Start the same command again: it "
+                f"resumes from the last checkpoint. Ray says: {error}"
+            ) from error
         except ray.exceptions.RayError:  # as in `read`
             return
         if refusal:

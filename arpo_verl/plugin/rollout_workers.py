@@ -18,7 +18,7 @@ from typing import Any
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
 from arpo_verl.errors import RolloutWorkerError
 from arpo_verl.plugin.handover import TRAINER_FAULT
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 MAX_DEATHS = 3
 """Deaths of one worker and of those in its place, with no prompt finished in between, that end the run: what kills one
 after the other will not pass."""
+_DEATHS = (RayActorError, OutOfMemoryError)
+"""What a call of a dead worker's raises. The second: Ray's memory monitor killed it."""
 # Of what Ray says, in a message.
 _CHARACTERS = 1000
 
@@ -106,7 +108,7 @@ class RolloutWorkers:
         """Wait for the prompt's end."""
         try:
             await actor.play.remote(prompt.batch)
-        except RayActorError:
+        except _DEATHS:
             ray.kill(actor)  # if it merely cannot be reached; `_watch` sees to its prompts
         else:
             place.prompts.discard(prompt)
@@ -141,17 +143,17 @@ class RolloutWorkers:
             TRAINER_FAULT.tell(error)
 
 
-async def _death_of(actor: ActorHandle[Any]) -> RayActorError:
+async def _death_of(actor: ActorHandle[Any]) -> RayError:
     """Wait until the worker is dead, and return what Ray says of it."""
     try:
         await actor.live.remote()
-    except RayActorError as error:
+    except _DEATHS as error:
         ray.kill(actor)  # if it merely cannot be reached: it must not write what another plays again
         return error
     raise RuntimeError("a rollout worker's `live` must not return")
 
 
-def _keeps_dying(place: _Place, error: RayActorError) -> RolloutWorkerError:
+def _keeps_dying(place: _Place, error: RayError) -> RolloutWorkerError:
     told = RolloutWorkerError(
         f"Rollout worker {place.number} died {place.deaths} times in a row and finished no prompt in between. Look at "
         "the workers' logs (worker-*.err in Ray's folder on each node, by default /tmp/ray/session_latest/logs), and "
@@ -162,7 +164,7 @@ def _keeps_dying(place: _Place, error: RayActorError) -> RolloutWorkerError:
     return told
 
 
-def _words(error: RayActorError) -> str:
+def _words(error: RayError) -> str:
     """What Ray says, on one line, without colours and underlined code."""
     text = " ".join(re.sub(r"\x1b\[[\d;]*m|\^{2,}", "", str(error)).split())
     return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS // 2]} ... {text[-_CHARACTERS // 2 :]}"

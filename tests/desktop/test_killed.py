@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -49,9 +51,9 @@ sys.stdin.readline()
 class Owner:
     """A process with a desktop, or with a judge host and a box."""
 
-    def __init__(self, kind: str, as_root: bool, groups: bool):
+    def __init__(self, kind: str, as_root: bool, groups: bool, prefix: Sequence[str] = ()):
         source = OWNER.format(user=not as_root, groups=groups, kind=kind, prefix=PREFIX)
-        self.process = subprocess.Popen([sys.executable, "-c", source], stdin=-1, stdout=-1, text=True)
+        self.process = subprocess.Popen([*prefix, sys.executable, "-c", source], stdin=-1, stdout=-1, text=True)
         assert self.process.stdout is not None
         bubblewrap, first, folder, *self.groups = self.process.stdout.readline().split()
         self.bubblewrap, self.first, self.folder = int(bubblewrap), int(first), Path(folder)
@@ -110,12 +112,59 @@ def test_nothing_is_left_after_a_kill(kind, killed, stopped, as_root, groups):
         assert len(owner.processes) >= (3 if kind == "judge" else 7) and bool(owner.groups) == groups
         if stopped != "none":
             os.kill(getattr(owner, stopped), signal.SIGSTOP)
-        os.kill({"owner": owner.process.pid}.get(killed) or getattr(owner, killed), signal.SIGKILL)
-        if kind == "judge" and killed != "owner":  # its boxes' groups are whose evaluation fails then
-            owner.groups = []
-        _await_nothing_left(owner)
-        if killed == "owner":
-            eventually(lambda: not owner.folder.exists(), BOUND_S)
+        _kill(owner, kind, killed)
+    finally:
+        owner.process.kill()
+        owner.process.communicate()
+
+
+def _kill(owner: Owner, kind: str, killed: str) -> None:
+    """Kill a part of it, and wait until nothing is left."""
+    os.kill({"owner": owner.process.pid}.get(killed) or getattr(owner, killed), signal.SIGKILL)
+    if kind == "judge" and killed != "owner":  # its boxes' groups are whose evaluation fails then
+        owner.groups = []
+    _await_nothing_left(owner)
+    if killed == "owner":
+        eventually(lambda: not owner.folder.exists(), BOUND_S)
+
+
+OTHER_USER = 12_345
+AS_OTHER_USER = f"""
+exec 3< "$1"
+if [ "$2" ]; then
+    mount -t tmpfs -o mode=755 none "$2" && mkdir -p "$1" && mount -c --bind /proc/self/fd/3 "$1" || exit
+fi
+shift 2
+exec env HOME=/ setpriv --reuid {OTHER_USER} --regid {OTHER_USER} --clear-groups "$@" 3<&-
+"""
+
+
+def _as_other_user() -> list[str]:
+    """Begins a command line that another user runs. Where root alone may enter a folder above this Python, that user
+    has another one in its place, with the Python alone in it."""
+    closed = [path for path in reversed(Path(sys.base_prefix).parents) if not path.stat().st_mode & stat.S_IXOTH]
+    return ["unshare", "--mount", "sh", "-c", AS_OTHER_USER, "sh", sys.base_prefix, *map(str, closed[:1] or [""])]
+
+
+@pytest.mark.parametrize(
+    "kind, killed",
+    [
+        pytest.param(kind, killed, marks=[] if (kind, killed) == ("desktop", "owner") else pytest.mark.release)
+        for kind in ("desktop", "judge")
+        for killed in ("owner", "bubblewrap", "template")
+    ],
+)
+def test_nothing_is_left_of_another_users(kind, killed):
+    """Root may look at all processes and kill them; who is not root has to do without."""
+    if os.geteuid() != 0:
+        pytest.skip("not root")
+    prefix = _as_other_user()
+    if subprocess.run([*prefix, "unshare", "--user", sys.executable, "-c", ""]).returncode != 0:
+        pytest.skip("this machine lets no other user have namespaces, or this Python")
+    owner = Owner(kind, as_root=False, groups=True, prefix=prefix)
+    try:
+        assert {process.uids().real for process in owner.processes} == {OTHER_USER}
+        _kill(owner, kind, killed)
     finally:
         owner.process.kill()
         owner.process.communicate()

@@ -1,10 +1,12 @@
 import logging
 import time
+from types import SimpleNamespace
 
 import pytest
 import ray
+from ray.exceptions import ActorDiedError, OutOfMemoryError
 
-from arpo_verl.errors import ConfigError
+from arpo_verl.errors import ConfigError, DesktopLostError
 from arpo_verl.plugin.job_desktops import JobDesktops
 
 FAKE = {"provider": "fake", "num_desktops": 2, "host_resource": "docker:"}
@@ -30,3 +32,16 @@ def test_the_pools_counters_are_read_until_it_is_lost(local_ray, caplog):
         while desktops.read():  # Ray kills an actor in its own time
             time.sleep(0.05)
     assert "the desktop pool gave no metrics this step" in caplog.text
+
+
+@pytest.mark.parametrize("death", [ActorDiedError(), OutOfMemoryError("the node was running low on memory")])
+def test_a_pool_that_died_ends_the_run(death):
+    """Each session failed, and an asynchronous mode drew others in their place without end."""
+
+    def refusal():
+        raise death
+
+    desktops = JobDesktops(None)
+    desktops._pool = SimpleNamespace(refusal=refusal)
+    with pytest.raises(DesktopLostError, match="pool died"):
+        desktops.check()

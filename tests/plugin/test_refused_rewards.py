@@ -122,8 +122,8 @@ def test_the_trainer_asks_the_pool(monkeypatch):
     with pytest.raises(ConfigError, match="got nan"):
         desktops.check()
 
-    def lost():
+    def not_reached():
         raise ray.exceptions.RayActorError()
 
-    desktops._pool.refusal = lost
+    desktops._pool.refusal = not_reached
     desktops.check()

@@ -9,10 +9,12 @@ import time
 from collections import Counter
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
 from omegaconf import OmegaConf
+from ray.exceptions import OutOfMemoryError
 from support.scripted_workers import DIE, DIE_PUTTING, Play, put_row
 
 from arpo_verl.cpu.warm_workers import py_executable
@@ -20,6 +22,7 @@ from arpo_verl.errors import RolloutWorkerError
 from arpo_verl.plugin import handover, rollout_workers, sampler
 from arpo_verl.plugin.handover import TrainerFault
 from arpo_verl.plugin.lost_prompts import LostPrompts, Prompt
+from arpo_verl.plugin.rollout_workers import RolloutWorkers
 from arpo_verl.plugin.sampler import ReplaySampler, ReplaySamplerAsync
 from arpo_verl.records.documents import folder_of
 from arpo_verl.records.episode_folder import EpisodeFolder
@@ -230,6 +233,42 @@ def test_an_error_of_a_workers_own_ends_the_run(play):
     run.draw(1)
     with pytest.raises(KeyError, match="index"):
         sample(run, 1)
+
+
+def test_a_worker_that_rays_memory_monitor_kills_is_replaced_too(monkeypatch, fault):
+    """Ray has an error of its own for that death, which is none of an actor's."""
+    asked, played = asyncio.Event(), Future()
+
+    async def killed(*_):
+        raise OutOfMemoryError("the node was running low on memory")
+
+    async def killed_at_work():
+        await asked.wait()
+        await killed()
+
+    async def killed_playing(_):
+        asked.set()
+        await killed()
+
+    async def lives():
+        await asyncio.Event().wait()
+
+    async def plays(batch):
+        played.set_result(batch)
+
+    async def start_all_again(worker_id, place, prompts, gives_up):
+        return list(prompts)
+
+    def actor(live, play):
+        return SimpleNamespace(_actor_id=b"", live=SimpleNamespace(remote=live), play=SimpleNamespace(remote=play))
+
+    monkeypatch.setattr(rollout_workers, "ray", SimpleNamespace(kill=lambda actor: None))
+    actors = [actor(killed_at_work, killed_playing)]
+    workers = RolloutWorkers(actors, lambda: actor(lives, plays), SimpleNamespace(settle=start_all_again))
+    workers.play([Prompt("batch", "u", "train", 1)])
+    assert played.result(PATIENCE_S) == "batch"
+    workers.close()
+    fault.check()
 
 
 def test_prompts_go_to_the_workers_that_have_fewest(play, queue):

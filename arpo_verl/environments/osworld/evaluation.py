@@ -12,6 +12,7 @@ import re
 import resource
 import sys
 from collections.abc import Iterator
+from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, requires
 from typing import TYPE_CHECKING, Any
 
@@ -95,10 +96,12 @@ def _of_guest(client: Client, name: str) -> Iterator[DesktopError]:
             yield DesktopLostError(f"{name} did not answer {lost.path}: {lost.error or f'{lost.status} {lost.body}'}")
     host = client.address.rpartition(":")[0]
     for e in latest(exchanges()):
-        # A refused or reset connection is a program that was closed.
+        # A refused or reset connection is a program that was closed. 504 is the relay's word: the guest is not reached.
         is_program = e.address != client.address and e.address.rpartition(":")[0] == host
-        if is_program and e.status is None and not e.error.startswith("ConnectionError:"):
-            yield DesktopLostError(f"{name}'s program at {e.address} did not answer {e.path}: {e.error}")
+        is_lost = e.status is None and not e.error.startswith("ConnectionError:")
+        if is_program and (is_lost or e.status == HTTPStatus.GATEWAY_TIMEOUT):
+            came = e.error or e.status
+            yield DesktopLostError(f"{name}'s program at {e.address} did not answer {e.path}: {came}")
     for command, result in client.controller.failed_commands:
         yield DesktopLostError(f"{name} could not run the evaluator's own {command[:100]!r}: {str(result)[-300:]}")
     if client.controller.get_screenshot() is None:

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import requests
+from urllib3.exceptions import ReadTimeoutError
 
 from arpo_verl.environments.osworld.calls import Call, current_call
 
@@ -161,7 +162,9 @@ class GuestHttp:
             if not as_stream:
                 response = _read(response, MAX_ANSWER.get(parts.path, MAX_OTHER_ANSWER))
         except requests.RequestException as error:
-            words = f"{type(error).__name__}: {error}"
+            # `requests` calls a pause in mid-answer a ConnectionError, as it does a program that is closed.
+            is_pause = any(isinstance(cause, ReadTimeoutError) for cause in error.args)
+            words = f"{'ReadTimeout' if is_pause else type(error).__name__}: {error}"
             exchanges().append(Exchange(parts.netloc, parts.path, None, words, request=request))
             raise
         status: int | None = response.status_code
