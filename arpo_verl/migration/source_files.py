@@ -13,6 +13,7 @@ from arpo_verl.errors import ConfigError
 from arpo_verl.files import open_regular
 from arpo_verl.migration.keys import find_key
 from arpo_verl.migration.script import MAX_BYTES, Unreadable
+from arpo_verl.migration.shell.arithmetic import MOST
 
 MAX_DEPTH = 8
 
@@ -60,7 +61,7 @@ def read_text(path: Path) -> str:
 
 class _Loader(yaml.SafeLoader):
     """As OmegaConf, which their trainers read it by: `1e-6` is a number, and a key stands once. Anchors, by which a
-    short file could come to be endless, are refused: no configuration of theirs has one."""
+    short file could come to be endless, are refused, and endless numbers too: no configuration of theirs has any."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -78,7 +79,14 @@ class _Loader(yaml.SafeLoader):
             raise yaml.YAMLError(f"a mapping must have each key once, and plain ones, got {names[:20]}")
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_int(self, node: Any) -> int:
+        number: int = super().construct_yaml_int(node)
+        if abs(number) >= MOST:
+            raise yaml.YAMLError("it has a number of more than 64 bits")
+        return number
 
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(?:\d[\d_]*)(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
 )

@@ -57,8 +57,8 @@ class _Interrupted(Exception):
 def _answer(url: str, part: Path) -> Iterator[tuple[http.client.HTTPResponse, int]]:
     """The server's answer, and at which byte of the file it begins."""
     have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310  checked
     try:
+        request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310
         answer = urllib.request.urlopen(request, timeout=STALL_S)  # noqa: S310
     except urllib.error.HTTPError as error:
         error.close()
@@ -66,6 +66,8 @@ def _answer(url: str, part: Path) -> Iterator[tuple[http.client.HTTPResponse, in
             raise FetchError(f"{url} answered {error.code} {error.reason}") from error
         part.unlink()  # all of it is here, or of another file: once more from the beginning
         raise _Interrupted("the server has no more of it; it begins anew") from error
+    except (ValueError, http.client.InvalidURL) as error:
+        raise FetchError(f"--url must be a web address, got {url!r}: {error}") from error
     except _Broken as error:
         raise _Interrupted(str(getattr(error, "reason", error))) from error
     with answer:

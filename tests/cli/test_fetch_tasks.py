@@ -154,6 +154,10 @@ def test_without_a_network_the_two_other_ways_are_named(published, tmp_path, cap
         ("http://127.0.0.1:1/x", "Connection refused"),
         (published.url + "x", "answered 404"),
         ("ftp://x", "must begin with https"),
+        ("http://[::1", "must be a web address"),
+        ("http://a..b/x", "must be a web address"),
+        ("http://127.0.0.1:1/a b", "must be a web address"),
+        ("http://127.0.0.1:1/\u2603", "must be a web address"),
     ]:
         assert fetch(tmp_path, "--url", url) == 2
         said = capsys.readouterr().err

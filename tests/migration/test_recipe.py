@@ -163,6 +163,7 @@ def test_what_will_differ_is_told_apart(tmp_path):
         ("worker.actor.kl=1", "options are none of the ARPO reference"),
         ("data.rollout_batch_size=many", "data.rollout_batch_size must be int, got 'many'"),
         ("data.rollout_batch_size=true", "must be int"),
+        (f"trainer.nnodes=0x{'f' * 5000}", "trainer.nnodes must be int, got '0xff"),
         ("data.shuffle=1", "must be bool"),
         ("algorithm.adv_estimator=gae", "no recipe has a critic"),
         ("worker.actor.loss_type=other", "one of default"),
@@ -207,6 +208,7 @@ def test_what_only_their_trainer_or_the_user_could_resolve_is_left_open(override
         ("data: 3", "--ignore data"),
         ("x" * 300_000, "at most"),
         ("trainer: {total_epochs: 99999999999999999999999999999e9999}", "must be int"),
+        (f"trainer: {{total_epochs: {'9' * 30}}}", "more than 64 bits"),
         ("\x00", "plain YAML"),
     ],
 )

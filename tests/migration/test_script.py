@@ -113,6 +113,13 @@ def test_a_script_that_cannot_be_followed_is_refused(script, message):
     [
         ("A='a=1 b=2'\n{0} $A", [{"a": "1", "b": "2"}]),
         ('A=(a=1 \'b=2 3\')\n{0} "${{A[@]}}" "c=${{A[1]}}"', [{"a": "1", "b": "2 3", "c": "b=2 3"}]),
+        ('A=(a=1 b=2)\nbash -c "cd x && {0} ${{A[*]}} c=3"', [{"a": "1", "b": "2", "c": "3"}]),
+        ('run() {{ bash -c "{0} $* c=3"; }}\nrun a=1 b=2', [{"a": "1", "b": "2", "c": "3"}]),
+        (
+            "{0} a=<PATH> b=1 c=<your path>/x \\\n d=2 <in >out",
+            [{"a": "<PATH>", "b": "1", "c": "<your_path>/x", "d": "2"}],
+        ),
+        ("A=<your model>\n{0} a=$A b=1", [{"a": "<your_model>", "b": "1"}]),
         ("if true; then A=1; else A=2; fi\n{0} a=$A", [{"a": "1"}]),
         ("if x; then A=1; else A=1; fi\n{0} a=$A", [{"a": "1"}]),
         ("if x; then exit 1; fi\nA=1 && B=2\n{0} a=$A b=$B", [{"a": "1", "b": "2"}]),

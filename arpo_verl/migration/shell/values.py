@@ -17,6 +17,8 @@ MAX_WORK, PER_WORD, PER_COMMAND = 10_000_000, 50, 500
 them a word and a command count as."""
 
 _BRACES = re.compile(r"\$\{(!?)([A-Za-z_]\w*|\d+|[@*])(?:\[([^\]]*)\])?(?:(:?[-=+?])(.*))?\}", re.S)
+_JOINED = re.compile(r"\$\*|\$\{(?:\*|[A-Za-z_]\w*\[\*\])")
+"""How an expansion begins that is one word between quotes, where `[@]` and `$@` are as many as there are."""
 _REST = re.compile(r"\$\{[@*]:.*\}|\$[@*]", re.S)
 
 
@@ -82,7 +84,9 @@ class Values:
                 made[-1].append(Field(part.text))
                 continue
             values = list(self._expand(part))
-            if not part.quoted:
+            if part.quoted and _JOINED.match(part.text):
+                values = [_join(values, " ")]
+            elif not part.quoted:
                 values = [piece for value in values for piece in _split(value)]
             if values:
                 made[-1].append(values[0])

@@ -14,6 +14,8 @@ _SPACE = re.compile(r"(?:[ \t\r]|\\\r?\n|#[^\n]*)+")
 _OPERATOR = re.compile(r";;&|;;|;&|&&|\|\||\|&|[;|&()]")
 _REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|<>|<&|<|>>|>&|>\||>)|&>>?")
 _PLAIN = re.compile(r"[^\s'\"\\$`;|&()<>]+|\$")
+_BLANK = re.compile(r"<[A-Za-z][^<>\n;|&()$`'\"\\]{0,80}>(?=[\s/]|$)")
+"""`KEY=<your path>`: a place to fill in. A shell would read from such a file, and write into the next option."""
 _SIMPLE = re.compile(r"\$(?:[A-Za-z_]\w*|[\d@*#?!$-])")
 # What matters on the way to the end of what began, by what ends it.
 _STOPS = {
@@ -191,7 +193,13 @@ class _Splitter:
     def _take_word(self) -> None:
         text, place = self._text, self._place
         parts: list[Part] = []
-        while place < len(text) and text[place] not in " \t\r\n;|&()<>":
+        while place < len(text):
+            if place > self._place and (found := _BLANK.match(text, place)) is not None:
+                parts.append(Part(found[0].replace(" ", "_")))  # one word, also where its variable is not quoted
+                place = found.end()
+                continue
+            if text[place] in " \t\r\n;|&()<>":
+                break
             if text[place] in "'\"\\`" or (text[place] == "$" and text[place + 1 : place + 2] != '"'):
                 end = min(end_of(text, place), len(text))
                 parts += _special(text[place:end], quoted=False)
