@@ -1,6 +1,6 @@
 """A clock that passes only when nothing is left to do, and Ray's calls as tasks of one event loop: hours in moments.
 
-What runs under it is the pool's coordinator with all its parts, its handle and the agent loop, as they are. Threads
+What runs under it is the pool's actor with all its parts, its handle and the agent loop, as they are. Threads
 that the loop runs, as for decoding, take no time. The machine's load changes nothing.
 """
 
@@ -18,7 +18,7 @@ import ray
 from rollout_desktop import Host, SimulatedCalls
 
 from arpo_verl.errors import DesktopError
-from arpo_verl.pool import fleet
+from arpo_verl.pool import workers
 from arpo_verl.pool.worker import DesktopWorker, Reply
 
 
@@ -127,7 +127,7 @@ def virtual_ray(
         for target, name, value in (
             (asyncio, "to_thread", inline),
             (time, "monotonic", loop.time),
-            (fleet, "_worker_class", worker_class),
+            (workers, "_worker_class", worker_class),
             (ray, "nodes", lambda: nodes),
             (ray, "kill", lambda actor: None),
         ):
