@@ -19,7 +19,7 @@ from rollout_desktop import Host, SimulatedCalls
 
 from arpo_verl.errors import DesktopError
 from arpo_verl.pool import workers
-from arpo_verl.pool.worker import DesktopWorker, Reply
+from arpo_verl.pool.worker import CallResult, DesktopWorker
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -86,7 +86,7 @@ class VirtualWorker(DesktopWorker):
     async def close(self) -> None:
         self._desktops.clear()
 
-    async def _call(self, index: int, generation: int, function: Callable[[Any], Any]) -> Reply:
+    async def _call(self, index: int, generation: int, function: Callable[[Any], Any]) -> CallResult:
         if index not in self._desktops:
             self._desktops[index] = self._new(f"desktop-{index}.{generation}")
         began = asyncio.get_running_loop().time()
@@ -95,9 +95,9 @@ class VirtualWorker(DesktopWorker):
             while True:
                 await asyncio.sleep(next(call))
         except StopIteration as over:
-            return Reply(value=over.value, seconds=asyncio.get_running_loop().time() - began)
+            return CallResult(value=over.value, seconds=asyncio.get_running_loop().time() - began)
         except DesktopError as error:
-            return Reply(error=type(error).__name__, message=str(error))
+            return CallResult(error=error)
         finally:
             call.close()
 

@@ -12,10 +12,11 @@ from collections import Counter, defaultdict
 import ray
 
 from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.errors import ConfigError, DesktopBootError, DesktopLostError, HostLostError
 from arpo_verl.pool.host_health import HostHealth
 from arpo_verl.pool.lease_queue import BootedDesktop, LeaseQueue
-from arpo_verl.pool.metrics import IDLE_FAULT, DesktopState, LeaseReport, PoolMetrics
-from arpo_verl.pool.worker import Reply
+from arpo_verl.pool.metrics import DesktopState, LeaseReport, PoolMetrics
+from arpo_verl.pool.worker import CallResult
 from arpo_verl.pool.workers import Worker, Workers, bounded
 
 logger = logging.getLogger(__name__)
@@ -87,11 +88,11 @@ class DesktopKeeper:
             return 0.0
         self._failures[slot] += 1
         self._metrics.desktop_is(slot, DesktopState.DEAD)
-        self._boot_failed(reply, slot, began)
+        self._boot_failed(reply.error, slot, began)
         await self._renew(worker, slot)
         return float(min(BACKOFF_FIRST_S * 2 ** (self._failures[slot] - 1), BACKOFF_MAX_S))
 
-    async def _boot(self, worker: Worker, slot: int) -> Reply:
+    async def _boot(self, worker: Worker, slot: int) -> CallResult:
         timeout_s = self._config.boot_timeout_s
         try:
             await asyncio.wait_for(asyncio.shield(worker.started), timeout_s)
@@ -99,29 +100,30 @@ class DesktopKeeper:
             why = await self._workers.diagnose(worker)
             self._workers.lost(worker)
             message = f"no worker process for desktop {slot} started within {timeout_s:g} s: {why}"
-            return Reply(error="DesktopBootError", message=message)
+            return CallResult(error=DesktopBootError(message))
         except ray.exceptions.RayError as error:
             self._workers.lost(worker)
-            return Reply(error="DesktopBootError", message=f"the worker of desktop {slot} did not start: {error}")
+            return CallResult(error=DesktopBootError(f"the worker of desktop {slot} did not start: {error}"))
         node_id = worker.node_id
         with self._queue.boots(node_id):
             reply = await self._prepare_in_turn(worker, slot)
         if reply.error is None:
             self._health.booted(node_id)
-        elif reply.error == "HostLostError":  # one death of many desktops; they move
+        elif isinstance(reply.error, HostLostError):  # one death of many desktops; they move
             self._health.boot_given_up(node_id)
         else:
-            self._health.boot_failed(node_id, worker.host, reply.message, reply.error == "ConfigError")
+            is_misconfigured = isinstance(reply.error, ConfigError)
+            self._health.boot_failed(node_id, worker.host, str(reply.error), is_misconfigured)
         return reply
 
-    async def _prepare_in_turn(self, worker: Worker, slot: int) -> Reply:
+    async def _prepare_in_turn(self, worker: Worker, slot: int) -> CallResult:
         """When its host may boot another."""
         node_id = worker.node_id
         while self._booting[node_id] >= self._most_boots(node_id) or not self._health.may_boot(node_id):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._boot_over[node_id].wait(), ASK_INTERVAL_S)
             if worker not in self._workers.running:
-                return Reply(error="HostLostError", message=f"the worker of desktop {slot} is gone")
+                return CallResult(error=HostLostError(f"the worker of desktop {slot} is gone"))
         self._booting[node_id] += 1
         try:
             return await self._prepare(worker, slot)
@@ -139,17 +141,19 @@ class DesktopKeeper:
         num_desktops = sum(len(worker.slots) for worker in workers)
         return self._config.max_boots_per_host or max(FEWEST_BOOTS, math.ceil(num_desktops * BOOT_SHARE))
 
-    async def _prepare(self, worker: Worker, slot: int) -> Reply:
+    async def _prepare(self, worker: Worker, slot: int) -> CallResult:
         timeout_s = self._config.boot_timeout_s
         try:
-            reply: Reply = await bounded(worker.actor.prepare.remote(slot, self._workers.generations[slot]), timeout_s)
+            reply: CallResult = await bounded(
+                worker.actor.prepare.remote(slot, self._workers.generations[slot]), timeout_s
+            )
         except TimeoutError:
-            return Reply(error="DesktopBootError", message=f"desktop {slot} did not boot within {timeout_s:g} s")
+            return CallResult(error=DesktopBootError(f"desktop {slot} did not boot within {timeout_s:g} s"))
         except ray.exceptions.RayError as error:
             self._workers.lost(worker)
-            return Reply(error="HostLostError", message=f"the worker of desktop {slot} died: {error}")
+            return CallResult(error=HostLostError(f"the worker of desktop {slot} died: {error}"))
         if worker not in self._workers.running:  # it died just after it had replied
-            return Reply(error="HostLostError", message=f"the worker of desktop {slot} died")
+            return CallResult(error=HostLostError(f"the worker of desktop {slot} died"))
         return reply
 
     async def _offer(self, worker: Worker, slot: int) -> LeaseReport:
@@ -164,9 +168,11 @@ class DesktopKeeper:
                     return await desktop.done
                 if not await self._is_ready(desktop):
                     logger.warning("%s died while nobody used it", desktop.name)
-                    fault = IDLE_FAULT if worker in self._workers.running else "HostLostError"
-                    self._metrics.fault(fault)
-                    return LeaseReport(fault)
+                    if worker in self._workers.running:
+                        self._metrics.died_idle()
+                    else:
+                        self._metrics.fault(HostLostError)
+                    return LeaseReport(DesktopLostError)
         except Exception:
             self._queue.recall(desktop)
             raise
@@ -187,22 +193,21 @@ class DesktopKeeper:
         except (TimeoutError, ray.exceptions.RayError):
             self._workers.lost(worker)
 
-    def _boot_failed(self, reply: Reply, slot: int, began: float) -> None:
+    def _boot_failed(self, error: Exception, slot: int, began: float) -> None:
         """Count it; where none has ever come up, tell whoever waits after a while, and then begin to count anew."""
-        assert reply.error is not None
         self._boot_failures += 1
         self._failing_since = min(self._failing_since, began)
-        self._metrics.fault(reply.error if reply.error == "HostLostError" else "DesktopBootError")
-        logger.warning("desktop %d did not boot: %s", slot, reply.message)
+        self._metrics.fault(HostLostError if isinstance(error, HostLostError) else DesktopBootError)
+        logger.warning("desktop %d did not boot: %s", slot, error)
         workers = self._workers.running
-        if reply.error == "ConfigError" and all(worker.has_started for worker in workers):
+        if isinstance(error, ConfigError) and all(worker.has_started for worker in workers):
             # What one node lacks costs that node; only where none can do better is it the recipe's fault.
             if self._health.misconfigured(worker.node_id for worker in workers):
-                self._queue.refuse("ConfigError", reply.message)
+                self._queue.refuse(error)
                 return
         failing_s = time.monotonic() - self._failing_since
         has_lasted = failing_s >= min(FIRST_BOOT_S, self._config.boot_timeout_s)
         if not self.has_served and self._boot_failures >= self._config.max_boot_failures and has_lasted:
             message = f"{self._boot_failures} boots failed in a row, for {failing_s:.0f} s, and none came up; "
-            self._queue.answer_all("DesktopBootError", message + f"the last: {reply.message}")
+            self._queue.answer_all(DesktopBootError(f"{message}the last: {error}"))
             self._boot_failures, self._failing_since = 0, math.inf

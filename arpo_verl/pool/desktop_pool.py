@@ -25,20 +25,21 @@ import ray
 from ray.actor import ActorHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from arpo_verl import errors
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import (
     ConfigError,
     DesktopBootError,
+    DesktopEndedError,
+    DesktopError,
     DesktopLostError,
     DesktopSetupError,
     EvaluatorError,
     HostLostError,
 )
 from arpo_verl.pool.lease_queue import Grant, new_lease_id
-from arpo_verl.pool.metrics import ENDED, LeaseReport
+from arpo_verl.pool.metrics import Fault, LeaseReport, fault_of
 from arpo_verl.pool.pool_actor import PoolActor
-from arpo_verl.pool.worker import CLOSE_TIMEOUT_S, Reply
+from arpo_verl.pool.worker import CLOSE_TIMEOUT_S, CallResult
 from arpo_verl.pool.workers import bounded
 from arpo_verl.types import Action, Evaluation, Observation, Task
 
@@ -218,7 +219,7 @@ class Lease:
             self._release(LeaseReport())
             raise DesktopBootError(f"the job's desktop pool died, or the process that made it: {error}") from error
         if grant.error is not None:
-            raise getattr(errors, grant.error)(grant.message)
+            raise grant.error
         self.node_id = grant.node_id
         self._desktop = Desktop(self._config, grant, partial(self._actor.was_set_up.remote, self.id))
         return self._desktop
@@ -231,8 +232,8 @@ class Lease:
             raise RuntimeError("a lease must be entered before it is left")
         fault = desktop.fault
         # An end before the policy's first reply was a set-up's: the episode says so.
-        if fault in (None, ENDED) and isinstance(error, errors.DesktopError):
-            fault = type(error).__name__
+        if fault in (None, DesktopEndedError) and isinstance(error, DesktopError):
+            fault = fault_of(error)
         message = str(error)[:MESSAGE_CHARACTERS] if fault is not None else ""
         self._release(LeaseReport(fault, dict(desktop.seconds), desktop.interrupted, message))
 
@@ -245,7 +246,7 @@ class Desktop:
     """A leased desktop: `DesktopEnvironment`, awaited. Raises the same errors, a hang and a dead worker included."""
 
     def __init__(self, config: EnvironmentConfig, grant: Grant, was_set_up: Callable[[], object]):
-        self.fault: str | None = None
+        self.fault: Fault | None = None
         self.interrupted = False
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
         assert grant.actor is not None, "a grant without an error has one"
@@ -279,26 +280,28 @@ class Desktop:
         verdict: Evaluation = await self._result("evaluate", call, self._config.evaluate_timeout_s, EvaluatorError)
         return verdict
 
-    async def _result(self, name: str, call: Awaitable[Reply], timeout_s: float, on_timeout: type[Exception]) -> Any:
+    async def _result(
+        self, name: str, call: Awaitable[CallResult], timeout_s: float, on_timeout: type[DesktopError]
+    ) -> Any:
         if self.fault is not None:
-            raise DesktopLostError(f"this desktop already failed with {self.fault}; lease another")
+            raise DesktopLostError(f"this desktop already failed with {self.fault.__name__}; lease another")
         try:
             reply = await bounded(call, timeout_s)
         except asyncio.CancelledError:
             self.interrupted = True
             raise
         except TimeoutError as error:
-            self.fault = on_timeout.__name__
+            self.fault = on_timeout
             raise on_timeout(
                 f"{name} took longer than environment.{name}_timeout_s={timeout_s:g}; "
                 "the desktop is thrown away; raise the limit if the work is rightly that long"
             ) from error
         except ray.exceptions.RayError as error:
-            self.fault = HostLostError.__name__
+            self.fault = HostLostError
             message = f"the process that hosts {self.name} on {self.host} died during {name}: {error}"
             raise HostLostError(message) from error
         if reply.error is not None:
-            self.fault = reply.error
-            raise getattr(errors, reply.error, DesktopLostError)(reply.message)
+            self.fault = type(reply.error)
+            raise reply.error
         self.seconds[name].append(reply.seconds)
         return reply.value

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from ray.actor import ActorHandle
 
+from arpo_verl.errors import ArpoError, ConfigError, DesktopLostError, HostLostError, TaskQuarantinedError
 from arpo_verl.pool.host_health import HostHealth
-from arpo_verl.pool.metrics import BLAMED_FAULTS, TASK_FAULTS, LeaseReport, PoolMetrics
+from arpo_verl.pool.metrics import BLAMED_FAULTS, TASK_FAULTS, Fault, LeaseReport, PoolMetrics
 from arpo_verl.pool.quarantine import Quarantine
 from arpo_verl.pool.worker import DesktopWorker
 from arpo_verl.pool.workers import Worker
@@ -28,11 +29,10 @@ class Grant:
     generation: int = 0
     host: str = ""
     node_id: str = ""
-    error: str | None = None
-    message: str = ""
+    error: ArpoError | None = None
 
 
-GIVEN_UP = Grant(error="DesktopLostError", message="the lease was given up")
+GIVEN_UP = Grant(error=DesktopLostError("the lease was given up"))
 
 
 @dataclass(eq=False)
@@ -174,22 +174,21 @@ class LeaseQueue:
         """End a desktop wherever it is: whoever offered it cannot look after it any more."""
         self.withdraw(desktop)
         for lease_id in [lease_id for lease_id, leased in self.leased.items() if leased is desktop]:
-            self.take_back(lease_id, "DesktopLostError")
+            self.take_back(lease_id, DesktopLostError)
 
-    def take_back(self, lease_id: str, fault: str) -> None:
+    def take_back(self, lease_id: str, fault: Fault) -> None:
         """End a lease that its holder will not end: the task is not to blame."""
         self._taken_back.add(lease_id)
         self._end(lease_id, LeaseReport(fault))
 
     def host_lost(self, worker: Worker) -> None:
         """End all that a dead worker hosted, idle and leased."""
-        fault = "HostLostError"
         for desktop in [desktop for desktop in self.idle if desktop.worker is worker]:
             self.idle.remove(desktop)
-            self._metrics.fault(fault)
-            desktop.done.set_result(LeaseReport(fault))
+            self._metrics.fault(HostLostError)
+            desktop.done.set_result(LeaseReport(HostLostError))
         for lease_id in [lease_id for lease_id, desktop in self.leased.items() if desktop.worker is worker]:
-            self.take_back(lease_id, fault)
+            self.take_back(lease_id, HostLostError)
 
     # --- Bad news ------------------------------------------------------------------------------------------------
 
@@ -200,7 +199,8 @@ class LeaseQueue:
     @property
     def refusal(self) -> str:
         """The fault of the recipe's for which nobody is ever served, or ''."""
-        return self._refusal.message if self._refusal is not None and self._refusal.error == "ConfigError" else ""
+        error = self._refusal.error if self._refusal is not None else None
+        return str(error) if isinstance(error, ConfigError) else ""
 
     @property
     def is_serving(self) -> bool:
@@ -217,14 +217,14 @@ class LeaseQueue:
         """Whether a desktop of the worker is leased."""
         return any(desktop.worker is worker for desktop in self.leased.values())
 
-    def refuse(self, error: str, message: str) -> None:
+    def refuse(self, error: ArpoError) -> None:
         """Answer everybody who waits, and who ever will, with an error: waiting would be in vain."""
-        self._refusal = Grant(error=error, message=message)
-        self.answer_all(error, message)
+        self._refusal = Grant(error=error)
+        self.answer_all(error)
 
-    def answer_all(self, error: str, message: str) -> None:
+    def answer_all(self, error: ArpoError) -> None:
         """Answer everybody who waits now with an error."""
-        self._answer(list(self._waiters), Grant(error=error, message=message))
+        self._answer(list(self._waiters), Grant(error=error))
 
     def _refuse_quarantined(self, task_id: str) -> None:
         reason = self._quarantine.refusal(task_id)
@@ -234,7 +234,7 @@ class LeaseQueue:
         for _ in refused:
             self._metrics.count("quarantined_sessions")
             self._metrics.count("dropped_sessions")
-        self._answer(refused, Grant(error="TaskQuarantinedError", message=reason))
+        self._answer(refused, Grant(error=TaskQuarantinedError(reason)))
 
     def _answer(self, lease_ids: list[str], grant: Grant) -> None:
         for lease_id in lease_ids:
@@ -286,9 +286,9 @@ class LeaseQueue:
         """Count the fault, or the verdict, for host and task. Returns whether it is the task's: on a host that rests,
         which fails whoever comes, only where the task is suspected itself."""
         worker = desktop.worker
-        if report.fault in BLAMED_FAULTS:
+        if report.fault is not None and report.fault in BLAMED_FAULTS:
             is_suspect = self._quarantine.suspects(desktop.task_id)
-            message = f"{report.fault}: {report.message}"
+            message = f"{report.fault.__name__}: {report.message}"
             rest_s = self._health.lease_failed(worker.node_id, worker.host, desktop.task_id, message, is_suspect)
             if rest_s is not None:  # the probe after it
                 asyncio.get_running_loop().call_later(rest_s, self._match)

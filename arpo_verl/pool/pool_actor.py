@@ -15,7 +15,7 @@ from typing import Any
 import ray
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.errors import ConfigError
+from arpo_verl.errors import ConfigError, DesktopBootError, DesktopLostError
 from arpo_verl.pool.desktop_keeper import ANSWER_TIMEOUT_S, DesktopKeeper
 from arpo_verl.pool.host_health import HostHealth
 from arpo_verl.pool.lease_queue import Grant, LeaseQueue
@@ -53,8 +53,7 @@ class PoolActor:
         self._queue = LeaseQueue(self._metrics, self._quarantine, self._health)
         self._workers: Workers | None = None
         self._keeper: DesktopKeeper | None = None
-        tell = partial(self._queue.answer_all, "DesktopBootError")
-        self._loops = _Loops(partial(self._metrics.count, "loop_restarts"), tell)
+        self._loops = _Loops(partial(self._metrics.count, "loop_restarts"), self._tell_all)
 
     async def start(self, config: EnvironmentConfig) -> str:
         """Boot desktops ahead of the first lease. Returns why `config` does not fit this pool, or ''."""
@@ -95,7 +94,7 @@ class PoolActor:
     async def refuse(self, message: str) -> None:
         """Lease no desktop any more: the run cannot go on, for the reason that `refusal` gives from now on."""
         if not self._queue.refusal:
-            self._queue.refuse("ConfigError", message)
+            self._queue.refuse(ConfigError(message))
 
     async def refusal(self) -> str:
         """Why the run cannot go on, or ''."""
@@ -120,13 +119,17 @@ class PoolActor:
 
     async def close(self) -> None:
         """Close every desktop. The pool serves nobody afterwards."""
-        self._queue.refuse("DesktopBootError", "the desktop pool is closed")
+        self._queue.refuse(DesktopBootError("the desktop pool is closed"))
         self._loops.stop()
         if self._workers is not None:
             await self._workers.close()
 
     def _document(self, workers: Workers) -> dict[str, Any]:
         return pool_document(workers, self._queue, self._metrics, self._quarantine.task_ids, self._health.resting)
+
+    def _tell_all(self, message: str) -> None:
+        """Tell everybody who waits now that there will be no desktop."""
+        self._queue.answer_all(DesktopBootError(message))
 
     def _count_hosts(self) -> int:
         workers = [] if self._workers is None else self._workers.running
@@ -139,7 +142,7 @@ class PoolActor:
         try:
             check_cluster(self._config, await asyncio.to_thread(ray.nodes))
         except ConfigError as error:
-            self._queue.refuse("ConfigError", str(error))
+            self._queue.refuse(error)
             return
         if self._keeper is None:
             self._keeper = keeper = DesktopKeeper(self._config, workers, self._queue, self._metrics, self._health)
@@ -176,15 +179,14 @@ class PoolActor:
             if keeper.has_served:
                 if out_s > self._config.outage_timeout_s:
                     resting = "; ".join(f"{name} {why}" for name, why in self._health.resting.items())
-                    self._queue.answer_all(
-                        "DesktopBootError",
+                    self._tell_all(
                         f"no desktop has served for {out_s:.0f} s, longer than environment.outage_timeout_s="
                         f"{self._config.outage_timeout_s:g}: {resting or await workers.diagnose()}",
                     )
             elif out_s > max(self._config.boot_timeout_s, STARVED_S) and not any(
                 worker.has_started for worker in workers.running
             ):
-                self._queue.answer_all("DesktopBootError", f"no node has room for desktops: {await workers.diagnose()}")
+                self._tell_all(f"no node has room for desktops: {await workers.diagnose()}")
 
     async def _check(self, workers: Workers, worker: Worker) -> None:
         try:
@@ -199,7 +201,7 @@ class PoolActor:
             if unused_s > self._config.lease_idle_timeout_s:
                 logger.warning("%s was not used for %.0f s: taken back", desktop.name, unused_s)
                 self._metrics.count("leases_reclaimed")
-                self._queue.take_back(lease_id, "DesktopLostError")
+                self._queue.take_back(lease_id, DesktopLostError)
 
 
 class _Loops:

@@ -17,6 +17,7 @@ from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.factory import EnvironmentFactory, environment_factory
 from arpo_verl.errors import ArpoError, ConfigError, DesktopEndedError, DesktopError, DesktopLostError
+from arpo_verl.pool.metrics import fault_of
 from arpo_verl.types import Action, Task
 
 logger = logging.getLogger(__name__)
@@ -27,13 +28,12 @@ CLOSE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What a call on a desktop came to, in plain values: an error class need not survive Ray's pickling."""
+class CallResult:
+    """What a call on a desktop came to."""
 
     value: Any = None
-    error: str | None = None
-    """The `DesktopError` class's name, `DesktopEndedError` or `ConfigError`."""
-    message: str = ""
+    error: DesktopError | DesktopEndedError | ConfigError | None = None
+    """Of a class of the package's own: a factory's may be unknown where this is read."""
     seconds: float = 0.0
     """What the call took on the worker, without Ray and queues."""
 
@@ -65,21 +65,21 @@ class DesktopWorker:
         now = time.monotonic()
         return {index: now - slot.last_used for index, slot in self._slots.items()}
 
-    async def prepare(self, index: int, generation: int) -> Reply:
+    async def prepare(self, index: int, generation: int) -> CallResult:
         """Have a clean desktop ready."""
         return await self._call(index, generation, lambda env: env.prepare())
 
-    async def is_ready(self, index: int, generation: int) -> Reply:
+    async def is_ready(self, index: int, generation: int) -> CallResult:
         """Whether the desktop, which nobody uses, is still alive."""
         return await self._call(index, generation, lambda env: env.is_ready())
 
-    async def reset(self, index: int, generation: int, task: Task) -> Reply:
+    async def reset(self, index: int, generation: int, task: Task) -> CallResult:
         return await self._call(index, generation, lambda env: env.reset(task))
 
-    async def step(self, index: int, generation: int, action: Action) -> Reply:
+    async def step(self, index: int, generation: int, action: Action) -> CallResult:
         return await self._call(index, generation, lambda env: env.step(action))
 
-    async def evaluate(self, index: int, generation: int) -> Reply:
+    async def evaluate(self, index: int, generation: int) -> CallResult:
         return await self._call(index, generation, lambda env: env.evaluate())
 
     async def renew(self, index: int) -> int:
@@ -106,20 +106,21 @@ class DesktopWorker:
                 self._factory = environment_factory(self._config)
         return self._factory(self._config, name)
 
-    async def _call(self, index: int, generation: int, function: Callable[[DesktopEnvironment], Any]) -> Reply:
+    async def _call(self, index: int, generation: int, function: Callable[[DesktopEnvironment], Any]) -> CallResult:
         started = time.monotonic()
         try:
             value = await asyncio.wrap_future(self._slots[index].call(generation, function))
         except (DesktopError, DesktopEndedError, ConfigError) as error:
-            return Reply(error=type(error).__name__, message=str(error), seconds=time.monotonic() - started)
+            fault = fault_of(error) or DesktopLostError
+            return CallResult(error=fault(str(error)), seconds=time.monotonic() - started)
         except ArpoError as error:  # MissingDependencyError, TaskError: no other desktop will do better
-            return Reply(error="ConfigError", message=str(error), seconds=time.monotonic() - started)
+            return CallResult(error=ConfigError(str(error)), seconds=time.monotonic() - started)
         except Exception as error:
             # Not a fault that the interface knows: a bug, ours or a factory's. The desktop is still not to be trusted.
             logger.exception("desktop %s.%s raised an unexpected error", index, generation)
-            message = f"unexpected {type(error).__name__}: {error}"
-            return Reply(error="DesktopLostError", message=message, seconds=time.monotonic() - started)
-        return Reply(value=value, seconds=time.monotonic() - started)
+            lost = DesktopLostError(f"unexpected {type(error).__name__}: {error}")
+            return CallResult(error=lost, seconds=time.monotonic() - started)
+        return CallResult(value=value, seconds=time.monotonic() - started)
 
 
 class DesktopThread:

@@ -7,12 +7,20 @@ from types import SimpleNamespace
 import pytest
 
 from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.errors import (
+    DesktopBootError,
+    DesktopLostError,
+    DesktopSetupError,
+    EvaluatorError,
+    HostLostError,
+    TaskQuarantinedError,
+)
 from arpo_verl.pool.desktop_keeper import DesktopKeeper
 from arpo_verl.pool.host_health import HostHealth
 from arpo_verl.pool.lease_queue import BootedDesktop, LeaseQueue, new_lease_id
-from arpo_verl.pool.metrics import LeaseReport, PoolMetrics
+from arpo_verl.pool.metrics import LeaseReport, PoolMetrics, fault_of
 from arpo_verl.pool.quarantine import Quarantine
-from arpo_verl.pool.worker import Reply
+from arpo_verl.pool.worker import CallResult
 
 COMPLETED = LeaseReport(seconds={"evaluate": [1.0]})
 
@@ -79,7 +87,7 @@ def test_boots_at_a_time_are_bounded_on_each_host_by_itself():
         await settle()
         a, b = (workers.by_node[name].actor.prepare.calls for name in "ab")
         begun = [(len(a), len(b))]
-        a[0][1].set_result(Reply())
+        a[0][1].set_result(CallResult())
         await settle()
         begun.append((len(a), len(b)))
         assert metrics.now["desktops_idle"] == 1 and metrics.now["desktops_booting"] == 4
@@ -112,19 +120,19 @@ def test_an_idle_desktop_that_is_found_dead_is_renewed_before_anybody_gets_it():
         actor = workers.by_node["a"].actor
         keeping = asyncio.create_task(make_keeper(config, workers, queue, metrics).keep(0))
         await settle()
-        actor.prepare.calls[0][1].set_result(Reply())
+        actor.prepare.calls[0][1].set_result(CallResult())
         while not actor.is_ready.calls:
             await asyncio.sleep(0.005)
         acquiring = asyncio.create_task(queue.acquire("lease", "t"))
         await settle()
         assert not acquiring.done(), "a desktop that is being looked at is nobody's"
-        actor.is_ready.calls[0][1].set_result(Reply(value=False))
+        actor.is_ready.calls[0][1].set_result(CallResult(value=False))
         await settle()
         states = [metrics.states[0][0].value]
         actor.renew.calls[0][1].set_result(2)
         await settle()
         states.append(metrics.states[0][0].value)
-        actor.prepare.calls[1][1].set_result(Reply())
+        actor.prepare.calls[1][1].set_result(CallResult())
         grant = await acquiring
         states.append(metrics.states[0][0].value)
         keeping.cancel()
@@ -142,11 +150,11 @@ def test_those_who_wait_for_a_desktop_with_a_quarantined_task_are_told_at_once()
             assert (await queue.acquire(f"lease-{slot}", task_id)).error is None
         waiting = {task: asyncio.create_task(queue.acquire(f"wait-{task}", task)) for task in ("bad", "good")}
         await settle()
-        queue.release("lease-0", LeaseReport("DesktopLostError"))
+        queue.release("lease-0", LeaseReport(DesktopLostError))
         queue.release("lease-2", COMPLETED)
-        queue.release("lease-1", LeaseReport("DesktopLostError"))
-        assert (await waiting["bad"]).error == "TaskQuarantinedError"
-        assert (await queue.acquire("late", "bad")).error == "TaskQuarantinedError"
+        queue.release("lease-1", LeaseReport(DesktopLostError))
+        assert isinstance((await waiting["bad"]).error, TaskQuarantinedError)
+        assert isinstance((await queue.acquire("late", "bad")).error, TaskQuarantinedError)
         assert not waiting["good"].done()
         queue.offer(BootedDesktop(worker, 0, 2))
         assert (await waiting["good"]).error is None
@@ -198,11 +206,11 @@ def test_who_avoids_a_host_waits_for_another_whose_desktops_all_boot(comes_up):
 @pytest.mark.parametrize(
     ("report", "quarantined"),
     [
-        (LeaseReport("DesktopLostError"), True),
-        (LeaseReport("DesktopSetupError"), True),
-        (LeaseReport("EvaluatorError"), True),
-        (LeaseReport("HostLostError"), False),
-        (LeaseReport("DesktopBootError"), False),
+        (LeaseReport(DesktopLostError), True),
+        (LeaseReport(DesktopSetupError), True),
+        (LeaseReport(EvaluatorError), True),
+        (LeaseReport(HostLostError), False),
+        (LeaseReport(DesktopBootError), False),
         (LeaseReport(), False),
     ],
 )
@@ -216,7 +224,7 @@ def test_only_what_a_task_can_have_done_is_put_down_to_it(report, quarantined):
         queue.offer(BootedDesktop(Worker("a"), 0, 3))
         return (await queue.acquire("again", "t")).error
 
-    assert asyncio.run(run()) == ("TaskQuarantinedError" if quarantined else None)
+    assert isinstance(asyncio.run(run()), TaskQuarantinedError) == quarantined
 
 
 @pytest.mark.parametrize("was_set_up", [False, True])
@@ -229,10 +237,20 @@ def test_a_set_up_that_fails_on_a_resting_host_is_no_attempt_and_its_task_is_not
             queue.offer(BootedDesktop(Worker("a"), slot, 1))
             await queue.acquire(f"lease-{slot}", f"task-{slot % 2}")
         seconds = {"reset": [1.0]} if was_set_up else {}
-        counted = [queue.release(f"lease-{slot}", LeaseReport("DesktopSetupError", seconds)) for slot in range(5)]
+        counted = [queue.release(f"lease-{slot}", LeaseReport(DesktopSetupError, seconds)) for slot in range(5)]
         return counted, queue._quarantine._records["task-0"].faults
 
     assert asyncio.run(run()) == ([True, True, was_set_up, was_set_up, was_set_up], 1)
+
+
+def test_an_error_of_a_factorys_own_class_counts_as_the_packages_nearest():
+    """Its class need not be known where it is read."""
+
+    class NoLicense(DesktopSetupError):
+        pass
+
+    assert fault_of(NoLicense("")) is DesktopSetupError and fault_of(ValueError("")) is None
+    assert fault_of(HostLostError("")) is HostLostError and fault_of(DesktopLostError("")) is DesktopLostError
 
 
 def test_a_dead_hosts_desktops_end_idle_and_leased_and_late_reports_do_no_harm():
@@ -245,8 +263,8 @@ def test_a_dead_hosts_desktops_end_idle_and_leased_and_late_reports_do_no_harm()
         await queue.acquire("lease", "t")
         queue.host_lost(dead)
         assert [desktop.done.done() for desktop in desktops] == [True, True, False]
-        assert desktops[0].done.result().fault == desktops[1].done.result().fault == "HostLostError"
-        queue.release("lease", LeaseReport("HostLostError"))  # the holder notices too
+        assert desktops[0].done.result().fault is desktops[1].done.result().fault is HostLostError
+        queue.release("lease", LeaseReport(HostLostError))  # the holder notices too
         assert list(queue.idle) == desktops[2:] and not queue.leased
         return metrics.collect()
 
@@ -266,9 +284,9 @@ def test_a_dead_holder_loses_its_desktops_and_its_turn_and_gets_nothing_more():
         }
         await settle()
         queue.holder_died("dead")
-        assert (await waiting["dead"]).error == "DesktopLostError" and not waiting["other"].done()
+        assert isinstance((await waiting["dead"]).error, DesktopLostError) and not waiting["other"].done()
         assert dead.done.result().interrupted and dead.done.result().fault is None and not other.done.done()
-        assert (await queue.acquire(new_lease_id("dead"), "t")).error == "DesktopLostError"
+        assert isinstance((await queue.acquire(new_lease_id("dead"), "t")).error, DesktopLostError)
         queue.offer(BootedDesktop(Worker("a"), 0, 2))
         assert (await waiting["other"]).error is None
         return metrics.collect()
@@ -285,7 +303,7 @@ def test_a_release_that_overtakes_its_acquire_gives_the_lease_up():
         return grant.error, Counter(map(len, (queue.idle, queue.leased)))
 
     error, sizes = asyncio.run(run())
-    assert error == "DesktopLostError" and sizes == {1: 1, 0: 1}
+    assert isinstance(error, DesktopLostError) and sizes == {1: 1, 0: 1}
 
 
 def test_levels_are_means_over_the_time_since_the_last_look():

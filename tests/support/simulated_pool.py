@@ -17,12 +17,13 @@ pytest.importorskip("verl")  # a test module that imports this one is skipped
 
 from virtual_clock import Handle, VirtualLoop  # noqa: E402
 
+from arpo_verl import errors  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.plugin import agent_loop  # noqa: E402
 from arpo_verl.pool import workers  # noqa: E402
 from arpo_verl.pool.desktop_pool import DesktopPool  # noqa: E402
 from arpo_verl.pool.pool_actor import PoolActor  # noqa: E402
-from arpo_verl.pool.worker import Reply  # noqa: E402
+from arpo_verl.pool.worker import CallResult  # noqa: E402
 from arpo_verl.types import Finish  # noqa: E402
 
 
@@ -66,7 +67,7 @@ class PlayedWorker:
         pass
 
     async def is_ready(self, slot, generation):
-        return Reply(value=self._fault("step") is None)
+        return CallResult(value=self._fault("step") is None)
 
     async def prepare(self, slot, generation):
         return await self._call("prepare")
@@ -90,7 +91,9 @@ class PlayedWorker:
         fast = 0.1 if fault is not None else SECONDS[call]
         await asyncio.sleep(self.host.seconds.get(call, fast))
         fault = fault or self._fault(call, task_id)
-        return Reply(error=fault, message=f"{call} on {self.host.name}") if fault else Reply(seconds=SECONDS[call])
+        if fault:
+            return CallResult(error=getattr(errors, fault)(f"{call} on {self.host.name}"))
+        return CallResult(seconds=SECONDS[call])
 
 
 class Simulation:
