@@ -28,9 +28,9 @@ ANSWER_TIMEOUT_S = 60.0
 FIRST_BOOT_S = 60.0
 # How often a slot that may not boot yet asks again, when no boot ends before.
 ASK_INTERVAL_S = 1.0
-# Of a host's desktops, how many may boot at once: a share that holds up nobody where boots take up to twice as long as
-# episodes, and never fewer than so many.
-BOOT_SHARE, FEWEST_BOOTS = 2 / 3, 8
+# Of a host's desktops, how many may boot at once: a share that holds up nobody where boots take up to one and a half
+# times as long as episodes, and never fewer than so many.
+BOOT_SHARE, FEWEST_BOOTS = 3 / 5, 8
 # Pause before the next boot after failures in a row: 0.5, 1, 2, ... seconds.
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 60.0
 
