@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/rollout_schedule.py [--smoke] [--desktops N] [--tails KIND] [--json PATH] [--plot PATH]
 
 A training step is 16 tasks of 8 rollouts with 15 replies each, on desktops of which 32 share a host. The agent loop,
-the pool's handle, coordinator, leases, boots and retries are the package's own; the desktops and the policy take the
+the pool's handle, actor, leases, boots and retries are the package's own; the desktops and the policy take the
 seconds that `rollout_draws.py` draws, by a clock that passes when nothing is left to do (`virtual_clock.py`), so that
 the figures are the schedule's alone and hold on a busy machine: what Ray, decoding and the queue cost is not in them.
 `--scale 0.5` plays one setting in real processes instead, on Ray, with the pool's workers, veRL's agent-loop workers
@@ -60,8 +60,8 @@ from virtual_clock import Handle, VirtualLoop, virtual_ray
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import DesktopError
 from arpo_verl.plugin.agent_loop import GuiAgentLoop
-from arpo_verl.pool.coordinator import DesktopCoordinator
 from arpo_verl.pool.desktop_pool import DesktopPool
+from arpo_verl.pool.pool_actor import PoolActor
 
 DESKTOPS_PER_HOST = 32
 TRAIN_S, STREAM_TRAIN_S = 120.0, 60.0
@@ -169,16 +169,16 @@ class VirtualRun:
                     loop.close()
 
     async def _play(self, loop: VirtualLoop) -> dict[str, Any]:
-        coordinator = DesktopCoordinator(self.environment)
-        coordinator._hosts._clock = coordinator._quarantine._clock = coordinator._metrics._clock = loop.time
-        coordinator._metrics._clear()
-        self.pool = DesktopPool(self.environment, Handle(coordinator))  # type: ignore[arg-type]
+        actor = PoolActor(self.environment)
+        actor._health._clock = actor._quarantine._clock = actor._metrics._clock = loop.time
+        actor._metrics._clear()
+        self.pool = DesktopPool(self.environment, Handle(actor))  # type: ignore[arg-type]
         while (await self.pool.status_async())["desktops_idle"] < self.setting.desktops:
             await asyncio.sleep(BOOT_POLL_S)
         try:
             return await (self._sync(loop) if self.setting.mode == "sync" else self._stream(loop))
         finally:
-            await coordinator.close()
+            await actor.close()
 
     async def _sync(self, loop: VirtualLoop) -> dict[str, Any]:
         spent, shares = [], []

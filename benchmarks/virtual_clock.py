@@ -1,6 +1,6 @@
 """A clock that passes only when nothing is left to do, and Ray's calls as tasks of one event loop: hours in moments.
 
-What runs under it is the pool's coordinator with all its parts, its handle and the agent loop, as they are. Threads
+What runs under it is the pool's actor with all its parts, its handle and the agent loop, as they are. Threads
 that the loop runs, as for decoding, take no time. The machine's load changes nothing.
 """
 
@@ -18,8 +18,8 @@ import ray
 from rollout_desktop import Host, SimulatedCalls
 
 from arpo_verl.errors import DesktopError
-from arpo_verl.pool import fleet
-from arpo_verl.pool.worker import DesktopWorker, Reply
+from arpo_verl.pool import workers
+from arpo_verl.pool.worker import CallResult, DesktopWorker
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -86,7 +86,7 @@ class VirtualWorker(DesktopWorker):
     async def close(self) -> None:
         self._desktops.clear()
 
-    async def _call(self, index: int, generation: int, function: Callable[[Any], Any]) -> Reply:
+    async def _call(self, index: int, generation: int, function: Callable[[Any], Any]) -> CallResult:
         if index not in self._desktops:
             self._desktops[index] = self._new(f"desktop-{index}.{generation}")
         began = asyncio.get_running_loop().time()
@@ -95,9 +95,9 @@ class VirtualWorker(DesktopWorker):
             while True:
                 await asyncio.sleep(next(call))
         except StopIteration as over:
-            return Reply(value=over.value, seconds=asyncio.get_running_loop().time() - began)
+            return CallResult(value=over.value, seconds=asyncio.get_running_loop().time() - began)
         except DesktopError as error:
-            return Reply(error=type(error).__name__, message=str(error))
+            return CallResult(error=error)
         finally:
             call.close()
 
@@ -127,7 +127,7 @@ def virtual_ray(
         for target, name, value in (
             (asyncio, "to_thread", inline),
             (time, "monotonic", loop.time),
-            (fleet, "_worker_class", worker_class),
+            (workers, "_worker_class", worker_class),
             (ray, "nodes", lambda: nodes),
             (ray, "kill", lambda actor: None),
         ):

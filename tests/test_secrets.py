@@ -47,13 +47,13 @@ def test_a_refused_environment_section_does_not_show_its_secrets(wrong):
 
 def test_a_pool_that_is_asked_for_with_another_section_names_what_differs_and_shows_nothing():
     pytest.importorskip("ray")
-    from arpo_verl.pool.coordinator import DesktopCoordinator
+    from arpo_verl.pool.pool_actor import PoolActor
 
     async def start():
-        coordinator = DesktopCoordinator(build_config(EnvironmentConfig, "environment", ENVIRONMENT))
-        coordinator._fleet = object()  # started
+        actor = PoolActor(build_config(EnvironmentConfig, "environment", ENVIRONMENT))
+        actor._workers = object()  # started
         other = {**ENVIRONMENT, "password": f"another-{SECRET}", "num_desktops": 3}
-        return await coordinator.start(build_config(EnvironmentConfig, "environment", other))
+        return await actor.start(build_config(EnvironmentConfig, "environment", other))
 
     assert asyncio.run(start()).endswith("section: password, num_desktops differ")
 

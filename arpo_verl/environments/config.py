@@ -88,7 +88,7 @@ class EnvironmentConfig:
     are Ray's own; without `CPU` a worker asks for none, since it mostly waits."""
     max_boots_per_host: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
     """Desktops that boot or are cleaned at once on a node. Virtual machines that all boot together starve each other
-    past their time-outs; the others wait their turn while ready ones are leased. None: two thirds of the node's
+    past their time-outs; the others wait their turn while ready ones are leased. None: three fifths of the node's
     desktops, at least 8; see docs/desktop-pool.md."""
     py_executable: str | None = None
     """Another Python for the workers, where `desktop-env` clashes with the trainer's packages. It needs arpo_verl,

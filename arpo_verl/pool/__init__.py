@@ -1,10 +1,17 @@
 """The desktops of a job on Ray, leased one episode at a time.
 
-The agent loop enters `pool/desktop_pool.py: DesktopPool.lease`. One actor a job,
-`pool/coordinator.py: DesktopCoordinator`, grants leases in turn (`pool/lease_desk.py: LeaseDesk`), keeps worker
-processes where nodes have room (`fleet`, `placement`), and has each slot booted, offered and cleaned in the background
-(`pool/slot_keeper.py: SlotKeeper.keep`). Calls on a desktop pass it by: they go from the holder straight to
-`pool/worker.py: DesktopWorker`, where a thread of its own (`slot`) calls the desktop. Faults are counted (`metrics`)
-and put down to hosts, which then rest (`hosts`), or to tasks (`quarantine`). Loops that raise are started again
-(`supervision`).
+A rollout's side:
+
+    desktop_pool    `DesktopPool`: a process's handle; `Session`: an episode's leases; `Lease`, `Desktop`: one of them
+    attempts        an episode's attempts, until no desktop fails it
+
+The pool's side, one actor a job, `pool_actor: PoolActor`:
+
+    lease_queue     `LeaseQueue`: who has which desktop, and who waits for one
+    desktop_keeper  `DesktopKeeper`: boots desktops, offers them, cleans them
+    workers         `Workers`: the worker processes, on nodes that `placement` chooses
+    worker          `DesktopWorker`: such a process; calls on a desktop go to it directly
+    host_health     `HostHealth`: hosts that fail whoever comes rest
+    quarantine      `Quarantine`: so do tasks that break desktops wherever they come
+    metrics         counters; `status_file` shows them while the run goes on
 """

@@ -25,21 +25,22 @@ import ray
 from ray.actor import ActorHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from arpo_verl import errors
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import (
     ConfigError,
     DesktopBootError,
+    DesktopEndedError,
+    DesktopError,
     DesktopLostError,
     DesktopSetupError,
     EvaluatorError,
     HostLostError,
 )
-from arpo_verl.pool.coordinator import DesktopCoordinator
-from arpo_verl.pool.fleet import bounded
-from arpo_verl.pool.lease_desk import Grant, new_lease_id
-from arpo_verl.pool.metrics import ENDED, LeaseReport
-from arpo_verl.pool.worker import CLOSE_TIMEOUT_S, Reply
+from arpo_verl.pool.lease_queue import Grant, new_lease_id
+from arpo_verl.pool.metrics import Fault, LeaseReport, fault_of
+from arpo_verl.pool.pool_actor import PoolActor
+from arpo_verl.pool.worker import CLOSE_TIMEOUT_S, CallResult
+from arpo_verl.pool.workers import bounded
 from arpo_verl.types import Action, Evaluation, Observation, Task
 
 POOL_NAME = "arpo_verl_desktop_pool"
@@ -58,11 +59,11 @@ class DesktopPool:
         holder: Ray's name of the actor that this process is, by which the pool hears of its death; "" for none.
     """
 
-    def __init__(self, config: EnvironmentConfig, coordinator: ActorHandle[DesktopCoordinator], holder: str = ""):
+    def __init__(self, config: EnvironmentConfig, actor: ActorHandle[PoolActor], holder: str = ""):
         self._config = config
-        self._coordinator = coordinator
+        self._actor = actor
         self._holder = holder
-        self._hello = coordinator.start.remote(config)
+        self._hello = actor.start.remote(config)
 
     @classmethod
     def connect(cls, config: EnvironmentConfig, name: str = POOL_NAME) -> DesktopPool:
@@ -76,11 +77,11 @@ class DesktopPool:
         options = {"name": name, "get_if_exists": True, "num_cpus": 0, "max_concurrency": MAX_WAITING}
         options["scheduling_strategy"] = here
         holder = ray.get_runtime_context().get_actor_id() or ""
-        return cls(config, ray.remote(DesktopCoordinator).options(**options).remote(config), holder)
+        return cls(config, ray.remote(PoolActor).options(**options).remote(config), holder)
 
     def session(self, task_id: str, batch: int = 0) -> Session:
         """What one episode's attempts share; see there."""
-        return Session(self, self._coordinator, task_id, batch)
+        return Session(self, self._actor, task_id, batch)
 
     def lease(self, task_id: str, avoid: Collection[str] = (), batch: int = 0) -> Lease:
         """A clean desktop for the length of an `async with` block; waits in turn when all are busy.
@@ -95,55 +96,55 @@ class DesktopPool:
             ConfigError: the pool was made with another config, or its desktops cannot be made here at all.
             DesktopBootError: no desktop comes up.
         """
-        return Lease(self._config, self._coordinator, self._hello, task_id, tuple(avoid), batch, self._holder)
+        return Lease(self._config, self._actor, self._hello, task_id, tuple(avoid), batch, self._holder)
 
     async def report_drop(self, task_id: str) -> None:
         """Count a session that was given up after `max_attempts` faults."""
         with contextlib.suppress(ray.exceptions.RayError):  # a pool that died counts nothing any more
-            await self._coordinator.report_drop.remote(task_id)
+            await self._actor.report_drop.remote(task_id)
 
     async def holder_died(self, holder: str) -> None:
         """Take back at once what a rollout worker had that died; counted in `rollout_workers_lost`."""
         with contextlib.suppress(ray.exceptions.RayError):
-            await self._coordinator.holder_died.remote(holder)
+            await self._actor.holder_died.remote(holder)
 
     async def refuse(self, message: str) -> None:
         """Lease no desktop any more: whoever waits, and whoever comes, gets a `ConfigError` with this message."""
         with contextlib.suppress(ray.exceptions.RayError):
-            await self._coordinator.refuse.remote(message)
+            await self._actor.refuse.remote(message)
 
     def refusal(self) -> str:
         """The message of the `ConfigError` that everybody gets instead of a desktop, or ''. Blocks."""
-        message: str = ray.get(self._coordinator.refusal.remote(), timeout=METRICS_TIMEOUT_S)
+        message: str = ray.get(self._actor.refusal.remote(), timeout=METRICS_TIMEOUT_S)
         return message
 
     def status(self) -> dict[str, int]:
         """What the pool is at just now: `desktops_idle`, `desktops_busy`, `rollouts_waiting`, `nodes`, ... Blocks."""
-        status: dict[str, int] = ray.get(self._coordinator.status.remote(), timeout=METRICS_TIMEOUT_S)
+        status: dict[str, int] = ray.get(self._actor.status.remote(), timeout=METRICS_TIMEOUT_S)
         return status
 
     async def status_async(self) -> dict[str, int]:
         """`status` for an event loop."""
-        status: dict[str, int] = await self._coordinator.status.remote()
+        status: dict[str, int] = await self._actor.status.remote()
         return status
 
     def metrics(self) -> dict[str, float]:
         """Counters since the last call, `environment/...`. Blocks; in a coroutine use `metrics_async`."""
-        metrics: dict[str, float] = ray.get(self._coordinator.metrics.remote(), timeout=METRICS_TIMEOUT_S)
+        metrics: dict[str, float] = ray.get(self._actor.metrics.remote(), timeout=METRICS_TIMEOUT_S)
         return metrics
 
     async def metrics_async(self) -> dict[str, float]:
         """`metrics` for an event loop."""
-        metrics: dict[str, float] = await self._coordinator.metrics.remote()
+        metrics: dict[str, float] = await self._actor.metrics.remote()
         return metrics
 
     def close(self) -> None:
         """Close all desktops and end the pool for every process. Blocks; safe to call twice."""
         try:
-            ray.get(self._coordinator.close.remote(), timeout=2 * CLOSE_TIMEOUT_S)
+            ray.get(self._actor.close.remote(), timeout=2 * CLOSE_TIMEOUT_S)
         except ray.exceptions.RayActorError:
             return
-        ray.kill(self._coordinator)
+        ray.kill(self._actor)
         self._await_end()
 
     def _await_end(self) -> None:
@@ -151,16 +152,16 @@ class DesktopPool:
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
         with contextlib.suppress(ray.exceptions.RayError):
             while time.monotonic() < deadline:
-                ray.get(self._coordinator.status.remote(), timeout=CLOSE_TIMEOUT_S)
+                ray.get(self._actor.status.remote(), timeout=CLOSE_TIMEOUT_S)
                 time.sleep(0.02)
 
 
 class Session:
     """One episode's leases, an attempt each: the next one on a host that has not failed it yet, where there is one."""
 
-    def __init__(self, pool: DesktopPool, coordinator: ActorHandle[DesktopCoordinator], task_id: str, batch: int):
+    def __init__(self, pool: DesktopPool, actor: ActorHandle[PoolActor], task_id: str, batch: int):
         self._pool = pool
-        self._coordinator = coordinator
+        self._actor = actor
         self._task_id = task_id
         self._batch = batch
         self._leases: list[Lease] = []
@@ -172,7 +173,7 @@ class Session:
         return self._leases[-1]
 
     async def count_faults(self) -> int:
-        """How many of the attempts so far, all ended by faults, count; see `LeaseDesk.release`."""
+        """How many of the attempts so far, all ended by faults, count; see `LeaseQueue.release`."""
         try:
             return sum([lease.released is None or await lease.released for lease in self._leases])
         except ray.exceptions.RayError:
@@ -185,7 +186,7 @@ class Lease:
     def __init__(
         self,
         config: EnvironmentConfig,
-        coordinator: ActorHandle[DesktopCoordinator],
+        actor: ActorHandle[PoolActor],
         hello: Awaitable[str],
         task_id: str,
         avoid: tuple[str, ...],
@@ -198,7 +199,7 @@ class Lease:
         self.released: Awaitable[bool] | None = None
         """The call that ended it; whether it was an attempt of its session."""
         self._config = config
-        self._coordinator = coordinator
+        self._actor = actor
         self._hello = hello
         self._task_id = task_id
         self._avoid = avoid
@@ -210,7 +211,7 @@ class Lease:
             mismatch = await self._hello
             if mismatch:
                 raise ConfigError(mismatch + "; use one environment section in a job")
-            grant = await self._coordinator.acquire.remote(self.id, self._task_id, self._avoid, self._batch)
+            grant = await self._actor.acquire.remote(self.id, self._task_id, self._avoid, self._batch)
         except asyncio.CancelledError:
             self._release(LeaseReport())
             raise
@@ -218,9 +219,9 @@ class Lease:
             self._release(LeaseReport())
             raise DesktopBootError(f"the job's desktop pool died, or the process that made it: {error}") from error
         if grant.error is not None:
-            raise getattr(errors, grant.error)(grant.message)
+            raise grant.error
         self.node_id = grant.node_id
-        self._desktop = Desktop(self._config, grant, partial(self._coordinator.was_set_up.remote, self.id))
+        self._desktop = Desktop(self._config, grant, partial(self._actor.was_set_up.remote, self.id))
         return self._desktop
 
     async def __aexit__(
@@ -231,21 +232,21 @@ class Lease:
             raise RuntimeError("a lease must be entered before it is left")
         fault = desktop.fault
         # An end before the policy's first reply was a set-up's: the episode says so.
-        if fault in (None, ENDED) and isinstance(error, errors.DesktopError):
-            fault = type(error).__name__
+        if fault in (None, DesktopEndedError) and isinstance(error, DesktopError):
+            fault = fault_of(error)
         message = str(error)[:MESSAGE_CHARACTERS] if fault is not None else ""
         self._release(LeaseReport(fault, dict(desktop.seconds), desktop.interrupted, message))
 
     def _release(self, report: LeaseReport) -> None:
         # Not awaited: leaving must succeed in a cancelled task too, and the cleaning is nobody's wait.
-        self.released = self._coordinator.release.remote(self.id, report)
+        self.released = self._actor.release.remote(self.id, report)
 
 
 class Desktop:
     """A leased desktop: `DesktopEnvironment`, awaited. Raises the same errors, a hang and a dead worker included."""
 
     def __init__(self, config: EnvironmentConfig, grant: Grant, was_set_up: Callable[[], object]):
-        self.fault: str | None = None
+        self.fault: Fault | None = None
         self.interrupted = False
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
         assert grant.actor is not None, "a grant without an error has one"
@@ -279,26 +280,28 @@ class Desktop:
         verdict: Evaluation = await self._result("evaluate", call, self._config.evaluate_timeout_s, EvaluatorError)
         return verdict
 
-    async def _result(self, name: str, call: Awaitable[Reply], timeout_s: float, on_timeout: type[Exception]) -> Any:
+    async def _result(
+        self, name: str, call: Awaitable[CallResult], timeout_s: float, on_timeout: type[DesktopError]
+    ) -> Any:
         if self.fault is not None:
-            raise DesktopLostError(f"this desktop already failed with {self.fault}; lease another")
+            raise DesktopLostError(f"this desktop already failed with {self.fault.__name__}; lease another")
         try:
             reply = await bounded(call, timeout_s)
         except asyncio.CancelledError:
             self.interrupted = True
             raise
         except TimeoutError as error:
-            self.fault = on_timeout.__name__
+            self.fault = on_timeout
             raise on_timeout(
                 f"{name} took longer than environment.{name}_timeout_s={timeout_s:g}; "
                 "the desktop is thrown away; raise the limit if the work is rightly that long"
             ) from error
         except ray.exceptions.RayError as error:
-            self.fault = HostLostError.__name__
+            self.fault = HostLostError
             message = f"the process that hosts {self.name} on {self.host} died during {name}: {error}"
             raise HostLostError(message) from error
         if reply.error is not None:
-            self.fault = reply.error
-            raise getattr(errors, reply.error, DesktopLostError)(reply.message)
+            self.fault = type(reply.error)
+            raise reply.error
         self.seconds[name].append(reply.seconds)
         return reply.value

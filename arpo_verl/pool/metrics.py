@@ -8,24 +8,45 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-FAULT_KINDS = {
-    "boot": "DesktopBootError",
-    "setup": "DesktopSetupError",
-    "lost": "DesktopLostError",
-    "evaluator": "EvaluatorError",
-    "host": "HostLostError",
-    "unclear": "DesktopUnclearError",
+from arpo_verl.errors import (
+    ConfigError,
+    DesktopBootError,
+    DesktopEndedError,
+    DesktopError,
+    DesktopLostError,
+    DesktopSetupError,
+    DesktopUnclearError,
+    EvaluatorError,
+    HostLostError,
+)
+
+Fault = type[DesktopError] | type[DesktopEndedError] | type[ConfigError]
+"""Why a lease ended early. With `DesktopEndedError` no desktop failed: the policy ended it, and it is thrown away."""
+FAULT_KINDS: Mapping[str, type[DesktopError]] = {
+    "boot": DesktopBootError,
+    "setup": DesktopSetupError,
+    "lost": DesktopLostError,
+    "evaluator": EvaluatorError,
+    "host": HostLostError,
+    "unclear": DesktopUnclearError,
 }
-ENDED = "DesktopEndedError"
-"""No fault: the policy ended the desktop, which is thrown away like one that failed."""
-_KIND_OF = {name: kind for kind, name in FAULT_KINDS.items()}
+_KIND_OF: Mapping[Fault, str] = {error: kind for kind, error in FAULT_KINDS.items()}
+# A class before those that it is derived from.
+_FAULTS: tuple[Fault, ...] = (
+    HostLostError,
+    DesktopUnclearError,
+    *_KIND_OF,
+    DesktopError,
+    DesktopEndedError,
+    ConfigError,
+)
 # What an episode may have brought about; a boot that failed and a node that died it has not.
-TASK_FAULTS = tuple(FAULT_KINDS[kind] for kind in ("setup", "lost", "evaluator", "unclear"))
+TASK_FAULTS = (DesktopSetupError, DesktopLostError, EvaluatorError, DesktopUnclearError)
 # What says something about the host that it came from.
 # Not unclear ones: a policy that hangs its desktop must not bring a whole host to rest.
-BLAMED_FAULTS = tuple(FAULT_KINDS[kind] for kind in ("boot", "setup", "lost", "evaluator"))
-# No episode had it: a desktop that a health check found dead.
-IDLE_FAULT = "idle"
+BLAMED_FAULTS = (DesktopBootError, DesktopSetupError, DesktopLostError, EvaluatorError)
+IDLE = "idle"
+"""The kind of a fault that no episode had: a health check found the desktop dead."""
 WAITING = "rollouts_waiting"
 COUNTS = (
     *("dropped_sessions", "quarantined_sessions", "leases_reclaimed", "loop_restarts", "ended_desktops"),
@@ -57,13 +78,13 @@ class LeaseReport:
     """What its holder did with a leased desktop.
 
     Attributes:
-        fault: the `DesktopError` class's name that ended the lease, or None.
+        fault: what ended the lease early, or None.
         seconds: by call (`reset`, `step`, `evaluate`), what each that succeeded took in seconds.
         message: what the fault said.
         interrupted: left in the middle of a call, by no fault: the desktop may be at it for long.
     """
 
-    fault: str | None = None
+    fault: Fault | None = None
     seconds: Mapping[str, list[float]] = field(default_factory=dict)
     interrupted: bool = False
     message: str = ""
@@ -98,16 +119,17 @@ class PoolMetrics:
     def call_done(self, call: str, seconds: float) -> None:
         self._seconds[call].append(seconds)
 
-    def fault(self, error_name: str) -> None:
-        """Count a fault by its error class's name, or as `IDLE_FAULT`; an unknown one as `lost`."""
-        if error_name == ENDED:
-            self._counts["ended_desktops"] += 1
-            return
-        kind = error_name if error_name == IDLE_FAULT else _KIND_OF.get(error_name, "lost")
-        self._counts[f"faults/{kind}"] += 1
+    def fault(self, fault: Fault) -> None:
+        """Count a fault by its kind; one of no kind as `lost`."""
+        is_end = fault is DesktopEndedError
+        self.count("ended_desktops" if is_end else f"faults/{_KIND_OF.get(fault, 'lost')}")
+
+    def died_idle(self) -> None:
+        """Count a desktop that died while nobody used it."""
+        self.count(f"faults/{IDLE}")
 
     def count(self, name: str) -> None:
-        """Count one more of `COUNTS`."""
+        """Count one more of `COUNTS`, or of a kind of faults."""
         self._counts[name] += 1
 
     def desktop_is(self, slot: int, state: DesktopState) -> None:
@@ -162,7 +184,7 @@ class PoolMetrics:
         }
         for name in COUNTS:
             values[name] = self._counts[name]
-        for kind in (*FAULT_KINDS, IDLE_FAULT):
+        for kind in (*FAULT_KINDS, IDLE):
             values[f"faults/{kind}"] = self._counts[f"faults/{kind}"]
         for call in CALLS:
             values[f"{call}s" if call != "evaluate" else "evaluations"] = len(self._seconds[call])
@@ -183,6 +205,11 @@ class PoolMetrics:
         for name, level in self._levels.items():
             self._spent[name] += level * (now - self._last_change)
         self._last_change = now
+
+
+def fault_of(error: BaseException) -> Fault | None:
+    """The fault that an error is, by the nearest class of the package's own; None where it is none."""
+    return next((kind for kind in _FAULTS if isinstance(error, kind)), None)
 
 
 def _mean(values: list[float]) -> float:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.files import write_whole
-from arpo_verl.pool.fleet import Fleet
-from arpo_verl.pool.lease_desk import LeaseDesk
+from arpo_verl.pool.lease_queue import LeaseQueue
 from arpo_verl.pool.metrics import WAITING, PoolMetrics
+from arpo_verl.pool.workers import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -25,15 +25,15 @@ HEARTBEAT_S = 15.0
 
 
 def pool_document(
-    fleet: Fleet, desk: LeaseDesk, metrics: PoolMetrics, quarantined: Sequence[str], resting: Mapping[str, str]
+    workers: Workers, queue: LeaseQueue, metrics: PoolMetrics, quarantined: Sequence[str], resting: Mapping[str, str]
 ) -> dict[str, Any]:
     """The pool at this moment, but for the time."""
-    tasks = {desktop.index: desktop.task_id for desktop in desk.leased.values()}
+    tasks = {desktop.index: desktop.task_id for desktop in queue.leased.values()}
     return {
         "desktops": [
             {
-                "name": f"desktop-{slot}.{fleet.generations[slot]}",
-                "host": fleet.host_of(slot),
+                "name": f"desktop-{slot}.{workers.generations[slot]}",
+                "host": workers.host_of(slot),
                 "state": state.value,
                 "task_id": tasks.get(slot),
                 "since": since,

@@ -7,38 +7,39 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.factory import EnvironmentFactory, environment_factory
-from arpo_verl.errors import ArpoError, ConfigError, DesktopEndedError, DesktopError
-from arpo_verl.pool.slot import Slot
+from arpo_verl.errors import ArpoError, ConfigError, DesktopEndedError, DesktopError, DesktopLostError
+from arpo_verl.pool.metrics import fault_of
 from arpo_verl.types import Action, Task
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # Time that a worker gives all its desktops to close when the pool shuts down.
 CLOSE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What a call on a desktop came to, in plain values: an error class need not survive Ray's pickling."""
+class CallResult:
+    """What a call on a desktop came to."""
 
     value: Any = None
-    error: str | None = None
-    """The `DesktopError` class's name, `DesktopEndedError` or `ConfigError`."""
-    message: str = ""
+    error: DesktopError | DesktopEndedError | ConfigError | None = None
+    """Of a class of the package's own: a factory's may be unknown where this is read."""
     seconds: float = 0.0
     """What the call took on the worker, without Ray and queues."""
 
 
 class DesktopWorker:
-    """Hosts desktops; the pool wraps it as an asyncio Ray actor. No public method blocks the actor's event loop.
+    """HostHealth desktops; the pool wraps it as an asyncio Ray actor. No public method blocks the actor's event loop.
 
     Args:
         config: which desktops.
@@ -49,7 +50,7 @@ class DesktopWorker:
         self._config = config
         self._factory: EnvironmentFactory | None = None
         self._factory_lock = threading.Lock()
-        self._slots = {index: Slot(index, self._make, first) for index, first in generations.items()}
+        self._slots = {index: DesktopThread(index, self._make, first) for index, first in generations.items()}
 
     async def where(self) -> tuple[str, str]:
         """The node's id and address."""
@@ -64,21 +65,21 @@ class DesktopWorker:
         now = time.monotonic()
         return {index: now - slot.last_used for index, slot in self._slots.items()}
 
-    async def prepare(self, index: int, generation: int) -> Reply:
+    async def prepare(self, index: int, generation: int) -> CallResult:
         """Have a clean desktop ready."""
         return await self._call(index, generation, lambda env: env.prepare())
 
-    async def is_ready(self, index: int, generation: int) -> Reply:
+    async def is_ready(self, index: int, generation: int) -> CallResult:
         """Whether the desktop, which nobody uses, is still alive."""
         return await self._call(index, generation, lambda env: env.is_ready())
 
-    async def reset(self, index: int, generation: int, task: Task) -> Reply:
+    async def reset(self, index: int, generation: int, task: Task) -> CallResult:
         return await self._call(index, generation, lambda env: env.reset(task))
 
-    async def step(self, index: int, generation: int, action: Action) -> Reply:
+    async def step(self, index: int, generation: int, action: Action) -> CallResult:
         return await self._call(index, generation, lambda env: env.step(action))
 
-    async def evaluate(self, index: int, generation: int) -> Reply:
+    async def evaluate(self, index: int, generation: int) -> CallResult:
         return await self._call(index, generation, lambda env: env.evaluate())
 
     async def renew(self, index: int) -> int:
@@ -105,17 +106,130 @@ class DesktopWorker:
                 self._factory = environment_factory(self._config)
         return self._factory(self._config, name)
 
-    async def _call(self, index: int, generation: int, function: Callable[[DesktopEnvironment], Any]) -> Reply:
+    async def _call(self, index: int, generation: int, function: Callable[[DesktopEnvironment], Any]) -> CallResult:
         started = time.monotonic()
         try:
             value = await asyncio.wrap_future(self._slots[index].call(generation, function))
         except (DesktopError, DesktopEndedError, ConfigError) as error:
-            return Reply(error=type(error).__name__, message=str(error), seconds=time.monotonic() - started)
+            fault = fault_of(error) or DesktopLostError
+            return CallResult(error=fault(str(error)), seconds=time.monotonic() - started)
         except ArpoError as error:  # MissingDependencyError, TaskError: no other desktop will do better
-            return Reply(error="ConfigError", message=str(error), seconds=time.monotonic() - started)
+            return CallResult(error=ConfigError(str(error)), seconds=time.monotonic() - started)
         except Exception as error:
             # Not a fault that the interface knows: a bug, ours or a factory's. The desktop is still not to be trusted.
             logger.exception("desktop %s.%s raised an unexpected error", index, generation)
-            message = f"unexpected {type(error).__name__}: {error}"
-            return Reply(error="DesktopLostError", message=message, seconds=time.monotonic() - started)
-        return Reply(value=value, seconds=time.monotonic() - started)
+            lost = DesktopLostError(f"unexpected {type(error).__name__}: {error}")
+            return CallResult(error=lost, seconds=time.monotonic() - started)
+        return CallResult(value=value, seconds=time.monotonic() - started)
+
+
+class DesktopThread:
+    """One place for a desktop: its current environment, and the daemon thread that alone calls it.
+
+    Every desktop of a slot has its generation. A call names the one it means, so that a holder whose desktop was taken
+    away cannot touch the next holder's.
+    """
+
+    def __init__(self, index: int, make: Callable[[str], DesktopEnvironment], generation: int = 1):
+        self.index = index
+        self.generation = generation
+        self.last_used = time.monotonic()
+        self._make = make
+        self._env: DesktopEnvironment | None
+        self._start()
+
+    def call(self, generation: int, function: Callable[[DesktopEnvironment], T]) -> Future[T]:
+        """Have the slot's thread run `function` on the desktop, after what was asked before."""
+        future: Future[T] = Future()
+        with self._wake:
+            if self._closed or generation != self.generation:
+                raise DesktopLostError(f"desktop {self.index}.{generation} was given up; lease another")
+            self.last_used = time.monotonic()
+            self._queue.append((function, future))
+            self._wake.notify()
+        return future
+
+    def renew(self) -> int:
+        """Abandon the desktop, hung thread and all, and return the generation of the one to come."""
+        self.close()
+        self.generation += 1
+        self._start()
+        return self.generation
+
+    def close(self) -> threading.Thread:
+        """Close the desktop in a thread of its own: that kills its guest, which also frees a hung call."""
+        with self._wake:
+            self._closed = True
+            abandoned = [self._running, *(future for _, future in self._queue)]
+            self._queue.clear()
+            env, self._env = self._env, None
+            self._wake.notify_all()
+        lost = DesktopLostError(f"desktop {self.index}.{self.generation} was given up during the call")
+        for future in filter(None, abandoned):
+            _settle(future, error=lost)
+        closer = threading.Thread(target=_close_quietly, args=(env,), daemon=True, name=f"close-{self.index}")
+        closer.start()
+        return closer
+
+    def _start(self) -> None:
+        # All new: a hung thread of the last generation keeps its own condition and queue, and ends by itself.
+        self._wake = threading.Condition()
+        self._queue: list[tuple[Callable[[DesktopEnvironment], Any], Future[Any]]] = []
+        self._running: Future[Any] | None = None
+        self._env = None
+        self._closed = False
+        name = f"desktop-{self.index}.{self.generation}"
+        threading.Thread(target=self._run, args=(name, self.generation), daemon=True, name=name).start()
+
+    def _run(self, name: str, generation: int) -> None:
+        wake, queue = self._wake, self._queue
+        env: DesktopEnvironment | None = None
+        while True:
+            with wake:
+                wake.wait_for(lambda: queue or self._over(generation))
+                if self._over(generation):
+                    return
+                function, future = queue.pop(0)
+                self._running = future
+            try:
+                env = env or self._adopt(name, generation)
+                result = function(env)
+            except Exception as error:
+                _settle(future, error=error)
+            except BaseException as error:  # a library's sys.exit would end the worker, all its desktops with it
+                _settle(future, error=RuntimeError(f"a desktop call tried to end the process: {error!r}"))
+            else:
+                _settle(future, result=result)
+
+    def _over(self, generation: int) -> bool:
+        return self._closed or generation != self.generation
+
+    def _adopt(self, name: str, generation: int) -> DesktopEnvironment:
+        """Make the environment in its own thread: clients such as Playwright are bound to the thread that made them."""
+        env = self._make(name)
+        with self._wake:
+            if not self._over(generation):
+                self._env = env
+                return env
+        _close_quietly(env)
+        raise DesktopLostError(f"{name} was given up while it was made")
+
+
+def _settle(future: Future[Any], result: Any = None, error: BaseException | None = None) -> None:
+    """Give the future its outcome, unless whoever came first did."""
+    try:
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+    except InvalidStateError:
+        logger.debug("a call ended after its desktop was given up")
+
+
+def _close_quietly(env: DesktopEnvironment | None) -> None:
+    if env is None:
+        return
+    try:
+        env.close()
+    except Exception:
+        logger.exception("closing a desktop failed; it may have left processes behind")

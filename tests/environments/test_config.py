@@ -94,7 +94,7 @@ def test_a_script_for_a_call_that_there_is_not_is_refused(name):
 
 
 @pytest.mark.parametrize("bad", [0, True, "1", 1.5])
-def test_boots_at_once_are_a_number_or_follow_the_host(bad):
+def test_boots_at_once_are_a_number_or_left_to_the_pool(bad):
     assert EnvironmentConfig().max_boots_per_host is None and EnvironmentConfig(max_boots_per_host=1)
     with pytest.raises(
         ConfigError, match="^environment.max_boots_per_host must be a whole number from 1, or null, got"

@@ -102,7 +102,7 @@ def test_after_the_first_such_reward_nobody_plays_and_the_pool_says_why(monkeypa
     monkeypatch.setattr(agent_loop, "score_episode", score)
 
     async def look(simulation):
-        while not (refusal := await simulation.coordinator.refusal()):
+        while not (refusal := await simulation.actor.refusal()):
             await agent_loop.asyncio.sleep(1)
         simulation.refusal = refusal
 

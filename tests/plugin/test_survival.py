@@ -180,7 +180,7 @@ def test_desktops_leave_a_host_that_boots_none_for_one_with_room(monkeypatch):
     simulation = Simulation(monkeypatch, [good, bad], num_desktops=24, desktops_per_worker=4, start_s=120)
     simulation.run(group())
     assert not simulation.lost
-    assert {worker.host for worker in simulation.coordinator._fleet.workers} <= {"docker:a"}
+    assert {worker.host for worker in simulation.actor._workers.running} <= {"docker:a"}
 
 
 def test_a_call_of_rays_that_raises_ends_no_loop(monkeypatch):
@@ -204,7 +204,7 @@ def test_an_error_in_a_slots_coroutine_costs_its_desktop_once(monkeypatch):
     simulation = Simulation(monkeypatch, [Host("a", 4)], max_attempts=5)
 
     async def break_it(simulation):
-        metrics = simulation.coordinator._metrics
+        metrics = simulation.actor._metrics
         sound, left = metrics.desktop_is, [3]
 
         def broken(slot, state):

@@ -7,12 +7,20 @@ from types import SimpleNamespace
 import pytest
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.pool.hosts import Hosts
-from arpo_verl.pool.lease_desk import LeaseDesk, ReadyDesktop, new_lease_id
-from arpo_verl.pool.metrics import LeaseReport, PoolMetrics
+from arpo_verl.errors import (
+    DesktopBootError,
+    DesktopLostError,
+    DesktopSetupError,
+    EvaluatorError,
+    HostLostError,
+    TaskQuarantinedError,
+)
+from arpo_verl.pool.desktop_keeper import DesktopKeeper
+from arpo_verl.pool.host_health import HostHealth
+from arpo_verl.pool.lease_queue import BootedDesktop, LeaseQueue, new_lease_id
+from arpo_verl.pool.metrics import LeaseReport, PoolMetrics, fault_of
 from arpo_verl.pool.quarantine import Quarantine
-from arpo_verl.pool.slot_keeper import SlotKeeper
-from arpo_verl.pool.worker import Reply
+from arpo_verl.pool.worker import CallResult
 
 COMPLETED = LeaseReport(seconds={"evaluate": [1.0]})
 
@@ -39,12 +47,12 @@ class Worker:
         self.started.set_result((node_id, self.host))
 
 
-class Fleet:
-    """Slot i's worker is on node `nodes[i]`."""
+class Workers:
+    """DesktopThread i's worker is on node `nodes[i]`."""
 
     def __init__(self, nodes):
         self.by_node = {name: Worker(name, [slot for slot, node in enumerate(nodes) if node == name]) for name in nodes}
-        self.workers = list(self.by_node.values())
+        self.running = list(self.by_node.values())
         self.generations = dict.fromkeys(range(len(nodes)), 1)
         self._nodes = nodes
 
@@ -55,14 +63,14 @@ class Fleet:
         return self.by_node[self._nodes[slot]]
 
 
-def make_desk(num_desktops=2, **options):
+def make_queue(num_desktops=2, **options):
     config = EnvironmentConfig(num_desktops=num_desktops, **options)
-    metrics, hosts = PoolMetrics(num_desktops), Hosts()
-    return config, metrics, LeaseDesk(metrics, Quarantine(config), hosts)
+    metrics, hosts = PoolMetrics(num_desktops), HostHealth()
+    return config, metrics, LeaseQueue(metrics, Quarantine(config), hosts)
 
 
-def make_keeper(config, fleet, desk, metrics):
-    return SlotKeeper(config, fleet, desk, metrics, Hosts())
+def make_keeper(config, workers, queue, metrics):
+    return DesktopKeeper(config, workers, queue, metrics, HostHealth())
 
 
 async def settle():
@@ -72,14 +80,14 @@ async def settle():
 
 def test_boots_at_a_time_are_bounded_on_each_host_by_itself():
     async def run():
-        config, metrics, desk = make_desk(5, max_boots_per_host=2)
-        fleet = Fleet(["a", "a", "a", "a", "b"])
-        keeper = make_keeper(config, fleet, desk, metrics)
+        config, metrics, queue = make_queue(5, max_boots_per_host=2)
+        workers = Workers(["a", "a", "a", "a", "b"])
+        keeper = make_keeper(config, workers, queue, metrics)
         tasks = [asyncio.create_task(keeper.keep(slot)) for slot in range(5)]
         await settle()
-        a, b = (fleet.by_node[name].actor.prepare.calls for name in "ab")
+        a, b = (workers.by_node[name].actor.prepare.calls for name in "ab")
         begun = [(len(a), len(b))]
-        a[0][1].set_result(Reply())
+        a[0][1].set_result(CallResult())
         await settle()
         begun.append((len(a), len(b)))
         assert metrics.now["desktops_idle"] == 1 and metrics.now["desktops_booting"] == 4
@@ -90,41 +98,41 @@ def test_boots_at_a_time_are_bounded_on_each_host_by_itself():
     assert asyncio.run(run()) == [(2, 1), (3, 1)]
 
 
-def test_without_a_number_two_thirds_of_a_hosts_desktops_boot_at_once_and_never_fewer_than_eight():
+def test_without_a_number_three_fifths_of_a_hosts_desktops_boot_at_once_and_never_fewer_than_eight():
     async def run():
-        config, metrics, desk = make_desk(39)
-        fleet = Fleet(["a"] * 30 + ["b"] * 9)
-        keeper = make_keeper(config, fleet, desk, metrics)
+        config, metrics, queue = make_queue(39)
+        workers = Workers(["a"] * 30 + ["b"] * 9)
+        keeper = make_keeper(config, workers, queue, metrics)
         tasks = [asyncio.create_task(keeper.keep(slot)) for slot in range(39)]
         await settle()
-        begun = [len(fleet.by_node[name].actor.prepare.calls) for name in "ab"]
+        begun = [len(workers.by_node[name].actor.prepare.calls) for name in "ab"]
         for task in tasks:
             task.cancel()
         return begun
 
-    assert asyncio.run(run()) == [20, 8]
+    assert asyncio.run(run()) == [18, 8]
 
 
 def test_an_idle_desktop_that_is_found_dead_is_renewed_before_anybody_gets_it():
     async def run():
-        config, metrics, desk = make_desk(1, health_interval_s=0.01)
-        fleet = Fleet(["a"])
-        actor = fleet.by_node["a"].actor
-        keeping = asyncio.create_task(make_keeper(config, fleet, desk, metrics).keep(0))
+        config, metrics, queue = make_queue(1, health_interval_s=0.01)
+        workers = Workers(["a"])
+        actor = workers.by_node["a"].actor
+        keeping = asyncio.create_task(make_keeper(config, workers, queue, metrics).keep(0))
         await settle()
-        actor.prepare.calls[0][1].set_result(Reply())
+        actor.prepare.calls[0][1].set_result(CallResult())
         while not actor.is_ready.calls:
             await asyncio.sleep(0.005)
-        acquiring = asyncio.create_task(desk.acquire("lease", "t"))
+        acquiring = asyncio.create_task(queue.acquire("lease", "t"))
         await settle()
         assert not acquiring.done(), "a desktop that is being looked at is nobody's"
-        actor.is_ready.calls[0][1].set_result(Reply(value=False))
+        actor.is_ready.calls[0][1].set_result(CallResult(value=False))
         await settle()
         states = [metrics.states[0][0].value]
         actor.renew.calls[0][1].set_result(2)
         await settle()
         states.append(metrics.states[0][0].value)
-        actor.prepare.calls[1][1].set_result(Reply())
+        actor.prepare.calls[1][1].set_result(CallResult())
         grant = await acquiring
         states.append(metrics.states[0][0].value)
         keeping.cancel()
@@ -135,20 +143,20 @@ def test_an_idle_desktop_that_is_found_dead_is_renewed_before_anybody_gets_it():
 
 def test_those_who_wait_for_a_desktop_with_a_quarantined_task_are_told_at_once():
     async def run():
-        _, metrics, desk = make_desk(3, quarantine_faults=2, quarantine_desktops=2)
+        _, metrics, queue = make_queue(3, quarantine_faults=2, quarantine_desktops=2)
         worker = Worker("a")
         for slot, task_id in enumerate(("bad", "bad", "good")):
-            desk.offer(ReadyDesktop(worker, slot, 1))
-            assert (await desk.acquire(f"lease-{slot}", task_id)).error is None
-        waiting = {task: asyncio.create_task(desk.acquire(f"wait-{task}", task)) for task in ("bad", "good")}
+            queue.offer(BootedDesktop(worker, slot, 1))
+            assert (await queue.acquire(f"lease-{slot}", task_id)).error is None
+        waiting = {task: asyncio.create_task(queue.acquire(f"wait-{task}", task)) for task in ("bad", "good")}
         await settle()
-        desk.release("lease-0", LeaseReport("DesktopLostError"))
-        desk.release("lease-2", COMPLETED)
-        desk.release("lease-1", LeaseReport("DesktopLostError"))
-        assert (await waiting["bad"]).error == "TaskQuarantinedError"
-        assert (await desk.acquire("late", "bad")).error == "TaskQuarantinedError"
+        queue.release("lease-0", LeaseReport(DesktopLostError))
+        queue.release("lease-2", COMPLETED)
+        queue.release("lease-1", LeaseReport(DesktopLostError))
+        assert isinstance((await waiting["bad"]).error, TaskQuarantinedError)
+        assert isinstance((await queue.acquire("late", "bad")).error, TaskQuarantinedError)
         assert not waiting["good"].done()
-        desk.offer(ReadyDesktop(worker, 0, 2))
+        queue.offer(BootedDesktop(worker, 0, 2))
         assert (await waiting["good"]).error is None
         return metrics.collect()
 
@@ -158,17 +166,17 @@ def test_those_who_wait_for_a_desktop_with_a_quarantined_task_are_told_at_once()
 
 def test_the_older_batch_is_served_first_and_of_one_who_came_first():
     async def run():
-        _, _, desk = make_desk(1)
+        _, _, queue = make_queue(1)
         order = []
 
         async def wait(number, batch):
-            await desk.acquire(f"wait-{number}", "t", (), batch)
+            await queue.acquire(f"wait-{number}", "t", (), batch)
             order.append(number)
 
         waiting = [asyncio.create_task(wait(number, batch)) for number, batch in enumerate((2, 2, 1))]
         await settle()
         for number in range(3):
-            desk.offer(ReadyDesktop(Worker("a"), 0, number))
+            queue.offer(BootedDesktop(Worker("a"), 0, number))
             await settle()
         await asyncio.gather(*waiting)
         return order
@@ -181,15 +189,15 @@ def test_who_avoids_a_host_waits_for_another_whose_desktops_all_boot(comes_up):
     """Where they all booted at once, a session went back to the host that had failed it, until it was dropped."""
 
     async def run():
-        _, _, desk = make_desk(2)
-        bad, good = (ReadyDesktop(Worker(name), slot, 1) for slot, name in enumerate(("bad", "good")))
-        desk.offer(bad)
-        with desk.boots("good"):
-            grant = asyncio.create_task(desk.acquire("lease", "t", {"bad"}))
+        _, _, queue = make_queue(2)
+        bad, good = (BootedDesktop(Worker(name), slot, 1) for slot, name in enumerate(("bad", "good")))
+        queue.offer(bad)
+        with queue.boots("good"):
+            grant = asyncio.create_task(queue.acquire("lease", "t", {"bad"}))
             await settle()
             assert not grant.done()
         if comes_up:
-            desk.offer(good)
+            queue.offer(good)
         return (await grant).node_id
 
     assert asyncio.run(run()) == ("good" if comes_up else "bad")
@@ -198,25 +206,25 @@ def test_who_avoids_a_host_waits_for_another_whose_desktops_all_boot(comes_up):
 @pytest.mark.parametrize(
     ("report", "quarantined"),
     [
-        (LeaseReport("DesktopLostError"), True),
-        (LeaseReport("DesktopSetupError"), True),
-        (LeaseReport("EvaluatorError"), True),
-        (LeaseReport("HostLostError"), False),
-        (LeaseReport("DesktopBootError"), False),
+        (LeaseReport(DesktopLostError), True),
+        (LeaseReport(DesktopSetupError), True),
+        (LeaseReport(EvaluatorError), True),
+        (LeaseReport(HostLostError), False),
+        (LeaseReport(DesktopBootError), False),
         (LeaseReport(), False),
     ],
 )
 def test_only_what_a_task_can_have_done_is_put_down_to_it(report, quarantined):
     async def run():
-        _, _, desk = make_desk(1, quarantine_faults=2, quarantine_desktops=1)
+        _, _, queue = make_queue(1, quarantine_faults=2, quarantine_desktops=1)
         for number, (task_id, what) in enumerate([("t", report), ("other", COMPLETED), ("t", report)]):
-            desk.offer(ReadyDesktop(Worker("a"), 0, number))
-            await desk.acquire(f"lease-{number}", task_id)
-            desk.release(f"lease-{number}", what)
-        desk.offer(ReadyDesktop(Worker("a"), 0, 3))
-        return (await desk.acquire("again", "t")).error
+            queue.offer(BootedDesktop(Worker("a"), 0, number))
+            await queue.acquire(f"lease-{number}", task_id)
+            queue.release(f"lease-{number}", what)
+        queue.offer(BootedDesktop(Worker("a"), 0, 3))
+        return (await queue.acquire("again", "t")).error
 
-    assert asyncio.run(run()) == ("TaskQuarantinedError" if quarantined else None)
+    assert isinstance(asyncio.run(run()), TaskQuarantinedError) == quarantined
 
 
 @pytest.mark.parametrize("was_set_up", [False, True])
@@ -224,30 +232,40 @@ def test_a_set_up_that_fails_on_a_resting_host_is_no_attempt_and_its_task_is_not
     """After the set-up the policy was at work: whoever breaks several desktops at once has no more tries for it."""
 
     async def run():
-        _, _, desk = make_desk(5, quarantine_faults=3, quarantine_desktops=1)
+        _, _, queue = make_queue(5, quarantine_faults=3, quarantine_desktops=1)
         for slot in range(5):
-            desk.offer(ReadyDesktop(Worker("a"), slot, 1))
-            await desk.acquire(f"lease-{slot}", f"task-{slot % 2}")
+            queue.offer(BootedDesktop(Worker("a"), slot, 1))
+            await queue.acquire(f"lease-{slot}", f"task-{slot % 2}")
         seconds = {"reset": [1.0]} if was_set_up else {}
-        counted = [desk.release(f"lease-{slot}", LeaseReport("DesktopSetupError", seconds)) for slot in range(5)]
-        return counted, desk._quarantine._records["task-0"].faults
+        counted = [queue.release(f"lease-{slot}", LeaseReport(DesktopSetupError, seconds)) for slot in range(5)]
+        return counted, queue._quarantine._records["task-0"].faults
 
     assert asyncio.run(run()) == ([True, True, was_set_up, was_set_up, was_set_up], 1)
 
 
+def test_an_error_of_a_factorys_own_class_counts_as_the_packages_nearest():
+    """Its class need not be known where it is read."""
+
+    class NoLicense(DesktopSetupError):
+        pass
+
+    assert fault_of(NoLicense("")) is DesktopSetupError and fault_of(ValueError("")) is None
+    assert fault_of(HostLostError("")) is HostLostError and fault_of(DesktopLostError("")) is DesktopLostError
+
+
 def test_a_dead_hosts_desktops_end_idle_and_leased_and_late_reports_do_no_harm():
     async def run():
-        _, metrics, desk = make_desk(3)
+        _, metrics, queue = make_queue(3)
         dead, live = Worker("a"), Worker("b")
-        desktops = [ReadyDesktop(worker, slot, 1) for slot, worker in enumerate((dead, dead, live))]
+        desktops = [BootedDesktop(worker, slot, 1) for slot, worker in enumerate((dead, dead, live))]
         for desktop in desktops:
-            desk.offer(desktop)
-        await desk.acquire("lease", "t")
-        desk.host_lost(dead)
+            queue.offer(desktop)
+        await queue.acquire("lease", "t")
+        queue.host_lost(dead)
         assert [desktop.done.done() for desktop in desktops] == [True, True, False]
-        assert desktops[0].done.result().fault == desktops[1].done.result().fault == "HostLostError"
-        desk.release("lease", LeaseReport("HostLostError"))  # the holder notices too
-        assert list(desk.idle) == desktops[2:] and not desk.leased
+        assert desktops[0].done.result().fault is desktops[1].done.result().fault is HostLostError
+        queue.release("lease", LeaseReport(HostLostError))  # the holder notices too
+        assert list(queue.idle) == desktops[2:] and not queue.leased
         return metrics.collect()
 
     assert asyncio.run(run())["environment/faults/host"] == 2
@@ -255,19 +273,21 @@ def test_a_dead_hosts_desktops_end_idle_and_leased_and_late_reports_do_no_harm()
 
 def test_a_dead_holder_loses_its_desktops_and_its_turn_and_gets_nothing_more():
     async def run():
-        _, metrics, desk = make_desk(2)
-        dead, other = [ReadyDesktop(Worker("a"), slot, 1) for slot in range(2)]
+        _, metrics, queue = make_queue(2)
+        dead, other = [BootedDesktop(Worker("a"), slot, 1) for slot in range(2)]
         for desktop in (dead, other):
-            desk.offer(desktop)
+            queue.offer(desktop)
         for holder in ("dead", "other"):
-            await desk.acquire(new_lease_id(holder), "t")
-        waiting = {holder: asyncio.create_task(desk.acquire(new_lease_id(holder), "t")) for holder in ("dead", "other")}
+            await queue.acquire(new_lease_id(holder), "t")
+        waiting = {
+            holder: asyncio.create_task(queue.acquire(new_lease_id(holder), "t")) for holder in ("dead", "other")
+        }
         await settle()
-        desk.holder_died("dead")
-        assert (await waiting["dead"]).error == "DesktopLostError" and not waiting["other"].done()
+        queue.holder_died("dead")
+        assert isinstance((await waiting["dead"]).error, DesktopLostError) and not waiting["other"].done()
         assert dead.done.result().interrupted and dead.done.result().fault is None and not other.done.done()
-        assert (await desk.acquire(new_lease_id("dead"), "t")).error == "DesktopLostError"
-        desk.offer(ReadyDesktop(Worker("a"), 0, 2))
+        assert isinstance((await queue.acquire(new_lease_id("dead"), "t")).error, DesktopLostError)
+        queue.offer(BootedDesktop(Worker("a"), 0, 2))
         assert (await waiting["other"]).error is None
         return metrics.collect()
 
@@ -276,14 +296,14 @@ def test_a_dead_holder_loses_its_desktops_and_its_turn_and_gets_nothing_more():
 
 def test_a_release_that_overtakes_its_acquire_gives_the_lease_up():
     async def run():
-        _, _, desk = make_desk(1)
-        desk.offer(ReadyDesktop(Worker("a"), 0, 1))
-        desk.release("lease", LeaseReport())
-        grant = await desk.acquire("lease", "t")
-        return grant.error, Counter(map(len, (desk.idle, desk.leased)))
+        _, _, queue = make_queue(1)
+        queue.offer(BootedDesktop(Worker("a"), 0, 1))
+        queue.release("lease", LeaseReport())
+        grant = await queue.acquire("lease", "t")
+        return grant.error, Counter(map(len, (queue.idle, queue.leased)))
 
     error, sizes = asyncio.run(run())
-    assert error == "DesktopLostError" and sizes == {1: 1, 0: 1}
+    assert isinstance(error, DesktopLostError) and sizes == {1: 1, 0: 1}
 
 
 def test_levels_are_means_over_the_time_since_the_last_look():
@@ -309,22 +329,22 @@ def test_who_is_cancelled_in_the_queue_takes_no_desktop(then, knows):
     """As Ray cancels it with the rollout's own task; it knows of it in the event loop's next round."""
 
     async def run():
-        _, metrics, desk = make_desk(1)
-        desktop = ReadyDesktop(Worker("a"), 0, 1)
-        acquiring = asyncio.create_task(desk.acquire("lease", "t"))
+        _, metrics, queue = make_queue(1)
+        desktop = BootedDesktop(Worker("a"), 0, 1)
+        acquiring = asyncio.create_task(queue.acquire("lease", "t"))
         await settle()
         if then == "a desktop came":
-            desk.offer(desktop)
+            queue.offer(desktop)
         acquiring.cancel()
         if knows:
             await settle()
         if then == "a desktop comes":
-            desk.offer(desktop)
+            queue.offer(desktop)
         elif then == "its client leaves":
-            desk.release("lease", LeaseReport())
-            desk.offer(desktop)
+            queue.release("lease", LeaseReport())
+            queue.offer(desktop)
         await settle()
-        assert (desktop in desk.idle) == (then != "a desktop came") == (not desktop.done.done())
-        return acquiring.cancelled(), list(desk.leased), metrics.now["rollouts_waiting"]
+        assert (desktop in queue.idle) == (then != "a desktop came") == (not desktop.done.done())
+        return acquiring.cancelled(), list(queue.leased), metrics.now["rollouts_waiting"]
 
     assert asyncio.run(run()) == (True, [], 0)

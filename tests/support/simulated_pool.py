@@ -1,6 +1,6 @@
 """The job's pool and the agent loop's retries as they are, over workers that are played: hours pass in moments.
 
-Real are the coordinator with all its parts, the pool's handle and `GuiAgentLoop.run`; played are Ray, whose calls
+Real are the pool's actor with all its parts, the pool's handle and `GuiAgentLoop.run`; played are Ray, whose calls
 become tasks of one event loop, the workers, and what an episode does on its desktop. The event loop's clock goes from
 timer to timer without waiting.
 """
@@ -17,12 +17,13 @@ pytest.importorskip("verl")  # a test module that imports this one is skipped
 
 from virtual_clock import Handle, VirtualLoop  # noqa: E402
 
+from arpo_verl import errors  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.plugin import agent_loop  # noqa: E402
-from arpo_verl.pool import fleet  # noqa: E402
-from arpo_verl.pool.coordinator import DesktopCoordinator  # noqa: E402
+from arpo_verl.pool import workers  # noqa: E402
 from arpo_verl.pool.desktop_pool import DesktopPool  # noqa: E402
-from arpo_verl.pool.worker import Reply  # noqa: E402
+from arpo_verl.pool.pool_actor import PoolActor  # noqa: E402
+from arpo_verl.pool.worker import CallResult  # noqa: E402
 from arpo_verl.types import Finish  # noqa: E402
 
 
@@ -66,7 +67,7 @@ class PlayedWorker:
         pass
 
     async def is_ready(self, slot, generation):
-        return Reply(value=self._fault("step") is None)
+        return CallResult(value=self._fault("step") is None)
 
     async def prepare(self, slot, generation):
         return await self._call("prepare")
@@ -90,7 +91,9 @@ class PlayedWorker:
         fast = 0.1 if fault is not None else SECONDS[call]
         await asyncio.sleep(self.host.seconds.get(call, fast))
         fault = fault or self._fault(call, task_id)
-        return Reply(error=fault, message=f"{call} on {self.host.name}") if fault else Reply(seconds=SECONDS[call])
+        if fault:
+            return CallResult(error=getattr(errors, fault)(f"{call} on {self.host.name}"))
+        return CallResult(seconds=SECONDS[call])
 
 
 class Simulation:
@@ -130,7 +133,7 @@ class Simulation:
         self.nodes = lambda: [host.node for host in self.hosts.values()]
         monkeypatch.setattr(asyncio, "to_thread", inline)
         monkeypatch.setattr(time, "monotonic", self.loop.time)
-        monkeypatch.setattr(fleet, "_worker_class", worker_class)
+        monkeypatch.setattr(workers, "_worker_class", worker_class)
         monkeypatch.setattr(ray, "nodes", lambda: self.nodes())
         monkeypatch.setattr(ray, "kill", lambda actor: None)
         monkeypatch.setattr(ray, "available_resources", dict)
@@ -145,17 +148,17 @@ class Simulation:
         """Play a session for each of `task_ids`, all at once, once the desktops have had time to boot."""
 
         async def script():
-            self.coordinator = DesktopCoordinator(self.config)
-            self.coordinator._hosts._clock = self.coordinator._quarantine._clock = self.loop.time
-            self.pool = DesktopPool(self.config, Handle(self.coordinator))
+            self.actor = PoolActor(self.config)
+            self.actor._health._clock = self.actor._quarantine._clock = self.loop.time
+            self.pool = DesktopPool(self.config, Handle(self.actor))
             await asyncio.sleep(self.start_s)
             if beside is not None:
                 others = asyncio.ensure_future(beside(self))
             self.outcomes = await asyncio.gather(*map(self.session, task_ids))
             if beside is not None:
                 await others
-            self.metrics = await self.coordinator.metrics()
-            await self.coordinator.close()
+            self.metrics = await self.actor.metrics()
+            await self.actor.close()
 
         try:
             self.loop.run_until_complete(script())

@@ -72,7 +72,7 @@ class _Host:
         return ""
 
 
-class Hosts:
+class HostHealth:
     """What boots and leases came to on each host, by its node's id.
 
     Args:
@@ -81,13 +81,13 @@ class Hosts:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
-        self._hosts: dict[str, _Host] = {}
+        self._health: dict[str, _Host] = {}
 
     # --- Boots ---------------------------------------------------------------------------------------------------
 
     def may_boot(self, node_id: str) -> bool:
         """Whether a desktop may boot there now; a probe of a resting host is begun with the asking."""
-        host = self._hosts.get(node_id)
+        host = self._health.get(node_id)
         if host is None or not host.boots.rests:
             return True
         if not host.boots.may_try(self._clock()):
@@ -96,7 +96,7 @@ class Hosts:
         return True
 
     def booted(self, node_id: str) -> None:
-        host = self._hosts.get(node_id)
+        host = self._health.get(node_id)
         if host is not None:
             host.misconfigured = ""
             self._close(host, "boots")
@@ -108,7 +108,7 @@ class Hosts:
             name: the host's, for people.
             misconfigured: its own set-up forbids desktops: it rests at once.
         """
-        host = self._hosts.setdefault(node_id, _Host(name))
+        host = self._health.setdefault(node_id, _Host(name))
         was_resting = bool(host.resting)
         host.boots.probe = None
         if misconfigured:
@@ -120,7 +120,7 @@ class Hosts:
 
     def boot_given_up(self, node_id: str) -> None:
         """A boot that was allowed did not come to an end that says anything."""
-        host = self._hosts.get(node_id)
+        host = self._health.get(node_id)
         if host is not None:
             host.boots.probe = None
 
@@ -128,20 +128,20 @@ class Hosts:
 
     def rank(self, node_id: str) -> int | None:
         """How well a desktop of that host may be leased now: 0 is best, None not at all."""
-        host = self._hosts.get(node_id)
+        host = self._health.get(node_id)
         if host is None:
             return 0
         return (1 if host.resting else 0) if host.leases.may_try(self._clock()) else None
 
     def leased(self, node_id: str, lease_id: str) -> None:
         """Note which lease is the probe of a resting host."""
-        host = self._hosts.get(node_id)
+        host = self._health.get(node_id)
         if host is not None and host.leases.rests:
             host.leases.probe = lease_id
 
     def set_up(self, node_id: str) -> None:
         """A task was set up there: the host works."""
-        host = self._hosts.get(node_id)
+        host = self._health.get(node_id)
         if host is not None:
             self._close(host, "leases")
 
@@ -158,7 +158,7 @@ class Hosts:
         Returns:
             The seconds until the next probe of the host's leases; None where they do not rest.
         """
-        host = self._hosts.setdefault(node_id, _Host(name))
+        host = self._health.setdefault(node_id, _Host(name))
         was_resting = bool(host.resting)
         if host.leases.rests or not is_suspect:
             host.leases.fail(self._clock(), message, task_id, TASKS_TO_REST)
@@ -167,39 +167,39 @@ class Hosts:
 
     def lease_ended(self, node_id: str, lease_id: str) -> None:
         """A lease ended, however; one that was the probe leaves its turn to the next."""
-        host = self._hosts.get(node_id)
+        host = self._health.get(node_id)
         if host is not None and host.leases.probe == lease_id:
             host.leases.probe = None
 
     # --- What it looks like -----------------------------------------------------------------------------------------
 
     def is_resting(self, node_id: str) -> bool:
-        host = self._hosts.get(node_id)
+        host = self._health.get(node_id)
         return host is not None and bool(host.resting)
 
     def leases_rest(self, node_id: str) -> bool:
-        host = self._hosts.get(node_id)
+        host = self._health.get(node_id)
         return host is not None and host.leases.rests > 0
 
     def is_given_up(self, node_id: str) -> bool:
         """Whether not even the first probe of its boots came up: its desktops may move, where there is room."""
-        host = self._hosts.get(node_id)
+        host = self._health.get(node_id)
         return host is not None and (host.boots.rests > 1 or bool(host.misconfigured))
 
     def misconfigured(self, node_ids: Iterable[str]) -> bool:
         """Whether all of these hosts say that they cannot make desktops as they are set up."""
-        hosts = [self._hosts.get(node_id) for node_id in node_ids]
+        hosts = [self._health.get(node_id) for node_id in node_ids]
         return bool(hosts) and all(host is not None and host.misconfigured for host in hosts)
 
     def forget_all_but(self, node_ids: Iterable[str]) -> None:
         """Forget hosts that have no desktops any more."""
         kept = set(node_ids)
-        self._hosts = {node_id: host for node_id, host in self._hosts.items() if node_id in kept}
+        self._health = {node_id: host for node_id, host in self._health.items() if node_id in kept}
 
     @property
     def resting(self) -> dict[str, str]:
         """By name, why each host that rests does so."""
-        return {host.name: host.resting for host in self._hosts.values() if host.resting}
+        return {host.name: host.resting for host in self._health.values() if host.resting}
 
     # -------------------------------------------------------------------------------------------------------------
 

@@ -12,11 +12,12 @@ from collections import Counter, defaultdict
 import ray
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.pool.fleet import Fleet, Worker, bounded
-from arpo_verl.pool.hosts import Hosts
-from arpo_verl.pool.lease_desk import LeaseDesk, ReadyDesktop
-from arpo_verl.pool.metrics import IDLE_FAULT, DesktopState, LeaseReport, PoolMetrics
-from arpo_verl.pool.worker import Reply
+from arpo_verl.errors import ConfigError, DesktopBootError, DesktopLostError, HostLostError
+from arpo_verl.pool.host_health import HostHealth
+from arpo_verl.pool.lease_queue import BootedDesktop, LeaseQueue
+from arpo_verl.pool.metrics import DesktopState, LeaseReport, PoolMetrics
+from arpo_verl.pool.worker import CallResult
+from arpo_verl.pool.workers import Worker, Workers, bounded
 
 logger = logging.getLogger(__name__)
 
@@ -27,24 +28,26 @@ ANSWER_TIMEOUT_S = 60.0
 FIRST_BOOT_S = 60.0
 # How often a slot that may not boot yet asks again, when no boot ends before.
 ASK_INTERVAL_S = 1.0
-# Of a host's desktops, how many may boot at once: a share that holds up nobody where boots take up to twice as long as
-# episodes, and never fewer than so many.
-BOOT_SHARE, FEWEST_BOOTS = 2 / 3, 8
+# Of a host's desktops, how many may boot at once: a share that holds up nobody where boots take up to one and a half
+# times as long as episodes, and never fewer than so many.
+BOOT_SHARE, FEWEST_BOOTS = 3 / 5, 8
 # Pause before the next boot after failures in a row: 0.5, 1, 2, ... seconds.
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 60.0
 
 
-class SlotKeeper:
+class DesktopKeeper:
     """Keeps the pool's slots in clean desktops, each in a coroutine of its own: none ever waits for another's reset."""
 
-    def __init__(self, config: EnvironmentConfig, fleet: Fleet, desk: LeaseDesk, metrics: PoolMetrics, hosts: Hosts):
+    def __init__(
+        self, config: EnvironmentConfig, workers: Workers, queue: LeaseQueue, metrics: PoolMetrics, health: HostHealth
+    ):
         self.has_served = False
         """Whether any desktop has ever come up."""
         self._config = config
-        self._fleet = fleet
-        self._desk = desk
+        self._workers = workers
+        self._queue = queue
         self._metrics = metrics
-        self._hosts = hosts
+        self._health = health
         self._failures: defaultdict[int, int] = defaultdict(int)
         self._unfinished: set[int] = set()
         """Slots whose desktops may be in any state: their coroutine was in the middle of something."""
@@ -57,10 +60,10 @@ class SlotKeeper:
 
     async def keep(self, slot: int) -> None:
         """Serve until the pool refuses everybody. After an error of its own it may be called again."""
-        while not self._desk.is_closed:
-            if not self._fleet.is_placed(slot):
+        while not self._queue.is_closed:
+            if not self._workers.is_placed(slot):
                 self._metrics.desktop_is(slot, DesktopState.UNPLACED)
-            worker = await self._fleet.worker_of(slot)
+            worker = await self._workers.worker_of(slot)
             if slot in self._unfinished:
                 await self._renew(worker, slot)
             self._unfinished.add(slot)
@@ -85,46 +88,47 @@ class SlotKeeper:
             return 0.0
         self._failures[slot] += 1
         self._metrics.desktop_is(slot, DesktopState.DEAD)
-        self._boot_failed(reply, slot, began)
+        self._boot_failed(reply.error, slot, began)
         await self._renew(worker, slot)
         return float(min(BACKOFF_FIRST_S * 2 ** (self._failures[slot] - 1), BACKOFF_MAX_S))
 
-    async def _boot(self, worker: Worker, slot: int) -> Reply:
+    async def _boot(self, worker: Worker, slot: int) -> CallResult:
         timeout_s = self._config.boot_timeout_s
         try:
             await asyncio.wait_for(asyncio.shield(worker.started), timeout_s)
         except TimeoutError:
-            why = await self._fleet.diagnose(worker)
-            self._fleet.lost(worker)
+            why = await self._workers.diagnose(worker)
+            self._workers.lost(worker)
             message = f"no worker process for desktop {slot} started within {timeout_s:g} s: {why}"
-            return Reply(error="DesktopBootError", message=message)
+            return CallResult(error=DesktopBootError(message))
         except ray.exceptions.RayError as error:
-            self._fleet.lost(worker)
-            return Reply(error="DesktopBootError", message=f"the worker of desktop {slot} did not start: {error}")
+            self._workers.lost(worker)
+            return CallResult(error=DesktopBootError(f"the worker of desktop {slot} did not start: {error}"))
         node_id = worker.node_id
-        with self._desk.boots(node_id):
+        with self._queue.boots(node_id):
             reply = await self._prepare_in_turn(worker, slot)
         if reply.error is None:
-            self._hosts.booted(node_id)
-        elif reply.error == "HostLostError":  # one death of many desktops; they move
-            self._hosts.boot_given_up(node_id)
+            self._health.booted(node_id)
+        elif isinstance(reply.error, HostLostError):  # one death of many desktops; they move
+            self._health.boot_given_up(node_id)
         else:
-            self._hosts.boot_failed(node_id, worker.host, reply.message, reply.error == "ConfigError")
+            is_misconfigured = isinstance(reply.error, ConfigError)
+            self._health.boot_failed(node_id, worker.host, str(reply.error), is_misconfigured)
         return reply
 
-    async def _prepare_in_turn(self, worker: Worker, slot: int) -> Reply:
+    async def _prepare_in_turn(self, worker: Worker, slot: int) -> CallResult:
         """When its host may boot another."""
         node_id = worker.node_id
-        while self._booting[node_id] >= self._most_boots(node_id) or not self._hosts.may_boot(node_id):
+        while self._booting[node_id] >= self._most_boots(node_id) or not self._health.may_boot(node_id):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._boot_over[node_id].wait(), ASK_INTERVAL_S)
-            if worker not in self._fleet.workers:
-                return Reply(error="HostLostError", message=f"the worker of desktop {slot} is gone")
+            if worker not in self._workers.running:
+                return CallResult(error=HostLostError(f"the worker of desktop {slot} is gone"))
         self._booting[node_id] += 1
         try:
             return await self._prepare(worker, slot)
         except BaseException:
-            self._hosts.boot_given_up(node_id)
+            self._health.boot_given_up(node_id)
             raise
         finally:
             self._booting[node_id] -= 1
@@ -133,43 +137,47 @@ class SlotKeeper:
 
     def _most_boots(self, node_id: str) -> int:
         """How many of a node's desktops may boot at once."""
-        workers = [worker for worker in self._fleet.workers if worker.has_started and worker.node_id == node_id]
+        workers = [worker for worker in self._workers.running if worker.has_started and worker.node_id == node_id]
         num_desktops = sum(len(worker.slots) for worker in workers)
         return self._config.max_boots_per_host or max(FEWEST_BOOTS, math.ceil(num_desktops * BOOT_SHARE))
 
-    async def _prepare(self, worker: Worker, slot: int) -> Reply:
+    async def _prepare(self, worker: Worker, slot: int) -> CallResult:
         timeout_s = self._config.boot_timeout_s
         try:
-            reply: Reply = await bounded(worker.actor.prepare.remote(slot, self._fleet.generations[slot]), timeout_s)
+            reply: CallResult = await bounded(
+                worker.actor.prepare.remote(slot, self._workers.generations[slot]), timeout_s
+            )
         except TimeoutError:
-            return Reply(error="DesktopBootError", message=f"desktop {slot} did not boot within {timeout_s:g} s")
+            return CallResult(error=DesktopBootError(f"desktop {slot} did not boot within {timeout_s:g} s"))
         except ray.exceptions.RayError as error:
-            self._fleet.lost(worker)
-            return Reply(error="HostLostError", message=f"the worker of desktop {slot} died: {error}")
-        if worker not in self._fleet.workers:  # it died just after it had replied
-            return Reply(error="HostLostError", message=f"the worker of desktop {slot} died")
+            self._workers.lost(worker)
+            return CallResult(error=HostLostError(f"the worker of desktop {slot} died: {error}"))
+        if worker not in self._workers.running:  # it died just after it had replied
+            return CallResult(error=HostLostError(f"the worker of desktop {slot} died"))
         return reply
 
     async def _offer(self, worker: Worker, slot: int) -> LeaseReport:
         """Have it leased; ask now and then whether it is alive while nobody has it."""
-        desktop = ReadyDesktop(worker, slot, self._fleet.generations[slot])
+        desktop = BootedDesktop(worker, slot, self._workers.generations[slot])
         try:
             while True:
                 self._metrics.desktop_is(slot, DesktopState.IDLE)
-                self._desk.offer(desktop)
+                self._queue.offer(desktop)
                 await asyncio.wait({desktop.done}, timeout=self._config.health_interval_s)
-                if not self._desk.withdraw(desktop):
+                if not self._queue.withdraw(desktop):
                     return await desktop.done
                 if not await self._is_ready(desktop):
                     logger.warning("%s died while nobody used it", desktop.name)
-                    fault = IDLE_FAULT if worker in self._fleet.workers else "HostLostError"
-                    self._metrics.fault(fault)
-                    return LeaseReport(fault)
+                    if worker in self._workers.running:
+                        self._metrics.died_idle()
+                    else:
+                        self._metrics.fault(HostLostError)
+                    return LeaseReport(DesktopLostError)
         except Exception:
-            self._desk.recall(desktop)
+            self._queue.recall(desktop)
             raise
 
-    async def _is_ready(self, desktop: ReadyDesktop) -> bool:
+    async def _is_ready(self, desktop: BootedDesktop) -> bool:
         call = desktop.worker.actor.is_ready.remote(desktop.index, desktop.generation)
         try:
             return (await bounded(call, self._config.step_timeout_s)).value is True
@@ -178,29 +186,28 @@ class SlotKeeper:
 
     async def _renew(self, worker: Worker, slot: int) -> None:
         """Have the worker throw the desktop away; a worker that does not even do that is replaced."""
-        if worker not in self._fleet.workers:
+        if worker not in self._workers.running:
             return
         try:
-            self._fleet.generations[slot] = await bounded(worker.actor.renew.remote(slot), ANSWER_TIMEOUT_S)
+            self._workers.generations[slot] = await bounded(worker.actor.renew.remote(slot), ANSWER_TIMEOUT_S)
         except (TimeoutError, ray.exceptions.RayError):
-            self._fleet.lost(worker)
+            self._workers.lost(worker)
 
-    def _boot_failed(self, reply: Reply, slot: int, began: float) -> None:
+    def _boot_failed(self, error: Exception, slot: int, began: float) -> None:
         """Count it; where none has ever come up, tell whoever waits after a while, and then begin to count anew."""
-        assert reply.error is not None
         self._boot_failures += 1
         self._failing_since = min(self._failing_since, began)
-        self._metrics.fault(reply.error if reply.error == "HostLostError" else "DesktopBootError")
-        logger.warning("desktop %d did not boot: %s", slot, reply.message)
-        workers = self._fleet.workers
-        if reply.error == "ConfigError" and all(worker.has_started for worker in workers):
+        self._metrics.fault(HostLostError if isinstance(error, HostLostError) else DesktopBootError)
+        logger.warning("desktop %d did not boot: %s", slot, error)
+        workers = self._workers.running
+        if isinstance(error, ConfigError) and all(worker.has_started for worker in workers):
             # What one node lacks costs that node; only where none can do better is it the recipe's fault.
-            if self._hosts.misconfigured(worker.node_id for worker in workers):
-                self._desk.refuse("ConfigError", reply.message)
+            if self._health.misconfigured(worker.node_id for worker in workers):
+                self._queue.refuse(error)
                 return
         failing_s = time.monotonic() - self._failing_since
         has_lasted = failing_s >= min(FIRST_BOOT_S, self._config.boot_timeout_s)
         if not self.has_served and self._boot_failures >= self._config.max_boot_failures and has_lasted:
             message = f"{self._boot_failures} boots failed in a row, for {failing_s:.0f} s, and none came up; "
-            self._desk.answer_all("DesktopBootError", message + f"the last: {reply.message}")
+            self._queue.answer_all(DesktopBootError(f"{message}the last: {error}"))
             self._boot_failures, self._failing_since = 0, math.inf

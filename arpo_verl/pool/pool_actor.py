@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -15,16 +15,15 @@ from typing import Any
 import ray
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.errors import ConfigError
-from arpo_verl.pool.fleet import Fleet, Worker, bounded
-from arpo_verl.pool.hosts import Hosts
-from arpo_verl.pool.lease_desk import Grant, LeaseDesk
+from arpo_verl.errors import ConfigError, DesktopBootError, DesktopLostError
+from arpo_verl.pool.desktop_keeper import ANSWER_TIMEOUT_S, DesktopKeeper
+from arpo_verl.pool.host_health import HostHealth
+from arpo_verl.pool.lease_queue import Grant, LeaseQueue
 from arpo_verl.pool.metrics import LeaseReport, PoolMetrics
 from arpo_verl.pool.placement import check_cluster
 from arpo_verl.pool.quarantine import Quarantine
-from arpo_verl.pool.slot_keeper import ANSWER_TIMEOUT_S, SlotKeeper
 from arpo_verl.pool.status_file import StatusFile, pool_document
-from arpo_verl.pool.supervision import Supervisor
+from arpo_verl.pool.workers import Worker, Workers, bounded
 
 logger = logging.getLogger(__name__)
 
@@ -36,31 +35,34 @@ OUTAGE_INTERVAL_S = 1.0
 FORGET_OUTAGE_S = 60.0
 # Ray takes seconds to start a process, whatever a boot may take.
 STARVED_S = 15.0
+# Pause before a loop is started again: 0.5, 1, 2, ... seconds, and from the first again once it has run for so long.
+PAUSE_FIRST_S, PAUSE_MAX_S, SOUND_S = 0.5, 30.0, 60.0
+# So many failures in a row are no accident: whoever waits is told.
+HOPELESS = 8
 GAUGES = ("nodes", "hosts_resting", "tasks_quarantined")
 
 
-class DesktopCoordinator:
+class PoolActor:
     """Puts the pool's parts together. An asyncio actor: all its state is one event loop's."""
 
     def __init__(self, config: EnvironmentConfig):
         self._config = config
         self._metrics = PoolMetrics(config.num_desktops)
-        self._hosts = Hosts()
+        self._health = HostHealth()
         self._quarantine = Quarantine(config, self._count_hosts)
-        self._desk = LeaseDesk(self._metrics, self._quarantine, self._hosts)
-        self._fleet: Fleet | None = None
-        self._keeper: SlotKeeper | None = None
-        tell = partial(self._desk.answer_all, "DesktopBootError")
-        self._supervisor = Supervisor(partial(self._metrics.count, "loop_restarts"), tell)
+        self._queue = LeaseQueue(self._metrics, self._quarantine, self._health)
+        self._workers: Workers | None = None
+        self._keeper: DesktopKeeper | None = None
+        self._loops = _Loops(partial(self._metrics.count, "loop_restarts"), self._tell_all)
 
     async def start(self, config: EnvironmentConfig) -> str:
         """Boot desktops ahead of the first lease. Returns why `config` does not fit this pool, or ''."""
-        if self._fleet is None:
-            self._fleet = Fleet(self._config, self._desk.host_lost, self._hosts)
-            self._supervisor.start("start", partial(self._open, self._fleet))
+        if self._workers is None:
+            self._workers = Workers(self._config, self._queue.host_lost, self._health)
+            self._loops.start("start", partial(self._open, self._workers))
             if self._config.status_file is not None:
-                status_file = StatusFile(Path(self._config.status_file), partial(self._document, self._fleet))
-                self._supervisor.start("status file", status_file.run)
+                status_file = StatusFile(Path(self._config.status_file), partial(self._document, self._workers))
+                self._loops.start("status file", status_file.run)
         if config != self._config:
             names = [f.name for f in fields(config) if getattr(config, f.name) != getattr(self._config, f.name)]
             # Not their values: a password may be among them.
@@ -69,20 +71,20 @@ class DesktopCoordinator:
 
     async def acquire(self, lease_id: str, task_id: str, avoid: Collection[str], batch: int) -> Grant:
         """Wait in turn for a clean desktop, by choice of none of the nodes of `avoid`."""
-        return await self._desk.acquire(lease_id, task_id, avoid, batch)
+        return await self._queue.acquire(lease_id, task_id, avoid, batch)
 
     async def was_set_up(self, lease_id: str) -> None:
         """The lease's task is set up: its host works."""
-        self._desk.was_set_up(lease_id)
+        self._queue.was_set_up(lease_id)
 
     async def release(self, lease_id: str, report: LeaseReport) -> bool:
         """End a lease, or leave the queue. Returns whether it was an attempt of its session."""
-        return self._desk.release(lease_id, report)
+        return self._queue.release(lease_id, report)
 
     async def holder_died(self, holder: str) -> None:
         """Take back the desktops of a rollout worker that died, and count it."""
         self._metrics.count("rollout_workers_lost")
-        self._desk.holder_died(holder)
+        self._queue.holder_died(holder)
 
     async def report_drop(self, task_id: str) -> None:
         """Count a session that was given up: after faults of desktops or of the rollout engine, or with its worker."""
@@ -91,21 +93,21 @@ class DesktopCoordinator:
 
     async def refuse(self, message: str) -> None:
         """Lease no desktop any more: the run cannot go on, for the reason that `refusal` gives from now on."""
-        if not self._desk.refusal:
-            self._desk.refuse("ConfigError", message)
+        if not self._queue.refusal:
+            self._queue.refuse(ConfigError(message))
 
     async def refusal(self) -> str:
         """Why the run cannot go on, or ''."""
-        return self._desk.refusal
+        return self._queue.refusal
 
     async def status(self) -> dict[str, int]:
         """How many desktops are in which state, how many rollouts wait, how many nodes work or rest, at this moment."""
-        workers = [] if self._fleet is None else self._fleet.workers
+        workers = [] if self._workers is None else self._workers.running
         nodes = {worker.node_id for worker in workers if worker.has_started}
         return {
             **self._metrics.now,
             "nodes": len(nodes),
-            "hosts_resting": len(self._hosts.resting),
+            "hosts_resting": len(self._health.resting),
             "tasks_quarantined": len(self._quarantine.task_ids),
         }
 
@@ -117,83 +119,128 @@ class DesktopCoordinator:
 
     async def close(self) -> None:
         """Close every desktop. The pool serves nobody afterwards."""
-        self._desk.refuse("DesktopBootError", "the desktop pool is closed")
-        self._supervisor.stop()
-        if self._fleet is not None:
-            await self._fleet.close()
+        self._queue.refuse(DesktopBootError("the desktop pool is closed"))
+        self._loops.stop()
+        if self._workers is not None:
+            await self._workers.close()
 
-    def _document(self, fleet: Fleet) -> dict[str, Any]:
-        return pool_document(fleet, self._desk, self._metrics, self._quarantine.task_ids, self._hosts.resting)
+    def _document(self, workers: Workers) -> dict[str, Any]:
+        return pool_document(workers, self._queue, self._metrics, self._quarantine.task_ids, self._health.resting)
+
+    def _tell_all(self, message: str) -> None:
+        """Tell everybody who waits now that there will be no desktop."""
+        self._queue.answer_all(DesktopBootError(message))
 
     def _count_hosts(self) -> int:
-        workers = [] if self._fleet is None else self._fleet.workers
+        workers = [] if self._workers is None else self._workers.running
         nodes = {worker.node_id for worker in workers if worker.has_started}
-        return sum(not self._hosts.is_resting(node_id) for node_id in nodes)
+        return sum(not self._health.is_resting(node_id) for node_id in nodes)
 
     # --- In the background ---------------------------------------------------------------------------------------
 
-    async def _open(self, fleet: Fleet) -> None:
+    async def _open(self, workers: Workers) -> None:
         try:
             check_cluster(self._config, await asyncio.to_thread(ray.nodes))
         except ConfigError as error:
-            self._desk.refuse("ConfigError", str(error))
+            self._queue.refuse(error)
             return
         if self._keeper is None:
-            self._keeper = keeper = SlotKeeper(self._config, fleet, self._desk, self._metrics, self._hosts)
+            self._keeper = keeper = DesktopKeeper(self._config, workers, self._queue, self._metrics, self._health)
             for slot in range(self._config.num_desktops):
-                self._supervisor.start(f"desktop {slot}", partial(keeper.keep, slot))
-            self._supervisor.start("placement", fleet.run)
-            self._supervisor.start("watch over workers", partial(self._watch, fleet))
-            self._supervisor.start("watch for outages", partial(self._watch_for_outages, fleet, keeper))
+                self._loops.start(f"desktop {slot}", partial(keeper.keep, slot))
+            self._loops.start("placement", workers.run)
+            self._loops.start("watch over workers", partial(self._watch, workers))
+            self._loops.start("watch for outages", partial(self._watch_for_outages, workers, keeper))
 
-    async def _watch(self, fleet: Fleet) -> None:
+    async def _watch(self, workers: Workers) -> None:
         """Replace workers that hang, and end the leases of holders that have not been heard of for long."""
         interval_s = min(WATCH_INTERVAL_S, self._config.lease_idle_timeout_s / 2)
         while True:
             await asyncio.sleep(interval_s)
-            started = [worker for worker in fleet.workers if worker.has_started]
-            await asyncio.gather(*(self._check(fleet, worker) for worker in started))
-            await fleet.leave_hosts(self._desk.is_at_work)
+            started = [worker for worker in workers.running if worker.has_started]
+            await asyncio.gather(*(self._check(workers, worker) for worker in started))
+            await workers.leave_hosts(self._queue.is_at_work)
 
-    async def _watch_for_outages(self, fleet: Fleet, keeper: SlotKeeper) -> None:
+    async def _watch_for_outages(self, workers: Workers, keeper: DesktopKeeper) -> None:
         """Tell those who wait when waiting has been in vain for long enough."""
         out_since: float | None = None
         wanted_at = time.monotonic()
         while True:
             await asyncio.sleep(OUTAGE_INTERVAL_S)
             now = time.monotonic()
-            if self._desk.is_wanted:
+            if self._queue.is_wanted:
                 wanted_at = now
             is_forgotten = keeper.has_served and now - wanted_at > FORGET_OUTAGE_S
-            if self._desk.is_serving or is_forgotten:
+            if self._queue.is_serving or is_forgotten:
                 out_since = None
                 continue
             out_since = out_since or now
             out_s = now - out_since
             if keeper.has_served:
                 if out_s > self._config.outage_timeout_s:
-                    resting = "; ".join(f"{name} {why}" for name, why in self._hosts.resting.items())
-                    self._desk.answer_all(
-                        "DesktopBootError",
+                    resting = "; ".join(f"{name} {why}" for name, why in self._health.resting.items())
+                    self._tell_all(
                         f"no desktop has served for {out_s:.0f} s, longer than environment.outage_timeout_s="
-                        f"{self._config.outage_timeout_s:g}: {resting or await fleet.diagnose()}",
+                        f"{self._config.outage_timeout_s:g}: {resting or await workers.diagnose()}",
                     )
             elif out_s > max(self._config.boot_timeout_s, STARVED_S) and not any(
-                worker.has_started for worker in fleet.workers
+                worker.has_started for worker in workers.running
             ):
-                self._desk.answer_all("DesktopBootError", f"no node has room for desktops: {await fleet.diagnose()}")
+                self._tell_all(f"no node has room for desktops: {await workers.diagnose()}")
 
-    async def _check(self, fleet: Fleet, worker: Worker) -> None:
+    async def _check(self, workers: Workers, worker: Worker) -> None:
         try:
             idle_s = await bounded(worker.actor.ping.remote(), ANSWER_TIMEOUT_S)
         except (TimeoutError, ray.exceptions.RayError):
-            fleet.lost(worker)
+            workers.lost(worker)
             return
-        for lease_id, desktop in list(self._desk.leased.items()):
+        for lease_id, desktop in list(self._queue.leased.items()):
             if desktop.worker is not worker:
                 continue
             unused_s = min(idle_s[desktop.index], time.monotonic() - desktop.leased_at)
             if unused_s > self._config.lease_idle_timeout_s:
                 logger.warning("%s was not used for %.0f s: taken back", desktop.name, unused_s)
                 self._metrics.count("leases_reclaimed")
-                self._desk.take_back(lease_id, "DesktopLostError")
+                self._queue.take_back(lease_id, DesktopLostError)
+
+
+class _Loops:
+    """Runs loops, each in a task of its own, and starts one that raised anew.
+
+    Args:
+        on_restart: called once a restart.
+        on_hopeless: told what fails, at each failure of a loop that has failed `HOPELESS` times in a row.
+    """
+
+    def __init__(self, on_restart: Callable[[], None], on_hopeless: Callable[[str], None]):
+        self._on_restart = on_restart
+        self._on_hopeless = on_hopeless
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
+        """Run `loop` until it returns."""
+        task = asyncio.create_task(self._keep(name, loop))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def stop(self) -> None:
+        """Cancel all of them."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _keep(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
+        failures = 0
+        while True:
+            began = time.monotonic()
+            try:
+                return await loop()
+            except Exception as error:
+                failures = 1 if time.monotonic() - began > SOUND_S else failures + 1
+                logger.exception("the desktop pool's %s failed, for the %d. time in a row; it goes on", name, failures)
+                if failures >= HOPELESS:
+                    self._on_hopeless(
+                        f"the desktop pool's {name} has failed {failures} times in a row, which is a bug or a broken "
+                        f"Ray: {type(error).__name__}: {error}"
+                    )
+            self._on_restart()
+            await asyncio.sleep(min(PAUSE_FIRST_S * 2 ** (failures - 1), PAUSE_MAX_S))

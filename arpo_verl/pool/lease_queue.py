@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 from ray.actor import ActorHandle
 
-from arpo_verl.pool.fleet import Worker
-from arpo_verl.pool.hosts import Hosts
-from arpo_verl.pool.metrics import BLAMED_FAULTS, TASK_FAULTS, LeaseReport, PoolMetrics
+from arpo_verl.errors import ArpoError, ConfigError, DesktopLostError, HostLostError, TaskQuarantinedError
+from arpo_verl.pool.host_health import HostHealth
+from arpo_verl.pool.metrics import BLAMED_FAULTS, TASK_FAULTS, Fault, LeaseReport, PoolMetrics
 from arpo_verl.pool.quarantine import Quarantine
 from arpo_verl.pool.worker import DesktopWorker
+from arpo_verl.pool.workers import Worker
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,14 @@ class Grant:
     generation: int = 0
     host: str = ""
     node_id: str = ""
-    error: str | None = None
-    message: str = ""
+    error: ArpoError | None = None
 
 
-GIVEN_UP = Grant(error="DesktopLostError", message="the lease was given up")
+GIVEN_UP = Grant(error=DesktopLostError("the lease was given up"))
 
 
 @dataclass(eq=False)
-class ReadyDesktop:
+class BootedDesktop:
     """A booted desktop, idle or leased; `done` gets its holder's report, or why it ended otherwise."""
 
     worker: Worker
@@ -65,15 +65,15 @@ class _Waiter:
             self.grant.set_result(grant)
 
 
-class LeaseDesk:
-    """Hands idle desktops to those who wait. One event loop's, as the coordinator."""
+class LeaseQueue:
+    """Hands idle desktops to those who wait. One event loop's, as the pool's actor."""
 
-    def __init__(self, metrics: PoolMetrics, quarantine: Quarantine, hosts: Hosts):
-        self.leased: dict[str, ReadyDesktop] = {}
-        self.idle: deque[ReadyDesktop] = deque()
+    def __init__(self, metrics: PoolMetrics, quarantine: Quarantine, health: HostHealth):
+        self.leased: dict[str, BootedDesktop] = {}
+        self.idle: deque[BootedDesktop] = deque()
         self._metrics = metrics
         self._quarantine = quarantine
-        self._hosts = hosts
+        self._health = health
         self._waiters: OrderedDict[str, _Waiter] = OrderedDict()
         self._booting: Counter[str] = Counter()
         """By node, desktops that are cleaned or come up."""
@@ -142,12 +142,12 @@ class LeaseDesk:
         """The task of a lease was set up: its host works."""
         if lease_id in self.leased:
             desktop = self.leased[lease_id]
-            self._hosts.set_up(desktop.worker.node_id)
+            self._health.set_up(desktop.worker.node_id)
             self._match()  # a host that rested may be leased again
 
     # --- Those who have one to give ------------------------------------------------------------------------------
 
-    def offer(self, desktop: ReadyDesktop) -> None:
+    def offer(self, desktop: BootedDesktop) -> None:
         """Let the desktop be leased."""
         self.idle.append(desktop)
         self._match()
@@ -163,33 +163,32 @@ class LeaseDesk:
             self._booting[node_id] -= 1
             asyncio.get_running_loop().call_soon(self._match)  # after it was offered, if it came up
 
-    def withdraw(self, desktop: ReadyDesktop) -> bool:
+    def withdraw(self, desktop: BootedDesktop) -> bool:
         """Take an idle desktop out of the offer; False when it is leased, or over."""
         if desktop not in self.idle:
             return False
         self.idle.remove(desktop)
         return True
 
-    def recall(self, desktop: ReadyDesktop) -> None:
+    def recall(self, desktop: BootedDesktop) -> None:
         """End a desktop wherever it is: whoever offered it cannot look after it any more."""
         self.withdraw(desktop)
         for lease_id in [lease_id for lease_id, leased in self.leased.items() if leased is desktop]:
-            self.take_back(lease_id, "DesktopLostError")
+            self.take_back(lease_id, DesktopLostError)
 
-    def take_back(self, lease_id: str, fault: str) -> None:
+    def take_back(self, lease_id: str, fault: Fault) -> None:
         """End a lease that its holder will not end: the task is not to blame."""
         self._taken_back.add(lease_id)
         self._end(lease_id, LeaseReport(fault))
 
     def host_lost(self, worker: Worker) -> None:
         """End all that a dead worker hosted, idle and leased."""
-        fault = "HostLostError"
         for desktop in [desktop for desktop in self.idle if desktop.worker is worker]:
             self.idle.remove(desktop)
-            self._metrics.fault(fault)
-            desktop.done.set_result(LeaseReport(fault))
+            self._metrics.fault(HostLostError)
+            desktop.done.set_result(LeaseReport(HostLostError))
         for lease_id in [lease_id for lease_id, desktop in self.leased.items() if desktop.worker is worker]:
-            self.take_back(lease_id, fault)
+            self.take_back(lease_id, HostLostError)
 
     # --- Bad news ------------------------------------------------------------------------------------------------
 
@@ -200,13 +199,14 @@ class LeaseDesk:
     @property
     def refusal(self) -> str:
         """The fault of the recipe's for which nobody is ever served, or ''."""
-        return self._refusal.message if self._refusal is not None and self._refusal.error == "ConfigError" else ""
+        error = self._refusal.error if self._refusal is not None else None
+        return str(error) if isinstance(error, ConfigError) else ""
 
     @property
     def is_serving(self) -> bool:
         """Whether a desktop is leased, or could be, on a host whose leases do not fail one after the other."""
         desktops = [*self.idle, *self.leased.values()]
-        return any(not self._hosts.leases_rest(desktop.worker.node_id) for desktop in desktops)
+        return any(not self._health.leases_rest(desktop.worker.node_id) for desktop in desktops)
 
     @property
     def is_wanted(self) -> bool:
@@ -217,14 +217,14 @@ class LeaseDesk:
         """Whether a desktop of the worker is leased."""
         return any(desktop.worker is worker for desktop in self.leased.values())
 
-    def refuse(self, error: str, message: str) -> None:
+    def refuse(self, error: ArpoError) -> None:
         """Answer everybody who waits, and who ever will, with an error: waiting would be in vain."""
-        self._refusal = Grant(error=error, message=message)
-        self.answer_all(error, message)
+        self._refusal = Grant(error=error)
+        self.answer_all(error)
 
-    def answer_all(self, error: str, message: str) -> None:
+    def answer_all(self, error: ArpoError) -> None:
         """Answer everybody who waits now with an error."""
-        self._answer(list(self._waiters), Grant(error=error, message=message))
+        self._answer(list(self._waiters), Grant(error=error))
 
     def _refuse_quarantined(self, task_id: str) -> None:
         reason = self._quarantine.refusal(task_id)
@@ -234,7 +234,7 @@ class LeaseDesk:
         for _ in refused:
             self._metrics.count("quarantined_sessions")
             self._metrics.count("dropped_sessions")
-        self._answer(refused, Grant(error="TaskQuarantinedError", message=reason))
+        self._answer(refused, Grant(error=TaskQuarantinedError(reason)))
 
     def _answer(self, lease_ids: list[str], grant: Grant) -> None:
         for lease_id in lease_ids:
@@ -255,7 +255,7 @@ class LeaseDesk:
             desktop.leased_at, desktop.task_id = time.monotonic(), waiter.task_id
             self.leased[lease_id] = desktop
             worker = desktop.worker
-            self._hosts.leased(worker.node_id, lease_id)
+            self._health.leased(worker.node_id, lease_id)
             self._metrics.lease_began(desktop.index, time.monotonic() - waiter.since)
             waiter.grant.set_result(Grant(worker.actor, desktop.index, desktop.generation, worker.host, worker.node_id))
         self._count_waiters()
@@ -265,34 +265,34 @@ class LeaseDesk:
         waiting = [(lease_id, waiter) for lease_id, waiter in self._waiters.items() if not waiter.grant.done()]
         return sorted(waiting, key=lambda one: one[1].batch)
 
-    def _choose(self, waiter: _Waiter) -> ReadyDesktop | None:
+    def _choose(self, waiter: _Waiter) -> BootedDesktop | None:
         """The idle desktop for the waiter, the one that is idle for longest among the best; None to wait for another.
 
         It waits for a host that has not failed it as long as one has desktops and does not rest.
         """
-        ranked: list[tuple[int, ReadyDesktop]] = []
+        ranked: list[tuple[int, BootedDesktop]] = []
         for desktop in self.idle:
-            rank = self._hosts.rank(desktop.worker.node_id)
+            rank = self._health.rank(desktop.worker.node_id)
             if rank is not None:
                 ranked.append((rank, desktop))
         others = [(rank, desktop) for rank, desktop in ranked if desktop.worker.node_id not in waiter.avoid]
         if not others and waiter.avoid:
             to_come = {desktop.worker.node_id for desktop in self.leased.values()} | set(+self._booting)
-            if any(not self._hosts.is_resting(node_id) for node_id in to_come.difference(waiter.avoid)):
+            if any(not self._health.is_resting(node_id) for node_id in to_come.difference(waiter.avoid)):
                 return None
         return min(others or ranked, key=lambda each: each[0], default=(0, None))[1]
 
-    def _judge(self, desktop: ReadyDesktop, report: LeaseReport) -> bool:
+    def _judge(self, desktop: BootedDesktop, report: LeaseReport) -> bool:
         """Count the fault, or the verdict, for host and task. Returns whether it is the task's: on a host that rests,
         which fails whoever comes, only where the task is suspected itself."""
         worker = desktop.worker
-        if report.fault in BLAMED_FAULTS:
+        if report.fault is not None and report.fault in BLAMED_FAULTS:
             is_suspect = self._quarantine.suspects(desktop.task_id)
-            message = f"{report.fault}: {report.message}"
-            rest_s = self._hosts.lease_failed(worker.node_id, worker.host, desktop.task_id, message, is_suspect)
+            message = f"{report.fault.__name__}: {report.message}"
+            rest_s = self._health.lease_failed(worker.node_id, worker.host, desktop.task_id, message, is_suspect)
             if rest_s is not None:  # the probe after it
                 asyncio.get_running_loop().call_later(rest_s, self._match)
-            if self._hosts.is_resting(worker.node_id) and not is_suspect:
+            if self._health.is_resting(worker.node_id) and not is_suspect:
                 return False
         if report.completed:
             self._quarantine.completed(desktop.task_id)
@@ -304,7 +304,7 @@ class LeaseDesk:
     def _end(self, lease_id: str, report: LeaseReport) -> None:
         self._metrics.lease_ended(report)
         desktop = self.leased.pop(lease_id)
-        self._hosts.lease_ended(desktop.worker.node_id, lease_id)
+        self._health.lease_ended(desktop.worker.node_id, lease_id)
         desktop.done.set_result(report)
         self._match()  # a probe that ended leaves its turn
 

@@ -16,7 +16,7 @@ from ray.actor import ActorHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.pool.hosts import Hosts
+from arpo_verl.pool.host_health import HostHealth
 from arpo_verl.pool.placement import Offer, Placement, describe, place, read_offers
 from arpo_verl.pool.worker import CLOSE_TIMEOUT_S, DesktopWorker
 
@@ -57,22 +57,22 @@ class Worker:
         return self.started.done() and not self.started.cancelled() and self.started.exception() is None
 
 
-class Fleet:
-    """Gives every slot a worker. One event loop's, as the coordinator.
+class Workers:
+    """Gives every slot a worker. One event loop's, as the pool's actor.
 
     Args:
         config: which desktops, and what workers ask of a node.
         on_lost: told of each worker that died, after it was forgotten.
-        hosts: what is known of the nodes; one that rests is used where no other has room.
+        health: what is known of the nodes; one that rests is used where no other has room.
     """
 
-    def __init__(self, config: EnvironmentConfig, on_lost: Callable[[Worker], None], hosts: Hosts):
+    def __init__(self, config: EnvironmentConfig, on_lost: Callable[[Worker], None], health: HostHealth):
         self.generations = dict.fromkeys(range(config.num_desktops), 1)
         """By slot, the number of the desktop that it has, or will have next."""
-        self.workers: list[Worker] = []
+        self.running: list[Worker] = []
         self._config = config
         self._on_lost = on_lost
-        self._hosts = hosts
+        self._health = health
         self._homes: dict[int, asyncio.Future[Worker]] = {}
         self._homeless: set[int] = set()
         self._changed = asyncio.Event()
@@ -97,10 +97,10 @@ class Fleet:
 
     def lost(self, worker: Worker) -> None:
         """Forget a worker that died or does not answer; its desktops are placed anew. Safe to call twice."""
-        if worker not in self.workers:
+        if worker not in self.running:
             return
         logger.warning("the desktop worker of slots %s died; starting another", worker.slots)
-        self.workers.remove(worker)
+        self.running.remove(worker)
         if worker.has_started:
             self._suspected[worker.node_id] = time.monotonic()
         for slot in worker.slots:
@@ -120,20 +120,20 @@ class Fleet:
     async def leave_hosts(self, is_busy: Callable[[Worker], bool]) -> None:
         """Give up idle workers on hosts whose desktops do not boot, where others offer room for all of a worker's."""
         nodes = await asyncio.to_thread(ray.nodes)
-        self._hosts.forget_all_but(node["NodeID"] for node in nodes if node["Alive"])
+        self._health.forget_all_but(node["NodeID"] for node in nodes if node["Alive"])
         offers = self._trusted(read_offers(nodes, self._config.host_prefix))
-        for worker in list(self.workers) if offers else ():
+        for worker in list(self.running) if offers else ():
             used = self._used()
             room = sum(max(0, offer.units - used[offer]) for offer in offers or ()) - len(self._homeless)
             if room < len(worker.slots):
                 break
-            if worker.has_started and self._hosts.is_given_up(worker.node_id) and not is_busy(worker):
+            if worker.has_started and self._health.is_given_up(worker.node_id) and not is_busy(worker):
                 logger.warning("desktops %s leave %s, which boots none", worker.slots, worker.host)
                 self.lost(worker)
 
     async def close(self) -> None:
         """Close every desktop in order, then end the workers."""
-        workers, self.workers = self.workers, []
+        workers, self.running = self.running, []
         closing = [bounded(worker.actor.close.remote(), CLOSE_TIMEOUT_S + 5) for worker in workers]
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, BaseException):
@@ -181,12 +181,12 @@ class Fleet:
         return [
             offer
             for offer in offers
-            if self._suspected.get(offer.node_id, recent) <= recent and not self._hosts.is_resting(offer.node_id)
+            if self._suspected.get(offer.node_id, recent) <= recent and not self._health.is_resting(offer.node_id)
         ]
 
     def _used(self) -> Counter[Offer]:
         used: Counter[Offer] = Counter()
-        for worker in self.workers:
+        for worker in self.running:
             if worker.placement.offer is not None:
                 used[worker.placement.offer] += len(worker.slots)
         return used
@@ -196,7 +196,7 @@ class Fleet:
         actor = _worker_class(self._config, placement).remote(self._config, generations)
         worker = Worker(actor, placement, asyncio.create_task(_awaited(actor.where.remote())))
         worker.started.add_done_callback(lambda task: task.cancelled() or task.exception())  # else asyncio complains
-        self.workers.append(worker)
+        self.running.append(worker)
         self._homeless.difference_update(placement.slots)
         for slot in placement.slots:
             self._homes[slot].set_result(worker)
