@@ -14,7 +14,7 @@ from typing import Any
 
 from arpo_verl.environments.osworld.guest_http import exchanges, in_trouble, latest, told_by_guest
 from arpo_verl.environments.osworld.pages import page_calls
-from arpo_verl.environments.osworld.swallowed import swallowed
+from arpo_verl.environments.osworld.swallowed import classify, swallowed
 from arpo_verl.errors import EvaluatorError
 
 Getter = Callable[..., Any]
@@ -92,8 +92,8 @@ def _pair(client: Any, getter: Getter | None, metric: Metric) -> tuple[Getter | 
             return 0.0  # both were on the desktop, and removed: several metrics find nothing like nothing
         try:
             score = metric(state, *expected, **options)
-        except Exception:
-            if absent:
+        except Exception as error:
+            if absent and classify(error) is None:
                 return 0.0
             raise
         if client.metric_conj == "or" and score == 1:  # this check decides, whatever went wrong in those before it

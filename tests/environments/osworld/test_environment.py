@@ -1,6 +1,7 @@
 """The OSWorld client against a scripted guest: each of its silent failures must become the right error."""
 
 import contextlib
+import errno
 import json
 import os
 import threading
@@ -371,6 +372,21 @@ def test_a_file_that_is_missing_on_this_host_is_a_fault_though_the_client_would_
     environment._client.result_getter = lost
     judge_absent_results(environment._client)
     with pytest.raises(EvaluatorError, match="lost found no file on this host"):
+        environment.evaluate()
+
+
+def test_a_metric_that_fails_for_this_hosts_sake_gives_no_verdict_though_the_result_is_not_there(make, guest):
+    environment = make()
+    environment.reset(task(func="compare_text_file", result=VM_FILE, expected={"type": "rule", "rules": {}}))
+    environment._judge = JudgedHere()
+    guest.replies["/file"] = lambda: (404, "")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    environment._client.metric = full
+    judge_absent_results(environment._client)
+    with pytest.raises(EvaluatorError, match="No space left"):
         environment.evaluate()
 
 
