@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _PART = "part"
 """An earlier start that a later one went on from."""
 
+_STEPS_END = 1 << 53
+"""Step numbers are below it: a chart's floats and a browser hold each of these exactly."""
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -119,5 +122,5 @@ def rows_of(lines: Iterable[Mapping[str, object]]) -> Iterator[tuple[int, dict[s
     """The `(step, metrics)` of each line of a metrics file that holds them."""
     for line in lines:
         step, data = line.get("step"), line.get("data")
-        if isinstance(step, int) and isinstance(data, dict):
+        if type(step) is int and 0 <= step < _STEPS_END and isinstance(data, dict):
             yield step, {name: number for name, value in data.items() if (number := as_number(value)) is not None}

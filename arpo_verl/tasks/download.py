@@ -62,6 +62,8 @@ def _answer(url: str, part: Path) -> Iterator[tuple[http.client.HTTPResponse, in
         answer = urllib.request.urlopen(request, timeout=STALL_S)  # noqa: S310
     except urllib.error.HTTPError as error:
         error.close()
+        if error.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise _Interrupted(f"{error.code} {error.reason}") from error
         if error.code != _RANGE_REFUSED:
             raise FetchError(f"{url} answered {error.code} {error.reason}") from error
         part.unlink()  # all of it is here, or of another file: once more from the beginning

@@ -1,5 +1,7 @@
 """The curves, from files that grow."""
 
+import json
+
 import pytest
 
 from arpo_verl.records.metrics import keep_earlier_metrics
@@ -20,6 +22,14 @@ def test_several_rows_of_a_step_are_one(written, run):
 def test_what_is_no_number_is_none(written, run, value):
     written.metrics(1, loss=value, other=1)
     assert run.metrics().column("loss") == (None,)
+
+
+@pytest.mark.parametrize("step", [10**400, -1, True, 1.5, "1", None])
+def test_a_row_whose_step_is_no_count_is_passed_over(written, run, step):
+    written.metrics(1, loss=3.0)
+    with (written.path / "metrics.jsonl").open("a") as stream:
+        stream.write(json.dumps({"step": step, "data": {"loss": 9.0}}) + "\n")
+    assert run.metrics().steps == (1,) and run.metrics().column("loss") == (3.0,)
 
 
 def test_rows_are_added_as_they_are_written(written, run):
