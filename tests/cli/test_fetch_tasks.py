@@ -24,6 +24,8 @@ class Published:
     content: bytes = b""
     breaks_at: list = field(default_factory=list)
     """After so many bytes of the file the connection ends, once each."""
+    refusals: list = field(default_factory=list)
+    """The status that it answers with, once each, before it sends anything."""
     ranges: bool = True
     asked: list = field(default_factory=list)
     url: str = ""
@@ -40,6 +42,8 @@ def published(monkeypatch):
             here.asked.append(self.headers["Range"])
             if self.path != "/osworld.tar.gz":
                 return self.send_error(404)
+            if here.refusals:
+                return self.send_error(here.refusals.pop(0))
             begin = int(re.findall(r"\d+", self.headers["Range"] or "0")[0]) if here.ranges else 0
             if begin >= len(here.content):
                 return self.send_error(416)
@@ -81,6 +85,12 @@ def test_an_interrupted_download_goes_on_where_it_stopped_if_the_server_can(publ
     assert fetch(tmp_path, "--url", published.url) == 0
     assert published.asked == [None, "bytes=100-", "bytes=200-"]
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_server_in_trouble_is_asked_again(published, tmp_path):
+    published.refusals = [503, 502]
+    assert fetch(tmp_path, "--url", published.url) == 0
+    assert len(published.asked) == 3
 
 
 def test_a_second_run_goes_on_with_what_the_first_one_got(published, tmp_path, capsys):
