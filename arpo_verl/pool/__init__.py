@@ -1,6 +1,6 @@
 """The desktops of a job on Ray, leased one episode at a time.
 
-A rollout's side:
+The agent loop enters `pool/desktop_pool.py: DesktopPool.lease`. A rollout's side:
 
     desktop_pool    `DesktopPool`: a process's handle; `Session`: an episode's leases; `Lease`, `Desktop`: one of them
     attempts        an episode's attempts, until no desktop fails it
