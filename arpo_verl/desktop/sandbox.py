@@ -38,7 +38,8 @@ GUEST_MODULES = {
 MIB = 1 << 20
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # Read-only state that programs need to start, or to start fast; `fontconfig` saves GTK programs a second.
-STATE = ("/etc", "/var/cache/fontconfig", "/var/lib/dpkg", "/var/lib/libreoffice", "/var/lib/xkb", "/opt/google")
+ETC, HOSTS = "/etc", "/etc/hosts"
+STATE = (ETC, "/var/cache/fontconfig", "/var/lib/dpkg", "/var/lib/libreoffice", "/var/lib/xkb", "/opt/google")
 
 
 class Memory(NamedTuple):
@@ -92,7 +93,7 @@ def command(control_fd: int, extra_read_only: Sequence[str], in_memory: Callable
         *_privileges(),
         *_mounts(shown),
         *(word for name, content in own_files.items() for word in _own_file(name, in_memory(content.encode()))),
-        *("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/"),
+        *("--remount-ro", "/", "--remount-ro", ETC, "--remount-ro", "/dev", "--chdir", "/"),
         *(sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", start),
     ]
 
@@ -136,11 +137,19 @@ def _mounts(extra: Sequence[str]) -> list[str]:
     # bubblewrap makes missing parents for its own user alone; the desktop's user must pass too.
     for parent in _parents([*(f"{path}/x" for path in WRITABLE), *folders, f"{GUEST_ROOT}/bin/python"]):
         words += ["--perms", "0755", "--dir", parent]
-    words += [word for path in folders for word in read_only(path)]
+    words += [word for path in folders for word in (_etc() if path == ETC else read_only(path))]
     if any(PACKAGE.is_relative_to(path) for path in (*SYSTEM, *folders)):
         words += ["--tmpfs", str(PACKAGE)]  # the tasks' evaluators and their expert
     words += ["--ro-bind", str(GUEST), f"{GUEST_ROOT}/arpo_guest"]
     return words + chrome.mounts(f"{GUEST_ROOT}/chrome")
+
+
+def _etc() -> list[str]:
+    """The host's, or each of its entries alone where it has no file of that name for ours to lie over."""
+    if os.path.exists(HOSTS):
+        return read_only(ETC)
+    entries = (read_only(f"{ETC}/{name}") for name in sorted(os.listdir(ETC)))
+    return ["--perms", "0755", "--tmpfs", ETC, *(word for entry in entries for word in entry)]
 
 
 def _parents(paths: Sequence[str]) -> list[str]:
@@ -171,7 +180,7 @@ def _own_files() -> dict[str, str]:
     """Files that differ from the host's: our programs, `python` with this interpreter's packages."""
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
     return {
-        "/etc/hosts": "127.0.0.1 localhost desktop\n::1 localhost\n",
+        HOSTS: "127.0.0.1 localhost desktop\n::1 localhost\n",
         f"{GUEST_ROOT}/bin/python": python,
         f"{GUEST_ROOT}/bin/python3": python,
         **{f"{GUEST_ROOT}/bin/{program.name}": program.read_text() for program in sorted(PROGRAMS.iterdir())},

@@ -151,8 +151,8 @@ class EnvironmentConfig:
     """Seconds after which a desktop that its holder does not use is taken back: that process died, or hangs. Those of a
     rollout worker that dies are taken back at once."""
     max_boot_failures: Annotated[int, whole(1)] = 8
-    """Boots that must fail in a row, for a minute (for `boot_timeout_s`, where that is less), before rollouts that wait
-    are told so, as long as no desktop of the job has ever come up: then it is rather a mistake than an outage."""
+    """Boots that must fail in a row, for a minute (for `boot_timeout_s`, where that is less), before the run ends with
+    the last one's error, as long as no desktop of the job ever came up: that is rather a mistake than an outage."""
     outage_timeout_s: _PositiveSeconds = 900.0
     """How long rollouts wait when desktops had come up and no host gives any now: an engine, a network or a node that
     is started again is back by then. Those who come right after that are told at once, until a desktop serves again or

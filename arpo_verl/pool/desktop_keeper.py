@@ -194,7 +194,7 @@ class DesktopKeeper:
             self._workers.lost(worker)
 
     def _boot_failed(self, error: Exception, slot: int, began: float) -> None:
-        """Count it; where none has ever come up, tell whoever waits after a while, and then begin to count anew."""
+        """Count it; where none has ever come up, the run cannot go on: that is rather a mistake than an outage."""
         self._boot_failures += 1
         self._failing_since = min(self._failing_since, began)
         self._metrics.fault(HostLostError if isinstance(error, HostLostError) else DesktopBootError)
@@ -207,7 +207,7 @@ class DesktopKeeper:
                 return
         failing_s = time.monotonic() - self._failing_since
         has_lasted = failing_s >= min(FIRST_BOOT_S, self._config.boot_timeout_s)
-        if not self.has_served and self._boot_failures >= self._config.max_boot_failures and has_lasted:
-            message = f"{self._boot_failures} boots failed in a row, for {failing_s:.0f} s, and none came up; "
-            self._queue.answer_all(DesktopBootError(f"{message}the last: {error}"))
-            self._boot_failures, self._failing_since = 0, math.inf
+        is_enough = self._boot_failures >= self._config.max_boot_failures and has_lasted
+        if is_enough and not self.has_served and not self._queue.refusal:
+            message = f"{self._boot_failures} boots failed in a row, for {failing_s:.0f} s, and no desktop came up"
+            self._queue.refuse(ConfigError(f"{message}; the last: {error}"))

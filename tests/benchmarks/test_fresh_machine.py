@@ -1,6 +1,5 @@
 """What `benchmarks/fresh_machine.py` types and counts, without the machine."""
 
-import fresh_machine
 import pytest
 from fresh_machine import Typed, commands_of, examples, figures_of
 
@@ -19,7 +18,7 @@ def test_lines_are_counted_before_the_first_step_and_from_step_to_step():
     shown = ["packages", "estimate", step.format(1), step.format(2), "noise", step.format(3), "where all is"]
     lines = [(60.0 * second, line) for second, line in enumerate(shown, 1)]
     demo = Typed("make demo", status=0, seconds=600.0, lines=lines)
-    refused = Typed(f"arpo-verl train x data.train_files={fresh_machine.PLACEHOLDER}", status=2)
+    refused = Typed("arpo-verl train x data.train_files=TASKS.json", status=2)
     figures = figures_of([demo, Typed("view", status=-2), refused, Typed("summary", status=1)])
     assert figures == {
         "minutes_to_first_step": 3.0,

@@ -94,3 +94,19 @@ def test_extra_folders_are_readable_and_not_writable(tmp_path):
     finally:
         provider.stop_emulator()
     assert (tmp_path / "data").read_text() == "readable"
+
+
+def test_a_machine_that_lacks_a_file_of_ours_has_desktops_too(monkeypatch, tmp_path):
+    """A minimal Debian has no /etc/hosts, and bubblewrap makes none in a folder that may only be read."""
+    monkeypatch.setattr(sandbox, "HOSTS", "/etc/hosts-of-ours")
+    tmp_path.chmod(0o755)
+    provider = EmbeddedProvider(extra_read_only=[str(tmp_path)])
+    provider.start_emulator()
+    try:
+        desktop = attach(provider)
+        assert desktop.sh("cat /etc/hosts-of-ours").startswith("127.0.0.1 localhost desktop")
+        assert desktop.sh("id -un; ls /etc/fonts").splitlines()[:2] == ["user", "conf.avail"]
+        for file in ("hosts-of-ours", "new"):
+            assert "Read-only" in desktop.sh(f"touch /etc/{file}")
+    finally:
+        provider.stop_emulator()

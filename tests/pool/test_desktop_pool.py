@@ -7,6 +7,7 @@ given, and each test has tasks of its own. Times are limits only: nothing here d
 import asyncio
 import json
 import random
+import re
 import time
 import uuid
 from collections import Counter
@@ -17,7 +18,6 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.fake import FakeEnvironment
 from arpo_verl.errors import (
     ConfigError,
-    DesktopBootError,
     DesktopError,
     DesktopLostError,
     DesktopSetupError,
@@ -376,11 +376,13 @@ def test_two_configs_in_one_job_are_refused(make_pool):
 
 
 @pytest.mark.release
-def test_waiting_rollouts_are_told_when_no_desktop_boots(make_pool):
+def test_a_run_ends_when_no_desktop_ever_boots(make_pool):
     # A boot's time bounds the start of its worker process too, which takes seconds on a busy machine.
     pool = make_pool(1, {"fail": {"boot": [-1]}}, max_boot_failures=2, boot_timeout_s=15)
-    with pytest.raises(DesktopBootError, match="boots failed in a row, for .*scripted failure of boot"):
+    told = r"\d+ boots failed in a row, for .*scripted failure of boot"
+    with pytest.raises(ConfigError, match=told):
         asyncio.run(play(pool))
+    assert re.match(told, pool.refusal())
 
 
 @pytest.mark.release
