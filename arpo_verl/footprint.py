@@ -20,6 +20,9 @@ FP32, BF16 = 4, 2
 ADAM_BYTES = 2 * FP32
 # What CUDA, NCCL and, in vLLM, CUDA graphs hold on a GPU beside all that is counted here; an assumption.
 GPU_RESERVE_BYTES = 3 * GB
+# What a demo's processes hold on a CPU beside all that is counted here: 3.8 GB were measured, 0.9 are counted. On GPUs
+# it is more, by what CUDA's libraries take.
+PROCESSES_BYTES = 3 * GB
 # Of a screenshot as the desktop sends it, a pixel of the screen: 1 MB of 1080p. Windows and text take 0.2 MB
 # (docs/replay.md), a photograph as wallpaper more than this.
 SENT_BYTES_A_PIXEL = 0.5
@@ -361,6 +364,7 @@ def host_memory(run: Run) -> dict[str, int]:
     if run.engine is not None:
         engines = run.engine.gpus_of_training_node // run.engine.tensor_parallel_size
         parts[f"vLLM's cache of processed images, {engines} engines"] = engines * run.engine.image_cache_bytes
+    parts["processes of Python, torch and Ray"] = PROCESSES_BYTES
     here = -(-run.num_desktops // run.num_nodes_with_gpus)
     parts[f"desktops: {here} x {size(run.desktop_bytes)}"] = here * run.desktop_bytes
     parts["store of successes, at most"] = store_bytes(run)

@@ -32,7 +32,9 @@ SYSTEM = "python3,python3-venv,make,ca-certificates"
 CARRIED = re.compile(r"PIP_\w+|SSL_CERT_\w+|\w+_CA_BUNDLE|\w*_proxy", re.IGNORECASE)
 """Environment variables by which registries are reached."""
 CONFIGS = ("/etc/pip.conf", "~/.config/pip/pip.conf", "~/.pip/pip.conf", "/etc/resolv.conf")
-STEP = re.compile(r"step (\d+) of (\d+)  ")
+STEP = re.compile(r"step +\d+ of \d+  ")
+REGISTRIES = re.compile("Looking in (indexes|links):")
+"""What pip says of this machine's alone: left out of the transcript."""
 PLACEHOLDERS = re.compile("TASKS.json|runs/trained")
 VIEW_S = 120.0
 ENDED_WELL = (0, -signal.SIGINT, 128 + signal.SIGINT)
@@ -185,7 +187,7 @@ def main() -> None:
 
 
 def _shown(typed: Typed) -> str:
-    return "".join(f"{at:6.0f} s  {line}\n" for at, line in typed.lines)
+    return "".join(f"{at:6.0f} s  {line}\n" for at, line in typed.lines if not REGISTRIES.match(line))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ def test_it_types_readmes_commands_as_they_stand():
 
 
 def test_lines_are_counted_before_the_first_step_and_from_step_to_step():
-    step = "step {} of 3  success  25.0%  replays 2  faults 1  60 s"
+    step = "step {:2} of 20  success  25.0%  replays 2  faults 1  60 s"
     shown = ["packages", "estimate", step.format(1), step.format(2), "noise", step.format(3), "where all is"]
     lines = [(60.0 * second, line) for second, line in enumerate(shown, 1)]
     demo = Typed("make demo", status=0, seconds=600.0, lines=lines)
