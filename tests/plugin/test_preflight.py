@@ -35,7 +35,10 @@ def policy(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def check(policy):
+def check(policy, monkeypatch, tmp_path):
+    """Check the recipe with these overrides, where no demo has been before."""
+    monkeypatch.chdir(tmp_path)
+
     def check_with(*overrides: str) -> None:
         few = [f"data.{split}_files={shipped_file('dialog-confirm-yes')}" for split in ("train", "val")]
         check_recipe(compose_recipe("embedded", f"actor_rollout_ref.model.path={policy}", *few, *overrides))
