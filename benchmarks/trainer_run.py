@@ -35,6 +35,20 @@ START_AGAIN = ("timed out during startup", "EADDRINUSE")
 before its workers listen there."""
 # Tasks of one or two actions, which a short imitation learns about half-way: some groups fail, some are solved.
 TASKS = ("dialog-confirm-yes", "dialog-confirm-no", "message-press-green", "radio-size-large")
+MODES: Mapping[str, tuple[str, ...]] = {
+    "sync": (),
+    "colocate_async": ("trainer.v1.trainer_mode=colocate_async",),
+    "separate_async": (
+        "trainer.v1.trainer_mode=separate_async",
+        "trainer.v1.separate_async.parameter_sync_step=2",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={GROUPS // 2}",
+        "actor_rollout_ref.rollout.nnodes=1",
+        "actor_rollout_ref.rollout.n_gpus_per_node=1",
+        "actor_rollout_ref.rollout.checkpoint_engine.backend=ray",
+        "ray_kwargs.ray_init.num_gpus=2",
+    ),
+}
+"""veRL's trainer modes: the options with which this machine runs each."""
 
 
 def trainer_arguments(description: str | None, smoke: str) -> Arguments:

@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from figures import machine, report
-from replay_resume import MODES
 from rollout_load import ENGINES, Load, measure_engines
-from trainer_run import ROOT, TASKS, Workplace, read_steps, trainer_arguments
+from trainer_run import MODES, ROOT, TASKS, Workplace, read_steps, trainer_arguments
 
 TURNS = 15
 GROUP = 2
@@ -70,7 +69,7 @@ def train(place: Workplace, mode: str, steps: int, *options: str) -> dict[int, d
         env = {"VERL_USE_EXTERNAL_MODULES": "rollout_calls", "PYTHONPATH": path, "BENCHMARK_CALLS": str(calls)}
         fixed = [
             "+engine=vllm_cpu",
-            *MODES[mode].options,
+            *MODES[mode],
             f"actor_rollout_ref.rollout.n={GROUP}",
             "trainer.save_freq=-1",
         ]

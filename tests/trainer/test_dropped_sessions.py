@@ -4,8 +4,8 @@ import json
 import os
 
 import pytest
-from replay_resume import MODES
-from trainer_run import ROOT, read_steps
+from support.trained_rows import trained_rows
+from trainer_run import MODES, ROOT, read_steps
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop]
 
@@ -27,7 +27,7 @@ def dropping(request, workplace):
     # A second attempt mends what a desktop fails by itself; with a buffer the run may end while it is made.
     attempts = 2 if mode == "sync" else 1
     faults = ["+environment.quarantine_faults=1000", f"+environment.max_attempts={attempts}"]
-    trainer = workplace.start(name, STEPS, *MODES[mode].options, *faults, env=env)
+    trainer = workplace.start(name, STEPS, *MODES[mode], *faults, env=env)
     trainer.wait(1800.0)
     return mode, trainer.run_dir, sorted(path.name for path in lost.iterdir())
 
@@ -53,10 +53,3 @@ def test_the_lost_sessions_are_in_the_metrics(dropping):
     dropped = sum(data["environment/dropped_sessions"] for data in read_steps(folder).values())
     # With a buffer the run may end while some of the four still wait for another desktop.
     assert dropped == len(lost) if mode == "sync" else 0 < dropped <= len(lost)
-
-
-def trained_rows(folder, step):
-    """By episode, the rows that the estimator gave an advantage in the step."""
-    lines = (folder / "trajectories" / f"step_{step:06d}" / "groups.jsonl").read_text().splitlines()
-    groups = [json.loads(line) for line in lines]
-    return {f"{group['uid']}_{row['session']}": row for group in groups for row in group["rows"]}

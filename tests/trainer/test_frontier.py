@@ -3,8 +3,7 @@ once."""
 
 import pytest
 import torch
-from replay_resume import MODES
-from trainer_run import GROUPS, TASKS, Workplace, read_steps
+from trainer_run import GROUPS, MODES, TASKS, Workplace, read_steps
 
 from arpo_verl.records.run import open_run
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
@@ -17,7 +16,7 @@ OPTIONS += ["trainer.save_freq=1", "trainer.max_actor_ckpt_to_keep=null"]
 @pytest.mark.parametrize("mode", MODES)
 def test_a_killed_run_goes_on_with_what_it_thought_of_the_tasks(workplace: Workplace, mode):
     def start():
-        return workplace.start(f"frontier-{mode}", 4, *OPTIONS, *MODES[mode].options)
+        return workplace.start(f"frontier-{mode}", 4, *OPTIONS, *MODES[mode])
 
     killed = start()
     checkpoints = killed.run_dir / "checkpoints"

@@ -5,8 +5,8 @@ import os
 
 import psutil
 import pytest
-from replay_resume import MODES
-from trainer_run import ROOT, read_steps
+from support.trained_rows import trained_rows
+from trainer_run import MODES, ROOT, read_steps
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 
@@ -23,7 +23,7 @@ def killed(request, workplace):
     let_go = workplace.folder / f"{name}-let-go"
     path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {"VERL_USE_EXTERNAL_MODULES": "support.hold_sessions", "PYTHONPATH": path, "ARPO_VERL_HOLD": str(let_go)}
-    trainer = workplace.start(name, STEPS, *MODES[mode].options, env=env)
+    trainer = workplace.start(name, STEPS, *MODES[mode], env=env)
     # Of a group three sessions end: with so many the rows of the first are in the queue.
     trainer.wait_for(lambda: len(episodes(trainer.run_dir)) >= 9, PATIENCE_S)
     let_go.touch()
@@ -44,12 +44,6 @@ def episodes(folder):
     """The rewards of those that were recorded, by prompt and session."""
     found = [json.loads(path.read_text()) for path in folder.glob("trajectories/step_*/*/episode.json")]
     return {f"{episode['uid']}_{episode['session']}": episode["reward"] for episode in found}
-
-
-def trained_rows(folder, step):
-    lines = (folder / "trajectories" / f"step_{step:06d}" / "groups.jsonl").read_text().splitlines()
-    groups = [json.loads(line) for line in lines]
-    return {f"{group['uid']}_{row['session']}": row for group in groups for row in group["rows"]}
 
 
 def test_the_run_goes_on_and_scores_what_was_played(killed):

@@ -76,9 +76,3 @@ SOLUTIONS: dict[str, Solution] = {
     "3299584d-8f11-4457-bf4c-ce98f7600250": plain_startup,
     "af630914-714e-4a24-a7bb-f9af687d3b91": largest_font,
 }
-
-LEFT_OUT = {
-    "99146c54-4f37-4ab8-9327-5f3291665e1e": "this Chromium writes by itself, some seconds after its start, the setting "
-    "that the evaluator looks for: doing nothing scores 1",
-}
-"""Tasks that run and cannot tell anything."""
