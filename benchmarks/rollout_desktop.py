@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
-from pathlib import Path
 from typing import Any, TypeVar
 
 from PIL import Image
-from rollout_draws import SLOW_FACTOR, Session, World
+from rollout_draws import Session, World
 from verl.workers.rollout.replica import TokenOutput
 
-from arpo_verl.environments.base import DesktopEnvironment
-from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import DesktopLostError, DesktopSetupError, EvaluatorError
 from arpo_verl.types import Action, Evaluation, Observation, Size, Task
 
@@ -47,11 +44,11 @@ class SimulatedCalls:
     """One desktop's calls, as `DesktopEnvironment` has them.
 
     Args:
-        folder: where attempts at a session are counted, over all processes.
+        attempts: at each session so far, of all desktops.
     """
 
-    def __init__(self, world: World, host: Host, name: str, folder: Path, size: Size):
-        self._world, self._host, self._folder, self._size = world, host, folder, size
+    def __init__(self, world: World, host: Host, name: str, attempts: Counter[Session], size: Size):
+        self._world, self._host, self._attempts, self._size = world, host, attempts, size
         slot, generation = name.removeprefix("desktop-").split(".")
         self._boots, self._place = 0, (int(slot), int(generation))
         self._is_clean = False
@@ -84,7 +81,8 @@ class SimulatedCalls:
         self._is_clean = False
         step, number, rollout = task.spec["session"]
         self._session, self._call = (step, number, rollout), 0
-        self._attempt = self._count_attempt()
+        self._attempt = self._attempts[self._session]
+        self._attempts[self._session] += 1
         yield from self._spend(DesktopSetupError)
         return screenshot(self._size)
 
@@ -107,16 +105,6 @@ class SimulatedCalls:
         yield FOR_EVER_S if fault.hangs else seconds / 2
         raise error(f"drawn for attempt {self._attempt} at {self._session}")
 
-    def _count_attempt(self) -> int:
-        name = "-".join(map(str, self._session))
-        for number in range(10**6):
-            try:
-                (self._folder / f"{name}.{number}").touch(exist_ok=False)
-                return number
-            except FileExistsError:
-                continue
-        raise RuntimeError("no session has so many attempts")
-
 
 @lru_cache
 def screenshot(size: Size) -> Observation:
@@ -125,70 +113,17 @@ def screenshot(size: Size) -> Observation:
     return Observation(buffer.getvalue())
 
 
-_hosts: dict[int, Host] = {}
-
-
-class SimulatedDesktop(DesktopEnvironment):
-    """`SimulatedCalls` in a worker of the pool, by the machine's clock. A worker process stands for a host."""
-
-    def __init__(self, calls: SimulatedCalls, scale: float):
-        self._calls, self._scale, self._is_closed = calls, scale, False
-
-    @classmethod
-    def from_config(cls, config: EnvironmentConfig, name: str) -> SimulatedDesktop:
-        options = dict(config.provider_options)
-        folder, bears, scale = Path(options.pop("folder")), options.pop("bears"), options.pop("scale")
-        world = World(**options)
-        number = int(name.removeprefix("desktop-").split(".")[0]) // config.desktops_per_worker
-        factor = SLOW_FACTOR if world.tails == "slow_host" and number == 0 else 1.0
-        host = _hosts.setdefault(number, Host(bears, factor))
-        return cls(SimulatedCalls(world, host, name, folder, config.screen_size), scale)
-
-    def prepare(self) -> None:
-        self._take(self._calls.prepare())
-
-    def is_ready(self) -> bool:
-        return self._take(self._calls.is_ready())
-
-    def reset(self, task: Task) -> Observation:
-        return self._take(self._calls.reset(task))
-
-    def step(self, action: Action) -> Observation:
-        return self._take(self._calls.step(action))
-
-    def evaluate(self) -> Evaluation:
-        return self._take(self._calls.evaluate())
-
-    def close(self) -> None:
-        self._is_closed = True
-
-    def _take(self, call: Spending[T]) -> T:
-        try:
-            while True:
-                until = time.monotonic() + next(call) * self._scale
-                while (left := until - time.monotonic()) > 0:
-                    time.sleep(min(left, 0.5))
-                    if self._is_closed:
-                        raise DesktopLostError("closed")
-        except StopIteration as over:
-            return over.value
-
-
 class SimulatedPolicy:
-    """Stands for veRL's `LLMServerClient`: clicks until the session's length is reached.
+    """Stands for veRL's `LLMServerClient`: clicks until the session's length is reached."""
 
-    Args:
-        scale: it sleeps what is drawn, times this.
-    """
-
-    def __init__(self, world: World, tokenizer: Any, scale: float = 1.0):
-        self._world, self._scale = world, scale
+    def __init__(self, world: World, tokenizer: Any):
+        self._world = world
         self._tokens = {text: tokenizer.encode(text + END, add_special_tokens=False) for text in (CLICK, DONE)}
 
     async def generate(self, request_id: str, *, image_data: Sequence[Any], **_: Any) -> TokenOutput:
         session = session_of(request_id)
         turn = len(image_data) - 1
-        await asyncio.sleep(self._world.reply(session, turn) * self._scale)
+        await asyncio.sleep(self._world.reply(session, turn))
         token_ids = self._tokens[DONE if turn + 1 >= self._world.length(session) else CLICK]
         extra = dict.fromkeys(("global_steps", "min_global_steps", "max_global_steps"), session[0])
         log_probs = [-0.1] * len(token_ids)
@@ -199,6 +134,3 @@ def session_of(request_id: str) -> Session:
     """From the name that the agent loop gives its requests where the recipe asks for full determinism."""
     step, number, rollout = map(int, request_id.removeprefix("det-").split("-"))
     return step, number, rollout
-
-
-make_desktop = SimulatedDesktop.from_config

@@ -213,25 +213,3 @@ def least_s(
     boots = max(0, sum(map(len, spent)) - (0 if in_stream else sum(hosts)))
     work = sum(map(sum, spent)) + boots * world.mean_boot_s
     return work / speed if in_stream else max(max(map(sum, spent)), work / speed)
-
-
-def over_sampled(world: World, groups: int, rollouts: int, extra: int) -> dict[str, float]:
-    """What it would bring to begin `extra` rollouts more of each group and to take the first `rollouts` that end.
-
-    Every rollout has a desktop. Not what the package does: short episodes end first, and the group is no sample of the
-    policy any more.
-
-    Returns:
-        `step_s`: of what it takes without, to the last group's last that counts; `replies`: of those of the mean
-        episode, what the mean one that was taken has.
-    """
-    taken, everyone, ends, usual = [], [], 0.0, 0.0
-    for group in range(groups):
-        sessions = [(0, group, rollout) for rollout in range(rollouts + extra)]
-        spent = {session: sum(world.attempts(session, 3)) for session in sessions}
-        first = sorted(sessions, key=spent.__getitem__)[:rollouts]
-        taken += map(world.length, first)
-        everyone += map(world.length, sessions)
-        ends = max(ends, *(spent[session] for session in first))
-        usual = max(usual, *(spent[session] for session in sessions[:rollouts]))
-    return {"step_s": ends / usual, "replies": float(np.mean(taken) / np.mean(everyone))}

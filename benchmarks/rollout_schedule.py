@@ -1,14 +1,11 @@
 """How near rollouts come to what their desktops allow, and how far behind them a step in lockstep lies.
 
-    .venv/bin/python benchmarks/rollout_schedule.py [--smoke] [--desktops N] [--tails KIND] [--json PATH] [--plot PATH]
+    .venv/bin/python benchmarks/rollout_schedule.py [--smoke] [--desktops N] [--tails KIND] [--json PATH]
 
 A training step is 16 tasks of 8 rollouts with 15 replies each, on desktops of which 32 share a host. The agent loop,
 the pool's handle, actor, leases, boots and retries are the package's own; the desktops and the policy take the
 seconds that `rollout_draws.py` draws, by a clock that passes when nothing is left to do (`virtual_clock.py`), so that
 the figures are the schedule's alone and hold on a busy machine: what Ray, decoding and the queue cost is not in them.
-`--scale 0.5` plays one setting in real processes instead, on Ray, with the pool's workers, veRL's agent-loop workers
-and TransferQueue, and each second takes half a second: on a quiet machine it shows what they add (`cpu_share` says
-whether it was quiet enough).
 
 Each setting is compared on the same draws with
 
@@ -24,21 +21,15 @@ prompts is there before. Keys:
     environment_utilisation  share of the desktops' time, while `stream` generates, in which they are in an episode or
                              boot for one; `in_episode` of it in an episode
 
-The table ends with what a step's rows and one worker's event loop have to say (`event_loop.py`, a process of its own):
-`bytes_ratio`, `processings_per_screenshot`, `blocked_cpu_ms`, `blocked_ms`, under `rows` with all else.
-
 A host bears `--bears` boots at full speed and shares itself among more; this number is assumed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import resource
-import subprocess
-import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -46,13 +37,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import rollout_processes
-from figures import Arguments, machine, report, show, write
+from figures import Arguments, machine, show, write
 from omegaconf import DictConfig, OmegaConf
 from policies.architecture import PolicySize
 from policies.build import build_policy
 from rollout_desktop import Host, SimulatedCalls, SimulatedPolicy
-from rollout_draws import HANG_S, SLOW_FACTOR, TAILS, Session, World, least_s, lockstep_s, over_sampled
+from rollout_draws import HANG_S, SLOW_FACTOR, TAILS, Session, World, least_s, lockstep_s
 from trainer_run import ROOT
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from virtual_clock import Handle, VirtualLoop, virtual_ray
@@ -66,8 +56,6 @@ from arpo_verl.pool.pool_actor import PoolActor
 DESKTOPS_PER_HOST = 32
 TRAIN_S, STREAM_TRAIN_S = 120.0, 60.0
 MAX_ATTEMPTS = EnvironmentConfig.max_attempts
-EXTRA = (1, 2, 4)
-"""Rollouts of a group that over-sampling begins besides."""
 FAULTS = (0.0, 0.02, 0.1)
 COUNTS = (8, 32, 512)
 """Desktops, besides 128; a step has at least as many sessions."""
@@ -139,7 +127,7 @@ class VirtualRun:
     def __init__(self, stage: Stage, setting: Setting):
         self.stage, self.setting = stage, setting
         patience = dict.fromkeys(("reset_timeout_s", "step_timeout_s", "evaluate_timeout_s"), HANG_S)
-        environment = {"provider": "rollout_desktop:make_desktop", "host_resource": "docker:", **patience}
+        environment = {"provider": "rollout_desktop:SimulatedCalls", "host_resource": "docker:", **patience}
         environment["max_boots_per_host"] = setting.boots
         self.config = stage.config(setting, environment)
         self.environment = EnvironmentConfig(**OmegaConf.to_container(self.config.environment))
@@ -154,19 +142,19 @@ class VirtualRun:
         self.hosts = hosts = {
             name: Host(setting.bears, SLOW_FACTOR if slow and name == "h0" else 1.0) for name in units
         }
-        with tempfile.TemporaryDirectory(dir=self.stage.folder) as folder:
+        attempts: Counter[Session] = Counter()
 
-            def make(host: Host, name: str) -> SimulatedCalls:
-                return SimulatedCalls(setting.world, host, name, Path(folder), self.environment.screen_size)
+        def make(host: Host, name: str) -> SimulatedCalls:
+            return SimulatedCalls(setting.world, host, name, attempts, self.environment.screen_size)
 
-            with virtual_ray(loop, hosts, units, make):
-                try:
-                    return loop.run_until_complete(self._play(loop))
-                finally:
-                    for task in asyncio.all_tasks(loop):
-                        task.cancel()
-                    loop.run_until_complete(asyncio.sleep(0.01))
-                    loop.close()
+        with virtual_ray(loop, hosts, units, make):
+            try:
+                return loop.run_until_complete(self._play(loop))
+            finally:
+                for task in asyncio.all_tasks(loop):
+                    task.cancel()
+                loop.run_until_complete(asyncio.sleep(0.01))
+                loop.close()
 
     async def _play(self, loop: VirtualLoop) -> dict[str, Any]:
         actor = PoolActor(self.environment)
@@ -327,45 +315,7 @@ def headline(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return keys
 
 
-ROWS_KEYS = ("bytes_ratio", "processings_per_screenshot", "blocked_cpu_ms", "blocked_ms")
-
-
-def measure_rows(folder: Path) -> dict[str, Any]:
-    """What `event_loop.py` finds."""
-    path = folder / "event_loop.json"
-    subprocess.run([sys.executable, ROOT / "benchmarks" / "event_loop.py", "--json", path], check=True)
-    found = json.loads(path.read_text())
-    return {**{name: found[name] for name in ROWS_KEYS}, "rows": found}
-
-
-def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """What an episode costs, in minutes of a desktop with its boot and its waits, by the number of desktops."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    def cost(row: dict[str, Any], seconds: str) -> float:
-        return float(row[seconds] * row["desktops"] / row["sessions"] / 60)
-
-    usual = {"tails": rows[0]["tails"], "varied": rows[0]["varied"], "faults": 0.0, "boots_at_once": "default"}
-    by_size = sorted((row for row in rows if usual.items() <= row.items()), key=lambda row: row["desktops"])
-    sync, stream = ([row for row in by_size if row["mode"] == mode] for mode in ("sync", "stream"))
-    figure, axes = plt.subplots(figsize=(6, 3.6))
-    lines = [("lockstep", sync, "lockstep_s"), ("sync", sync, "step_s"), ("bound of sync", sync, "bound_s")]
-    for label, chosen, seconds in [*lines, ("stream", stream, "step_s")]:
-        style = "k--" if "bound" in label else "o-"
-        axes.plot([row["desktops"] for row in chosen], [cost(row, seconds) for row in chosen], style, label=label)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([row["desktops"] for row in sync], [str(row["desktops"]) for row in sync])
-    axes.set(xlabel="desktops", ylabel="desktop-minutes an episode", ylim=(0, None))
-    axes.legend()
-    axes.grid(alpha=0.3)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-
-
-def main() -> int:
+def main() -> None:
     parser = Arguments(__doc__, "two steps of four tasks of two rollouts on eight desktops")
     parser.add_size("--tasks", 16, 4, "in a step")
     parser.add_size("--rollouts", 8, 2, "of each")
@@ -379,8 +329,6 @@ def main() -> int:
     )
     parser.add_argument("--bears", type=int, default=16, metavar="N", help="boots at once that a host bears")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--scale", type=float, metavar="X", help="in real processes, a drawn second taking X")
-    parser.add_argument("--plot", type=Path, metavar="PATH", help="draw what an episode costs there")
     args = parser.parse()
     if args.smoke and args.desktops is None:
         args.desktops = 8
@@ -390,34 +338,13 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="arpo_verl-schedule-") as scratch:
         stage = Stage(Path(scratch))
-        if args.scale is not None:
-            played = rollout_processes.play(stage, chosen[0], row, args.scale, TRAIN_S)
-            figures |= {"scale": args.scale, "cpu_share": round(played["cpu_share"], 3)}
-            report(figures | compare(chosen[0], played), args.json)
-            return 0
-        varied = replace(chosen[0].world, varied=True)
-        figures["over_sampling"] = {extra: over_sampled(varied, args.tasks, args.rollouts, extra) for extra in EXTRA}
         for setting in chosen:
-            cpu = cpu_s()
             rows.append(compare(setting, VirtualRun(stage, setting).play()))
-            rows[-1]["cpu_s"] = round(cpu_s() - cpu, 1)
             print(rows[-1], flush=True)
             if len(rows) >= 2:
                 write(figures | headline(rows) | {"settings": rows}, args.json)
-        keys = headline(rows)
-        if len(rows) > 2:  # the whole table
-            keys |= measure_rows(stage.folder)
-            write(figures | keys | {"settings": rows}, args.json)
-    if args.plot is not None:
-        plot(rows, args.plot)
-    show(keys)
-    return 0
-
-
-def cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+    show(headline(rows))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -29,7 +29,8 @@ PACKAGE = ROOT / "arpo_verl"
 ROOMS = sorted(path for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
 # `path: name` in a document, or in a room's docstring: a file of the package, and what is defined at its top.
 PLACE = re.compile(r"`([\w/]+\.py): ([\w.]+)`")
-REPOSITORY_FILE = re.compile(r"(?<![\w/.-])((?:arpo_verl|benchmarks|docs|recipes|tests)/[\w./-]*\w)")
+# Not behind a colon: `git show COMMIT:PATH` may name what is gone.
+REPOSITORY_FILE = re.compile(r"(?<![\w/.:-])((?:arpo_verl|benchmarks|docs|recipes|tests)/[\w./-]*\w)")
 # Files' suffixes, and the methods of a desktop.
 NO_OPTION = {"md", "py", "json", "jsonl", "yaml", *vars(DesktopEnvironment)}
 
