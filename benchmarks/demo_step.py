@@ -5,9 +5,9 @@
 Each turn is the stock trainer with `recipes/demo.yaml`, without validation and checkpoints, once from a worktree of
 `REF`, made and removed here, and once from this tree; which is first alternates. CPU seconds are those of all processes
 of a run, desktops' programs included, and hardly depend on other load; wall seconds do. A control group counts them, so
-as root; their parts by program, in `step_parts`, miss what killed desktops took, whom nobody collects. A step is the
-mean of all but the first; a start is what came before the first one's end, less a step. The ratios are of this tree to
-the other, the median over turns, and below 1 where it is faster. The policy is the shipped one, in `--policy`.
+as root. A step is the mean of all but the first; a start is what came before the first one's end, less a step. The
+ratios are of this tree to the other, the median over turns, and below 1 where it is faster. The policy is the shipped
+one, in `--policy`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from cpu_group import CpuGroup
-from cpu_times import CpuTimes, adopt_orphans
 from figures import Arguments, machine, report
 from trainer_run import ROOT, TrainerRun, await_end, read_steps
 
@@ -47,33 +44,28 @@ def worktree(ref: str, folder: Path) -> Iterator[Path]:
         subprocess.run(["git", "worktree", "remove", "--force", str(place)], cwd=ROOT, check=True)
 
 
-def measure(tree: Path, run_dir: Path, policy: Path, steps: int) -> dict[str, Any]:
-    """One run of `tree`: `WHAT`, and a step's CPU seconds by what processes are for, as `parts`."""
+def measure(tree: Path, run_dir: Path, policy: Path, steps: int) -> dict[str, float]:
+    """One run of `tree`: `WHAT`."""
     fixed = [f"actor_rollout_ref.model.path={policy}", f"trainer.total_training_steps={steps}", "data.seed=1"]
     fixed += ["trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"]
     # Of both trees alike, so that their episodes are as long.
     fixed += ["actor_rollout_ref.rollout.top_p=1.0"]
-    times, group, begin = CpuTimes(), CpuGroup(), time.monotonic()
+    group, begin = CpuGroup(), time.monotonic()
     ends: list[tuple[float, float]] = []
-    uses: list[Counter[str]] = []
     paths = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": ""}
     run = TrainerRun(run_dir, *fixed, env=paths, recipe=tree / "recipes" / "demo.yaml", cwd=tree, group=group)
     try:
         for step in range(1, steps + 1):
             run.wait_for(lambda step=step: len(read_steps(run_dir)) >= step)  # type: ignore[misc]
             ends.append((group.seconds(), time.monotonic() - begin))
-            uses.append(Counter(times.by_use_s()))
         processes = run.processes()
         run.wait()
         await_end(processes)
     finally:
-        times.close()
         group.close()
     (first_cpu, first_wall), (last_cpu, last_wall) = ends[0], ends[-1]
     cpu, wall = (last_cpu - first_cpu) / (steps - 1), (last_wall - first_wall) / (steps - 1)
-    parts = {use: round((spent - uses[0][use]) / (steps - 1), 2) for use, spent in uses[-1].items()}
-    largest = {use: spent for use, spent in sorted(parts.items(), key=lambda one: -one[1]) if spent >= 0.05}
-    return {**dict(zip(WHAT, (cpu, wall, first_cpu - cpu, first_wall - wall), strict=True)), "parts": largest}
+    return dict(zip(WHAT, (cpu, wall, first_cpu - cpu, first_wall - wall), strict=True))
 
 
 def main() -> None:
@@ -85,11 +77,10 @@ def main() -> None:
     arguments = parser.parse()
     sizes = {"turns": arguments.turns, "steps": arguments.steps}
     figures: dict[str, object] = {**machine(), "before": arguments.before, **sizes}
-    adopt_orphans()
     policy = arguments.policy.absolute()
     if not policy.exists():
         write_shipped("seeing", policy)
-    measured: dict[str, list[dict[str, Any]]] = {"before": [], "now": []}
+    measured: dict[str, list[dict[str, float]]] = {"before": [], "now": []}
     with tempfile.TemporaryDirectory(prefix="demo-step-") as name, worktree(arguments.before, Path(name)) as other:
         trees = {"before": other, "now": ROOT}
         for turn in range(arguments.turns):
@@ -102,8 +93,6 @@ def main() -> None:
         figures[f"{key}_before"] = statistics.median(before[key] for before, _ in pairs)
         figures[f"{key}_now"] = statistics.median(now[key] for _, now in pairs)
         figures[f"{key.removesuffix('_s')}_ratio"] = statistics.median(now[key] / before[key] for before, now in pairs)
-    for which, runs in measured.items():
-        figures[f"step_parts_cpu_s_{which}"] = runs[-1]["parts"]
     report({**figures, "load_after": os.getloadavg()[0]}, arguments.json)
 
 

@@ -36,11 +36,11 @@ from figures import write
 from learning_runs import (
     BASE,
     HELD_OUT_SPLITS,
+    JUDGED_ON,
     JUDGED_ROLLOUTS,
     METHODS,
     TEMPERATURES,
     Curve,
-    FamilyStudy,
     Result,
     Study,
     judge,
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def run_study(
-    study: FamilyStudy,
+    study: Study,
     work: Path,
     runs: Sequence[tuple[str, int]],
     path: Path | None,
@@ -141,8 +141,9 @@ def read_results(path: Path | None, study: Study) -> dict[tuple[str, int], Resul
 def settings(study: Study) -> dict[str, Any]:
     """What two machines' runs must have alike to be compared."""
     options = {name: value for name, value in asdict(study).items() if not isinstance(value, Path)}
-    folders = (study.tasks, study.held_out) if isinstance(study, FamilyStudy) else (study.tasks,)
-    tasks = b"".join(path.read_bytes() for folder in folders for path in sorted(folder.glob("*.json")))
+    tasks = b"".join(
+        path.read_bytes() for folder in (study.tasks, study.held_out) for path in sorted(folder.glob("*.json"))
+    )
     return options | {"tasks": hashlib.sha256(tasks).hexdigest(), "judged_rollouts": JUDGED_ROLLOUTS}
 
 
@@ -176,11 +177,11 @@ def _runs(methods: Sequence[str], seeds: int, best: str | None) -> list[tuple[st
     return list(dict.fromkeys(runs))
 
 
-def prepare(work: Path, smoke: bool, environment_steps: int) -> FamilyStudy:
+def prepare(work: Path, smoke: bool, environment_steps: int) -> Study:
     """Generated tasks, held-out ones, and the shipped policy that sees, from which all runs start."""
     training = (generate("training", number) for number in TRAINING[: 4 if smoke else None])
     held_out = (task for split in HELD_OUT_SPLITS for task in _held_out(split, 1 if smoke else HELD_OUT))
-    return FamilyStudy(
+    return Study(
         policy=ship_policy(work),
         tasks=write_tasks(work / "tasks", training),
         held_out=write_tasks(work / "held_out", held_out),
@@ -223,7 +224,7 @@ def write_tasks(folder: Path, tasks: Iterable[GeneratedTask]) -> Path:
 # --- Figures -------------------------------------------------------------------------------------------------------
 
 
-def summarize(study: FamilyStudy, results: Iterable[Result], best: str | None = None) -> dict[str, Any]:
+def summarize(study: Study, results: Iterable[Result], best: str | None = None) -> dict[str, Any]:
     """Everything that is reported, in plain values; shares in [0, 1], differences in points of percent.
 
     Args:
@@ -257,10 +258,10 @@ def summarize(study: FamilyStudy, results: Iterable[Result], best: str | None = 
     }
 
 
-def judged_success(study: FamilyStudy, results: Sequence[Result], best: str | None = None) -> dict[str, Any]:
+def judged_success(study: Study, results: Sequence[Result], best: str | None = None) -> dict[str, Any]:
     """Of the last checkpoints, by what they were judged on: success by method, and differences; at each temperature."""
     summary: dict[str, Any] = {}
-    for tasks, splits in study.judged_on.items():
+    for tasks, splits in JUDGED_ON.items():
         by_temperature = {}
         for temperature in TEMPERATURES:
             success: dict[str, dict[int, float]] = {}

@@ -12,19 +12,20 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from filelock import FileLock
 from tqdm import tqdm
-from trainer_run import EMBEDDED, ROOT, TrainerRun
+from trainer_run import ROOT, TrainerRun
 
 from arpo_verl.records.layout import TRAJECTORIES
 from arpo_verl.records.run import Run, open_run
 from arpo_verl.records.summaries import EpisodeSummary
 
 BASE = "base"
+RECIPE = ROOT / "recipes" / "families.yaml"
 METHODS: Mapping[str, tuple[str, ...]] = {
     "grpo": ("+baseline=grpo",),
     "arpo": (),
@@ -34,6 +35,12 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 """What stands behind the common command line."""
 
 HELD_OUT_SPLITS = ("held_out_seeds", "held_out_words", "held_out_themes", "held_out_families")
+JUDGED_ON: Mapping[str, Sequence[str]] = {
+    "training_tasks": ("training",),
+    "held_out": HELD_OUT_SPLITS,
+    **{split: (split,) for split in HELD_OUT_SPLITS},
+}
+"""What success is told of, by splits of the families of tasks."""
 JUDGED_ROLLOUTS = 2
 """Of each task, by the warm start or a run's last checkpoint."""
 TEMPERATURES = (1.0, 0.6)
@@ -53,6 +60,8 @@ class Study:
     policy: Path
     tasks: Path
     """Folder of the training tasks."""
+    held_out: Path
+    """Folder of those that are judged on alone."""
     environment_steps: int
     """Budget of a run: replies of its policy in the episodes of training, those thrown away included."""
     group_size: int
@@ -61,9 +70,8 @@ class Study:
     learning_rate: float
     save_every: int
     """Training steps between checkpoints."""
-    top_p: float = field(default=1.0, kw_only=True)
+    top_p: float
     """Of all replies, in training and validation."""
-    recipe: ClassVar[Path] = EMBEDDED
 
     def overrides(self, method: str, seed: int) -> list[str]:
         """The options behind the recipe."""
@@ -71,7 +79,7 @@ class Study:
         return [
             f"actor_rollout_ref.model.path={self.policy}",
             f"data.train_files={self.tasks}",
-            f"data.val_files={self.tasks}",
+            f"data.val_files=[{self.tasks},{self.held_out}]",
             f"+data.tasks.repeat={self.groups_per_task}",
             f"data.train_batch_size={groups}",
             f"data.seed={seed}",
@@ -91,27 +99,6 @@ class Study:
             "trainer.test_freq=-1",
             f"trainer.save_freq={self.save_every}",
             *METHODS.get(method, ()),
-        ]
-
-
-@dataclass(frozen=True)
-class FamilyStudy(Study):
-    """Runs on generated tasks, judged on others too."""
-
-    held_out: Path
-    """Folder of those."""
-    recipe = ROOT / "recipes" / "families.yaml"
-    judged_on: ClassVar[Mapping[str, Sequence[str]]] = {
-        "training_tasks": ("training",),
-        "held_out": HELD_OUT_SPLITS,
-        **{split: (split,) for split in HELD_OUT_SPLITS},
-    }
-    """What success is told of, by splits of the families of tasks."""
-
-    def overrides(self, method: str, seed: int) -> list[str]:
-        return [
-            *super().overrides(method, seed),
-            f"data.val_files=[{self.tasks},{self.held_out}]",
         ]
 
 
@@ -224,7 +211,7 @@ def _train_until(
     seconds = _seconds_so_far(run_dir)
     began = time.monotonic()
     records = Run(run_dir, run_dir / TRAJECTORIES)
-    run = TrainerRun(run_dir, *overrides, recipe=study.recipe)
+    run = TrainerRun(run_dir, *overrides, recipe=RECIPE)
     try:
         while (steps := _environment_steps(records)) < study.environment_steps:
             progress(steps)
@@ -256,7 +243,7 @@ def judge(study: Study, folder: Path, method: str, seed: int, temperature: float
     run_dir = of_run / f"judged-{temperature}"
     run_dir.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{run_dir}.lock"):  # two calls with one folder have one warm start
-        return play_all(run_dir, [*study.overrides(method, seed), *options], last_checkpoint(of_run), study.recipe)
+        return play_all(run_dir, [*study.overrides(method, seed), *options], last_checkpoint(of_run))
 
 
 def last_checkpoint(run_dir: Path) -> Path | None:
@@ -265,9 +252,7 @@ def last_checkpoint(run_dir: Path) -> Path | None:
     return run_dir / "checkpoints" / f"global_step_{tracker.read_text().strip()}" if tracker.is_file() else None
 
 
-def play_all(
-    run_dir: Path, overrides: Sequence[str], checkpoint: Path | None, recipe: Path = EMBEDDED
-) -> dict[str, float]:
+def play_all(run_dir: Path, overrides: Sequence[str], checkpoint: Path | None) -> dict[str, float]:
     """Validate on all tasks, by a run's checkpoint or by the warm start; what was played is only read.
 
     Returns:
@@ -282,7 +267,7 @@ def play_all(
         options = [*overrides, "trainer.val_before_train=true", "trainer.val_only=true"]
         if checkpoint is not None:
             options += ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}"]
-        TrainerRun(run_dir, *options, recipe=recipe).wait()
+        TrainerRun(run_dir, *options, recipe=RECIPE).wait()
     by_task: dict[str, list[float]] = {}
     for episode in open_run(run_dir).episodes():
         by_task.setdefault(episode.task_id, []).append(episode.success or 0.0)

@@ -32,7 +32,7 @@ def curve():
 
 @pytest.fixture
 def study():
-    return runs.FamilyStudy(
+    return runs.Study(
         Path(),
         Path(),
         environment_steps=400,
@@ -89,7 +89,7 @@ def test_two_methods_train_for_the_same_environment_steps_and_are_not_trained_ag
 
 
 def test_the_recipe_takes_the_options_of_every_method(study):
-    configs = {m: compose_recipe(study.recipe.stem, *study.overrides(m, seed=2)) for m in runs.METHODS}
+    configs = {m: compose_recipe(runs.RECIPE.stem, *study.overrides(m, seed=2)) for m in runs.METHODS}
     assert {method for method, config in configs.items() if not config.replay.enable} == {"grpo", "dynamic_sampling"}
     assert configs["dynamic_sampling"].algorithm.filter_groups.enable
     assert {m for m, config in configs.items() if config.algorithm.filter_groups.enable} == {

@@ -19,7 +19,7 @@ from policies.architecture import MERGE_SIZE, PATCH_SIZE
 from policies.seeing.beginnings import FLAG, IS_TITLE, PLACE_NORM, WORD_NORM
 from policies.seeing.layout import CELL, COLUMNS, ROWS, WORD, X, Y, place_code
 from policies.seeing.screens import Screen, Text, cells_of
-from policies.seeing.vision import encode, encode_early, patches_of
+from policies.seeing.vision import encode, patches_of
 
 EARLY = 1
 """The block after which letters are asked for."""
@@ -115,8 +115,8 @@ class ReadingLesson(torch.nn.Module):
         return torch.stack(losses).mean(), torch.cat(right).float().mean().item()
 
     def letter_loss(self, visual: Any, screens: Sequence[Screen]) -> torch.Tensor:
-        """The loss of letters alone, for which the tower's first half is enough."""
-        early = encode_early(visual, patches_of([screen.pixels for screen in screens]), EARLY)
+        """The loss of letters alone."""
+        early = encode(visual, patches_of([screen.pixels for screen in screens]), EARLY)[1]
         letters = [targets_of(screen, self.lexicon).letters for screen in screens]
         known = [self._letter_loss(one, slots) for one, slots in zip(early, letters, strict=True) if slots is not None]
         return torch.stack(known).mean()

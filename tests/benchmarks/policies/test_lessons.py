@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from PIL import Image
 from policies.seeing.acting import ideal_tokens
 from policies.seeing.examples import LEXICON, examples_of
 from policies.seeing.layout import WORD, spread_codes
@@ -23,15 +24,18 @@ def schooling(tmp_path_factory):
     return Schooling(tmp_path_factory.mktemp("lessons"), LessonPlan())
 
 
-def test_the_tower_of_many_screens_is_the_stock_one(schooling):
+def test_what_the_towers_layers_hand_on_is_in_the_order_of_screens_and_patches(schooling):
     sheets = [draw_sheet(LEXICON, random.Random(n)) for n in range(2)]
     patches, visual = patches_of([sheet.pixels for sheet in sheets]), schooling.model.model.visual
+    stock = schooling.processor.image_processor(
+        images=[Image.fromarray(sheet.pixels) for sheet in sheets], return_tensors="pt"
+    )
+    torch.testing.assert_close(patches.flatten(0, 1), stock["pixel_values"], atol=1e-3, rtol=1e-3)
     with torch.no_grad():
-        stock = visual(patches.flatten(0, 1), torch.tensor([[1, 24, 32]] * 2)).pooler_output
-        tokens, early, hidden = encode(visual, patches, 1)
-    torch.testing.assert_close(tokens.flatten(0, 1), stock, atol=1e-4, rtol=1e-4)
-    assert early.shape == (2, 768, 96)
-    assert hidden.shape == (2, 192, 384)
+        tokens, last, hidden = encode(visual, patches, early=3)
+        torch.testing.assert_close(visual.merger(last.flatten(0, 1)).view_as(tokens), tokens)
+        torch.testing.assert_close(visual.merger.mlp[2](hidden), tokens)
+        torch.testing.assert_close(encode(visual, patches[1:])[0], tokens[1:], atol=1e-4, rtol=1e-4)
 
 
 def test_positions_are_the_stock_ones(schooling):
