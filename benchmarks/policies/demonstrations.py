@@ -36,27 +36,24 @@ def collect_demonstrations(
     expert: ExpertFor,
     environment: EnvironmentConfig,
     image_size: Callable[[Size], Size],
-    *,
-    repeats: int,
 ) -> list[Episode]:
-    """Have the expert play each task `repeats` times, on `environment.num_desktops` desktops at once.
+    """Have the expert play each task, on `environment.num_desktops` desktops at once.
 
     Args:
         tasks: what to play.
         expert: the replies that solve a task, by its id, with points in pixels of the screen.
         environment: which desktops; the pauses should be those of the rollouts, so that the policy sees the same.
         image_size: from a screenshot's size to that of the image which the policy sees.
-        repeats: of each task: screens differ a little from one time to the next.
 
     Returns:
-        Solved episodes by task, in the order of `tasks`.
+        Solved episodes, in the order of `tasks`.
 
     Raises:
         TaskError: an expert's script does not solve its task.
         DesktopError: `environment.max_attempts` desktops failed at one demonstration.
     """
     screen = environment.screen_size
-    jobs = enumerate(task for _ in range(repeats) for task in tasks)
+    jobs = enumerate(tasks)
     done: dict[int, Episode] = {}
 
     async def play_job(job: Job, desktop: BlockingDesktop) -> None:
@@ -79,10 +76,10 @@ def collect_demonstrations(
 
     with (
         ThreadPoolExecutor(environment.num_desktops) as threads,
-        tqdm(total=repeats * len(tasks), desc="demonstrations", unit="episode") as progress,
+        tqdm(total=len(tasks), desc="demonstrations", unit="episode") as progress,
     ):
         run_blocking(play_all())
-    return [done[repeat * len(tasks) + number] for number in range(len(tasks)) for repeat in range(repeats)]
+    return [done[number] for number in range(len(tasks))]
 
 
 async def _play_in_slot(

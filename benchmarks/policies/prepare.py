@@ -62,8 +62,6 @@ class PolicyConfig:
     """As `GuiAgentConfig.max_screenshots`; no demonstration is too long for `full`."""
     kept_screenshots: int | None = None
     """As `GuiAgentConfig.kept_screenshots`."""
-    demonstrations_per_task: Annotated[int, whole(1, "at least 1")] = 1
-    """More only pay where a task's screens differ from one time to the next."""
     num_desktops: Annotated[int, whole(1, "at least 1")] = 3
     """Desktops that demonstrations are played on at once."""
     size: PolicySize = field(default_factory=PolicySize)
@@ -167,16 +165,13 @@ def _corpus(demonstrations: Sequence[RecordedEpisode]) -> list[str]:
 def _demonstrations(out_dir: Path, settings: PolicyConfig, tasks: Sequence[Task]) -> list[RecordedEpisode]:
     environment = EnvironmentConfig(num_desktops=settings.num_desktops)
     geometry = _geometry()
-    key = _hash(_task_facts(tasks), dataclasses.asdict(geometry), settings.demonstrations_per_task)
+    key = _hash(_task_facts(tasks), dataclasses.asdict(geometry))
     folder = out_dir.absolute().with_name(f"{out_dir.name}-demonstrations-{key[:12]}")
     if folder.exists():
         logger.info("demonstrations are taken from %s", folder)
     else:
         check_tasks_run_here(tasks, environment)
-        repeats = settings.demonstrations_per_task
-        save_demonstrations(
-            folder, collect_demonstrations(tasks, expert_replies, environment, geometry.image_size, repeats=repeats)
-        )
+        save_demonstrations(folder, collect_demonstrations(tasks, expert_replies, environment, geometry.image_size))
     place = {task.task_id: number for number, task in enumerate(tasks)}
     return sorted(read_episodes(folder), key=lambda episode: place[episode.task_id])
 

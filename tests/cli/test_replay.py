@@ -103,7 +103,7 @@ def test_seed_makes_a_store_of_demonstrations_that_the_run_accepts(tmp_path, mod
 
     replies = [Reply("I click.", (Click(Point(35, 38)),)), Reply("Done.", (Finish(),))]
     tasks, environment = [Task("calc", "Press the key.", {})], EnvironmentConfig(provider="fake", num_desktops=1)
-    (episode,) = collect_demonstrations(tasks, lambda _: replies, environment, lambda screen: screen, repeats=1)
+    (episode,) = collect_demonstrations(tasks, lambda _: replies, environment, lambda screen: screen)
     save_demonstrations(tmp_path / "demonstrations", [episode])
     overrides = ["--set", f"actor_rollout_ref.model.path={model_path}"]
     out = str(tmp_path / "seeds")

@@ -86,7 +86,7 @@ def here():
 @pytest.mark.desktop
 def test_the_expert_solves_each_with_one_step_a_reply(here):
     environment = EnvironmentConfig(num_desktops=NUM_DESKTOPS)
-    episodes = collect_demonstrations(here, expert_replies, environment, lambda screen: POLICY_VIEW, repeats=1)
+    episodes = collect_demonstrations(here, expert_replies, environment, lambda screen: POLICY_VIEW)
     assert {e.task.task_id: (e.success, len(e.turns)) for e in episodes} == {
         task.task_id: (1.0, LENGTHS[task.task_id]) for task in here
     }

@@ -98,7 +98,7 @@ def seeds(shipped) -> Path:
     tasks = load_tasks(TASKS)
     environment = EnvironmentConfig(num_desktops=2, screen_size=SCREEN)
     image_size = ImageGeometry.from_processor(hf_processor(str(shipped))).image_size
-    played = collect_demonstrations(tasks, replies_of, environment, image_size, repeats=1)
+    played = collect_demonstrations(tasks, replies_of, environment, image_size)
     save_demonstrations(shipped.parent / "demonstrations", played)
     recipe = ["--recipe", str(DEMO), "--set", f"actor_rollout_ref.model.path={shipped}"]
     out = shipped.parent / "seeds"

@@ -35,31 +35,31 @@ def test_replies_are_written_in_the_policys_coordinates_with_the_screen_before_e
 
 
 def test_a_script_may_end_without_saying_so(tasks, expert) -> None:
-    found = collect_demonstrations(tasks[:1], lambda _: expert("red")[:1], environment(), image_size, repeats=1)
+    found = collect_demonstrations(tasks[:1], lambda _: expert("red")[:1], environment(), image_size)
     assert (found[0].stop_reason, len(found[0].turns), len(found[0].screenshots)) == (StopReason.STEP_LIMIT, 1, 1)
 
 
 def test_script_that_does_not_solve_its_task_is_refused(tasks) -> None:
     miss = [Reply("Miss.", (Click(Point(600, 400)),))]
     with pytest.raises(TaskError, match="must solve task red with score 1, got 0"):
-        collect_demonstrations(tasks[:1], lambda _: miss, environment(), image_size, repeats=1)
+        collect_demonstrations(tasks[:1], lambda _: miss, environment(), image_size)
 
 
 def test_demonstrations_come_in_the_order_of_the_tasks(tasks, expert) -> None:
-    found = collect_demonstrations(tasks, expert, environment(), image_size, repeats=2)
-    assert [episode.task.task_id for episode in found] == ["red", "red", "crimson", "crimson"]
+    found = collect_demonstrations(tasks, expert, environment(), image_size)
+    assert [episode.task.task_id for episode in found] == ["red", "crimson"]
 
 
 def test_failed_desktop_is_replaced_by_a_fresh_one(tasks, expert) -> None:
     # The first desktop of each place fails at its first step; the second does not.
     broken = {f"demonstration-{slot}.1": {"fail": {"step": [1]}} for slot in (0, 1)}
-    found = collect_demonstrations(tasks, expert, environment(desktops=broken), image_size, repeats=1)
+    found = collect_demonstrations(tasks, expert, environment(desktops=broken), image_size)
     assert len(found) == 2
 
 
 def test_desktops_that_keep_failing_end_it(tasks, expert) -> None:
     with pytest.raises(DesktopError):
-        collect_demonstrations(tasks, expert, environment(fail={"reset": [-1]}), image_size, repeats=1)
+        collect_demonstrations(tasks, expert, environment(fail={"reset": [-1]}), image_size)
 
 
 def test_every_desktop_is_closed_when_one_task_is_not_solved(tasks, expert, monkeypatch) -> None:
@@ -69,15 +69,15 @@ def test_every_desktop_is_closed_when_one_task_is_not_solved(tasks, expert, monk
     slow = environment(desktops={"demonstration-1.1": {"hang": {"reset": [1]}}})
     miss = [Reply("Miss.", (Click(Point(600, 400)),))]
     with pytest.raises(TaskError):
-        collect_demonstrations(tasks, lambda _: miss, slow, image_size, repeats=1)
+        collect_demonstrations(tasks, lambda _: miss, slow, image_size)
     assert len(made) == 3 and all(desktop.closed for desktop in made)
 
 
 def test_saved_demonstrations_are_recorded_episodes(tmp_path, tasks, expert) -> None:
-    found = collect_demonstrations(tasks, expert, environment(), image_size, repeats=2)
+    found = collect_demonstrations(tasks, expert, environment(), image_size)
     save_demonstrations(tmp_path / "demonstrations", found)
     read = list(read_episodes(tmp_path / "demonstrations"))
-    assert [episode.task_id for episode in read] == ["crimson", "crimson", "red", "red"]
+    assert [episode.task_id for episode in read] == ["crimson", "red"]
     by_task = sorted(found, key=lambda episode: episode.task.task_id)
     assert [episode.screenshots for episode in read] == [episode.screenshots for episode in by_task]
     assert [episode.replies for episode in read] == [tuple(turn.text for turn in e.turns) for e in by_task]
