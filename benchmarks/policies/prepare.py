@@ -68,6 +68,8 @@ class PolicyConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        ok = 0 <= self.floor <= self.target_success
+        require(ok, "floor", f"from 0 to target_success ({self.target_success:g})", self.floor)
         _ = self.agent  # says what is wrong with the context
 
     @property

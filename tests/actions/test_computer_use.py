@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from arpo_verl.actions.computer_use import MAX_SCROLL_NOTCHES
 from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.actions.keys import KEY_NAMES
-from arpo_verl.actions.pyautogui import to_code
 from arpo_verl.actions.reply import MAX_ACTIONS, MAX_REPLY_CHARS, Reply
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Size, TypeText, Wait
@@ -274,27 +273,3 @@ def replies(draw):
 def test_what_is_written_parses_back(case):
     grammar, reply, image, screen = case
     assert grammar.parse(grammar.format(reply, image, screen), image, screen) == reply
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
-NAMES = st.sampled_from(["left_click", "type", "key", "scroll", "hscroll", "wait", "terminate", "answer", "mouse_move"])
-ARGUMENTS = st.dictionaries(st.sampled_from(["coordinate", "text", "keys", "pixels", "time", "status"]), JSON)
-
-
-@given(st.text(max_size=200) | JSON.map(json.dumps) | st.builds(lambda name, rest: (name, rest), NAMES, ARGUMENTS))
-@settings(max_examples=400, deadline=None)
-def test_hostile_replies_raise_nothing_but_a_parse_error(content):
-    text = call(action=content[0], **content[1]) if isinstance(content, tuple) else f"<tool_call>{content}</tool_call>"
-    try:
-        reply = THOUSANDTHS.parse(text, IMAGE, SCREEN)
-    except ActionParseError:
-        return
-    for action in reply.actions:
-        if isinstance(action, Click) and action.point is not None:
-            assert 0 <= action.point.x < 640 and 0 <= action.point.y < 480
-        if not isinstance(action, Finish | Fail):
-            to_code(action).encode("ascii")

@@ -319,16 +319,3 @@ def replies(draw):
 def test_what_is_written_parses_back(case):
     reply, image, screen = case
     assert parse_reply(format_reply(reply, image, screen), image, screen) == reply
-
-
-@given(st.text(max_size=300) | st.text("Action: clicktype(start_box='<|>,)\n\\\"0123456789", max_size=300))
-@settings(max_examples=400, deadline=None)
-def test_hostile_text_raises_nothing_but_a_parse_error(text):
-    for candidate in (text, f"Action: {text}", f"Action: type(content='{text}')", f"Action: click(start_box='{text}')"):
-        try:
-            reply = parse_reply(candidate, IMAGE, SCREEN)
-        except ActionParseError:
-            continue
-        for action in reply.actions:
-            if isinstance(action, Click):
-                assert 0 <= action.point.x < 640 and 0 <= action.point.y < 480

@@ -80,11 +80,6 @@ def test_a_virtual_machine_has_the_programs_but_not_the_metrics(task_dir, capsys
     assert "3 of 5 tasks can run" in printed and "no-such-program" not in printed
 
 
-def test_a_folder_that_is_not_there_is_named(capsys):
-    assert main(["doctor", "--task-dir", "no-such-folder"]) == 2
-    assert "no-such-folder" in capsys.readouterr().err
-
-
 def test_nothing_heavy_is_imported_to_look_at_tasks(task_dir):
     code = (
         "import sys; from arpo_verl.cli.main import main; main(sys.argv[1:]); "

@@ -71,20 +71,3 @@ def test_a_list_without_a_task_is_told(start, tmp_path, capsys):
 def test_tasks_that_faults_leave_open_are_named(start, capsys):
     assert start(script=FakeScript(fail={"evaluate": [-1]})) == 1
     assert "infrastructure failed the episode that does nothing: mixed, never" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--runs", "0"], "--runs must be 1 or more"),
-        (["--runs", "3", "--keep", "1 <= successes <= 15"], "--keep must name numbers up to --runs=3"),
-        (["--error", "0.5"], "--error must be from 0 to below 0.5"),
-        (["--group-size", "1"], "--group-size must be 2 or more"),
-        (["--keep", "most of them"], "--keep must be a range of successes"),
-        (["--max-steps", "5,15"], "--max-steps must be one step budget"),
-    ],
-)
-def test_wrong_options_are_told_before_anything_is_played(start, tmp_path, capsys, options, words):
-    assert start(*options) == 2
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

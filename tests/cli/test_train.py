@@ -215,8 +215,3 @@ def test_a_command_that_is_not_on_the_path_is_shown_with_its_folder(tmp_path, mo
     monkeypatch.setattr(shown.sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
     monkeypatch.chdir(tmp_path)
     assert shown_command("view", tmp_path / "a run") == f".venv/bin/arpo-verl view '{tmp_path}/a run'"
-
-
-def test_a_recipe_that_does_not_exist_is_named_with_one_that_does(capsys):
-    assert main(["train", "dmeo"]) == 2
-    assert "there is no recipe 'dmeo'; did you mean demo?" in capsys.readouterr().err

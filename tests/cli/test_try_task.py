@@ -119,7 +119,6 @@ def test_an_infrastructure_fault_is_told_and_judged_by_nobody(play):
         (["--option", "wait=3"], "did you mean environment.wait_s"),
         (["--option", "wait_s"], "KEY=VALUE"),
         (["--option", "wait_s=soon"], "environment.wait_s must be"),
-        (["--replies", "no-such-file"], "--replies must be a text file"),
         (["--expert"], "the expert has no script"),
         (["--max-steps", "0"], "gui_agent.max_steps"),
     ],
@@ -132,13 +131,6 @@ def test_wrong_arguments_are_named(play, arguments, message):
 def test_the_expert_knows_one_screen_only(capsys):
     assert main(["try", "dialog-confirm-yes", "--expert", "--screen", "800x600"]) == 2
     assert "must be [640, 480], the expert's own, got [800, 600]" in capsys.readouterr().err
-
-
-def test_a_task_that_does_not_exist_or_is_many_is_named(play, capsys):
-    assert main(["try", "no-such-task"]) == 2
-    assert "does not exist" in capsys.readouterr().err
-    assert main(["try", "embedded"]) == 2
-    assert "one task can be tried" in capsys.readouterr().err
 
 
 def test_virtual_machines_are_given_the_recipes_pace():

@@ -15,7 +15,6 @@ from collections import Counter
 import pytest
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.fake import FakeEnvironment
 from arpo_verl.errors import (
     ConfigError,
     DesktopError,
@@ -461,11 +460,3 @@ def test_no_slot_is_lost_in_random_episodes(hurried_pool):
     assert len(outcomes) == 100 and set(outcomes) <= {"fault", "cancelled", 1.0}
     assert outcomes.count("fault") > 3 and outcomes.count(1.0) > 40
     assert served
-
-
-def test_the_fake_needs_no_pool():
-    desktop = FakeEnvironment()
-    desktop.reset(TASK)
-    left, top, right, bottom = desktop.target
-    desktop.step(Click(Point((left + right) // 2, (top + bottom) // 2)))
-    assert desktop.evaluate().score == 1.0

@@ -122,6 +122,49 @@ def test_victim_and_success_are_random_but_fixed_by_seed_step_and_task():
     assert any(len(set(chosen(step, groups=same))) == 2 for step in range(5))
 
 
+def plan(groups, store, step=9, draw=0, **options):
+    return choose_replays(groups, store, ReplayConfig(**options), step, draw)
+
+
+def test_a_replay_is_better_than_the_rollout_that_it_replaces():
+    half, full = stored(step=1, success=0.6), stored(step=2, success=1.0)
+    wide = {"mean_threshold": 0.7, "success_threshold": 0.7}
+    for step in range(20):
+        (replacement,) = plan([group(*[0.6] * 8)], store_of(half, full), step=step, **wide)
+        assert replacement.candidate.step == 2
+    assert plan([group(*[0.6] * 8)], store_of(half), **wide) == ()
+
+
+def test_no_success_is_used_twice_in_a_batch_however_often_it_is_stored():
+    groups = [group(0, 0, uid=uid) for uid in "pqrs"]
+    store = store_of(stored(step=1), stored(step=2), stored(step=2), stored("b", step=3))
+    assert sorted(r.candidate.step for r in plan(groups, store)) == [1, 2]
+
+
+def test_the_choice_does_not_depend_on_which_groups_finished_first():
+    store = store_of(*(stored(task_id, step=step) for task_id in "ab" for step in range(6)))
+    groups = [group(0, 0, task_id=task_id, uid=f"{task_id}{i}") for task_id in "ab" for i in range(3)]
+
+    def used(order):
+        return Counter((r.candidate.task_id, r.candidate.step) for r in plan(order, store))
+
+    assert used(groups) == used(groups[::-1])
+
+
+def test_more_groups_only_add_to_the_plan():
+    """So that what is rebuilt while the others still generate is what will be wanted."""
+    store = store_of(*(stored(task_id, step=step) for task_id in "ab" for step in range(6)))
+    groups = [group(0, 0, task_id=task_id, uid=f"{task_id}{i}") for i in range(3) for task_id in "ab"]
+    for number in range(1, 6):
+        assert plan(groups, store)[:number] == plan(groups[:number], store)
+
+
+def test_a_second_batch_of_the_same_step_draws_anew():
+    store = store_of(*(stored(step=step) for step in range(8)))
+    chosen = {plan([group(0, 0)], store, draw=draw)[0].candidate.step for draw in range(30)}
+    assert len(chosen) > 3
+
+
 def test_a_graded_failure_can_be_replaced_but_never_a_success():
     config = ReplayConfig(std_threshold=0.5, mean_threshold=0.5, success_threshold=0.6)
     scores = group(0.7, 0.0, 0.1)  # triggers under these wide thresholds, yet one member succeeded

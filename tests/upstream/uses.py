@@ -89,23 +89,42 @@ def aliases(tree: ast.AST) -> dict[str, str]:
     return found
 
 
-def named_in(tree: ast.AST) -> Iterator[str]:
-    """What a module imports, names in a string, or looks up on either or on a parameter annotated with one."""
+def scopes(tree: ast.AST) -> Iterator[tuple[ast.AST, Mapping[str, str]]]:
+    """A module and its functions, with the upstream names that each knows: by import, or by a parameter's type."""
     top = aliases(tree)
-    scopes: list[tuple[ast.AST, Mapping[str, str]]] = [(tree, top)]
+    yield tree, top
     for node in ast.walk(tree):
         if isinstance(node, _Function):
             arguments = [*node.args.args, *node.args.kwonlyargs]
             typed = {a.arg: top[ast.unparse(a.annotation)] for a in arguments if _is_one_of(a.annotation, top)}
-            scopes.append((node, typed | imported(within(node))))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _NAME.fullmatch(node.value):
+            yield node, typed | imported(within(node))
+
+
+def name_of(node: ast.AST, known: Mapping[str, str]) -> str | None:
+    """The upstream name that an expression is: one that is known, or an attribute of one."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known:
+        base = known[node.value.id]
+        return f"{base}{'.' if ':' in base else ':'}{node.attr}"
+    return known.get(node.id) if isinstance(node, ast.Name) else None
+
+
+def named_in(tree: ast.AST) -> Iterator[str]:
+    """What a module imports, names in a string, or looks up on either or on a parameter annotated with one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _NAME.fullmatch(node.value):
             yield node.value
-    for scope, known in scopes:
+    for scope, known in scopes(tree):
         yield from known.values()
-        for node in within(scope):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known:
-                base = known[node.value.id]
-                yield f"{base}{'.' if ':' in base else ':'}{node.attr}"
+        yield from filter(None, (name_of(node, known) for node in within(scope)))
+
+
+def calls() -> Iterator[tuple[str, str, ast.Call]]:
+    """Each call of an upstream name: our module, the name, the call."""
+    for module, tree in modules().items():
+        for scope, known in () if module.startswith(_OF_ANOTHER_VERL) else scopes(tree):
+            for node in within(scope):
+                if isinstance(node, ast.Call) and (name := name_of(node.func, known)):
+                    yield module, name, node
 
 
 def _is_one_of(annotation: ast.expr | None, alias: Mapping[str, str]) -> bool:
