@@ -29,7 +29,6 @@ from arpo_verl.footprint import (
     screenshot_tokens,
     training_state_bytes,
     trajectory_bytes,
-    update_memory,
 )
 from arpo_verl.pixels import KEPT_BYTES
 from arpo_verl.types import Size
@@ -325,12 +324,6 @@ def test_a_cpu_run_has_no_gpu_part_and_trains_in_host_memory():
     text = str(reckon(run, Machine()))
     assert "GPU" not in text and "vLLM" not in text
     assert host_memory(run)["weights, gradients, optimizer"] == training_state_bytes(UI_TARS.num_parameters)
-
-
-def test_smaller_screenshots_and_shorter_shares_need_less_of_a_gpu():
-    whole = sum(update_memory(FULL).values())
-    assert sum(update_memory(dataclasses.replace(FULL, image=Size(966, 546))).values()) < whole
-    assert sum(update_memory(dataclasses.replace(FULL, sequence_parallel_size=28)).values()) < whole
 
 
 def test_the_kv_cache_has_what_weights_and_the_largest_batch_leave():

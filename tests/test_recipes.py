@@ -72,16 +72,6 @@ def section_of(cls, name: str, recipe: DictConfig):
     return build_config(cls, name, OmegaConf.to_container(recipe[name], resolve=True))
 
 
-def test_there_are_the_recipes_that_the_readme_names():
-    assert {"embedded", "osworld_subset32", "osworld_full", "osworld_full_async", "osworld_window"} <= set(NAMES)
-    assert CONTEXTS == [None, "segments", "window"]
-    assert BASELINES == [None, "arpo_dynamic", "dynamic_sampling", "grpo"] and POLICIES == [
-        None,
-        "qwen25_vl",
-        "qwen3_vl",
-    ]
-
-
 def test_every_combination_passes_verls_validation_and_ours_and_its_numbers_fit(combination):
     recipe, policy, baseline, context = combination
     check_verls_validation(recipe)
@@ -191,17 +181,6 @@ def test_the_smoke_recipe_fits_one_gpu_of_48_gb_and_goes_the_way_of_osworlds():
         assert OmegaConf.select(recipe, path) == OmegaConf.select(osworld, path)
     assert recipe.trainer.nnodes * recipe.trainer.n_gpus_per_node == 1
     assert recipe.trainer.total_training_steps * recipe.data.train_batch_size <= 32, "within an epoch"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_recipe_selects_our_plugin_points(name):
-    recipe = compose_recipe(name)
-    assert recipe.algorithm.adv_estimator == "replay_grpo"
-    assert recipe.actor_rollout_ref.rollout.agent.default_agent_loop == "gui_agent"
-    sampler = recipe.trainer.v1.sampler
-    is_sync = recipe.trainer.v1.trainer_mode == "sync"
-    assert sampler.custom_sampler.name == ("ReplaySampler" if is_sync else "ReplaySamplerAsync")
-    assert sampler.sampler_kwargs.replay == recipe.replay
 
 
 def test_dynamic_sampling_is_the_filter_alone_and_outlives_a_dropped_session():
@@ -335,18 +314,6 @@ def test_a_context_is_one_word_behind_any_recipe_and_nothing_else_changes(name):
             "gui_agent.kept_screenshots",
             "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image",
         }
-
-
-def test_the_smaller_and_the_asynchronous_recipe_differ_where_they_say():
-    subset, together = compose_recipe("osworld_subset32"), compose_recipe("osworld_full_async")
-    # The reference's script for one node.
-    assert (subset.data.train_batch_size, subset.actor_rollout_ref.actor.ppo_mini_batch_size) == (2, 1)
-    assert subset.actor_rollout_ref.actor.optim.lr_warmup_steps_ratio == 0.05
-    assert subset.trainer.test_freq == subset.trainer.save_freq == 32 // subset.data.train_batch_size
-    assert not together.actor_rollout_ref.actor.fsdp_config.param_offload, "its updates would be lost"
-    assert (subset.trainer.nnodes, subset.environment.num_desktops) == (1, 16)
-    assert together.trainer.v1.trainer_mode == "separate_async"
-    assert together.trainer.nnodes + together.actor_rollout_ref.rollout.nnodes == 2
 
 
 def test_the_comments_figures_of_visual_tokens_are_the_processors():

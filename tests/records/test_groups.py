@@ -42,18 +42,6 @@ def test_the_later_line_of_a_group_counts(written, run):
     assert run.snapshot().training(id).advantage == 2
 
 
-def test_a_torn_line_waits_for_its_end(written, run):
-    id = written.episode(1)
-    written.group(1, "u1", {"session": 0, "reward": 1, "advantage": 1})
-    file = written.trajectories / "step_000001" / "groups.jsonl"
-    whole = file.read_bytes()
-    file.write_bytes(whole[:30])
-    assert run.snapshot().training(id).advantage is None
-    with file.open("ab") as stream:
-        stream.write(whole[30:])
-    assert run.snapshot().training(id).advantage == 1
-
-
 @pytest.mark.parametrize("line", ["nonsense", "[]", "{}", '{"uid": "u1", "rows": [3, {}, {"session": "x"}]}'])
 def test_lines_that_are_no_group_are_passed_over(written, run, line):
     id = written.episode(1)

@@ -8,7 +8,7 @@ from support import needs_words
 
 from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.errors import ConfigError
-from arpo_verl.rollout.prompts import PROMPT_GRAMMARS, build_messages, prompt_of, reply_message, screenshot_message
+from arpo_verl.rollout.prompts import PROMPT_GRAMMARS, build_messages, prompt_of, screenshot_message
 from arpo_verl.types import Size
 
 # Arguments of the tool's actions that take no coordinate.
@@ -66,13 +66,3 @@ def test_every_grammar_has_a_prompt_that_asks_for_it(grammar):
 def test_a_prompt_for_an_unknown_grammar_is_refused_with_the_known():
     with pytest.raises(ConfigError, match=f"one of {', '.join(GRAMMARS)}, got 'huge'"):
         prompt_of("huge")
-
-
-def test_an_unknown_prompt_is_refused():
-    with pytest.raises(ConfigError, match="one of ui_tars_15, compact"):
-        build_messages("x", kind="huge")
-
-
-def test_messages_have_one_shape():
-    assert screenshot_message() == {"role": "user", "content": [{"type": "image"}]}
-    assert reply_message("a") == {"role": "assistant", "content": [{"type": "text", "text": "a"}]}

@@ -23,13 +23,6 @@ def test_the_judge_sees_the_screenshot_and_the_distant_text(judge, screenshots):
     assert (texts[0] - texts[1]).abs().max() > 0.1
 
 
-def test_single_text_request(make_generator, judge):
-    one = request("a", judge.prompt("Open the file."), temperature=0.7)
-    result = run(make_generator(), one)["a"]
-    assert len(result.token_ids) == 8 and result.finish_reason == "length"
-    assert_honest(judge, one, result)
-
-
 def test_batch_of_different_lengths_and_images(make_generator, judge, screenshots):
     requests = [
         request(
@@ -186,13 +179,6 @@ def test_same_seed_gives_the_same_replies_in_whatever_order_requests_come(make_g
     again = [run(one_by_one, one)[one.request_id] for one in reversed(requests)]
     assert {r.token_ids for r in again} == {r.token_ids for r in replies.values()}
     assert {r.token_ids for r in run(make_generator(seed=4), *requests).values()} != {r.token_ids for r in again}
-
-
-def test_seed_of_a_request_fixes_its_reply(make_generator, judge):
-    generator = make_generator()
-    prompt = judge.prompt("Task.")
-    replies = [run(generator, request("a", prompt, seed=5))["a"].token_ids for _ in range(2)]
-    assert replies[0] == replies[1]
 
 
 def test_abort_returns_what_is_there(make_generator, judge):
