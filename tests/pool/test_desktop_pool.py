@@ -22,7 +22,6 @@ from arpo_verl.errors import (
     DesktopSetupError,
     EvaluatorError,
     HostLostError,
-    TaskQuarantinedError,
 )
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.types import Click, Fail, Finish, Point, Task
@@ -336,30 +335,6 @@ def test_a_cancelled_episode_and_a_cancelled_wait_lose_no_desktop(pool):
         return await all_serve(pool)
 
     assert asyncio.run(run())
-
-
-def test_a_task_that_breaks_desktops_is_quarantined_and_the_others_go_on(pool):
-    task = make_task("bad", fail={"step": [1]})
-
-    async def run():
-        for _ in range(2):  # three at a time, on three desktops
-            outcomes = await asyncio.gather(*(play(pool, task) for _ in range(3)), return_exceptions=True)
-            assert [type(outcome) for outcome in outcomes] == [DesktopLostError] * 3
-            assert await play(pool) == 1.0
-
-        async def is_quarantined():  # a release is not waited for
-            return (await pool.status_async())["tasks_quarantined"] == 1
-
-        await until(is_quarantined)
-        with pytest.raises(TaskQuarantinedError, match="6 times, on . different"):
-            await play(pool, task)
-        return await play(pool)
-
-    assert asyncio.run(run()) == 1.0
-    assert pool.status()["tasks_quarantined"] == 1
-    metrics = pool.metrics()
-    assert metrics["environment/quarantined_sessions"] == metrics["environment/dropped_sessions"] == 1
-    assert metrics["environment/tasks_quarantined"] == 1
 
 
 def test_a_dropped_session_is_counted(pool):

@@ -22,18 +22,9 @@ _PROVIDERS = "environments.osworld.provider_patches"
 _CLOSED = "environments.osworld.verdict.closed_ways"
 _REPLICA = "verl.workers.rollout.replica:RolloutReplica"
 
-# Beyond names: what upstream's code does. The module of ours that relies on it, the name, what its source says in this
-# order. No lines: it is there. A test that calls the real thing, in the folder of the module, is better than a line.
+# What upstream's code does beyond names, where a test that calls the real thing would not notice a change. The module
+# of ours that relies on it, the name, what its source says in this order. No lines: it is there.
 RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
-    # Registration
-    ("plugin", "verl", ('_entry_points(group="verl.plugins")',)),
-    ("plugin", "verl.plugin.platform.platform_manager", ('os.environ.get("VERL_PLATFORM", "")',)),
-    ("plugin", "verl.experimental.agent_loop.agent_loop:_agent_loop_registry", ()),
-    ("cli.checks.packages", "verl.trainer.ppo.core_algos:ADV_ESTIMATOR_REGISTRY", ()),
-    ("cpu.rollout", "verl.workers.rollout.base:_ROLLOUT_REGISTRY", ()),
-    ("cpu.rollout", "verl.workers.rollout.replica:RolloutReplicaRegistry.register", ()),
-    ("cpu.engine", "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead", ()),
-    ("cpu.engine", "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithValueHead", ()),
     # A row, its key and its tag, as the rollout worker writes them
     (
         "plugin.rows",
@@ -246,19 +237,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         for name in ("engine_workers:TrainingWorker.train_mini_batch", "engine.base:BaseEngine.train_batch")
         + ("engine.base:BaseEngine.infer_batch",)
     ),
-    # The optimizer that freezes: it is given the sharded model's parameters, in order, before the first forward pass
-    (
-        "policy.optimizer",
-        "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_model_optimizer",
-        ("module = self._build_fsdp_module(module)", "optimizer = self._build_optimizer(module)"),
-    ),
-    (
-        "policy.optimizer",
-        "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_optimizer",
-        ("build_optimizer(module.parameters(), self.optimizer_config)",),
-    ),
-    # Checkpoints: the sampler is made before one is loaded; the callback comes last in a save
-    ("plugin.checkpoints", f"{_TRAINER}.__init__", ("self.replay_buffer = self._build_replay_buffer()",)),
+    # Checkpoints: which one is loaded; the callback comes last in a save
     (
         "plugin.checkpoints",
         f"{_TRAINER}._load_checkpoint",
@@ -279,7 +258,6 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
             "self.checkpoint_callback.on_save(",
         ),
     ),
-    ("plugin.checkpoints", "verl.trainer.ppo.checkpoint_callback:build_checkpoint_callback", ()),
     # Frontier sampling: rows are fetched when they are to be played, through the dataset, whose state goes with the
     # loader's; tests/plugin/test_dataset.py runs the loader
     (
@@ -296,7 +274,6 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         ("self.dataset.__getitems__(possibly_batched_index)",),
     ),
     # Loggers and metrics
-    ("plugin.run_callback", "verl.utils.tracking:FileLogger", ('os.getenv("VERL_FILE_LOGGER_PATH"',)),
     ("plugin.run_callback", "verl.utils.tracking:_TensorboardAdapter", ('os.environ.get("TENSORBOARD_DIR"',)),
     *(
         ("plugin.scored_batch", "verl.trainer.ppo.metric_utils:compute_data_metrics", (f'"{name}"',))
@@ -316,15 +293,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         )
         for name in names
     ),
-    # The CPU: one patch, and what veRL calls on our server and adapter
-    (
-        "cpu.patch",
-        "verl.utils.distributed:initialize_global_process_group_ray",
-        (
-            "(timeout_second=None, backend=None)",
-            'backend or f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"',
-        ),
-    ),
+    # The CPU: what veRL calls on our server and adapter
     (
         "cpu.server",
         "verl.workers.rollout.llm_server:LLMServerClient.generate",
@@ -346,30 +315,6 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         "vllm_segments",
         "vllm.distributed.device_communicators.shm_broadcast",
         ("class ShmRingBuffer", "self.is_creator = ", "self.shared_memory = "),
-    ),
-    # How the packed batch reaches attention
-    (
-        "cpu.generation.kv_cache",
-        "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl:Qwen2_5_VLTextModel.forward",
-        ("decoder_layer(", "**kwargs"),
-    ),
-    (
-        "cpu.generation.kv_cache",
-        "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl:Qwen2_5_VLAttention.forward",
-        ("attention_interface(", "**kwargs"),
-    ),
-    # The words of OSWorld's own agents, read from their source
-    *(
-        ("rollout.official_words", f"mm_agents.{module}", (f"{name} = ",))
-        for module, names in (
-            (
-                "uitars15_v1",
-                ("UITARS_NORMAL_ACTION_SPACE", "UITARS_CALL_USR_ACTION_SPACE", "UITARS_USR_PROMPT_THOUGHT"),
-            ),
-            ("qwen25vl_agent", ("tools_def", "system_prompt", "instruction_prompt")),
-            ("qwen3vl_agent", ("description_prompt_lines", "action_description_prompt", "tools_def", "system_prompt")),
-        )
-        for name in names
     ),
     # What its getters and controllers do by names that are replaced
     (
