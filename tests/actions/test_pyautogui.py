@@ -1,13 +1,9 @@
 """Typed actions as pyautogui source: run against a pyautogui that records what it is asked to do."""
 
-import ast
-import importlib.util
-import re
-from pathlib import Path
+from importlib.util import find_spec
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from fuzz_targets import check_code, clients_rewriting
 
 from arpo_verl.actions.pyautogui import duration_s, to_code
 from arpo_verl.actions.reply import MAX_INPUT_S
@@ -34,22 +30,6 @@ def run(code):
     names = {"pyautogui": recorder, "time": recorder, "__builtins__": {"__import__": only_pyperclip}}
     exec(compile(code, "action", "exec"), names)  # our own output: what is under test
     return recorder.calls
-
-
-def typed(calls):
-    """The text that a US keyboard has typed after these calls."""
-    text, clipboard = "", ""
-    for name, args, _ in calls:
-        if name == "write":
-            text += args[0]
-        elif name == "copy":
-            clipboard = args[0]
-        elif name == "press":
-            assert args == ("enter",)
-            text += "\n"
-        elif name == "hotkey":
-            text += {("shift", ","): "<", ("ctrl", "v"): clipboard}[args]
-    return text
 
 
 @pytest.mark.parametrize(
@@ -89,20 +69,7 @@ def test_what_ends_an_episode_has_no_code():
             to_code(action)
 
 
-@pytest.fixture(scope="module")
-def rewrite():
-    """The OSWorld client's own rewriting of commands, out of its source: importing the client takes seconds."""
-    spec = importlib.util.find_spec("desktop_env")
-    if spec is None:
-        pytest.skip("desktop-env is not installed")
-    source = Path(spec.origin).with_name("desktop_env.py").read_text(encoding="utf-8")
-    functions = [node for node in ast.parse(source).body if getattr(node, "name", "") == "_fix_pyautogui_less_than_bug"]
-    names = {"re": re}
-    exec(compile(ast.Module(functions, []), "desktop_env.py", "exec"), names)
-    return names["_fix_pyautogui_less_than_bug"]
-
-
-HOSTILE = [
+HOSTILE = [  # any other text: `tests/test_hostile_text.py`
     "'); import os; os.system('true') #",
     '"""\n"""',
     "\\",
@@ -119,30 +86,19 @@ HOSTILE = [
     "日本語\n<b>",
     "é pyautogui.typewrite('<')",
     "\x00\x1b\x7f",
+    "a\r\nb\rc\nd",
 ]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_typed_text_arrives_whole_through_the_clients_rewriting(text, rewrite):
-    code = to_code(TypeText(text))
-    assert rewrite(code) == code
-    assert code.isascii()
-    assert typed(run(rewrite(code))) == text
+def test_typed_text_arrives_whole_through_the_clients_rewriting(text):
+    check_code(TypeText(text))
 
 
-def test_the_clients_rewriting_does_touch_the_plain_form(rewrite):
-    assert rewrite("pyautogui.typewrite('a<b')") != "pyautogui.typewrite('a<b')"
-
-
-def test_each_end_of_a_line_is_one_enter():
-    assert typed(run(to_code(TypeText("a\r\nb\rc\nd")))) == "a\nb\nc\nd"
-
-
-@given(st.text(max_size=80) | st.text("pyautogui.typewrite('<\")\\u003c\n", max_size=80))
-@settings(max_examples=300, deadline=None)
-def test_any_text_is_data_and_never_code(text):
-    expected = text.replace("\r\n", "\n").replace("\r", "\n")
-    assert typed(run(to_code(TypeText(text)))) == expected
+def test_the_clients_rewriting_does_touch_the_plain_form():
+    if find_spec("desktop_env") is None:
+        pytest.skip("desktop-env is not installed")
+    assert "typewrite('a<b')" not in clients_rewriting()("pyautogui.typewrite('a<b')")
 
 
 @pytest.mark.parametrize(
