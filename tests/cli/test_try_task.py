@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from support import ROOT, take_interrupts
+from support.desktop_harness import eventually
 
 from arpo_verl.cli.main import main
 from arpo_verl.environments.factory import OSWORLD_PACE
@@ -171,8 +171,5 @@ def test_ctrl_c_at_the_prompt_leaves_nothing_behind(tmp_path):
         finally:
             process.kill()
     assert running and status == 130 and "interrupted" in rest
-    deadline = time.monotonic() + 30
-    while x_servers(screen) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert x_servers(screen) == []
+    eventually(lambda: not x_servers(screen), 30)
     assert list(tmp_path.iterdir()) == []

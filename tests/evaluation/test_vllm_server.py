@@ -6,10 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 import requests
+from support.desktop_harness import eventually
 
 from arpo_verl.errors import ConfigError, MissingDependencyError
 from arpo_verl.evaluation import vllm_server
@@ -55,13 +55,6 @@ def is_alive(pid):
         return False
 
 
-def await_end(*pids):
-    deadline = time.monotonic() + 30
-    while any(map(is_alive, pids)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_it_is_there_for_the_block_and_its_processes_go_with_it(tmp_path, arguments, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # which asks nobody for us
     monkeypatch.setenv("NO_PROXY", "")
@@ -70,7 +63,7 @@ def test_it_is_there_for_the_block_and_its_processes_go_with_it(tmp_path, argume
         assert requests.get(f"{url}/models", timeout=5, proxies={"http": ""}).status_code == 200
         command, *pids = json.loads(arguments.read_text())
         assert all(map(is_alive, pids))
-    await_end(*pids)
+    eventually(lambda: not any(map(is_alive, pids)), 30)
     assert command[:2] == ["serve", str(tmp_path / "model")] and command[-2:] == ["--seed", "1"]
     given = dict(zip(command[2:-2:2], command[3:-2:2], strict=True))
     assert json.loads(given["--limit-mm-per-prompt"]) == {"image": 50, "video": 0}
@@ -84,7 +77,7 @@ def test_it_goes_with_a_killed_process(tmp_path, arguments):
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == -signal.SIGKILL
     server = json.loads(arguments.read_text())[1]
-    await_end(server)
+    eventually(lambda: not is_alive(server), 30)
     os.killpg(server, signal.SIGKILL)  # the stand-in's child: vLLM ends its own when it is asked to end
 
 

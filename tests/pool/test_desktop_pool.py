@@ -13,6 +13,7 @@ import uuid
 from collections import Counter
 
 import pytest
+from support.desktop_harness import eventually
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import (
@@ -85,20 +86,13 @@ def hurried_pool(make_pool):
 @pytest.fixture
 def pool(patient_pool):
     """The patient pool, all its desktops idle and its counters at zero."""
-    wait_until(lambda: patient_pool.status()["desktops_idle"] == SIZE)
+    eventually(lambda: patient_pool.status()["desktops_idle"] == SIZE, PATIENCE_S)
     patient_pool.metrics()
     return patient_pool
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "not within the limit"
-        time.sleep(0.05)
-
-
 async def until(condition):
-    """The same in an event loop; `condition` is a coroutine function."""
+    """`condition` is a coroutine function."""
     deadline = time.monotonic() + PATIENCE_S
     while not await condition():
         assert time.monotonic() < deadline, "not within the limit"
@@ -220,7 +214,7 @@ def test_episodes_beyond_the_desktops_wait_in_turn_and_are_counted(pool):
         await asyncio.gather(*holders)
 
     asyncio.run(run())
-    wait_until(lambda: pool.status()["desktops_idle"] == SIZE)
+    eventually(lambda: pool.status()["desktops_idle"] == SIZE, PATIENCE_S)
     metrics = pool.metrics()
     assert order == list(range(5))
     assert metrics["environment/leases"] == SIZE + 5
@@ -397,12 +391,12 @@ def test_hangs_and_idle_holders_cost_the_desktop_after_their_time(hurried_pool):
         seen.update(hurried_pool.metrics())
         return seen[f"environment/faults/{kind}"]
 
-    wait_until(lambda: faults("idle") == 1)  # nobody has leased a desktop yet, and one has died
+    eventually(lambda: faults("idle") == 1, PATIENCE_S)  # nobody has leased a desktop yet, and one has died
     slept, *hung = asyncio.run(run())
     assert isinstance(slept, DesktopLostError) and "was given up" in str(slept)
     for error, call in zip(hung, ERRORS, strict=True):
         assert isinstance(error, ERRORS[call]) and f"environment.{call}_timeout_s=5" in str(error)
-    wait_until(lambda: hurried_pool.status()["desktops_idle"] == SIZE)
+    eventually(lambda: hurried_pool.status()["desktops_idle"] == SIZE, PATIENCE_S)
     assert faults("boot") >= 1, "the desktop that hung in its boot was replaced"
     assert seen["environment/leases_reclaimed"] == 1
 

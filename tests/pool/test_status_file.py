@@ -3,16 +3,10 @@
 import asyncio
 import json
 
+from support.desktop_harness import until
+
 from arpo_verl.pool import status_file
 from arpo_verl.pool.status_file import StatusFile
-
-
-async def until(condition):
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("not within 5 s")
 
 
 def run_beside(status, script):

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import sysconfig
-import time
 import venv
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from support import ROOT
 pytest.importorskip("desktop_env")
 pytest.importorskip("docker")
 
+from support.desktop_harness import eventually  # noqa: E402
 from support.fake_docker import FakeDocker  # noqa: E402
 
 from arpo_verl.types import Size  # noqa: E402
@@ -111,7 +111,7 @@ def test_desktops_run_on_another_python_and_a_killed_worker_leaves_no_container(
         done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=900)
         lines = [line for line in done.stdout.splitlines() if line.startswith("REPORT")]
         assert lines, done.stderr[-3000:]
-        _wait_for(lambda: not engine.containers)
+        eventually(lambda: not engine.containers, 60)
     finally:
         engine.close()
     report = json.loads(lines[0].removeprefix("REPORT"))
@@ -123,13 +123,6 @@ def test_desktops_run_on_another_python_and_a_killed_worker_leaves_no_container(
     assert all(worker["client"] for worker in workers)
     assert len({worker["pid"] for worker in workers}) == 2
     assert engine.unknown == []
-
-
-def _wait_for(condition, patience_s=60):
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {patience_s} s"
-        time.sleep(0.1)
 
 
 def test_the_hidden_package_is_hidden_from_the_trainers_python_alone(tmp_path):

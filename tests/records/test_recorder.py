@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.desktop_harness import eventually
+from support.desktop_harness import eventually, until
 from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, make_loop, play, recipe
 
 from arpo_verl.environments.fake import FakeScript
@@ -33,14 +33,6 @@ class WatchingEngine(ScriptedEngine):
     async def generate(self, *args, **kwargs):
         await self.watch(len(self.calls))
         return await super().generate(*args, **kwargs)
-
-
-async def until(condition):
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("not within 10 s")
 
 
 def test_an_episode_is_one_folder_with_its_screenshots(policy, tokenizer, tmp_path):

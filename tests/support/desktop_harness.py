@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -44,6 +45,14 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 15.0) -> Any:
         assert time.monotonic() < deadline, f"not within {timeout_s} s"
         time.sleep(0.02)
     return value
+
+
+async def until(condition: Callable[[], Any], timeout_s: float = 15.0) -> None:
+    """The same in an event loop, which goes on."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        await asyncio.sleep(0.005)
 
 
 def process_tree(pid: int) -> list[int]:

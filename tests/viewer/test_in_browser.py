@@ -4,14 +4,12 @@ import io
 import json
 import re
 import shutil
-import socket
-import threading
-from contextlib import contextmanager
 
 import pytest
 from PIL import Image
 from support.browser_run import HOSTILE_TASK, MARKUP, NUM_STEPS, make_run, play
 from support.viewer_run import ViewerRun
+from support.viewer_server import served
 
 playwright = pytest.importorskip("playwright.sync_api", reason='pip install "arpo-verl[dev]" brings playwright')
 CHROMIUM = shutil.which("chromium")
@@ -23,7 +21,6 @@ from arpo_verl.evaluation.report import write_report  # noqa: E402
 from arpo_verl.evaluation.results import Trial  # noqa: E402
 from arpo_verl.records.run import open_run  # noqa: E402
 from arpo_verl.viewer.export import export_run  # noqa: E402
-from arpo_verl.viewer.server import build_server  # noqa: E402
 
 ARGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -43,25 +40,10 @@ def made(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("viewer") / "a-run")
 
 
-@contextmanager
-def serve(folder):
-    """The address of a server of this run's folder."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        server = build_server(open_run(folder), token=None, port=port)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{port}/"
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
 @pytest.fixture(scope="module")
 def server(made):
     """The server's address. What a test writes, the next ones would see: it takes `written` and `own_server`."""
-    with serve(made.run.path) as address:
+    with served(open_run(made.run.path)) as address:
         yield address
 
 
@@ -69,7 +51,7 @@ def server(made):
 def own_server(written):
     """The address of a server of this test's own run, with one episode."""
     written.episode(1)
-    with serve(written.path) as address:
+    with served(open_run(written.path)) as address:
         yield address
 
 

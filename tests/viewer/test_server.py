@@ -5,35 +5,18 @@ import http.client
 import json
 import os
 import shutil
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 import requests
 from support.viewer_run import ViewerRun, png
+from support.viewer_server import served
 
 from arpo_verl.records.run import open_run
 from arpo_verl.viewer.access import SECURITY_HEADERS
-from arpo_verl.viewer.server import build_server
 
 TOKEN = "a-token-of-a-test"
-
-
-@contextmanager
-def served(run, token=None):
-    """The address of a server of `run`, while it runs."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        server = build_server(run, token=token, port=port)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{port}/"
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 @pytest.fixture
