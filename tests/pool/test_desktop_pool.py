@@ -13,7 +13,7 @@ import uuid
 from collections import Counter
 
 import pytest
-from support.desktop_harness import eventually
+from support.desktop_harness import eventually, until
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import (
@@ -91,20 +91,16 @@ def pool(patient_pool):
     return patient_pool
 
 
-async def until(condition):
-    """`condition` is a coroutine function."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not await condition():
-        assert time.monotonic() < deadline, "not within the limit"
-        await asyncio.sleep(0.02)
-
-
 async def play(pool, task=TASK, actions=(INSIDE, Finish())):  # noqa: B008
     async with pool.lease(task.task_id) as desktop:
         await desktop.reset(task)
         for action in actions:
             await desktop.step(action)
         return (await desktop.evaluate()).score
+
+
+async def says(pool, name, number):
+    return (await pool.status_async())[name] == number
 
 
 async def all_serve(pool):
@@ -148,25 +144,19 @@ def test_what_every_desktop_is_at_can_be_read_from_a_file(pool, status_file):
         return {desktop["task_id"] for desktop in state["desktops"]}
 
     async def run():
-        await until_async(status_file.exists)
+        await until(status_file.exists, PATIENCE_S)
         began = time.time()
         holders = [pool.lease(task_id) for task_id in sorted(tasks)]
         for holder in holders:
             await holder.__aenter__()
         waiter = asyncio.create_task(play(pool))
-        await until_async(lambda: state()["waiting"] == 1 and leased(state()) == tasks)
+        await until(lambda: state()["waiting"] == 1 and leased(state()) == tasks, PATIENCE_S)
         busy = state()
         for holder in holders:
             await holder.__aexit__(None, None, None)
         await waiter
-        await until_async(lambda: {desktop["state"] for desktop in state()["desktops"]} == {"idle"})
+        await until(lambda: {desktop["state"] for desktop in state()["desktops"]} == {"idle"}, PATIENCE_S)
         return began, busy, state()
-
-    async def until_async(condition):
-        async def met():
-            return condition()
-
-        await until(met)
 
     began, busy, idle = asyncio.run(run())
     assert {desktop["state"] for desktop in busy["desktops"]} == {"busy"}
@@ -185,12 +175,6 @@ def test_episodes_beyond_the_desktops_wait_in_turn_and_are_counted(pool):
             order.append(number)
             await desktop.reset(TASK)
 
-    async def waiting(number):
-        async def reached():
-            return (await pool.status_async())["rollouts_waiting"] == number
-
-        await until(reached)
-
     async def run():
         # All but one desktop are held, so that those who wait are served one after the other.
         free, held = asyncio.Event(), []
@@ -202,11 +186,12 @@ def test_episodes_beyond_the_desktops_wait_in_turn_and_are_counted(pool):
 
         last = asyncio.Event()
         holders = [asyncio.create_task(hold(free)) for _ in range(SIZE - 1)] + [asyncio.create_task(hold(last))]
-        await until(lambda: asyncio.sleep(0, len(held) == SIZE))
+        await until(lambda: len(held) == SIZE, PATIENCE_S)
         tasks = []
         for number in range(5):
             tasks.append(asyncio.create_task(one(number)))
-            await waiting(number + 1)  # turns count from when a call has reached the pool
+            # Turns count from when a call has reached the pool.
+            await until(lambda: says(pool, "rollouts_waiting", len(tasks)), PATIENCE_S)
         assert (await pool.status_async())["desktops_busy"] == SIZE
         last.set()
         await asyncio.gather(*tasks)
@@ -230,7 +215,7 @@ def test_episodes_beyond_the_desktops_wait_in_turn_and_are_counted(pool):
 def test_a_reset_never_blocks_a_rollout_that_a_ready_desktop_can_serve(pool):
     async def run():
         stuck = asyncio.create_task(play(pool, make_task("stuck", hang={"reset": [1]})))
-        await until(lambda: busy(pool, 1))
+        await until(lambda: says(pool, "desktops_busy", 1), PATIENCE_S)
         scores = [await play(pool) for _ in range(2 * SIZE)]
         still_stuck = not stuck.done()
         stuck.cancel()
@@ -243,10 +228,6 @@ def test_a_reset_never_blocks_a_rollout_that_a_ready_desktop_can_serve(pool):
     assert asyncio.run(all_serve(pool))
     metrics = pool.metrics()
     assert sum(value for name, value in metrics.items() if "/faults/" in name) == 0
-
-
-async def busy(pool, number):
-    return (await pool.status_async())["desktops_busy"] == number
 
 
 @pytest.mark.parametrize("call", list(ERRORS))
@@ -319,10 +300,7 @@ def test_a_cancelled_episode_and_a_cancelled_wait_lose_no_desktop(pool):
         await held.wait()
         waiting = asyncio.create_task(play(pool))
 
-        async def waits():
-            return (await pool.status_async())["rollouts_waiting"] == 1
-
-        await until(waits)
+        await until(lambda: says(pool, "rollouts_waiting", 1), PATIENCE_S)
         for task in (waiting, *holders):
             task.cancel()
         await asyncio.gather(waiting, *holders, return_exceptions=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -48,9 +49,9 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 15.0) -> Any:
 
 
 async def until(condition: Callable[[], Any], timeout_s: float = 15.0) -> None:
-    """The same in an event loop, which goes on."""
+    """The same in an event loop; `condition` may be a coroutine function."""
     deadline = time.monotonic() + timeout_s
-    while not condition():
+    while not (await value if inspect.isawaitable(value := condition()) else value):
         assert time.monotonic() < deadline, f"not within {timeout_s} s"
         await asyncio.sleep(0.005)
 
