@@ -36,28 +36,18 @@ def test_summary_compares_the_two_ends_of_a_run(tmp_path):
     assert (summary.steps, summary.replays_injected) == (11, 22)
 
 
-def test_steps_with_a_replayed_row_say_nothing_about_the_rollout_engine(tmp_path):
-    write_metrics(tmp_path, [(1, training(0.5, diff=0.002)), (2, training(0.5, injected=1, diff=0.9))])
-    assert summarize_run(tmp_path).probs_diff_max == 0.002
-
-
-def test_a_step_with_replays_counts_by_its_other_rows(tmp_path):
-    own = {"replay/without/training/rollout_probs_diff_max": 0.003}
+@pytest.mark.parametrize(
+    ("own", "most"), [({}, 0.002), ({"replay/without/training/rollout_probs_diff_max": 0.003}, 0.003)]
+)
+def test_of_the_rollout_engine_a_step_with_replays_says_what_its_other_rows_do(tmp_path, own, most):
     write_metrics(tmp_path, [(1, training(0.5, diff=0.002)), (2, training(0.5, injected=1, diff=0.9) | own)])
-    assert summarize_run(tmp_path).probs_diff_max == 0.003
+    assert summarize_run(tmp_path).probs_diff_max == most
 
 
 def test_what_was_not_measured_is_said_to_be_so(tmp_path):
     write_metrics(tmp_path, [(1, {"rollout/success_mean": 0.5})])
     text = format_summary(summarize_run(tmp_path))
     assert "not measured" in text and "none saved" in text and "none recorded" in text
-
-
-def test_a_run_killed_while_writing_keeps_its_whole_rows(tmp_path):
-    write_metrics(tmp_path, [(1, training(0.5))])
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 2, "da')
-    assert summarize_run(tmp_path).steps == 1
 
 
 def test_a_folder_without_metrics_is_told(tmp_path):
