@@ -1,4 +1,5 @@
-"""What OSWorld's own parsers and ours make of the same replies, and each difference that is meant.
+"""What OSWorld's own parsers and ours make of the same replies, and each difference that is meant, as
+docs/benchmark-fidelity.md lists them.
 
 The official side is the installed package's: `mm_agents`' agents of UI-TARS-1.5, Qwen2.5-VL and Qwen3-VL. The code that
 they write runs over stand-ins of pyautogui that note what they are told. What an official runner takes for no input,
@@ -13,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 from support import ROOT, needs_words
-from support.official_replies import QWEN_DIFFERENCES, UI_TARS_DIFFERENCES, qwen_cases, ui_tars_cases
+from support.official_replies import qwen_cases, ui_tars_cases
 
 from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.errors import ActionParseError
@@ -199,7 +200,13 @@ def compared(request, theirs):
     ]
 
 
-DIFFERENCES = UI_TARS_DIFFERENCES | QWEN_DIFFERENCES
+DOCUMENT = (ROOT / "docs" / "benchmark-fidelity.md").read_text(encoding="utf-8")
+DIFFERENCES = {
+    line.split(" | ")[0].removeprefix("| ")
+    for table in DOCUMENT.split("| in the reply | OSWorld's runner | here | why |\n|---|---|---|---|\n")[1:]
+    for line in table.partition("\n\n")[0].splitlines()
+}
+"""The kinds of replies that the document's tables list."""
 
 
 def test_there_are_enough_replies():
@@ -224,9 +231,6 @@ def test_every_listed_difference_occurs_and_most_replies_are_no_difference():
     assert sum(number for kind, number in kinds.items() if kind not in DIFFERENCES) >= 500
 
 
-def test_the_document_lists_each_difference_with_its_reason():
-    text = (ROOT / "docs" / "benchmark-fidelity.md").read_text(encoding="utf-8")
-    lines, cases = text.splitlines(), [case for cases in CASES.values() for case in cases]
-    assert f" {len(cases)} replies of {len({case.kind for case in cases})} kinds " in text
-    missing = [row for kind, cells in DIFFERENCES.items() if (row := f"| {' | '.join((kind, *cells))} |") not in lines]
-    assert not missing, "\n".join(missing)
+def test_the_document_says_how_many_replies_there_are():
+    cases = [case for cases in CASES.values() for case in cases]
+    assert f" {len(cases)} replies of {len({case.kind for case in cases})} kinds " in DOCUMENT

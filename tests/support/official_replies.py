@@ -1,4 +1,4 @@
-"""Replies of every kind that we have seen or can think of, and where OSWorld's parsers and ours part over them.
+"""Replies of every kind that we have seen or can think of.
 
 Written by a small grammar over fixed lists and a seeded generator: the same replies at every run. A kind is one way to
 write a reply; of one kind the parsers agree on every reply or on none.
@@ -40,73 +40,6 @@ WORDS = (
 )
 
 # --- UI-TARS ------------------------------------------------------------------------------------------------------
-
-UI_TARS_DIFFERENCES = {
-    "keys joined by a sign, in capitals or by another name": (
-        "pressed as one key that does not exist, or with Shift",
-        "the keys that it means",
-        "models write them so, and the reply says which keys it means",
-    ),
-    "keys that do not exist": ("nothing comes; the step counts", "malformed", "a step that does nothing is no step"),
-    "a point outside of the image": (
-        "clicked outside of the screen",
-        "malformed",
-        "it names nothing that the model sees",
-    ),
-    "scroll left or right": ("no input", "`hscroll`", "it is in the prompt's action space"),
-    "call_user": ("`WAIT` three times, then `FAIL`", "`FAIL`", "it is the answer to an infeasible task"),
-    "an action before an end": ("only the end is done", "all in order", "the reply says so"),
-    "actions on lines without a blank one between": ("malformed", "each is done", "the calls are plain to read"),
-    "more than 8 actions": ("each is done", "malformed", "one counted step must not hold a desktop for minutes"),
-    "a position by another name or form": (
-        "the runner breaks",
-        "the point is taken",
-        "newer UI-TARS prompts write `point`, and a box's tokens may be kept",
-    ),
-    "a newline amid typed text": ("no Python, and nothing typed", "Enter", "the reply says so"),
-    "a backslash in typed text": (
-        "interpreted once more, or `n` cut off at the end",
-        "as written",
-        "nothing of a reply is code",
-    ),
-    "a thought with three quotes": (
-        "code that the guest runs, or none",
-        "left on the host",
-        "nothing of a reply is code",
-    ),
-    "typed text in double quotes": ("the call itself is typed", "the text", "syntax is not to be typed"),
-    "typed text with something behind it": (
-        "the comment, the comma or the argument is typed too",
-        "the text",
-        "syntax is not to be typed",
-    ),
-    "a string over a following call": (
-        "the call is typed as text",
-        "malformed",
-        "syntax is not to be typed, and what the reply means is not clear",
-    ),
-    "a quote and a bracket within typed text": (
-        "malformed, or the bracket is lost",
-        "the text",
-        "models forget to escape it",
-    ),
-    "Enter alone": ("nothing is typed", "Enter", "the reply says so"),
-    "space in front of typed text": ("left out", "typed", "the reply says so"),
-    "a call on the line below its label": ("malformed", "done", "the call is plain to read"),
-    "an apostrophe in an answer": ("malformed", "`DONE`, with the answer", "models forget to escape it"),
-    "a number without quotes": ("malformed", "left aside", "`wait(time=5)` is plain to read"),
-    "keydown, keyup": ("done", "malformed", "they are not in the prompt, and a key would stay down"),
-    "control characters": (
-        "typed",
-        "malformed",
-        "they have no key: the input would fail as if the desktop had",
-    ),
-    "an input of more than a minute": (
-        "given up after 90 s, or longer than an argument of a process may be",
-        "malformed",
-        "it would count as the desktop's fault",
-    ),
-}
 
 
 def ui_tars_cases() -> Iterator[Case]:
@@ -251,36 +184,6 @@ def _ui_tars_texts() -> Iterator[tuple[str, str]]:
 
 
 # --- Qwen -----------------------------------------------------------------------------------------------------------
-
-QWEN_DIFFERENCES = {
-    "wait or terminate without a line `Action:`": ("the runner breaks", "done", "the call is plain to read"),
-    "terminate with failure": ("`DONE`", "`FAIL`", "it is the right answer to an infeasible task"),
-    "quotes, newlines and backslashes in typed text": (
-        "pasted into Python source: no Python, or other text",
-        "as written",
-        "nothing of a reply is code",
-    ),
-    "names of keys": ("pressed as a key that does not exist, or nothing", "the keys that it means", "as for UI-TARS"),
-    "keys that the tool's list does not hold": ("nothing comes; the step counts", "malformed", "as for UI-TARS"),
-    "keys as text": ("each of its letters is pressed", "malformed", "the tool asks for a list"),
-    "scroll at a point": ("where the pointer is", "at the point", "the call says so"),
-    "scroll by more than 100 notches": ("all of them", "100", "a desktop would be held for minutes"),
-    "scroll by a fraction": ("passed on, and cut off", "to the nearest notch, at least one", "0.4 would do nothing"),
-    "a call on its tag's line": ("nothing", "done", "the call is plain to read"),
-    "several calls within one tag": ("nothing", "each is done", "the calls are plain to read"),
-    "a newline within a JSON string": ("nothing", "done", "some models do not escape it"),
-    "a coordinate outside": ("clicked outside of the screen", "malformed", "as for UI-TARS"),
-    "no coordinate to move or drag to": ("the corner of the screen", "malformed", "the call names no place"),
-    "a coordinate that is null": ("the runner breaks", "where the pointer is", "as where there is none"),
-    "a second call that is broken": ("only the first is done", "malformed", "half of a reply is none"),
-    "a call to another tool beside it": ("only ours is done", "malformed", "half of a reply is none"),
-    "a call within the thinking": ("done", "left aside", "the model had not decided yet"),
-    "more than 8 calls": ("each is done", "malformed", "as for UI-TARS"),
-    "control characters in a call": ("typed", "malformed", "as for UI-TARS"),
-    "Qwen3-VL's further actions": ("nothing", "done", "its prompt names them"),
-    "Qwen2.5-VL's signs in a reply of Qwen3-VL": ("nothing", "done", "one reader for both"),
-    "Qwen2.5-VL's signs around several calls": ("nothing", "each is done", "the calls are plain to read"),
-}
 
 
 def tool_json(**arguments: object) -> str:
