@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from support.task_files import GOOD, spec, write
 
 pytest.importorskip("desktop_env")
 
@@ -20,30 +21,19 @@ from arpo_verl.plugin.recipe_footprint import model_shape  # noqa: E402
 from arpo_verl.tasks.loader import EMBEDDED_DIR  # noqa: E402
 from arpo_verl.versions import TESTED, require_verl  # noqa: E402
 
-SPEC = {
-    "id": "fine",
-    "instruction": "Do it.",
-    "config": [{"type": "launch", "parameters": {"command": ["sleep", "1"]}}],
-    "evaluator": {
-        "func": "exact_match",
-        "result": {"type": "vm_command_line", "command": ["true"]},
-        "expected": {"type": "rule", "rules": {"expected": ""}},
-    },
-}
-
 
 @pytest.fixture
 def task_dir(tmp_path):
     launch = [{"type": "launch", "parameters": {"command": ["no-such-program"]}}]
     tasks = {
-        "fine": SPEC,
-        "program": {**SPEC, "id": "program", "config": launch},
-        "other-program": {**SPEC, "id": "other-program", "config": launch},
-        "metric": {**SPEC, "id": "metric", "evaluator": {**SPEC["evaluator"], "func": "exakt_match"}},
+        "fine": {"config": []},
+        "program": {"config": launch},
+        "other-program": {"config": launch},
+        "metric": {"config": [], "evaluator": {**GOOD["evaluator"], "func": "exakt_match"}},
     }
-    for name, spec in tasks.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(spec))
-    (tmp_path / "torn.json").write_text('{"id": "torn", ')
+    for name, changes in tasks.items():
+        write(tmp_path / f"{name}.json", spec(id=name, **changes))
+    write(tmp_path / "torn.json", '{"id": "torn", ')
     return tmp_path
 
 

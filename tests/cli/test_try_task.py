@@ -10,6 +10,7 @@ import sys
 import pytest
 from support import ROOT, take_interrupts
 from support.desktop_harness import eventually
+from support.task_files import spec, write
 
 from arpo_verl.cli.main import main
 from arpo_verl.environments.factory import OSWORLD_PACE
@@ -17,21 +18,12 @@ from arpo_verl.environments.factory import OSWORLD_PACE
 HIT = "Thought: I click it.\nAction: click(start_box='(35,38)')"
 DONE = "Thought: Done.\nAction: finished()"
 FAKE = ["--provider", "fake", "--screen", "640x480"]
-SPEC = {
-    "id": "click-it",
-    "instruction": "Click the red square.",
-    "evaluator": {
-        "func": "exact_match",
-        "result": {"type": "vm_command_line", "command": ["true"]},
-        "expected": {"type": "rule", "rules": {"expected": ""}},
-    },
-}
 
 
 @pytest.fixture
 def play(tmp_path, capsys):
     """Run the command on the fake desktop; gives its exit status, what it printed, and the recorded episode."""
-    (tmp_path / "task.json").write_text(json.dumps(SPEC))
+    write(tmp_path / "task.json", spec(id="click-it", instruction="Click the red square.", config=[]))
 
     def run(*args, replies=None, task="task.json"):
         if replies is not None:
