@@ -19,12 +19,6 @@ def test_size_and_tokens_are_those_of_the_processor(policy, screen):
     assert geometry.num_tokens(screen) == grid[1] * grid[2] // 4
 
 
-def test_the_embedded_screen_is_seen_as_told_in_the_recipe(policy):
-    geometry = ImageGeometry.from_processor(policy[1])
-    assert geometry.image_size(Size(640, 480)) == Size(364, 252)
-    assert geometry.num_tokens(Size(640, 480)) == 117
-
-
 @pytest.mark.parametrize("kwargs", [{"min_pixels": 3136, "max_pixels": 31360}, {}])
 def test_processor_kwargs_count_as_the_processor_counts_them(policy, kwargs):
     processor = policy[1]
