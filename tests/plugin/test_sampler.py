@@ -290,19 +290,6 @@ def test_what_a_killed_run_left_unfinished_goes_before_the_first_episode(sampler
     assert finished.exists() and not left.exists()
 
 
-def test_the_async_sampler_replays_too(empty_queue, rollouts, sampler):
-    tq, replaying = (
-        empty_queue,
-        sampler("trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync", trainer_mode="colocate_async"),
-    )
-    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
-    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
-    tq.kv_clear(keys=batch.keys, partition_id="train")
-    rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3)], step=2)
-    batch, metrics = replaying.sample(global_steps=2, partition_id="train", batch_size=1)
-    assert len(replayed_keys(batch)) == 1 and metrics["replay/injected"] == 1
-
-
 def test_async_neither_drops_an_old_replay_nor_keeps_a_stale_group_for_one(empty_queue, rollouts, sampler):
     """veRL's staleness limit, 8 versions by default, is about rollouts; a group whose session failed is replaced."""
     tq = empty_queue
