@@ -236,6 +236,11 @@ def test_steps_are_counted_as_the_trainer_counts_them(overrides, steps):
     assert training_steps(composing.compose_named("demo", overrides)) == steps
 
 
+def test_the_demo_saves_each_step_and_keeps_one_checkpoint():
+    trainer = compose_recipe("demo").trainer
+    assert (trainer.save_freq, trainer.max_actor_ckpt_to_keep) == (1, 1)
+
+
 def test_engine_for_the_cpu_holds_an_episode_of_the_embedded_recipe():
     recipe = compose_recipe("embedded", "+engine=vllm_cpu")
     check_verls_validation(recipe)
