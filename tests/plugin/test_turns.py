@@ -7,11 +7,11 @@ import time
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
+import event_loop_parts as parts
 import numpy as np
 import pytest
 import ray
 from PIL import ExifTags
-from support import loop_watch as parts
 from support.loop_harness import DONE, MISS, ROW, FakePool, ScriptedEngine, make_loop, play, recipe
 from support.pictures import screenshot
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
@@ -150,7 +150,7 @@ def test_episodes_of_1080p_do_not_hold_up_each_other(policy, tokenizer, rollouts
     async def sessions():
         await session("first")  # what a process compiles once
         gc.collect(), gc.freeze()  # as a rollout worker does it: a full collection takes longer than what is measured
-        watch = parts.LoopWatch()
+        watch = parts.LoopWatch(trace=False)
         try:
             await asyncio.gather(*map(session, range(12)))
         finally:
@@ -172,7 +172,7 @@ def test_the_watch_sees_what_holds_a_loop_up_and_not_what_waits():
             pass
 
     async def some_turns():
-        watch = parts.LoopWatch()
+        watch = parts.LoopWatch(trace=False)
         try:
             await asyncio.sleep(0.1)
             await asyncio.to_thread(burn, 0.1)
