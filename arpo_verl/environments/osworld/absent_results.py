@@ -21,6 +21,13 @@ Getter = Callable[..., Any]
 Metric = Callable[..., Any]
 
 
+class AbsentResultError(BaseException):
+    """A postconfig step met what the policy removed: the guest, alive, says that it is not there.
+
+    The client wraps each `Exception` of a step in one of its own.
+    """
+
+
 def judge_absent_results(client: Any) -> None:
     """Wrap the result getters and the metrics of the task that `client`, a `DesktopEnv`, was given."""
     getter, metric = client.result_getter, client.metric

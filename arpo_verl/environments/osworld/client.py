@@ -20,10 +20,9 @@ from typing import Any
 import requests
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.osworld.absent_results import Absence, judge_absent_results
-from arpo_verl.environments.osworld.bundles import BundleSteps, is_bundle
+from arpo_verl.environments.osworld.absent_results import Absence, AbsentResultError, judge_absent_results
+from arpo_verl.environments.osworld.bundle_steps import BundleSteps, is_bundle
 from arpo_verl.environments.osworld.calls import count_calls, counted, current_call
-from arpo_verl.environments.osworld.evaluation import NothingToJudgeError
 from arpo_verl.environments.osworld.guest_http import GuestHttp, ask, exchanges, told_by_guest, unanswered
 from arpo_verl.environments.osworld.lean_imports import deferred_imports
 from arpo_verl.environments.osworld.pages import NotedPlaywright, failed_calls, forget_page_calls, note_pages
@@ -151,7 +150,7 @@ def _judged(step: Callable[..., Any]) -> Callable[..., Any]:
             return step(self, *args, **parameters)
         except Exception as error:
             if self.judging and absence.is_told():
-                raise NothingToJudgeError(str(error)) from error
+                raise AbsentResultError(str(error)) from error
             raise
 
     return counted(run)

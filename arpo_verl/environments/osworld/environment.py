@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from arpo_verl.actions.pyautogui import to_code
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig, read_password
-from arpo_verl.environments.osworld.bundles import is_bundle, judge_bundle
+from arpo_verl.environments.osworld.bundle_steps import is_bundle
 from arpo_verl.environments.osworld.guest_http import clear_exchanges, exchanges, told_by_guest
 from arpo_verl.environments.osworld.provider_patches import remove_leftovers, why_ended, why_gone
 from arpo_verl.environments.osworld.task_files import TaskFiles, default_store
@@ -127,6 +127,8 @@ class OSWorldEnvironment(DesktopEnvironment):
                 raise DesktopLostError(f"{self._name} was gone before its task was judged")
             time.sleep(self._config.evaluate_pause_s)
             if is_bundle(self._task.spec):
+                from arpo_verl.environments.osworld.bundles import judge_bundle
+
                 verdict = judge_bundle(client, self._name, self._config)
             else:
                 verdict = self._judge(client, self._task)

@@ -14,9 +14,11 @@ import sys
 from collections.abc import Iterator
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, requires
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from arpo_verl.environments.osworld import pages
+from arpo_verl.environments.osworld.absent_results import AbsentResultError
+from arpo_verl.environments.osworld.client import Client
 from arpo_verl.environments.osworld.guest_http import (
     clear_exchanges,
     exchanges,
@@ -33,18 +35,8 @@ from arpo_verl.errors import DesktopError, DesktopLostError, EvaluatorError
 from arpo_verl.types import Evaluation, MetricCall, valid_score
 from arpo_verl.versions import pip_install
 
-if TYPE_CHECKING:
-    from arpo_verl.environments.osworld.client import Client
-
 LARGE_SHARE = 0.5
 """Of a file system that is full: who has as much of it has filled it."""
-
-
-class NothingToJudgeError(BaseException):
-    """A postconfig step met what the policy removed: the guest, alive, says that it is not there.
-
-    The client wraps each `Exception` of a step in one of its own.
-    """
 
 
 def evaluate(client: Client, name: str, with_share: bool = False) -> Evaluation:
@@ -70,7 +62,7 @@ def evaluate(client: Client, name: str, with_share: bool = False) -> Evaluation:
             if with_share:
                 share = share_of_checks(client, valid_score(score), noted.returned)
         metrics = tuple(noted.calls)
-    except NothingToJudgeError:
+    except AbsentResultError:
         score = 0.0
     except Exception as error:
         for fault in faults(client, name):

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from arpo_verl.environments.osworld.client import Client
 from arpo_verl.errors import DesktopError, EvaluatorError
 from arpo_verl.types import valid_score
-
-if TYPE_CHECKING:
-    from arpo_verl.environments.osworld.client import Client
 
 logger = logging.getLogger(__name__)
 

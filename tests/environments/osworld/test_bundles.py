@@ -10,11 +10,14 @@ from support.cua_gym_bundle import BLUE, GREEN, REWARD, write_bundle
 
 from arpo_verl.desktop.programs import has_program
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.osworld.bundles import read_reward
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment
 from arpo_verl.errors import DesktopError, DesktopSetupError, EvaluatorError
 from arpo_verl.tasks import load_tasks
 from arpo_verl.types import Click, Fail, Finish, Point, Wait
+
+pytest.importorskip("desktop_env")
+
+from arpo_verl.environments.osworld.bundles import read_reward  # noqa: E402
 
 pytestmark = pytest.mark.desktop
 MIDDLE = Point(320, 300)
