@@ -50,10 +50,15 @@ class Judged:
 class Ended:
     """The X server or the guest server ended as somebody asked, while the sandbox lives: no crash."""
 
-    how: str
+    cause: str
     is_proof: bool
     """Whether only programs of the desktop can have asked: they ended everything that they may at once, which spares
     process 1 from nobody else, or took more memory than the desktop has. One process alone a host's owner ends too."""
+
+
+def proof_of(ended: Ended | None) -> str:
+    """How the desktop's own programs ended it; empty where that is not proved."""
+    return ended.cause if ended is not None and ended.is_proof else ""
 
 
 class GuestProcess:
@@ -161,12 +166,12 @@ class GuestProcess:
         except DesktopBootError as error:
             logger.debug("the desktop's process 1 does not answer: %s", error)
             return None
-        found = {name: how for name, how in down.items() if name in children.NEEDED and how in _ON_REQUEST}
+        found = {name: end for name, end in down.items() if name in children.NEEDED and end in _ON_REQUEST}
         by_own_limit = self._killed_by_own_limit()
         if by_own_limit is None or not found:
             return None
         all_at_once = len(down) == len(children.WATCHED) and len(set(down.values())) == 1
-        return Ended("; ".join(f"{name}: {how}" for name, how in found.items()), all_at_once or by_own_limit)
+        return Ended("; ".join(f"{name}: {end}" for name, end in found.items()), all_at_once or by_own_limit)
 
     def _killed_by_own_limit(self) -> bool | None:
         """Whether all that was killed on this host for want of memory, since the boot, was killed by the desktop's own

@@ -17,24 +17,10 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import cast
 
 HOST = "127.0.0.1"
-SERVER_PORT, CHROMIUM_PORT, VLC_PORT = GUEST_PORTS = (5000, 9222, 8080)
-"""Of OSWorld's guests."""
-_VNC_PORT = 0  # OSWorld's client keeps this number and never uses it
-
-
-def client_address(ports: Mapping[int, int]) -> str:
-    """Where OSWorld's client finds a desktop: `address:server:chromium:vnc:vlc`, the last four as ports.
-
-    Args:
-        ports: this host's, by the guest's.
-    """
-    return f"{HOST}:{ports[SERVER_PORT]}:{ports[CHROMIUM_PORT]}:{_VNC_PORT}:{ports[VLC_PORT]}"
-
-
 _LOOP_TIMEOUT_S = 30.0
 
 

@@ -18,7 +18,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from arpo_verl.desktop.relay import HOST, SERVER_PORT
+from arpo_verl.desktop.machine_provider import SERVER_PORT
+from arpo_verl.desktop.relay import HOST
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.vm.machine import Machine, run_async
 

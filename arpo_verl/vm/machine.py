@@ -29,8 +29,9 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from arpo_verl.desktop import cgroups, relay, sandbox, seccomp, users, web_apps
 from arpo_verl.desktop.guest_process import EXIT_TIMEOUT_S, Ended
+from arpo_verl.desktop.machine_provider import GUEST_PORTS
 from arpo_verl.desktop.process import in_lasting_thread
-from arpo_verl.desktop.relay import GUEST_PORTS, HOST
+from arpo_verl.desktop.relay import HOST
 from arpo_verl.desktop.template import USER_NAMESPACES
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
 from arpo_verl.files import ScratchFolder
@@ -278,7 +279,7 @@ class Machine:
         if code is None:
             return ""
         if (ended := self._events.why_down()) and ended.is_proof:
-            return ended.how
+            return ended.cause
         if refused := self._events.first(DISK_ERROR):
             return f"a disk of this host failed it: {refused.get('reason')}"
         return f"its QEMU ended with {code}{self.last_words()}"

@@ -82,7 +82,7 @@ def test_users_that_can_no_longer_be_had_are_not_taken_for_root(monkeypatch):
 
 
 def test_address_before_the_start_is_refused():
-    with pytest.raises(DesktopBootError, match="start_emulator"):
+    with pytest.raises(DesktopBootError, match="call start first"):
         EmbeddedProvider().get_ip_address()
 
 

@@ -91,7 +91,7 @@ def test_a_signal_of_the_host_s_is_not_the_guest_s_doing():
 def test_a_guest_that_writes_more_than_it_may_ended_its_machine():
     kept = Events(lambda: None)
     kept(as_event(DISK_ERROR, reason="File too large"))
-    assert kept.why_down().is_proof and "environment.vm.disk_mib" in kept.why_down().how
+    assert kept.why_down().is_proof and "environment.vm.disk_mib" in kept.why_down().cause
 
 
 @pytest.mark.parametrize("name", [SHUTDOWN, DISK_ERROR])

@@ -19,6 +19,7 @@ from typing import Any
 
 import requests
 
+from arpo_verl.desktop.machine_provider import MachineProvider
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld.absent_results import Absence, AbsentResultError, judge_absent_results
 from arpo_verl.environments.osworld.bundle_steps import BundleSteps, is_bundle
@@ -167,7 +168,7 @@ class Client(desktop_env_module.DesktopEnv):
     Args:
         config: how patient we are.
         desktop_id: names this desktop wherever its provider leaves a trace.
-        options: `DesktopEnv`'s own. A `Provider` object goes in as `region`.
+        options: `DesktopEnv`'s own. A `MachineProvider` goes in as `region`.
     """
 
     controller: Controller
@@ -253,7 +254,7 @@ def _install() -> None:
     make = desktop_env_module.create_vm_manager_and_provider
 
     def make_or_take(provider_name: str, region: Any, use_proxy: bool = False) -> tuple[Any, Any]:
-        if hasattr(region, "start_emulator"):
+        if isinstance(region, MachineProvider):
             return _NoManager(), region
         adapt_module(provider_name)
         made: tuple[Any, Any] = make(provider_name, region, use_proxy)

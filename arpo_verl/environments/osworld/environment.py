@@ -8,11 +8,12 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arpo_verl.actions.pyautogui import to_code
+from arpo_verl.desktop.machine_provider import MachineProvider
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig, read_password
 from arpo_verl.environments.osworld.bundle_steps import is_bundle
@@ -57,9 +58,15 @@ class OSWorldEnvironment(DesktopEnvironment):
     Args:
         config: which desktop and how patient we are.
         name: tells desktops apart in messages and folders.
+        provider_class: makes what keeps the machine; None is the provider that `config` names.
     """
 
-    def __init__(self, config: EnvironmentConfig, name: str = "desktop"):
+    def __init__(
+        self,
+        config: EnvironmentConfig,
+        name: str = "desktop",
+        provider_class: Callable[[EnvironmentConfig, str], MachineProvider] | None = None,
+    ):
         self._config = config
         self._name = name
         self._id = uuid.uuid4().hex
@@ -67,7 +74,8 @@ class OSWorldEnvironment(DesktopEnvironment):
         self._files = TaskFiles(store, name)
         self._task: Task | None = None
         self._client: Client | None = None
-        self._provider: Any = None
+        self._provider_class = provider_class
+        self._provider: MachineProvider | None = None
         # Whether the running guest is as it booted. `DesktopEnv` keeps a flag too, but takes a guest whose set-up
         # failed half way, or was only looked at by an evaluator, for a clean one.
         self._clean = False
@@ -95,9 +103,8 @@ class OSWorldEnvironment(DesktopEnvironment):
             observation = client.reset(task_config=copy.deepcopy(dict(task.spec)))
             self._check_machine(client)
         time.sleep(self._config.setup_pause_s)
-        boot_next = getattr(client.provider, "boot_next", None)  # the embedded provider's alone
-        if boot_next is not None:
-            boot_next()
+        if self._provider is not None:
+            self._provider.boot_next()
         settled = self._config.setup_pause_s == 0 and self._config.settle_timeout_s == 0
         return self._settle(observation["screenshot"] if settled else self._screenshot())
 
@@ -144,7 +151,7 @@ class OSWorldEnvironment(DesktopEnvironment):
             if client is not None:
                 client.close()
             elif provider is not None:
-                provider.stop_emulator("local")
+                provider.stop()
         finally:
             self._files.remove()
             if self._may_have_leftovers:
@@ -195,9 +202,11 @@ class OSWorldEnvironment(DesktopEnvironment):
         self._may_have_leftovers = True
         return Client(config, self._id, **options)
 
-    def _make_provider(self, index: int) -> Any:
-        """Our own provider; None leaves it to the client to make the one that the recipe names."""
+    def _make_provider(self, index: int) -> MachineProvider | None:
+        """What keeps the machine; None leaves it to the client, which has a provider of the recipe's name."""
         config = self._config
+        if self._provider_class is not None:
+            return self._provider_class(config, self._name)
         if config.provider == QEMU:
             from arpo_verl.vm.provider import QemuProvider
 

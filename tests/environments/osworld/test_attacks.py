@@ -87,7 +87,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleName
     (folder / "file").write_text(secret)
     monkeypatch.setenv("ARPO_CANARY", secret)
     other = HostileGuest()
-    other.start_emulator("", True, "")
+    other.start()
     assert other.server is not None
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
         server.setblocking(False)
@@ -100,7 +100,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleName
         for listener in (server, abstract):
             with pytest.raises(BlockingIOError):
                 listener.accept()
-    other.stop_emulator("")
+    other.stop()
     assert not other.asked
     assert (folder / "file").read_text() == secret and os.listdir(folder) == ["file"]
     (folder / "file").unlink()

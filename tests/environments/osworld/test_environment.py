@@ -115,7 +115,7 @@ def test_each_episode_gets_a_fresh_guest_even_after_an_empty_set_up(make, guest)
 def test_a_guest_that_died_while_it_stood_ready_is_replaced_quietly(make, guest):
     environment = make()
     environment.prepare()
-    guest.stop_emulator("local")
+    guest.stop()
     environment.reset(task())
     assert guest.starts == 2
 

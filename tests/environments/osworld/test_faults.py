@@ -27,7 +27,6 @@ from support.scripted_guest import (  # noqa: E402
     task,
 )
 
-from arpo_verl.desktop.guest_process import Ended  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld import environment as environment_module  # noqa: E402
 from arpo_verl.environments.osworld import guest_http, pages  # noqa: E402
@@ -377,7 +376,7 @@ def test_a_page_may_fail_only_for_the_getter_that_has_backups(judged, monkeypatc
 def test_vlc_in_the_guest(fault, guest, judged):
     spec = task(result={"type": "vlc_playing_info", "dest": "status.xml"})
     with socket.create_server(("127.0.0.1", 0)) as vlc:
-        guest.ports = f"9222:8006:{vlc.getsockname()[1]}"
+        guest.ports = (9222, vlc.getsockname()[1])
         if fault == "it is closed":
             vlc.close()
         if fault in VLC_ANSWERS:
@@ -511,7 +510,7 @@ def test_how_a_desktop_ends(fault, call, guest, judged, monkeypatch):
     def before(environment):
         guest.replies["/execute"] = lambda: executed("yes")
         if fault in ("all of it was killed, and its sandbox lives", "its screen or server alone was killed"):
-            guest.why_down = lambda: Ended("Xvfb: signal 9", "all of it" in fault)
+            guest.why_ended = lambda: "Xvfb: signal 9" if "all of it" in fault else ""
         if "machine" in fault:
             monkeypatch.setattr(environment_module, "why_gone", lambda *_: "its container is exited")
         if "powered off" in fault:

@@ -16,15 +16,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from arpo_verl.desktop.guest import privileges
+from arpo_verl.desktop.machine_provider import GUEST_PORTS, GuestAddress, MachineProvider
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld.verdict import isolation, messages
 from arpo_verl.environments.osworld.verdict.host_sandbox import SCRATCH
 from arpo_verl.errors import DesktopError
 
 GUEST_HOST = "127.0.0.1"
-SERVER_PORT, CHROMIUM_PORT, VNC_PORT, VLC_PORT = 5000, 9222, 8006, 8080
-GUEST_PORTS = (SERVER_PORT, CHROMIUM_PORT, VLC_PORT)
-"""Where a desktop is found in its box, whatever its address is: the ports of OSWorld's own machines."""
+"""Where a desktop is found in its box, whatever its address is, at `GUEST_PORTS`."""
 PROXY_PORT = 3128
 """Where the hosts are found that the recipe allows."""
 _PROXY_URL = f"http://{GUEST_HOST}:{PROXY_PORT}"
@@ -121,14 +120,14 @@ def _copy(source: int, target: str) -> None:
         shutil.copyfileobj(read, written, 1 << 20)
 
 
-class _Guest:
-    """The client's provider of a machine that runs already."""
+class _RunningMachine(MachineProvider):
+    """A machine that runs already, and goes on."""
 
-    def start_emulator(self, path_to_vm: str, headless: bool, os_type: str) -> None: ...
-    def stop_emulator(self, path_to_vm: str, region: Any = None) -> None: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
 
-    def get_ip_address(self, path_to_vm: str) -> str:
-        return f"{GUEST_HOST}:{SERVER_PORT}:{CHROMIUM_PORT}:{VNC_PORT}:{VLC_PORT}"
+    def address(self) -> GuestAddress:
+        return GuestAddress(GUEST_HOST)
 
 
 def _judge(request: Request, channel: socket.socket) -> Any:
@@ -141,7 +140,7 @@ def _judge(request: Request, channel: socket.socket) -> Any:
     config = EnvironmentConfig(**request.config)
     options = {**request.client_options, "screen_size": tuple(request.client_options["screen_size"])}
     client = Client(
-        config, "box", provider_name="docker", region=_Guest(), path_to_vm="local", cache_dir=CACHE, **options
+        config, "box", provider_name="docker", region=_RunningMachine(), path_to_vm="local", cache_dir=CACHE, **options
     )
     for name, value in request.state.items():
         setattr(client, name, value)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from arpo_verl import errors
 from arpo_verl.desktop import cgroups, users
+from arpo_verl.desktop.machine_provider import CHROMIUM_PORT, SERVER_PORT, VLC_PORT
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld.verdict import box, isolation, messages
 from arpo_verl.environments.osworld.verdict.closed_ways import HostileData
@@ -145,9 +146,9 @@ class Judge:
             channel.settimeout(max(0.1, deadline - time.monotonic()))
             messages.send(channel, replace(self._request(client, task, hosts), files=sizes, user_id=user_id).to_json())
             addresses = {
-                box.SERVER_PORT: (client.vm_ip, client.server_port),
-                box.CHROMIUM_PORT: (client.vm_ip, client.chromium_port),
-                box.VLC_PORT: (client.vm_ip, client.vlc_port),
+                SERVER_PORT: (client.vm_ip, client.server_port),
+                CHROMIUM_PORT: (client.vm_ip, client.chromium_port),
+                VLC_PORT: (client.vm_ip, client.vlc_port),
             }
             listeners = messages.receive_descriptors(channel, len(addresses) + bool(hosts))
             relay = GuestRelay([socket.socket(fileno=fd) for fd in listeners], addresses, hosts)
