@@ -34,7 +34,7 @@ MAX_OUTPUT = 1 << 20
 
 
 @dataclass(frozen=True)
-class Judged:
+class RewardProgramRun:
     """What a reward program said, after it ran alone in its desktop."""
 
     stdout: bytes
@@ -135,20 +135,21 @@ class GuestProcess:
         """
         self._ask("seal", {}, _ANSWER_TIMEOUT_S)
 
-    def judge(self, program: bytes, timeout_s: float) -> Judged:
+    def run_reward_program(self, program: bytes, timeout_s: float) -> RewardProgramRun:
         """Kill all that runs in the desktop, then run a Python program in it, alone. Nothing runs there afterwards.
 
         Raises:
             DesktopBootError: process 1 does not answer.
         """
-        message, fds = self._ask("judge", {"timeout_s": timeout_s}, timeout_s + template.START_TIMEOUT_S, program)
+        patience_s = timeout_s + template.START_TIMEOUT_S
+        message, fds = self._ask("run_reward_program", {"timeout_s": timeout_s}, patience_s, program)
         try:
             outputs = [os.pread(fd, MAX_OUTPUT + 1, 0) for fd in fds]
         finally:
             for fd in fds:
                 os.close(fd)
-        answer = message["judge"]
-        return Judged(outputs[0], outputs[1], answer.get("returncode"), answer.get("spoiled", ""))
+        answer = message["run_reward_program"]
+        return RewardProgramRun(outputs[0], outputs[1], answer.get("returncode"), answer.get("spoiled", ""))
 
     def is_alive(self) -> bool:
         """Whether the sandbox still runs. Its programs may be dead all the same."""

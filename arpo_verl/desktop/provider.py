@@ -12,7 +12,7 @@ from concurrent.futures import Future
 
 from arpo_verl.config import require
 from arpo_verl.desktop.cgroups import Limits
-from arpo_verl.desktop.guest_process import Ended, GuestProcess, Judged, proof_of
+from arpo_verl.desktop.guest_process import Ended, GuestProcess, RewardProgramRun, proof_of
 from arpo_verl.desktop.machine_provider import GUEST_PORTS, GuestAddress, MachineProvider
 from arpo_verl.desktop.process import LastingThread
 from arpo_verl.desktop.relay import HOST, Relay
@@ -133,7 +133,7 @@ class EmbeddedProvider(MachineProvider):
     def why_ended(self) -> str:
         return proof_of(self.why_down())
 
-    # --- Bundles: a task's web applications, and a program that judges it ---------------------------------------------
+    # --- Bundles: a task's web applications, and its reward program ---------------------------------------------------
 
     def serve_apps(self, apps: Sequence[WebApp]) -> None:
         """Serve mock web applications on the desktop's loopback.
@@ -155,15 +155,16 @@ class EmbeddedProvider(MachineProvider):
         with self._lock:
             self._running_guest().seal()
 
-    def judge(self, program: str, timeout_s: float) -> Judged:
-        """Run a reward program in the desktop, whose programs are killed for it, see `GuestProcess.judge`.
+    def run_reward_program(self, program: str, timeout_s: float) -> RewardProgramRun:
+        """Run a reward program in the desktop, whose programs are killed for it, see `GuestProcess.run_reward_program`.
 
         Raises:
             DesktopBootError: the sandbox is gone.
         """
         with self._lock:
             guest = self._running_guest()
-        return guest.judge(program.encode(), timeout_s)  # unlocked: who closes the desktop need not wait for it
+        # Unlocked: who closes the desktop need not wait for it.
+        return guest.run_reward_program(program.encode(), timeout_s)
 
     def _running_guest(self) -> GuestProcess:
         if self._guest is None:

@@ -1,6 +1,6 @@
 """A desktop whose policy has taken it over: OSWorld's guest protocol, answering whatever an attack wants.
 
-It keeps what it is asked, and what code that runs in the judge's box reports to it at `/report`: the box's one way out.
+It keeps what it is asked, and what code in the verdict's sandbox reports to it at `/report`: its one way out.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class HostileGuest(MachineProvider):
         return Handler
 
 
-def judged_by(func: str, result: dict[str, Any], expected: dict[str, Any] | None = None, **evaluator: Any) -> Task:
+def evaluated_by(func: str, result: dict[str, Any], expected: dict[str, Any] | None = None, **evaluator: Any) -> Task:
     """A task with this evaluator."""
     evaluator = {"func": func, "result": result, **evaluator} | ({} if expected is None else {"expected": expected})
     spec = {"id": "t", "instruction": "", "config": [], "evaluator": evaluator}

@@ -33,8 +33,8 @@ INFEASIBLE = task(func="infeasible")
 LAUNCH = {"type": "launch", "parameters": {"command": ["xterm"]}}
 
 
-class JudgedHere:
-    """Judges in this process, for a test that changes names in it."""
+class EvaluatedHere:
+    """Evaluates in this process, for a test that changes names in it."""
 
     def __init__(self, with_share=False):
         self.with_share = with_share

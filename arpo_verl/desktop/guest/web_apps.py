@@ -163,7 +163,7 @@ def serve(apps: list[App], shared: SharedState, ready: Callable[[], object], rea
     """Serve the applications from where `shared` left off, for ever. `ready` is called once they listen.
 
     Args:
-        read_only: answer nothing but questions, as when a task is judged.
+        read_only: answer nothing but questions, as when a reward program runs.
     """
     store = _Store(shared)
     uploads = _Uploads()

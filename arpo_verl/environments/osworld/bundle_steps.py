@@ -25,7 +25,7 @@ MAX_SAID = 2000
 
 
 def is_bundle(spec: Mapping[str, Any]) -> bool:
-    """Whether a task is judged by a program of its own."""
+    """Whether a task is evaluated by a program of its own."""
     evaluator = spec.get("evaluator")
     return isinstance(evaluator, Mapping) and evaluator.get("func") == REWARD_PROGRAM
 

@@ -22,7 +22,7 @@ FULL = 1.0 - 1e-6
 _REWARD = re.compile(r"^[ \t]*REWARD:[ \t]*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)", re.MULTILINE)
 
 
-def judge_bundle(client: Client, name: str, config: EnvironmentConfig) -> Evaluation:
+def evaluate_bundle(client: Client, name: str, config: EnvironmentConfig) -> Evaluation:
     """The verdict of the reward program of the task that `client` was given. The desktop's programs end with it.
 
     A success is the full reward; the reward itself is the share.
@@ -36,25 +36,25 @@ def judge_bundle(client: Client, name: str, config: EnvironmentConfig) -> Evalua
     """
     if client.action_history[-1:] == ["FAIL"]:
         return Evaluation(0.0, share=0.0)
-    client.setup_controller.judging = True
+    client.setup_controller.evaluating = True
     try:
         client.setup_controller.setup(client.evaluator.get("postconfig", []))
     except AbsentResultError:
         return Evaluation(0.0, share=0.0)
     finally:
-        client.setup_controller.judging = False
+        client.setup_controller.evaluating = False
     timeout_s = min(PROGRAM_TIMEOUT_S, 0.9 * config.evaluate_timeout_s - config.evaluate_pause_s)
     try:
-        judged = client.provider.judge(client.evaluator["result"]["program"], timeout_s)
+        run = client.provider.run_reward_program(client.evaluator["result"]["program"], timeout_s)
     except DesktopBootError as error:
-        raise DesktopLostError(f"{name} was lost while its task was judged: {error}") from error
-    if judged.spoiled:
-        return Evaluation(0.0, (MetricCall(REWARD_PROGRAM, f"could not run: {judged.spoiled}", "", "0.0"),), 0.0)
-    said = judged.stdout.decode(errors="replace")
-    if judged.returncode != 0:
-        how = f"ended with {judged.returncode}" if judged.returncode is not None else f"took more than {timeout_s:g} s"
-        error_text = judged.stderr.decode(errors="replace")[-MAX_SAID:]
-        raise EvaluatorError(f"the reward program {how}: {error_text or said[-MAX_SAID:]}")
+        raise DesktopLostError(f"{name} was lost while its task was evaluated: {error}") from error
+    if run.spoiled:
+        return Evaluation(0.0, (MetricCall(REWARD_PROGRAM, f"could not run: {run.spoiled}", "", "0.0"),), 0.0)
+    said = run.stdout.decode(errors="replace")
+    if run.returncode != 0:
+        ending = f"ended with {run.returncode}" if run.returncode is not None else f"took more than {timeout_s:g} s"
+        error_text = run.stderr.decode(errors="replace")[-MAX_SAID:]
+        raise EvaluatorError(f"the reward program {ending}: {error_text or said[-MAX_SAID:]}")
     reward = read_reward(said)
     return Evaluation(float(reward >= FULL), (MetricCall(REWARD_PROGRAM, said[-MAX_SAID:], "", f"{reward:g}"),), reward)
 

@@ -20,9 +20,9 @@ from arpo_verl.environments.osworld.bundle_steps import is_bundle
 from arpo_verl.environments.osworld.guest_http import clear_exchanges, exchanges, told_by_guest
 from arpo_verl.environments.osworld.provider_patches import remove_leftovers, why_ended, why_gone
 from arpo_verl.environments.osworld.task_files import TaskFiles, default_store
-from arpo_verl.environments.osworld.verdict.box import desktop_cause
-from arpo_verl.environments.osworld.verdict.judge import Judge
-from arpo_verl.environments.osworld.verdict.judge_host import this_process_host
+from arpo_verl.environments.osworld.verdict.sandbox import desktop_cause
+from arpo_verl.environments.osworld.verdict.sandbox_host import this_process_host
+from arpo_verl.environments.osworld.verdict.sandboxed_evaluator import SandboxedEvaluator
 from arpo_verl.environments.provider_checks import check_provider, client_options, desktop_index, vm_path
 from arpo_verl.environments.providers import PROVIDERS, QEMU
 from arpo_verl.errors import (
@@ -81,7 +81,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         self._clean = False
         self._closed = threading.Event()
         self._may_have_leftovers = False
-        self._judge = Judge(config, name)
+        self._evaluator = SandboxedEvaluator(config, name)
 
     def prepare(self) -> None:
         with _named(DesktopBootError, f"{self._name} did not boot"):
@@ -127,18 +127,18 @@ class OSWorldEnvironment(DesktopEnvironment):
     def evaluate(self) -> Evaluation:
         client = self._running()
         if self._task is None:
-            raise EvaluatorError("a task must be set up before it is judged; call reset(task) first")
+            raise EvaluatorError("a task must be set up before it is evaluated; call reset(task) first")
         failed = f"{self._name}: the evaluator of task {self._task.task_id} failed"
         with self._blamed(), _named(EvaluatorError, failed):
             if not self._alive():  # else the client would wait for it as for one that boots
-                raise DesktopLostError(f"{self._name} was gone before its task was judged")
+                raise DesktopLostError(f"{self._name} was gone before its task was evaluated")
             time.sleep(self._config.evaluate_pause_s)
             if is_bundle(self._task.spec):
-                from arpo_verl.environments.osworld.bundles import judge_bundle
+                from arpo_verl.environments.osworld.bundles import evaluate_bundle
 
-                verdict = judge_bundle(client, self._name, self._config)
+                verdict = evaluate_bundle(client, self._name, self._config)
             else:
-                verdict = self._judge(client, self._task)
+                verdict = self._evaluator(client, self._task)
             self._check_machine(client)
             return verdict
 
@@ -147,7 +147,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         self._closed.set()
         client, provider = self._client, self._provider
         try:
-            self._judge.close()
+            self._evaluator.close()
             if client is not None:
                 client.close()
             elif provider is not None:
@@ -195,10 +195,10 @@ class OSWorldEnvironment(DesktopEnvironment):
             options |= {"provider_name": "docker", "region": self._provider, "path_to_vm": "local"}
         else:
             options |= client_options(config, index)
-        judge_host = this_process_host()  # it imports the client too, meanwhile
+        sandbox_host = this_process_host()  # it imports the client too, meanwhile
         from arpo_verl.environments.osworld.client import Client
 
-        judge_host.await_ready()
+        sandbox_host.await_ready()
         self._may_have_leftovers = True
         return Client(config, self._id, **options)
 

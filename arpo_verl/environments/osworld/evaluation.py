@@ -53,7 +53,7 @@ def evaluate(client: Client, name: str, with_share: bool = False) -> Evaluation:
     for forget in (clear_exchanges, forget_missing, forget_swallowed, pages.forget_page_calls):
         forget()
     client.controller.failed_commands.clear()
-    client.setup_controller.judging = True
+    client.setup_controller.evaluating = True
     share: float | None = None
     metrics: tuple[MetricCall, ...] = ()
     try:
@@ -69,7 +69,7 @@ def evaluate(client: Client, name: str, with_share: bool = False) -> Evaluation:
             raise fault from error
         raise
     finally:
-        client.setup_controller.judging = False
+        client.setup_controller.evaluating = False
     for fault in faults(client, name):
         raise fault
     return Evaluation(score, metrics, share)
@@ -97,7 +97,7 @@ def _of_guest(client: Client, name: str) -> Iterator[DesktopError]:
     for command, result in client.controller.failed_commands:
         yield DesktopLostError(f"{name} could not run the evaluator's own {command[:100]!r}: {str(result)[-300:]}")
     if client.controller.get_screenshot() is None:
-        yield DesktopLostError(f"{name} was gone when its task was judged")
+        yield DesktopLostError(f"{name} was gone when its task was evaluated")
 
 
 def _of_pages(client: Client) -> Iterator[DesktopError]:

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def share_of_checks(client: Client, score: float, returned: Sequence[Any]) -> float:
-    """The mean of all checks of the task that `client` has just judged, in [0, 1].
+    """The mean of all checks of the task that `client` has just evaluated, in [0, 1].
 
     The score itself where it is more than 0, where one check would have been enough (`conj: or`), where there is one
     check, and where the agent gave up.
