@@ -177,10 +177,10 @@ class GuestProcess:
     def _killed_by_own_limit(self) -> bool | None:
         """Whether all that was killed on this host for want of memory, since the boot, was killed by the desktop's own
         limit; None where something else was."""
-        own, before, now = self.limit_events().oom_kills, self._out_of_memory_kills, _out_of_memory_kills()
-        if before is None or now is None or now - before > own:
+        own_kills, before, now = self.limit_events().oom_kills, self._out_of_memory_kills, _out_of_memory_kills()
+        if before is None or now is None or now - before > own_kills:
             return None
-        return own > 0
+        return own_kills > 0
 
     def kill(self) -> None:
         """End it without waiting. `close` it all the same."""

@@ -193,11 +193,11 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 def when_readable(descriptor: int, act: Callable[[], object]) -> None:
     """Call `act` once, in a thread, when `descriptor` is readable, as one of a process is at its end."""
-    loop, own = event_loop(), os.dup(descriptor)
+    loop, duplicate = event_loop(), os.dup(descriptor)
 
     def readable() -> None:
-        loop.remove_reader(own)
-        os.close(own)
+        loop.remove_reader(duplicate)
+        os.close(duplicate)
         try:
             threading.Thread(target=act, name="desktop-end", daemon=True).start()
         except RuntimeError as error:
@@ -205,7 +205,7 @@ def when_readable(descriptor: int, act: Callable[[], object]) -> None:
             if "interpreter shutdown" not in str(error):
                 raise
 
-    loop.call_soon_threadsafe(loop.add_reader, own, readable)
+    loop.call_soon_threadsafe(loop.add_reader, duplicate, readable)
 
 
 def pass_descriptor(channel: socket.socket, message: bytes, fd: int) -> None:

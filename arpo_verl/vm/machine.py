@@ -138,7 +138,7 @@ def hardware(config: VmConfig, image: Image, screen: Size) -> list[str]:
     return [*words, "-vga", "none", "-kernel", "/kernel", "-initrd", "/initrd", "-append", line]
 
 
-class Machine:
+class VirtualMachine:
     """A running QEMU. It ends when this object, or the process that holds it, does, however that happens."""
 
     def __init__(self, config: VmConfig, image: Image, screen: Size, start: Start):
@@ -486,7 +486,7 @@ def _await_end(log: IO[bytes]) -> None:
     raise subprocess.TimeoutExpired("QEMU", EXIT_TIMEOUT_S)
 
 
-_alive: weakref.WeakSet[Machine] = weakref.WeakSet()
+_alive: weakref.WeakSet[VirtualMachine] = weakref.WeakSet()
 
 
 def _forget_after_fork() -> None:

@@ -17,7 +17,7 @@ from arpo_verl.vm import template
 from arpo_verl.vm.boot import PASSWORD, check_disk, start
 from arpo_verl.vm.config import VmConfig
 from arpo_verl.vm.image import Image
-from arpo_verl.vm.machine import Machine
+from arpo_verl.vm.machine import VirtualMachine
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class QemuProvider(MachineProvider):
         self._screen = screen_size
         self._boot_timeout_s = boot_timeout_s
         self._password = password or PASSWORD
-        self._machine: Machine | None = None
+        self._machine: VirtualMachine | None = None
         self._lock = threading.RLock()
         self._stops = 0
 
@@ -118,7 +118,7 @@ class QemuProvider(MachineProvider):
         def is_stopped() -> bool:
             return self._stops != stops
 
-        def made(machine: Machine) -> None:
+        def made(machine: VirtualMachine) -> None:
             self._machine = machine
             if is_stopped():
                 raise DesktopBootError("the machine was stopped while it started")

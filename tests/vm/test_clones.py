@@ -230,7 +230,7 @@ def test_without_a_template_a_machine_boots_cold(config, image):
 @contextlib.contextmanager
 def ended_by(config, image, folder, code):
     """A clone in which Python ran `code` as root, once it is gone."""
-    clone = machine.Machine(config, image, SCREEN, machine.clone(config, image, folder))
+    clone = machine.VirtualMachine(config, image, SCREEN, machine.clone(config, image, folder))
     with contextlib.closing(clone):
         clone.migrate("migrate-incoming", "/template/state", BOOT_TIMEOUT_S)
         clone.ask("cont")

@@ -9,7 +9,7 @@ import pytest
 
 from arpo_verl.vm import events
 from arpo_verl.vm.events import DISK_ERROR, SHUTDOWN, Events
-from arpo_verl.vm.machine import Machine, run_async
+from arpo_verl.vm.machine import VirtualMachine, run_async
 
 GREETING = {"QMP": {"version": {"qemu": {"major": 10, "minor": 0, "micro": 2}, "package": ""}, "capabilities": []}}
 
@@ -43,7 +43,7 @@ def heard(said, end=lambda: None):
     run_async(client.connect(ours), 20)
     connected.set()
     fake = types.SimpleNamespace(_monitor=client)
-    run_async(Machine._await_silence(fake), 60)
+    run_async(VirtualMachine._await_silence(fake), 60)
     speaker.join(20)
     with pytest.raises(EOFError):
         run_async(client.disconnect(), 20)

@@ -136,8 +136,8 @@ def _of_host(client: Client) -> Iterator[DesktopError]:
             continue  # what an evaluation may have was not enough for what the guest sent
         if found.kind == "disk" and _fills_its_disk(folder):
             continue
-        what = f"{found.kind} {found.name}".strip()
-        yield EvaluatorError(f"this host has trouble, which the evaluator passed over ({what}): {found.error}")
+        trouble = f"{found.kind} {found.name}".strip()
+        yield EvaluatorError(f"this host has trouble, which the evaluator passed over ({trouble}): {found.error}")
     if missing_packages():
         remedy = pip_install(*(DEFERRED[name] for name in missing_packages()))
         yield EvaluatorError(f"the metric needs {', '.join(missing_packages())}; {remedy}")
