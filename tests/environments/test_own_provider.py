@@ -10,19 +10,26 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from omegaconf import OmegaConf
 from support import ROOT
-from support.composed import compose_recipe
-
-import arpo_verl
-from arpo_verl import ConfigError, DesktopBootError, DesktopLostError, EnvironmentConfig, Finish, MachineProvider
-from arpo_verl.config import build_config
-from arpo_verl.environments.factory import environment_factory
 
 pytest.importorskip("kubernetes")
 pytest.importorskip("desktop_env")
 
+from omegaconf import OmegaConf  # noqa: E402
+from support.composed import compose_recipe  # noqa: E402
 from support.scripted_guest import CLICK, SIZE, Guest, executed, png, task  # noqa: E402
+
+import arpo_verl  # noqa: E402
+from arpo_verl import (  # noqa: E402
+    ConfigError,
+    DesktopBootError,
+    DesktopLostError,
+    EnvironmentConfig,
+    Finish,
+    MachineProvider,
+)
+from arpo_verl.config import build_config  # noqa: E402
+from arpo_verl.environments.factory import environment_factory  # noqa: E402
 
 PAGE = ROOT / "docs" / "own-provider.md"
 PODS = "/api/v1/namespaces/desktops/pods"
