@@ -252,23 +252,6 @@ def _weak_connect(provider: EmbeddedProvider) -> Callable[[int, int], None]:
     return connect
 
 
-class EmbeddedManager:
-    """OSWorld's manager of machines, of which there is one that needs no keeping."""
-
-    def initialize_registry(self, **kwargs: object) -> None:
-        """Nothing is registered."""
-
-    add_vm = delete_vm = occupy_vm = check_and_clean = lambda self, *args, **kwargs: None
-
-    def list_free_vms(self, **kwargs: object) -> list[str]:
-        """Its only name."""
-        return ["embedded"]
-
-    def get_vm_path(self, *args: object, **kwargs: object) -> str:
-        """Its only name."""
-        return "embedded"
-
-
 def _checked_size(size: Size | Sequence[int]) -> Size:
     ok = isinstance(size, (list, tuple)) and len(size) == 2 and all(type(side) is int for side in size)
     ok = ok and SMALLEST.width <= size[0] <= LARGEST.width and SMALLEST.height <= size[1] <= LARGEST.height

@@ -238,24 +238,13 @@ def _use_no_proxy(client: Any) -> None:
                 os.environ[name] = hosts
 
 
-class _NoManager:
-    """For a provider that was handed over ready-made: there are no VM files to manage."""
-
-    def get_vm_path(self, **_: Any) -> str:
-        return "local"
-
-    def add_vm(self, *_: Any, **__: Any) -> None: ...
-    def delete_vm(self, *_: Any, **__: Any) -> None: ...
-    def occupy_vm(self, *_: Any, **__: Any) -> None: ...
-
-
 def _install() -> None:
     """Put our names into the client's modules: its providers' factory, its `requests`, its `print`."""
     make = desktop_env_module.create_vm_manager_and_provider
 
     def make_or_take(provider_name: str, region: Any, use_proxy: bool = False) -> tuple[Any, Any]:
         if isinstance(region, MachineProvider):
-            return _NoManager(), region
+            return None, region  # a manager is asked for VM files alone
         adapt_module(provider_name)
         made: tuple[Any, Any] = make(provider_name, region, use_proxy)
         return made
