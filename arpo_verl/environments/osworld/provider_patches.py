@@ -60,7 +60,10 @@ def why_gone(provider: Any, config: EnvironmentConfig) -> str:
     of the dead one's.
     """
     if isinstance(provider, MachineProvider):
-        return provider.why_gone()
+        try:
+            return provider.why_gone()
+        except Exception as error:  # a user's class may ask a service that does not answer
+            return f"its provider cannot tell: {type(error).__name__}: {error}"
     if config.provider != "docker":
         return ""
     from arpo_verl.environments.osworld.docker_containers import why_not_running
@@ -74,7 +77,13 @@ def why_ended(provider: Any, config: EnvironmentConfig) -> str:
         from arpo_verl.environments.osworld.docker_containers import why_powered_off
 
         return why_powered_off(provider.container)
-    return provider.why_ended() if isinstance(provider, MachineProvider) else ""
+    if not isinstance(provider, MachineProvider):
+        return ""
+    try:
+        return provider.why_ended()
+    except Exception:
+        logger.warning("a provider cannot tell whether its guest's programs ended it", exc_info=True)
+        return ""
 
 
 def remove_leftovers(config: EnvironmentConfig, desktop_id: str) -> None:

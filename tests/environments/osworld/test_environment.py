@@ -120,6 +120,21 @@ def test_a_guest_that_died_while_it_stood_ready_is_replaced_quietly(make, guest)
     assert guest.starts == 2
 
 
+def test_a_machine_whose_provider_cannot_tell_is_lost_and_nothing_else_escapes(make, guest):
+    def fail():
+        raise ConnectionError("no answer")
+
+    environment = make()
+    environment.prepare()
+    guest.why_ended = guest.why_gone = fail
+    assert not environment.is_ready()
+    del guest.why_gone
+    environment.reset(task())
+    guest.why_gone = fail
+    with pytest.raises(DesktopLostError, match="desktop is gone: its provider cannot tell: ConnectionError: no answer"):
+        environment.step(CLICK)
+
+
 def test_a_screen_of_another_size_does_not_boot(make):
     with pytest.raises(DesktopBootError, match=r"environment.screen_size must be .* \[320, 240\], got \[640, 480\]"):
         make(screen_size=(640, 480)).prepare()
