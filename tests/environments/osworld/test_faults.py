@@ -229,9 +229,9 @@ AGAIN_CELLS = {
 }
 
 
-@pytest.mark.parametrize("who, fault", [(who, fault) for fault in AGAIN_CELLS for who in AGAIN_CELLS[fault]])
-def test_the_same_asked_for_again(who, fault, guest, evaluated):
-    spec = MET_LAST[who] if "later check" in fault else AGAIN[who]
+@pytest.mark.parametrize("asker, fault", [(asker, fault) for fault in AGAIN_CELLS for asker in AGAIN_CELLS[fault]])
+def test_the_same_asked_for_again(asker, fault, guest, evaluated):
+    spec = MET_LAST[asker] if "later check" in fault else AGAIN[asker]
     answers, asked = AGAIN_ANSWERS[fault], 0
 
     def reply(good, absent):
@@ -248,9 +248,9 @@ def test_the_same_asked_for_again(who, fault, guest, evaluated):
         guest.replies["/execute"] = execute
         guest.replies["/file"] = lambda: reply((200, "x"), (404, "not here"))
 
-    options = {"partial_credit": 0.5} if "partial" in who else {}
+    options = {"partial_credit": 0.5} if "partial" in asker else {}
     attempts = 2 if "asks again" in fault else 1
-    assert evaluated(spec, answer_it, guest_attempts=attempts, guest_retry_s=0, **options) == AGAIN_CELLS[fault][who]
+    assert evaluated(spec, answer_it, guest_attempts=attempts, guest_retry_s=0, **options) == AGAIN_CELLS[fault][asker]
 
 
 def test_what_one_getter_asks_for_twice_it_is_owed_twice(guest, evaluated):
