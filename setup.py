@@ -96,6 +96,8 @@ EXTRAS = {
         "and python_version < '3.14'",
         "mutmut",
         "playwright",
+        # The example of docs/own-provider.md imports it.
+        "kubernetes",
         "swanlab",
         "psutil",
         # What every vLLM brings, and Ray then installs in each of its workers: the tests run as beside one.

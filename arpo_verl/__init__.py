@@ -24,6 +24,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  # pip refuses it by itself, but a
 
 _EXPORTS = {
     "api": "make_desktop play",
+    "desktop.machine_provider": "GuestAddress MachineProvider",
     "environments.base": "DesktopEnvironment",
     "environments.config": "EnvironmentConfig",
     "errors": (

@@ -1,6 +1,8 @@
 from arpo_verl import gym as gym
 from arpo_verl.api import make_desktop as make_desktop
 from arpo_verl.api import play as play
+from arpo_verl.desktop.machine_provider import GuestAddress as GuestAddress
+from arpo_verl.desktop.machine_provider import MachineProvider as MachineProvider
 from arpo_verl.environments.base import DesktopEnvironment as DesktopEnvironment
 from arpo_verl.environments.config import EnvironmentConfig as EnvironmentConfig
 from arpo_verl.errors import ActionParseError as ActionParseError

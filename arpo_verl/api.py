@@ -31,7 +31,7 @@ def make_desktop(provider: str = EMBEDDED, **options: Any) -> ThreadedDesktop:
 
     Args:
         provider: `embedded`, a provider of OSWorld's client (`docker`, `vmware`, ...), `fake`, or
-            `package.module:factory`.
+            `package.module:name`.
         options: other fields of `EnvironmentConfig`, such as `screen_size=(1280, 720)`.
 
     Raises:

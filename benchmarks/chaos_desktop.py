@@ -28,6 +28,7 @@ from typing import Any
 import psutil
 from PIL import Image
 
+from arpo_verl.desktop.machine_provider import GuestAddress
 from arpo_verl.desktop.provider import EmbeddedProvider
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
@@ -235,16 +236,16 @@ class ProxiedProvider(EmbeddedProvider):
 
     proxy: Proxy | None = None
 
-    def get_ip_address(self, path_to_vm: str = "") -> str:
-        host, server, *others = super().get_ip_address(path_to_vm).split(":")
-        if self.proxy is None or self.proxy._target != int(server):
+    def address(self) -> GuestAddress:
+        address = super().address()
+        if self.proxy is None or self.proxy._target != address.server_port:
             self._close_proxy()
-            self.proxy = Proxy(int(server))
-        return ":".join((host, str(self.proxy.port), *others))
+            self.proxy = Proxy(address.server_port)
+        return address._replace(server_port=self.proxy.port)
 
-    def stop_emulator(self, path_to_vm: str = "", region: object = None) -> None:
+    def stop(self) -> None:
         self._close_proxy()
-        super().stop_emulator(path_to_vm, region)
+        super().stop()
 
     def _close_proxy(self) -> None:
         if self.proxy is not None:

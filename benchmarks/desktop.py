@@ -29,7 +29,7 @@ import requests
 from cpu_group import CpuGroup
 from figures import Arguments, machine, report
 
-from arpo_verl.desktop.provider import EmbeddedManager, EmbeddedProvider
+from arpo_verl.desktop.provider import EmbeddedProvider
 from arpo_verl.environments.osworld.lean_imports import deferred_imports
 from arpo_verl.types import Size
 
@@ -59,7 +59,7 @@ def osworld_environment(provider: EmbeddedProvider) -> Any:
     """OSWorld's `DesktopEnv` over our provider."""
     with deferred_imports():
         import desktop_env.desktop_env as osworld
-    osworld.create_vm_manager_and_provider = lambda *_, **__: (EmbeddedManager(), provider)
+    osworld.create_vm_manager_and_provider = lambda *_, **__: (None, provider)
     return osworld.DesktopEnv(
         provider_name="docker", path_to_vm="embedded", screen_size=SIZE, require_a11y_tree=False, headless=True
     )

@@ -291,12 +291,12 @@ def arpo_actions(module: ModuleType, text: str) -> list[str]:
 
 def play_reference(cases: Sequence[Case], runners: Sequence[str], out: Path) -> dict[str, dict[str, Seen]]:
     """Play the recorded cases by the reference runners, each on an unmodified `DesktopEnv` of its own."""
-    from arpo_verl.desktop.provider import EmbeddedManager, EmbeddedProvider
+    from arpo_verl.desktop.provider import EmbeddedProvider
     from arpo_verl.environments.osworld.lean_imports import deferred_imports
 
     with deferred_imports():  # spares metrics' packages that no shipped task uses; easyocr is not installed
         import desktop_env.desktop_env as osworld
-    osworld.create_vm_manager_and_provider = lambda *_, **__: (EmbeddedManager(), EmbeddedProvider(SCREEN))
+    osworld.create_vm_manager_and_provider = lambda *_, **__: (None, EmbeddedProvider(SCREEN))
     module = reference_module()
 
     def play(runner: str) -> list[Seen]:

@@ -158,12 +158,12 @@ def parents(process: Path = Path("/proc/self")) -> list[Parent]:
 
     `process`: a process's folder under /proc, whose groups are looked at.
     """
-    own: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for line in (process / "cgroup").read_text().splitlines():
         _, names, path = line.split(":", 2)
-        own |= dict.fromkeys(names.split(","), path)
+        paths |= dict.fromkeys(names.split(","), path)
     found, missing = [], list(CONTROLLERS)
-    for version, mounted, controllers, folder in _mounts(process, own):
+    for version, mounted, controllers, folder in _mounts(process, paths):
         if version == 1:
             offered = tuple(name for name in controllers if name in missing) if _is_ours(folder) else ()
         else:
@@ -174,7 +174,7 @@ def parents(process: Path = Path("/proc/self")) -> list[Parent]:
     return found
 
 
-def _mounts(process: Path, own: dict[str, str]) -> Iterable[tuple[int, Path, list[str], Path]]:
+def _mounts(process: Path, paths: dict[str, str]) -> Iterable[tuple[int, Path, list[str], Path]]:
     """Version, place and controllers of each hierarchy that is mounted, and the process's own folder there."""
     for line in (process / "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
@@ -184,20 +184,20 @@ def _mounts(process: Path, own: dict[str, str]) -> Iterable[tuple[int, Path, lis
         root, mounted = before.split()[3:5]
         place = Path(mounted.replace("\\040", " "))
         controllers = [name for name in options.split(",") if name in CONTROLLERS]
-        path = own.get(controllers[0] if controllers else "", "/")
+        path = paths.get(controllers[0] if controllers else "", "/")
         inside = path.removeprefix(root.rstrip("/")) if path.startswith(root.rstrip("/") + "/") else "/"
         folder = place if ".." in inside else place / inside.lstrip("/")
         yield (2 if kind == "cgroup2" else 1), place, controllers, folder
 
 
-def _best(own: Path, mounted: Path, missing: Sequence[str]) -> tuple[Path, tuple[str, ...]]:
+def _best(group: Path, mounted: Path, missing: Sequence[str]) -> tuple[Path, tuple[str, ...]]:
     """The nearest group at or above our own that gives its children most of the controllers.
 
     A group of version 2 has processes or gives controllers to children, not both; so ours gives none, and its parent
     may. The root of all is free of that rule, and has no `cgroup.type`. Nothing else is changed.
     """
-    best: tuple[Path, tuple[str, ...]] = (own, ())
-    for folder in (own, *own.parents):
+    best: tuple[Path, tuple[str, ...]] = (group, ())
+    for folder in (group, *group.parents):
         with contextlib.suppress(OSError):
             is_root = not (folder / "cgroup.type").exists()
             given = (folder / ("cgroup.controllers" if is_root else "cgroup.subtree_control")).read_text().split()

@@ -34,7 +34,7 @@ MAX_OUTPUT = 1 << 20
 
 
 @dataclass(frozen=True)
-class Judged:
+class RewardProgramRun:
     """What a reward program said, after it ran alone in its desktop."""
 
     stdout: bytes
@@ -50,10 +50,15 @@ class Judged:
 class Ended:
     """The X server or the guest server ended as somebody asked, while the sandbox lives: no crash."""
 
-    how: str
+    cause: str
     is_proof: bool
     """Whether only programs of the desktop can have asked: they ended everything that they may at once, which spares
     process 1 from nobody else, or took more memory than the desktop has. One process alone a host's owner ends too."""
+
+
+def proof_of(ended: Ended | None) -> str:
+    """How the desktop's own programs ended it; empty where that is not proved."""
+    return ended.cause if ended is not None and ended.is_proof else ""
 
 
 class GuestProcess:
@@ -130,20 +135,21 @@ class GuestProcess:
         """
         self._ask("seal", {}, _ANSWER_TIMEOUT_S)
 
-    def judge(self, program: bytes, timeout_s: float) -> Judged:
+    def run_reward_program(self, program: bytes, timeout_s: float) -> RewardProgramRun:
         """Kill all that runs in the desktop, then run a Python program in it, alone. Nothing runs there afterwards.
 
         Raises:
             DesktopBootError: process 1 does not answer.
         """
-        message, fds = self._ask("judge", {"timeout_s": timeout_s}, timeout_s + template.START_TIMEOUT_S, program)
+        patience_s = timeout_s + template.START_TIMEOUT_S
+        message, fds = self._ask("run_reward_program", {"timeout_s": timeout_s}, patience_s, program)
         try:
             outputs = [os.pread(fd, MAX_OUTPUT + 1, 0) for fd in fds]
         finally:
             for fd in fds:
                 os.close(fd)
-        answer = message["judge"]
-        return Judged(outputs[0], outputs[1], answer.get("returncode"), answer.get("spoiled", ""))
+        answer = message["run_reward_program"]
+        return RewardProgramRun(outputs[0], outputs[1], answer.get("returncode"), answer.get("spoiled", ""))
 
     def is_alive(self) -> bool:
         """Whether the sandbox still runs. Its programs may be dead all the same."""
@@ -161,20 +167,20 @@ class GuestProcess:
         except DesktopBootError as error:
             logger.debug("the desktop's process 1 does not answer: %s", error)
             return None
-        found = {name: how for name, how in down.items() if name in children.NEEDED and how in _ON_REQUEST}
+        found = {name: end for name, end in down.items() if name in children.NEEDED and end in _ON_REQUEST}
         by_own_limit = self._killed_by_own_limit()
         if by_own_limit is None or not found:
             return None
         all_at_once = len(down) == len(children.WATCHED) and len(set(down.values())) == 1
-        return Ended("; ".join(f"{name}: {how}" for name, how in found.items()), all_at_once or by_own_limit)
+        return Ended("; ".join(f"{name}: {end}" for name, end in found.items()), all_at_once or by_own_limit)
 
     def _killed_by_own_limit(self) -> bool | None:
         """Whether all that was killed on this host for want of memory, since the boot, was killed by the desktop's own
         limit; None where something else was."""
-        own, before, now = self.limit_events().oom_kills, self._out_of_memory_kills, _out_of_memory_kills()
-        if before is None or now is None or now - before > own:
+        own_kills, before, now = self.limit_events().oom_kills, self._out_of_memory_kills, _out_of_memory_kills()
+        if before is None or now is None or now - before > own_kills:
             return None
-        return own > 0
+        return own_kills > 0
 
     def kill(self) -> None:
         """End it without waiting. `close` it all the same."""

@@ -27,8 +27,8 @@ def has_program(name: str) -> bool:
         return chrome.is_installed()
     if name in _LIBREOFFICE:
         return os.access(LIBREOFFICE / "soffice", os.X_OK)
-    own = name in _INTERPRETERS or (PROGRAMS / name).is_file()
-    return own or shutil.which(name, path=layout.PATH) is not None
+    is_in_guest = name in _INTERPRETERS or (PROGRAMS / name).is_file()
+    return is_in_guest or shutil.which(name, path=layout.PATH) is not None
 
 
 def can_open(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""The embedded desktop behind OSWorld's provider interface, for the unmodified `desktop_env.DesktopEnv`."""
+"""The embedded desktop as a machine that OSWorld's client drives."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from concurrent.futures import Future
 
 from arpo_verl.config import require
 from arpo_verl.desktop.cgroups import Limits
-from arpo_verl.desktop.guest_process import Ended, GuestProcess, Judged
+from arpo_verl.desktop.guest_process import Ended, GuestProcess, RewardProgramRun, proof_of
+from arpo_verl.desktop.machine_provider import GUEST_PORTS, GuestAddress, MachineProvider
 from arpo_verl.desktop.process import LastingThread
-from arpo_verl.desktop.relay import GUEST_PORTS, Relay, client_address
+from arpo_verl.desktop.relay import HOST, Relay
 from arpo_verl.desktop.web_apps import WebApp, pack
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.types import Size
@@ -27,10 +28,10 @@ _background = LastingThread("desktop-background")
 """Boots and closes this process's desktops behind their episodes, one at a time: those take what is left."""
 
 
-class EmbeddedProvider:
+class EmbeddedProvider(MachineProvider):
     """One desktop on this machine at a time, each in a sandbox of its own: an X server with real programs.
 
-    `start_emulator` and `revert_to_snapshot` both leave a desktop that nobody has connected to since it booted, in a
+    `start` and `reset` both leave a desktop that nobody has connected to since it booted, in a
     sandbox that no other desktop ever had. They boot one unless `boot_next` did so already. The ports stay the same.
     Methods may be called from any thread, one at a time.
     """
@@ -78,9 +79,7 @@ class EmbeddedProvider:
         self._connections_at_boot = 0
         self._lock = threading.RLock()
 
-    # --- OSWorld's provider interface; the client passes `path_to_vm` and more, which mean nothing here ---------------
-
-    def start_emulator(self, path_to_vm: str = "", headless: bool = True, os_type: str = "Ubuntu") -> None:
+    def start(self) -> None:
         """Have a clean desktop.
 
         Raises:
@@ -97,30 +96,21 @@ class EmbeddedProvider:
             if self._next is None:
                 self._next = _background.submit(self._make_guest())
 
-    def get_ip_address(self, path_to_vm: str = "") -> str:
-        """As `relay.client_address`.
+    def address(self) -> GuestAddress:
+        """The same after each reset.
 
         Raises:
             DesktopBootError: no desktop was started.
         """
         if self._relay is None:
-            raise DesktopBootError("the desktop is not running: call start_emulator first")
-        return client_address(self._relay.ports)
+            raise DesktopBootError("the desktop is not running: call start first")
+        return GuestAddress.forwarded(HOST, self._relay.ports)
 
-    def save_state(self, path_to_vm: str = "", snapshot_name: str = "") -> None:
-        """There is one state to go back to, the fresh desktop."""
-        raise NotImplementedError("the embedded desktop keeps no snapshots: it always reverts to a fresh desktop")
+    def reset(self) -> None:
+        """As `start`: what an episode has used is not clean."""
+        self.start()
 
-    def revert_to_snapshot(self, path_to_vm: str = "", snapshot_name: str = "") -> str:
-        """Have a clean desktop. Returns `path_to_vm`: the machine stays the same one.
-
-        Raises:
-            DesktopBootError: it did not come up.
-        """
-        self.start_emulator(path_to_vm)
-        return path_to_vm
-
-    def stop_emulator(self, path_to_vm: str = "", region: object = None) -> None:
+    def stop(self) -> None:
         """Give back everything: processes, memory, ports. Safe to call twice."""
         with self._lock:
             relay, self._relay = self._relay, None
@@ -131,8 +121,6 @@ class EmbeddedProvider:
                 guest.close()
             self._drop_next()
 
-    # ------------------------------------------------------------------------------------------------------------------
-
     def is_alive(self) -> bool:
         """Whether the desktop's sandbox runs; the X server in it may have been killed by the policy all the same."""
         return self._guest is not None and self._guest.is_alive()
@@ -142,7 +130,10 @@ class EmbeddedProvider:
         with self._lock:
             return None if self._guest is None else self._guest.why_down()
 
-    # --- Bundles: a task's web applications, and a program that judges it ---------------------------------------------
+    def why_ended(self) -> str:
+        return proof_of(self.why_down())
+
+    # --- Bundles: a task's web applications, and its reward program ---------------------------------------------------
 
     def serve_apps(self, apps: Sequence[WebApp]) -> None:
         """Serve mock web applications on the desktop's loopback.
@@ -164,19 +155,20 @@ class EmbeddedProvider:
         with self._lock:
             self._running_guest().seal()
 
-    def judge(self, program: str, timeout_s: float) -> Judged:
-        """Run a reward program in the desktop, whose programs are killed for it, see `GuestProcess.judge`.
+    def run_reward_program(self, program: str, timeout_s: float) -> RewardProgramRun:
+        """Run a reward program in the desktop, whose programs are killed for it, see `GuestProcess.run_reward_program`.
 
         Raises:
             DesktopBootError: the sandbox is gone.
         """
         with self._lock:
             guest = self._running_guest()
-        return guest.judge(program.encode(), timeout_s)  # unlocked: who closes the desktop need not wait for it
+        # Unlocked: who closes the desktop need not wait for it.
+        return guest.run_reward_program(program.encode(), timeout_s)
 
     def _running_guest(self) -> GuestProcess:
         if self._guest is None:
-            raise DesktopBootError("the desktop is not running: call start_emulator first")
+            raise DesktopBootError("the desktop is not running: call start first")
         return self._guest
 
     def _is_clean(self) -> bool:
@@ -190,7 +182,7 @@ class EmbeddedProvider:
             if self._relay is None:
                 self._relay = Relay(GUEST_PORTS, _weak_connect(self))
         except BaseException:
-            self.stop_emulator()
+            self.stop()
             raise
         old, self._guest = self._guest, new
         if old is not None:
@@ -258,23 +250,6 @@ def _weak_connect(provider: EmbeddedProvider) -> Callable[[int, int], None]:
         provider._connect(port, fd)
 
     return connect
-
-
-class EmbeddedManager:
-    """OSWorld's manager of machines, of which there is one that needs no keeping."""
-
-    def initialize_registry(self, **kwargs: object) -> None:
-        """Nothing is registered."""
-
-    add_vm = delete_vm = occupy_vm = check_and_clean = lambda self, *args, **kwargs: None
-
-    def list_free_vms(self, **kwargs: object) -> list[str]:
-        """Its only name."""
-        return ["embedded"]
-
-    def get_vm_path(self, *args: object, **kwargs: object) -> str:
-        """Its only name."""
-        return "embedded"
 
 
 def _checked_size(size: Size | Sequence[int]) -> Size:

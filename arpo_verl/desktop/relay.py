@@ -17,24 +17,10 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import cast
 
 HOST = "127.0.0.1"
-SERVER_PORT, CHROMIUM_PORT, VLC_PORT = GUEST_PORTS = (5000, 9222, 8080)
-"""Of OSWorld's guests."""
-_VNC_PORT = 0  # OSWorld's client keeps this number and never uses it
-
-
-def client_address(ports: Mapping[int, int]) -> str:
-    """Where OSWorld's client finds a desktop: `address:server:chromium:vnc:vlc`, the last four as ports.
-
-    Args:
-        ports: this host's, by the guest's.
-    """
-    return f"{HOST}:{ports[SERVER_PORT]}:{ports[CHROMIUM_PORT]}:{_VNC_PORT}:{ports[VLC_PORT]}"
-
-
 _LOOP_TIMEOUT_S = 30.0
 
 
@@ -207,11 +193,11 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 def when_readable(descriptor: int, act: Callable[[], object]) -> None:
     """Call `act` once, in a thread, when `descriptor` is readable, as one of a process is at its end."""
-    loop, own = event_loop(), os.dup(descriptor)
+    loop, duplicate = event_loop(), os.dup(descriptor)
 
     def readable() -> None:
-        loop.remove_reader(own)
-        os.close(own)
+        loop.remove_reader(duplicate)
+        os.close(duplicate)
         try:
             threading.Thread(target=act, name="desktop-end", daemon=True).start()
         except RuntimeError as error:
@@ -219,7 +205,7 @@ def when_readable(descriptor: int, act: Callable[[], object]) -> None:
             if "interpreter shutdown" not in str(error):
                 raise
 
-    loop.call_soon_threadsafe(loop.add_reader, own, readable)
+    loop.call_soon_threadsafe(loop.add_reader, duplicate, readable)
 
 
 def pass_descriptor(channel: socket.socket, message: bytes, fd: int) -> None:

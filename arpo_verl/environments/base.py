@@ -12,7 +12,7 @@ Self = TypeVar("Self", bound="DesktopEnvironment")
 
 
 class DesktopEnvironment(ABC):
-    """A desktop that can be reset to a task, acted on and judged. Blocking; one user at a time.
+    """A desktop that can be reset to a task, acted on and evaluated. Blocking; one user at a time.
 
     Every method may raise a `DesktopError`: then this desktop is to be thrown away, and the episode started anew on a
     fresh one; `step` and `evaluate` also a `DesktopEndedError`, where the policy itself ended the desktop: then the

@@ -40,7 +40,8 @@ class EnvironmentConfig:
     # --- Which desktop -----------------------------------------------------------------------------------------
     provider: str = EMBEDDED
     """`embedded` (an X server on this machine), a provider of OSWorld's client, `fake` (scripted, for tests), or
-    `package.module:factory`, called as `factory(config, desktop_name)` and returning a `DesktopEnvironment`."""
+    `package.module:name`: a `MachineProvider` of yours, whose machines OSWorld's client drives, or a function that
+    returns a `DesktopEnvironment`. Either is called with this section and the desktop's name."""
     screen_size: Size = Size(640, 480)
     """What the desktop shows; clicks are given in these pixels. Checked against the first screenshot."""
     path_to_vm: str | None = None
@@ -64,7 +65,8 @@ class EnvironmentConfig:
     """OSWorld: the guest user's password, for set-up steps that need sudo; empty takes the client's own default.
     `env:NAME` is the value of that variable where the desktop's worker runs: veRL prints the recipe when it starts."""
     provider_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Keyword arguments handed to the embedded provider, or to the fake's script. docker: to `containers.run` of the
+    """Keyword arguments handed to the embedded provider, or to the fake's script; a provider of yours reads them as it
+    likes. docker: to `containers.run` of the
     Docker SDK, beside the provider's own: `{environment: {RAM_SIZE: 8G, CPU_CORES: 8}, mem_limit: 10g}`; and
     `private_networks`, which desktops may reach beside the internet: none by default, see docs/providers.md."""
     vm: VmConfig = field(default_factory=VmConfig)
@@ -223,7 +225,7 @@ class EnvironmentConfig:
     def _check_provider(self) -> None:
         known = (EMBEDDED, FAKE, *OSWORLD_PROVIDERS)
         ok = isinstance(self.provider, str) and (self.provider in known or ":" in self.provider)
-        expected, hint = f"one of {', '.join(known)} or package.module:factory", did_you_mean(self.provider, known)
+        expected, hint = f"one of {', '.join(known)} or package.module:name", did_you_mean(self.provider, known)
         require(ok, "environment.provider", expected, self.provider, hint.removeprefix("; "))
         if self.provider in PROVIDERS:
             self._check_machine(PROVIDERS[self.provider])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from arpo_verl.config import require
+from arpo_verl.desktop.machine_provider import MachineProvider
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import FAKE, OSWORLD_PROVIDERS, OSWORLD_SCREEN, EnvironmentConfig
 from arpo_verl.errors import ConfigError
@@ -26,27 +28,32 @@ def environment_factory(config: EnvironmentConfig) -> EnvironmentFactory:
     """The callable that makes one desktop of `config.provider`; nothing boots before its first use.
 
     Raises:
-        ConfigError: `package.module:factory` names nothing that can be imported.
+        ConfigError: `package.module:name` names nothing that can be imported, or that makes desktops.
     """
     if config.provider == FAKE:
         from arpo_verl.environments.fake import FakeEnvironment
 
         return FakeEnvironment.from_config
-    if ":" in config.provider:
-        return _load_factory(config.provider)
+    named = _load(config.provider) if ":" in config.provider else None
+    if named is not None and not (isinstance(named, type) and issubclass(named, MachineProvider)):
+        factory: EnvironmentFactory = named
+        return factory
     from arpo_verl.environments.osworld.environment import OSWorldEnvironment
 
-    return OSWorldEnvironment
+    return functools.partial(OSWorldEnvironment, provider_class=named)
 
 
-def _load_factory(name: str) -> EnvironmentFactory:
+def _load(name: str) -> Any:
+    """The factory, or the class of machines, that a recipe names."""
     module_name, _, attribute = name.partition(":")
     try:
-        factory: EnvironmentFactory = getattr(importlib.import_module(module_name), attribute)
+        named = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"environment.provider must name an importable package.module:factory, got {name!r}: {error}; "
+            f"environment.provider must name an importable package.module:name, got {name!r}: {error}; "
             "is the module installed where the workers run (environment.py_executable)?"
         ) from error
-    require(callable(factory), "environment.provider", "a callable's name", name)
-    return factory
+    require(callable(named), "environment.provider", "a callable's name", name)
+    missing = ", ".join(sorted(getattr(named, "__abstractmethods__", ())))
+    require(not missing, "environment.provider", f"a class that has {missing}", name)
+    return named

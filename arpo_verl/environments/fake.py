@@ -130,7 +130,7 @@ class FakeEnvironment(DesktopEnvironment):
     def evaluate(self) -> Evaluation:
         self._play("evaluate")
         if self._task is None:
-            raise EvaluatorError("a task must be set up before it is judged; call reset(task) first")
+            raise EvaluatorError("a task must be set up before it is evaluated; call reset(task) first")
         failed = bool(self.actions) and isinstance(self.actions[-1], Fail)
         if self._task.spec.get("evaluator", {}).get("func") == "infeasible":
             return Evaluation(float(failed))

@@ -24,7 +24,7 @@ class ThreadedDesktop(DesktopEnvironment):
     loop does.
 
     Raises:
-        ConfigError: `package.module:factory` names nothing that can be imported.
+        ConfigError: `package.module:name` names nothing that can be imported.
     """
 
     def __init__(self, config: EnvironmentConfig, name: str = "desktop"):

@@ -1,4 +1,4 @@
-"""Why a task's evaluator cannot do its work in a box (`environments/osworld/verdict/`), read from the task's JSON."""
+"""Why a task's evaluator cannot work in a sandbox (`environments/osworld/verdict/`), read from the task's JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from arpo_verl.tasks.programs import getters_of
 
 TIME_ZONE_HOST = "ipapi.co"
 _IMPORTING_METRICS = {"check_python_file_by_test_suite"}
-# They read credentials or files of the machine that judges.
+# They read credentials or files of the machine that evaluates.
 _HOST_FILE_STEPS = {"googledrive", "login", "upload_file"}
 _HOST_FILE_GETTERS = {"googledrive_file"}
 # The client asks the internet where this machine is, for what "tomorrow" is, and goes on without an answer.
@@ -18,7 +18,7 @@ _DATES = "rule_relativeTime"
 
 
 def box_reasons(spec: Mapping[str, Any], environment: EnvironmentConfig) -> Iterator[str]:
-    """Why a box cannot judge a task as the recipe's section says, and what to do."""
+    """Why no sandbox can evaluate a task as the recipe's section says, and what to do."""
     evaluator = spec.get("evaluator", {})
     func = evaluator.get("func", [])
     metrics = set(func if isinstance(func, list) else [func])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from arpo_verl.environments.osworld.bundles import REWARD_PROGRAM, STEPS
+from arpo_verl.environments.osworld.bundle_steps import REWARD_PROGRAM, STEPS
 
 logger = logging.getLogger(__name__)
 

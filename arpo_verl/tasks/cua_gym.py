@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from arpo_verl.environments.osworld.bundles import REWARD_PROGRAM
+from arpo_verl.environments.osworld.bundle_steps import REWARD_PROGRAM
 from arpo_verl.errors import TaskError
 from arpo_verl.files import read_regular
 

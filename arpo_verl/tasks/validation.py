@@ -20,7 +20,7 @@ from arpo_verl.desktop.packages import ACCESSIBILITY, install_command, missing_p
 from arpo_verl.desktop.programs import can_open, has_program
 from arpo_verl.desktop.web_apps import START_PAGE
 from arpo_verl.environments.config import EMBEDDED, OSWORLD_PROVIDERS, EnvironmentConfig
-from arpo_verl.environments.osworld.bundles import is_bundle
+from arpo_verl.environments.osworld.bundle_steps import is_bundle
 from arpo_verl.environments.osworld.downloads import DownloadStore, downloads_of
 from arpo_verl.environments.osworld.task_files import default_store
 from arpo_verl.environments.providers import QEMU

@@ -12,7 +12,7 @@ from arpo_verl.types import Size
 from arpo_verl.vm import guest
 from arpo_verl.vm.config import VmConfig, own_folder
 from arpo_verl.vm.image import Image
-from arpo_verl.vm.machine import Machine, clone, cold
+from arpo_verl.vm.machine import VirtualMachine, clone, cold
 
 PASSWORD = "password"  # noqa: S105  public
 """Of the user of OSWorld's machines."""
@@ -27,8 +27,8 @@ def start(
     folder: Path | None,
     timeout_s: float,
     password: str = PASSWORD,
-    made: Callable[[Machine], object] = lambda machine: None,
-) -> Machine:
+    made: Callable[[VirtualMachine], object] = lambda machine: None,
+) -> VirtualMachine:
     """A machine whose desktop shows: cloned from the template in `folder`, or booted where that is None.
 
     Args:
@@ -39,7 +39,9 @@ def start(
         DesktopBootError: it did not come up; nothing of it is left.
     """
     agent = folder is None or has_agent(folder)
-    machine = Machine(config, image, screen, cold(config, image) if folder is None else clone(config, image, folder))
+    machine = VirtualMachine(
+        config, image, screen, cold(config, image) if folder is None else clone(config, image, folder)
+    )
     try:
         made(machine)
         if folder is not None:

@@ -18,9 +18,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from arpo_verl.desktop.relay import HOST, SERVER_PORT
+from arpo_verl.desktop.machine_provider import SERVER_PORT
+from arpo_verl.desktop.relay import HOST
 from arpo_verl.errors import DesktopBootError
-from arpo_verl.vm.machine import Machine, run_async
+from arpo_verl.vm.machine import VirtualMachine, run_async
 
 POLL_S = 0.05
 MOST_BYTES = 64 << 20
@@ -49,7 +50,7 @@ print(time.time(), os.urandom(16).hex())
 """
 
 
-def screenshot(machine: Machine, timeout_s: float = 10.0) -> bytes | None:
+def screenshot(machine: VirtualMachine, timeout_s: float = 10.0) -> bytes | None:
     """What the guest shows, as it sent it; None where it does not answer."""
     connection = http.client.HTTPConnection(HOST, machine.ports[SERVER_PORT], timeout=timeout_s)
     try:
@@ -63,7 +64,7 @@ def screenshot(machine: Machine, timeout_s: float = 10.0) -> bytes | None:
         connection.close()
 
 
-def await_desktop(machine: Machine, timeout_s: float) -> None:
+def await_desktop(machine: VirtualMachine, timeout_s: float) -> None:
     """Wait until the guest shows its screen.
 
     Raises:
@@ -80,7 +81,7 @@ def await_desktop(machine: Machine, timeout_s: float) -> None:
         time.sleep(POLL_S)
 
 
-def has_agent(machine: Machine) -> bool:
+def has_agent(machine: VirtualMachine) -> bool:
     """Whether QEMU's agent runs in the guest. Asked of a template, whose connection no clone inherits.
 
     Raises:
@@ -96,7 +97,7 @@ def has_agent(machine: Machine) -> bool:
     return True
 
 
-def resume(machine: Machine, timeout_s: float, password: str | None = None) -> str:
+def resume(machine: VirtualMachine, timeout_s: float, password: str | None = None) -> str:
     """Set a clone's clock and give it randomness of its own. Returns random bytes that it drew after that.
 
     Args:
@@ -121,7 +122,7 @@ def resume(machine: Machine, timeout_s: float, password: str | None = None) -> s
     return drawn
 
 
-async def _execute(machine: Machine, words: Sequence[str]) -> str:
+async def _execute(machine: VirtualMachine, words: Sequence[str]) -> str:
     """What Python, run by the guest's agent, says."""
     agent = await machine.connect_agent()
     try:
@@ -140,7 +141,7 @@ async def _execute(machine: Machine, words: Sequence[str]) -> str:
     return base64.b64decode(state.get("out-data", "")).decode()
 
 
-def _execute_by_server(machine: Machine, words: Sequence[str], password: str, timeout_s: float) -> str:
+def _execute_by_server(machine: VirtualMachine, words: Sequence[str], password: str, timeout_s: float) -> str:
     """What Python, run as root by OSWorld's server in the guest, says."""
     line = 'printf "%s\\n" "$0" | sudo -S -p "" /usr/bin/python3 "$@"'
     body = json.dumps({"command": ["/bin/sh", "-c", line, password, *words], "shell": False})

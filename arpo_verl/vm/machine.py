@@ -29,8 +29,9 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from arpo_verl.desktop import cgroups, relay, sandbox, seccomp, users, web_apps
 from arpo_verl.desktop.guest_process import EXIT_TIMEOUT_S, Ended
+from arpo_verl.desktop.machine_provider import GUEST_PORTS
 from arpo_verl.desktop.process import in_lasting_thread
-from arpo_verl.desktop.relay import GUEST_PORTS, HOST
+from arpo_verl.desktop.relay import HOST
 from arpo_verl.desktop.template import USER_NAMESPACES
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
 from arpo_verl.files import ScratchFolder
@@ -137,7 +138,7 @@ def hardware(config: VmConfig, image: Image, screen: Size) -> list[str]:
     return [*words, "-vga", "none", "-kernel", "/kernel", "-initrd", "/initrd", "-append", line]
 
 
-class Machine:
+class VirtualMachine:
     """A running QEMU. It ends when this object, or the process that holds it, does, however that happens."""
 
     def __init__(self, config: VmConfig, image: Image, screen: Size, start: Start):
@@ -278,7 +279,7 @@ class Machine:
         if code is None:
             return ""
         if (ended := self._events.why_down()) and ended.is_proof:
-            return ended.how
+            return ended.cause
         if refused := self._events.first(DISK_ERROR):
             return f"a disk of this host failed it: {refused.get('reason')}"
         return f"its QEMU ended with {code}{self.last_words()}"
@@ -485,7 +486,7 @@ def _await_end(log: IO[bytes]) -> None:
     raise subprocess.TimeoutExpired("QEMU", EXIT_TIMEOUT_S)
 
 
-_alive: weakref.WeakSet[Machine] = weakref.WeakSet()
+_alive: weakref.WeakSet[VirtualMachine] = weakref.WeakSet()
 
 
 def _forget_after_fork() -> None:

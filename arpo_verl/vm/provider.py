@@ -1,4 +1,4 @@
-"""Virtual machines of QEMU behind OSWorld's provider interface, for the unmodified `desktop_env.DesktopEnv`."""
+"""Virtual machines of QEMU as machines that OSWorld's client drives."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from arpo_verl.desktop.guest_process import Ended
-from arpo_verl.desktop.relay import client_address
+from arpo_verl.desktop.guest_process import Ended, proof_of
+from arpo_verl.desktop.machine_provider import GuestAddress, MachineProvider
+from arpo_verl.desktop.relay import HOST
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.types import Size
 from arpo_verl.vm import template
 from arpo_verl.vm.boot import PASSWORD, check_disk, start
 from arpo_verl.vm.config import VmConfig
 from arpo_verl.vm.image import Image
-from arpo_verl.vm.machine import Machine
+from arpo_verl.vm.machine import VirtualMachine
 
 logger = logging.getLogger(__name__)
 
 
-class QemuProvider:
+class QemuProvider(MachineProvider):
     """One machine at a time: a clone of the image's template, or, where there can be none, one that boots cold.
 
     Every reset is another machine: the old one is gone before the new one starts. Methods may be called from any
-    thread, one at a time; `stop_emulator` also while another hangs, which ends that.
+    thread, one at a time; `stop` also while another hangs, which ends that.
     """
 
     def __init__(
@@ -49,13 +50,11 @@ class QemuProvider:
         self._screen = screen_size
         self._boot_timeout_s = boot_timeout_s
         self._password = password or PASSWORD
-        self._machine: Machine | None = None
+        self._machine: VirtualMachine | None = None
         self._lock = threading.RLock()
         self._stops = 0
 
-    # --- OSWorld's provider interface; the client passes `path_to_vm` and more, which are known already ---------------
-
-    def start_emulator(self, path_to_vm: str = "", headless: bool = True, os_type: str = "Ubuntu") -> None:
+    def start(self) -> None:
         """Have a machine whose desktop shows.
 
         Raises:
@@ -67,22 +66,18 @@ class QemuProvider:
             if self._machine is None or not self._machine.is_alive():
                 self._start(stops)
 
-    def get_ip_address(self, path_to_vm: str = "") -> str:
-        """As `relay.client_address`; other ports after each reset.
+    def address(self) -> GuestAddress:
+        """Other ports after each reset.
 
         Raises:
             DesktopBootError: no machine was started.
         """
         if self._machine is None:
-            raise DesktopBootError("the machine is not running: call start_emulator first")
-        return client_address(self._machine.ports)
+            raise DesktopBootError("the machine is not running: call start first")
+        return GuestAddress.forwarded(HOST, self._machine.ports)
 
-    def save_state(self, path_to_vm: str = "", snapshot_name: str = "") -> None:
-        """There is one state to go back to, the template's."""
-        raise NotImplementedError("the provider qemu keeps no snapshots: it always reverts to a fresh machine")
-
-    def revert_to_snapshot(self, path_to_vm: str = "", snapshot_name: str = "") -> str:
-        """Have another machine. Returns `path_to_vm`: the image stays the same one.
+    def reset(self) -> None:
+        """Have another machine.
 
         Raises:
             DesktopBootError: it did not come up.
@@ -91,9 +86,8 @@ class QemuProvider:
         with self._lock:
             self._end()
             self._start(stops)
-        return path_to_vm
 
-    def stop_emulator(self, path_to_vm: str = "", region: object = None) -> None:
+    def stop(self) -> None:
         """Give back everything: processes, memory, ports. Safe to call twice. A start that is under way fails, also one
         that waits for another process's template."""
         self._stops += 1
@@ -103,8 +97,6 @@ class QemuProvider:
         machine, self._machine = self._machine, None
         if machine is not None:
             machine.close()
-
-    # ------------------------------------------------------------------------------------------------------------------
 
     def why_gone(self) -> str:
         """Why the machine is no more; empty where it runs."""
@@ -116,6 +108,9 @@ class QemuProvider:
         machine = self._machine
         return None if machine is None else machine.why_down()
 
+    def why_ended(self) -> str:
+        return proof_of(self.why_down())
+
     def _start(self, stops: int) -> None:
         """Have a machine, unless there were more than `stops` meanwhile."""
         began = time.monotonic()
@@ -123,7 +118,7 @@ class QemuProvider:
         def is_stopped() -> bool:
             return self._stops != stops
 
-        def made(machine: Machine) -> None:
+        def made(machine: VirtualMachine) -> None:
             self._machine = machine
             if is_stopped():
                 raise DesktopBootError("the machine was stopped while it started")
@@ -139,8 +134,8 @@ class QemuProvider:
             raise
         if folder is not None:
             template.trust(folder)
-        how = "booted" if folder is None else "cloned"
-        logger.info("a machine was %s after %.2f s", how, time.monotonic() - began)
+        origin = "booted" if folder is None else "cloned"
+        logger.info("a machine was %s after %.2f s", origin, time.monotonic() - began)
 
     def _template(self, is_stopped: Callable[[], bool] = lambda: False) -> Path | None:
         """The folder to clone; None where a cold boot must do, which is said."""

@@ -33,7 +33,7 @@ from arpo_verl.vm import guest
 from arpo_verl.vm.boot import MANIFEST, PASSWORD, start
 from arpo_verl.vm.config import VmConfig, own_folder
 from arpo_verl.vm.image import FIRMWARE, Image, digest
-from arpo_verl.vm.machine import Machine, for_template, hardware, require_files, version, which
+from arpo_verl.vm.machine import VirtualMachine, for_template, hardware, require_files, version, which
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ def _make(
         )
     with replacing_directory(folder) as scratch:
         _make_disk(image, scratch)
-        machine = Machine(config, image, screen, for_template(config, image, scratch))
+        machine = VirtualMachine(config, image, screen, for_template(config, image, scratch))
         try:
             guest.await_desktop(machine, boot_timeout_s)
             say(f"booted after {time.monotonic() - began:.1f} s")
@@ -314,7 +314,7 @@ def _make_disk(image: Image, folder: Path) -> None:
         shutil.copyfile(FIRMWARE[1], folder / "variables")
 
 
-def await_settled(machine: Machine) -> None:
+def await_settled(machine: VirtualMachine) -> None:
     """Wait until the desktop shows the same for a while and its processors rest; a screen that never does is taken as
     it is."""
     deadline = time.monotonic() + SETTLE_TIMEOUT_S

@@ -88,7 +88,7 @@ def test_programs_that_use_up_all_memory_end_their_desktop_themselves():
         desktop.setup._launch_setup(["python3", "-c", MANY])
         eventually(lambda: not desktop.provider.is_alive(), 60)
         ended = desktop.provider.why_down()
-        assert ended.is_proof and "memory" in ended.how
+        assert ended.is_proof and "memory" in ended.cause
 
 
 @needs("memory")

@@ -1,4 +1,4 @@
-"""Whoever is killed by SIGKILL, nothing of a desktop or of a judge host is left: processes, groups, folders."""
+"""Whoever is killed by SIGKILL, nothing of a desktop or of a sandbox host is left: processes, groups, folders."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if {user!r}: users.available_ids = lambda: None  # as who is not root has it
 from arpo_verl.files import ScratchFolder
 if not {groups}: cgroups.parents = lambda: []
 folder = ScratchFolder(Path(tempfile.gettempdir()), {prefix!r}).path
-if {kind!r} == "judge":
-    from arpo_verl.environments.osworld.verdict.judge_host import JudgeHost
-    host = JudgeHost(); host.await_ready(); box = host.take_box()  # it waits for its request
-    group = cgroups.Cgroup(cgroups.Limits()); box.process.move_to(group)
-    bubblewrap, first = host.pid, box.process.pid
+if {kind!r} == "verdict":
+    from arpo_verl.environments.osworld.verdict.sandbox_host import SandboxHost
+    host = SandboxHost(); host.await_ready(); sandbox = host.take_sandbox()  # it waits for its request
+    group = cgroups.Cgroup(cgroups.Limits()); sandbox.process.move_to(group)
+    bubblewrap, first = host.pid, sandbox.process.pid
 else:
     from arpo_verl.desktop.provider import EmbeddedProvider
     provider = EmbeddedProvider()
@@ -49,7 +49,7 @@ sys.stdin.readline()
 
 
 class Owner:
-    """A process with a desktop, or with a judge host and a box."""
+    """A process with a desktop, or with a sandbox host and a sandbox."""
 
     def __init__(self, kind: str, as_root: bool, groups: bool, prefix: Sequence[str] = ()):
         source = OWNER.format(user=not as_root, groups=groups, kind=kind, prefix=PREFIX)
@@ -92,7 +92,7 @@ OFTEN = {
 }
 ROWS = [
     pytest.param(*row, marks=[] if row in OFTEN else pytest.mark.release)
-    for kind in ("desktop", "judge")
+    for kind in ("desktop", "verdict")
     for killed in ("owner", "bubblewrap", "template")
     for stopped in ("none", "first", "template")
     for as_root, groups in ((True, True), (True, False), (False, False))
@@ -109,7 +109,7 @@ def test_nothing_is_left_after_a_kill(kind, killed, stopped, as_root, groups):
         pytest.skip("this machine offers us no cgroup")
     owner = Owner(kind, as_root, groups)
     try:
-        assert len(owner.processes) >= (3 if kind == "judge" else 7) and bool(owner.groups) == groups
+        assert len(owner.processes) >= (3 if kind == "verdict" else 7) and bool(owner.groups) == groups
         if stopped != "none":
             os.kill(getattr(owner, stopped), signal.SIGSTOP)
         _kill(owner, kind, killed)
@@ -121,7 +121,7 @@ def test_nothing_is_left_after_a_kill(kind, killed, stopped, as_root, groups):
 def _kill(owner: Owner, kind: str, killed: str) -> None:
     """Kill a part of it, and wait until nothing is left."""
     os.kill({"owner": owner.process.pid}.get(killed) or getattr(owner, killed), signal.SIGKILL)
-    if kind == "judge" and killed != "owner":  # its boxes' groups are whose evaluation fails then
+    if kind == "verdict" and killed != "owner":  # its sandboxes' groups are whose evaluation fails then
         owner.groups = []
     _await_nothing_left(owner)
     if killed == "owner":
@@ -150,7 +150,7 @@ def _as_other_user() -> list[str]:
     "kind, killed",
     [
         pytest.param(kind, killed, marks=[] if (kind, killed) == ("desktop", "owner") else pytest.mark.release)
-        for kind in ("desktop", "judge")
+        for kind in ("desktop", "verdict")
         for killed in ("owner", "bubblewrap", "template")
     ],
 )

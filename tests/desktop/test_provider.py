@@ -17,7 +17,7 @@ from PIL import Image
 from support.desktop_harness import attach, eventually, sandbox_processes
 
 from arpo_verl.desktop import guest_process, packages, template, users
-from arpo_verl.desktop.provider import EmbeddedManager, EmbeddedProvider
+from arpo_verl.desktop.provider import EmbeddedProvider
 from arpo_verl.environments.osworld.lean_imports import deferred_imports
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
 
@@ -82,7 +82,7 @@ def test_users_that_can_no_longer_be_had_are_not_taken_for_root(monkeypatch):
 
 
 def test_address_before_the_start_is_refused():
-    with pytest.raises(DesktopBootError, match="start_emulator"):
+    with pytest.raises(DesktopBootError, match="call start first"):
         EmbeddedProvider().get_ip_address()
 
 
@@ -234,7 +234,7 @@ def test_unmodified_osworld_environment_runs_an_episode(monkeypatch, tmp_path):
     with deferred_imports():
         import desktop_env.desktop_env as osworld
     provider = EmbeddedProvider()
-    monkeypatch.setattr(osworld, "create_vm_manager_and_provider", lambda *_, **__: (EmbeddedManager(), provider))
+    monkeypatch.setattr(osworld, "create_vm_manager_and_provider", lambda *_, **__: (None, provider))
     result = {"type": "vm_command_line", "command": ["cat", "/tmp/typed"]}
     task = {
         "id": "type-hello",

@@ -15,7 +15,7 @@ DOCKER = {"provider": "docker", "screen_size": (1920, 1080)}
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"provider": "dokcer"}, "provider must be one of embedded, fake, docker, .* or package.module:factory"),
+        ({"provider": "dokcer"}, "provider must be one of embedded, fake, docker, .* or package.module:name"),
         ({"provider": 3}, "provider must be one of"),
         ({"screen_size": "640x480"}, r"screen_size must be \[width, height\] in pixels, got '640x480'"),
         ({"screen_size": (640, 480, 3)}, r"screen_size must be \[width, height\] in pixels"),

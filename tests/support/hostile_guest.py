@@ -1,6 +1,6 @@
 """A desktop whose policy has taken it over: OSWorld's guest protocol, answering whatever an attack wants.
 
-It keeps what it is asked, and what code that runs in the judge's box reports to it at `/report`: the box's one way out.
+It keeps what it is asked, and what code in the verdict's sandbox reports to it at `/report`: its one way out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from PIL import Image
 
+from arpo_verl.desktop.machine_provider import GuestAddress, MachineProvider
 from arpo_verl.types import Size, Task
 
 SIZE = Size(200, 150)
@@ -35,7 +36,7 @@ def printed(text: str) -> Reply:
     return as_json(status="success", output=text, error="", returncode=0)
 
 
-class HostileGuest:
+class HostileGuest(MachineProvider):
     """The guest, and OSWorld's provider of it. `files` is what is at which path; `replies` go before them."""
 
     def __init__(self) -> None:
@@ -52,22 +53,22 @@ class HostileGuest:
         }
         self.server: ThreadingHTTPServer | None = None
 
-    # --- OSWorld's provider interface ------------------------------------------------------------------------------
+    # --- A machine of one's own ------------------------------------------------------------------------------------
 
-    def start_emulator(self, path_to_vm: str, headless: bool, os_type: str) -> None:
+    def start(self) -> None:
         if self.server is None:
             self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
             self.server.daemon_threads = True
             threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
-    def get_ip_address(self, path_to_vm: str) -> str:
+    def address(self) -> GuestAddress:
         assert self.server is not None
-        return f"127.0.0.1:{self.server.server_port}:1:1:1"
+        return GuestAddress("127.0.0.1", self.server.server_port, 1, 1)
 
-    def revert_to_snapshot(self, path_to_vm: str, snapshot_name: str) -> None:
+    def reset(self) -> None:
         """The same one goes on."""
 
-    def stop_emulator(self, path_to_vm: str, region: Any = None) -> None:
+    def stop(self) -> None:
         if self.server is not None:
             self.server.shutdown()
             self.server.server_close()
@@ -107,7 +108,7 @@ class HostileGuest:
         return Handler
 
 
-def judged_by(func: str, result: dict[str, Any], expected: dict[str, Any] | None = None, **evaluator: Any) -> Task:
+def evaluated_by(func: str, result: dict[str, Any], expected: dict[str, Any] | None = None, **evaluator: Any) -> Task:
     """A task with this evaluator."""
     evaluator = {"func": func, "result": result, **evaluator} | ({} if expected is None else {"expected": expected})
     spec = {"id": "t", "instruction": "", "config": [], "evaluator": evaluator}

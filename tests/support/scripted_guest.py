@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from PIL import Image
 
+from arpo_verl.desktop.machine_provider import GuestAddress, MachineProvider
 from arpo_verl.environments.osworld.evaluation import evaluate
 from arpo_verl.types import Click, Point, Size, Task
 
@@ -32,8 +33,8 @@ INFEASIBLE = task(func="infeasible")
 LAUNCH = {"type": "launch", "parameters": {"command": ["xterm"]}}
 
 
-class JudgedHere:
-    """Judges in this process, for a test that changes names in it."""
+class EvaluatedHere:
+    """Evaluates in this process, for a test that changes names in it."""
 
     def __init__(self, with_share=False):
         self.with_share = with_share
@@ -74,7 +75,7 @@ class Large:
     size: int
 
 
-class Guest:
+class Guest(MachineProvider):
     """OSWorld's guest protocol from a table, and a provider that starts and stops it, each time on another port."""
 
     def __init__(self):
@@ -90,22 +91,19 @@ class Guest:
         self.requests, self.headers, self.starts, self.server = [], [], 0, None
         self.location = ""
         self.stopped = threading.Event()
-        self.ports = "9222:8006:8080"
+        self.listens, self.ports = ("127.0.0.1", 0), (9222, 8080)
 
-    def start_emulator(self, path_to_vm, headless, os_type):
+    def start(self):
         self.starts += 1
         self.stopped.clear()
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.server = ThreadingHTTPServer(self.listens, self._handler())
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
-    def get_ip_address(self, path_to_vm):
-        return f"127.0.0.1:{self.server.server_port}:{self.ports}"
+    def address(self):
+        return GuestAddress("127.0.0.1", self.server.server_port, *self.ports)
 
-    def revert_to_snapshot(self, path_to_vm, snapshot_name):
-        self.stop_emulator(path_to_vm)
-
-    def stop_emulator(self, path_to_vm):
+    def stop(self):
         self.stopped.set()
         if self.server is not None:
             self.server.shutdown()

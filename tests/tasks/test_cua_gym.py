@@ -9,7 +9,7 @@ from support.cua_gym_bundle import REWARD, TASK_ID, write_bundle
 
 from arpo_verl.cli.by_hand import find_task
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.osworld.bundles import is_bundle
+from arpo_verl.environments.osworld.bundle_steps import is_bundle
 from arpo_verl.errors import TaskError
 from arpo_verl.evaluation.midway import why_not_midway
 from arpo_verl.tasks import load_tasks

@@ -17,7 +17,8 @@ from support import ROOT
 from support.desktop_harness import eventually
 from support.machines import BOOT_TIMEOUT_S, SCREEN, sandboxes
 
-from arpo_verl.desktop.relay import HOST, SERVER_PORT
+from arpo_verl.desktop.machine_provider import SERVER_PORT
+from arpo_verl.desktop.relay import HOST
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.images import SENT, image_size
 from arpo_verl.vm import guest, machine, template
@@ -156,7 +157,7 @@ def test_every_reset_is_another_machine_and_the_last_one_is_gone(config, image, 
     assert python(provider._machine, "import os; print(os.path.exists('/home/user/mark'))") == "False"
     provider.stop_emulator()
     provider.stop_emulator()
-    with pytest.raises(DesktopBootError, match="call start_emulator first"):
+    with pytest.raises(DesktopBootError, match="call start first"):
         provider.get_ip_address()
     eventually(lambda: sandboxes() <= before)
     assert sorted(folder.iterdir()) == kept
@@ -229,7 +230,7 @@ def test_without_a_template_a_machine_boots_cold(config, image):
 @contextlib.contextmanager
 def ended_by(config, image, folder, code):
     """A clone in which Python ran `code` as root, once it is gone."""
-    clone = machine.Machine(config, image, SCREEN, machine.clone(config, image, folder))
+    clone = machine.VirtualMachine(config, image, SCREEN, machine.clone(config, image, folder))
     with contextlib.closing(clone):
         clone.migrate("migrate-incoming", "/template/state", BOOT_TIMEOUT_S)
         clone.ask("cont")

@@ -65,7 +65,7 @@ def test_a_machine_that_is_gone_gives_no_score(desktop):
     desktop.reset(patient(TASK))
     os.kill(desktop._provider._machine.pid, signal.SIGKILL)
     eventually(desktop._provider.why_gone)
-    with pytest.raises(DesktopLostError, match="was gone before its task was judged"):
+    with pytest.raises(DesktopLostError, match="was gone before its task was evaluated"):
         desktop.evaluate()
     with pytest.raises(DesktopLostError, match="is gone: its QEMU ended with"):
         desktop.step(Wait())

@@ -9,7 +9,7 @@ import pytest
 
 from arpo_verl.vm import events
 from arpo_verl.vm.events import DISK_ERROR, SHUTDOWN, Events
-from arpo_verl.vm.machine import Machine, run_async
+from arpo_verl.vm.machine import VirtualMachine, run_async
 
 GREETING = {"QMP": {"version": {"qemu": {"major": 10, "minor": 0, "micro": 2}, "package": ""}, "capabilities": []}}
 
@@ -43,7 +43,7 @@ def heard(said, end=lambda: None):
     run_async(client.connect(ours), 20)
     connected.set()
     fake = types.SimpleNamespace(_monitor=client)
-    run_async(Machine._await_silence(fake), 60)
+    run_async(VirtualMachine._await_silence(fake), 60)
     speaker.join(20)
     with pytest.raises(EOFError):
         run_async(client.disconnect(), 20)
@@ -91,7 +91,7 @@ def test_a_signal_of_the_host_s_is_not_the_guest_s_doing():
 def test_a_guest_that_writes_more_than_it_may_ended_its_machine():
     kept = Events(lambda: None)
     kept(as_event(DISK_ERROR, reason="File too large"))
-    assert kept.why_down().is_proof and "environment.vm.disk_mib" in kept.why_down().how
+    assert kept.why_down().is_proof and "environment.vm.disk_mib" in kept.why_down().cause
 
 
 @pytest.mark.parametrize("name", [SHUTDOWN, DISK_ERROR])

@@ -103,7 +103,7 @@ def test_a_qemu_that_does_not_start_says_why_and_leaves_nothing(image, tmp_path)
     config = VmConfig(binary="ls", folder=str(tmp_path / "vm"), accelerator="tcg")
     before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(DesktopBootError, match="QEMU does not start: .*ls: "):
-        machine.Machine(config, image, SCREEN, machine.cold(config, image))
+        machine.VirtualMachine(config, image, SCREEN, machine.cold(config, image))
     assert len(set(os.listdir("/proc/self/fd")) - before) <= 6  # of the event loop, made once
     assert list((tmp_path / "vm" / "writable").iterdir()) == []
 
@@ -118,7 +118,7 @@ from arpo_verl.vm.image import Image
 binary, folder, *files = sys.argv[1:]
 config = VmConfig(binary=binary, folder=folder, accelerator="tcg")
 image = Image(*map(Path, files))
-machine.Machine(config, image, Size(640, 480), machine.cold(config, image))
+machine.VirtualMachine(config, image, Size(640, 480), machine.cold(config, image))
 """
 
 

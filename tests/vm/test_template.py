@@ -211,7 +211,7 @@ class Unsaveable:
 @pytest.fixture
 def unsaveable(monkeypatch):
     monkeypatch.setattr(Unsaveable, "made", 0)
-    monkeypatch.setattr(template, "Machine", Unsaveable)
+    monkeypatch.setattr(template, "VirtualMachine", Unsaveable)
     monkeypatch.setattr(template, "_make_disk", lambda image, folder: (folder / "disk").touch())
     monkeypatch.setattr(template, "await_settled", lambda machine: None)
     for name in ("await_desktop", "has_agent"):

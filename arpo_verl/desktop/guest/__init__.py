@@ -4,5 +4,5 @@ Only this folder of the package is visible there, under another name, so nothing
 `desktop/guest/init.py: Init`; it boots the desktop (`session`) and forks the HTTP server
 (`desktop/guest/server.py: serve`, whose routes are in `commands`, `files`, `screen`, `windows` and so on), the warm
 interpreters (`interpreter`) that carry out `python -c` commands: every click and key of an agent, and for bundles the
-mock web applications (`web_apps`). It runs their reward program itself (`judgement`).
+mock web applications (`web_apps`). It runs their reward program itself (`reward_program`).
 """

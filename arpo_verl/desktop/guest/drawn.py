@@ -24,10 +24,10 @@ PATIENCE_S = 2.0
 """A program starts within it as a rule; who asks asks again, and each time costs ten looks from here."""
 
 
-Box = tuple[int, int, int, int]
+Area = tuple[int, int, int, int]
 
 
-def require(title: str, more_than: int, texts: Sequence[Box] = ()) -> None:
+def require(title: str, more_than: int, texts: Sequence[Area] = ()) -> None:
     """Wait for the window of this title to have the focus and to look the same twice; exit with 1 if it does not.
 
     Args:
@@ -40,20 +40,20 @@ def require(title: str, more_than: int, texts: Sequence[Box] = ()) -> None:
     sys.exit(not is_drawn)
 
 
-def _is_drawn(title: str, more_than: int, texts: Sequence[Box]) -> bool:
+def _is_drawn(title: str, more_than: int, texts: Sequence[Area]) -> bool:
     # The connection of the interpreter's own pyautogui: another one would cost more than all the rest.
     from pyautogui import _pyautogui_x11
 
     try:
-        box = _active_frame(_pyautogui_x11._display, title)
+        area = _active_frame(_pyautogui_x11._display, title)
     except XError:  # it closed meanwhile
         return False
-    if box is None:
+    if area is None:
         return False
     screen = Framebuffer()
-    first = screen.part(*box)
+    first = screen.part(*area)
     time.sleep(PAUSE_S)
-    is_still = first == screen.part(*box) and len(zlib.compress(first, 1)) > more_than
+    is_still = first == screen.part(*area) and len(zlib.compress(first, 1)) > more_than
     return is_still and not any(_is_plain(screen.part(*text)) for text in texts)
 
 
@@ -62,7 +62,7 @@ def _is_plain(pixels: bytes) -> bool:
     return pixels == pixels[:BYTES_A_PIXEL] * (len(pixels) // BYTES_A_PIXEL)
 
 
-def _active_frame(display: Any, title: str) -> Box | None:
+def _active_frame(display: Any, title: str) -> Area | None:
     """Left, top, right and bottom of the active window with its frame; None where it has another title."""
     root = display.screen().root
     active = root.get_full_property(display.intern_atom("_NET_ACTIVE_WINDOW"), X.AnyPropertyType)

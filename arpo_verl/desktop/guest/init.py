@@ -28,7 +28,7 @@ import Xlib.ext.xtest  # noqa: F401  warm for the forks
 import Xlib.XK  # noqa: F401
 from PIL import Image, PngImagePlugin  # noqa: F401
 
-from . import children, interpreter, judgement, server, session, web_apps
+from . import children, interpreter, reward_program, server, session, web_apps
 
 MAX_PACKET = 65536
 DYING_S = 0.2  # whoever asks why has just seen a connection end, which a dying process closes before it is dead
@@ -86,8 +86,8 @@ class Init:
                 self._tell({"serve_apps": self._serve_apps(fds[0])})
             elif name == "seal":
                 self._tell({"seal": self._seal()})
-            elif name == "judge":
-                self._judge(fds[0], **arguments)
+            elif name == "run_reward_program":
+                self._run_reward_program(fds[0], **arguments)
             else:
                 self._tell({"boot": self.boot(**arguments)})
         except Exception as error:
@@ -120,7 +120,7 @@ class Init:
         self._fork_interpreter()  # it asks for its first one before it is ready
         session.await_line(ready, "server")
 
-    # --- Bundles: web applications, and a program that judges -------------------------------------------------------
+    # --- Bundles: web applications, and a reward program ------------------------------------------------------------
 
     def _serve_apps(self, archive: int) -> bool:
         if self._app_state is not None:
@@ -147,25 +147,25 @@ class Init:
         """The set-up is over: what it put there as given stays so."""
         if self._app_state is not None:
             self._app_state.seal()
-        self._handoff = judgement.handoff_files()
+        self._handoff = reward_program.handoff_files()
         return True
 
-    def _judge(self, program: int, timeout_s: float) -> None:
+    def _run_reward_program(self, program: int, timeout_s: float) -> None:
         """Run the program alone; its two outputs follow the answer as files. Ends the desktop."""
         self._forget_server()
         children.kill_all()
         with os.fdopen(os.memfd_create("stdout"), "wb") as stdout, os.fdopen(os.memfd_create("stderr"), "wb") as stderr:
             try:
-                judgement.restore(self._handoff)
-                judgement.make_room_for_logs()
+                reward_program.restore(self._handoff)
+                reward_program.make_room_for_logs()
                 self._fork_apps(read_only=True)
             # No room, something in the way, or folders without an end: of the programs that are dead now.
             except (OSError, RecursionError) as error:
-                self._tell({"judge": {"spoiled": str(error)}}, (stdout.fileno(), stderr.fileno()))
+                self._tell({"run_reward_program": {"spoiled": str(error)}}, (stdout.fileno(), stderr.fileno()))
                 return
-            answer = judgement.run(program, stdout.fileno(), stderr.fileno(), timeout_s, self._control.fileno())
+            answer = reward_program.run(program, stdout.fileno(), stderr.fileno(), timeout_s, self._control.fileno())
             children.kill_all()
-            self._tell({"judge": answer}, (stdout.fileno(), stderr.fileno()))
+            self._tell({"run_reward_program": answer}, (stdout.fileno(), stderr.fileno()))
 
     def _forget_server(self) -> None:
         self._server_pid = None

@@ -54,12 +54,12 @@ def serve(
 def _answer(connection: socket.socket, routes: dict[tuple[str, str], Route]) -> None:
     with connection:
         try:
-            _Handler(connection, routes)
+            _GuestHandler(connection, routes)
         except (BrokenPipeError, ConnectionResetError):
             pass  # the client did not wait for the answer
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _GuestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = 1 << 16
 

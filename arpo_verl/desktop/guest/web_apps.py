@@ -163,13 +163,13 @@ def serve(apps: list[App], shared: SharedState, ready: Callable[[], object], rea
     """Serve the applications from where `shared` left off, for ever. `ready` is called once they listen.
 
     Args:
-        read_only: answer nothing but questions, as when a task is judged.
+        read_only: answer nothing but questions, as when a reward program runs.
     """
     store = _Store(shared)
     uploads = _Uploads()
     servers = []
     for app in apps:
-        server = _Server(("127.0.0.1", app.port), _Handler)
+        server = _Server(("127.0.0.1", app.port), _AppHandler)
         server.app, server.store, server.uploads, server.read_only = app, store, uploads, read_only
         servers.append(server)
     for server in servers[1:]:
@@ -211,7 +211,7 @@ class _Server(ThreadingHTTPServer):
     read_only: bool
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _AppHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
     timeout = 60

@@ -1,4 +1,4 @@
-"""What the guest says is not there, the policy did not make: a metric that cannot take that judges it 0.
+"""What the guest says is not there, the policy did not make: a metric that cannot take that scores it 0.
 
 Several getters and metrics raise where a file is missing, and the benchmark's own runner then appends no score. Here an
 evaluator that raises is a fault, retried and never scored, unless the guest itself, alive, answered that the result's
@@ -21,7 +21,14 @@ Getter = Callable[..., Any]
 Metric = Callable[..., Any]
 
 
-def judge_absent_results(client: Any) -> None:
+class AbsentResultError(BaseException):
+    """A postconfig step met what the policy removed: the guest, alive, says that it is not there.
+
+    The client wraps each `Exception` of a step in one of its own.
+    """
+
+
+def score_absent_results(client: Any) -> None:
     """Wrap the result getters and the metrics of the task that `client`, a `DesktopEnv`, was given."""
     getter, metric = client.result_getter, client.metric
     if isinstance(metric, list):
@@ -87,7 +94,7 @@ def _pair(client: Any, getter: Getter | None, metric: Metric) -> tuple[Getter | 
         return state
 
     @functools.wraps(metric)
-    def judge(state: Any, *expected: Any, **options: Any) -> Any:
+    def measure(state: Any, *expected: Any, **options: Any) -> Any:
         if absent and expected and _is_nothing(state) and _is_nothing(expected[0]):
             return 0.0  # both were on the desktop, and removed: several metrics find nothing like nothing
         try:
@@ -101,7 +108,7 @@ def _pair(client: Any, getter: Getter | None, metric: Metric) -> tuple[Getter | 
                 del log[:length]
         return score
 
-    return get, judge
+    return get, measure
 
 
 def _logs(client: Any) -> tuple[list[Any], ...]:

@@ -19,11 +19,11 @@ from typing import Any
 
 import requests
 
+from arpo_verl.desktop.machine_provider import MachineProvider
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.osworld.absent_results import Absence, judge_absent_results
-from arpo_verl.environments.osworld.bundles import BundleSteps, is_bundle
+from arpo_verl.environments.osworld.absent_results import Absence, AbsentResultError, score_absent_results
+from arpo_verl.environments.osworld.bundle_steps import BundleSteps, is_bundle
 from arpo_verl.environments.osworld.calls import count_calls, counted, current_call
-from arpo_verl.environments.osworld.evaluation import NothingToJudgeError
 from arpo_verl.environments.osworld.guest_http import GuestHttp, ask, exchanges, told_by_guest, unanswered
 from arpo_verl.environments.osworld.lean_imports import deferred_imports
 from arpo_verl.environments.osworld.pages import NotedPlaywright, failed_calls, forget_page_calls, note_pages
@@ -88,22 +88,22 @@ class TaskSetup(BundleSteps, SetupController):
     """
 
     boot_timeout_s = 300.0
-    judging = False
+    evaluating = False
     """Whether the steps are a task's postconfig: the policy has been at work, and may have removed what they use."""
 
     def setup(self, config: list[dict[str, Any]], use_proxy: bool = False) -> bool:
         self._await_guest()
-        if not self.judging:
+        if not self.evaluating:
             forget_page_calls()
         begin = len(exchanges())
         done: bool = super().setup(config, use_proxy)
         lost = unanswered(self._address, exchanges()[begin:])
-        lost = [e for e in lost if not (self.judging and told_by_guest(e))]
+        lost = [e for e in lost if not (self.evaluating and told_by_guest(e))]
         if lost or not done:
             raise DesktopSetupError(f"the guest {self._address} did not answer: {lost or 'set-up gave up'}")
         # A page that takes too long may still show; one that the network refused is an error page.
         refused = [call for call in failed_calls() if call.host and "net::ERR_" in call.error]
-        if refused and not self.judging:
+        if refused and not self.evaluating:
             raise DesktopSetupError(f"a page of the task could not be loaded: {refused[0].error}")
         return done
 
@@ -122,7 +122,7 @@ class TaskSetup(BundleSteps, SetupController):
     def _require_ok(self, path: str, command: str | list[str]) -> None:
         wanted = (current_call(), self._address, path)
         last = next((e for e in reversed(exchanges()) if (e.caller, e.address, e.path) == wanted), None)
-        if last is not None and self.judging and told_by_guest(last):
+        if last is not None and self.evaluating and told_by_guest(last):
             return
         if last is None or last.status != 200:
             came = "nothing sent" if last is None else last.error or f"HTTP {last.status} {last.body}"
@@ -141,7 +141,7 @@ class TaskSetup(BundleSteps, SetupController):
             time.sleep(GUEST_POLL_S)
 
 
-def _judged(step: Callable[..., Any]) -> Callable[..., Any]:
+def _noting_absence(step: Callable[..., Any]) -> Callable[..., Any]:
     """A set-up step that, in a postconfig, says where it failed for want of what the policy removed."""
 
     @functools.wraps(step)
@@ -150,15 +150,15 @@ def _judged(step: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return step(self, *args, **parameters)
         except Exception as error:
-            if self.judging and absence.is_told():
-                raise NothingToJudgeError(str(error)) from error
+            if self.evaluating and absence.is_told():
+                raise AbsentResultError(str(error)) from error
             raise
 
     return counted(run)
 
 
 for _name in [name for name in dir(TaskSetup) if name.startswith("_") and name.endswith("_setup")]:
-    setattr(TaskSetup, _name, _judged(getattr(TaskSetup, _name)))
+    setattr(TaskSetup, _name, _noting_absence(getattr(TaskSetup, _name)))
 count_calls(PythonController, "desktop_env.")
 
 
@@ -168,7 +168,7 @@ class Client(desktop_env_module.DesktopEnv):
     Args:
         config: how patient we are.
         desktop_id: names this desktop wherever its provider leaves a trace.
-        options: `DesktopEnv`'s own. A `Provider` object goes in as `region`.
+        options: `DesktopEnv`'s own. A `MachineProvider` goes in as `region`.
     """
 
     controller: Controller
@@ -188,11 +188,11 @@ class Client(desktop_env_module.DesktopEnv):
         return f"{self.vm_ip}:{self.server_port}"
 
     def _set_evaluator_info(self, task_config: dict[str, Any]) -> None:
-        if is_bundle(task_config):  # judged by its own program, without a getter or a metric of the client's
+        if is_bundle(task_config):  # evaluated by its own program, without a getter or a metric of the client's
             self.evaluator, self.metric, self.result_getter = task_config["evaluator"], None, None
             return
         super()._set_evaluator_info(task_config)
-        judge_absent_results(self)
+        score_absent_results(self)
 
     def _start_emulator(self) -> None:
         if not self._adapted:
@@ -238,24 +238,13 @@ def _use_no_proxy(client: Any) -> None:
                 os.environ[name] = hosts
 
 
-class _NoManager:
-    """For a provider that was handed over ready-made: there are no VM files to manage."""
-
-    def get_vm_path(self, **_: Any) -> str:
-        return "local"
-
-    def add_vm(self, *_: Any, **__: Any) -> None: ...
-    def delete_vm(self, *_: Any, **__: Any) -> None: ...
-    def occupy_vm(self, *_: Any, **__: Any) -> None: ...
-
-
 def _install() -> None:
     """Put our names into the client's modules: its providers' factory, its `requests`, its `print`."""
     make = desktop_env_module.create_vm_manager_and_provider
 
     def make_or_take(provider_name: str, region: Any, use_proxy: bool = False) -> tuple[Any, Any]:
-        if hasattr(region, "start_emulator"):
-            return _NoManager(), region
+        if isinstance(region, MachineProvider):
+            return None, region  # a manager is asked for VM files alone
         adapt_module(provider_name)
         made: tuple[Any, Any] = make(provider_name, region, use_proxy)
         return made

@@ -27,7 +27,7 @@ LOOKS = 4
 owners have as long to come back."""
 OWNER_LABEL = "arpo_verl.owner"
 BEATS_LABEL = "arpo_verl.beats"
-"""Of containers whose owner has a sign of life; others are never judged by it."""
+"""Of containers whose owner has a sign of life; others are never looked at for it."""
 
 
 class Heartbeat:

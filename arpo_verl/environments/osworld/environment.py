@@ -8,20 +8,21 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arpo_verl.actions.pyautogui import to_code
+from arpo_verl.desktop.machine_provider import MachineProvider
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig, read_password
-from arpo_verl.environments.osworld.bundles import is_bundle, judge_bundle
+from arpo_verl.environments.osworld.bundle_steps import is_bundle
 from arpo_verl.environments.osworld.guest_http import clear_exchanges, exchanges, told_by_guest
 from arpo_verl.environments.osworld.provider_patches import remove_leftovers, why_ended, why_gone
 from arpo_verl.environments.osworld.task_files import TaskFiles, default_store
-from arpo_verl.environments.osworld.verdict.box import desktop_cause
-from arpo_verl.environments.osworld.verdict.judge import Judge
-from arpo_verl.environments.osworld.verdict.judge_host import this_process_host
+from arpo_verl.environments.osworld.verdict.sandbox import desktop_cause
+from arpo_verl.environments.osworld.verdict.sandbox_host import this_process_host
+from arpo_verl.environments.osworld.verdict.sandboxed_evaluator import SandboxedEvaluator
 from arpo_verl.environments.provider_checks import check_provider, client_options, desktop_index, vm_path
 from arpo_verl.environments.providers import PROVIDERS, QEMU
 from arpo_verl.errors import (
@@ -57,9 +58,15 @@ class OSWorldEnvironment(DesktopEnvironment):
     Args:
         config: which desktop and how patient we are.
         name: tells desktops apart in messages and folders.
+        provider_class: makes what keeps the machine; None is the provider that `config` names.
     """
 
-    def __init__(self, config: EnvironmentConfig, name: str = "desktop"):
+    def __init__(
+        self,
+        config: EnvironmentConfig,
+        name: str = "desktop",
+        provider_class: Callable[[EnvironmentConfig, str], MachineProvider] | None = None,
+    ):
         self._config = config
         self._name = name
         self._id = uuid.uuid4().hex
@@ -67,13 +74,14 @@ class OSWorldEnvironment(DesktopEnvironment):
         self._files = TaskFiles(store, name)
         self._task: Task | None = None
         self._client: Client | None = None
-        self._provider: Any = None
+        self._provider_class = provider_class
+        self._provider: MachineProvider | None = None
         # Whether the running guest is as it booted. `DesktopEnv` keeps a flag too, but takes a guest whose set-up
         # failed half way, or was only looked at by an evaluator, for a clean one.
         self._clean = False
         self._closed = threading.Event()
         self._may_have_leftovers = False
-        self._judge = Judge(config, name)
+        self._evaluator = SandboxedEvaluator(config, name)
 
     def prepare(self) -> None:
         with _named(DesktopBootError, f"{self._name} did not boot"):
@@ -95,9 +103,8 @@ class OSWorldEnvironment(DesktopEnvironment):
             observation = client.reset(task_config=copy.deepcopy(dict(task.spec)))
             self._check_machine(client)
         time.sleep(self._config.setup_pause_s)
-        boot_next = getattr(client.provider, "boot_next", None)  # the embedded provider's alone
-        if boot_next is not None:
-            boot_next()
+        if self._provider is not None:
+            self._provider.boot_next()
         settled = self._config.setup_pause_s == 0 and self._config.settle_timeout_s == 0
         return self._settle(observation["screenshot"] if settled else self._screenshot())
 
@@ -120,16 +127,18 @@ class OSWorldEnvironment(DesktopEnvironment):
     def evaluate(self) -> Evaluation:
         client = self._running()
         if self._task is None:
-            raise EvaluatorError("a task must be set up before it is judged; call reset(task) first")
+            raise EvaluatorError("a task must be set up before it is evaluated; call reset(task) first")
         failed = f"{self._name}: the evaluator of task {self._task.task_id} failed"
         with self._blamed(), _named(EvaluatorError, failed):
             if not self._alive():  # else the client would wait for it as for one that boots
-                raise DesktopLostError(f"{self._name} was gone before its task was judged")
+                raise DesktopLostError(f"{self._name} was gone before its task was evaluated")
             time.sleep(self._config.evaluate_pause_s)
             if is_bundle(self._task.spec):
-                verdict = judge_bundle(client, self._name, self._config)
+                from arpo_verl.environments.osworld.bundles import evaluate_bundle
+
+                verdict = evaluate_bundle(client, self._name, self._config)
             else:
-                verdict = self._judge(client, self._task)
+                verdict = self._evaluator(client, self._task)
             self._check_machine(client)
             return verdict
 
@@ -138,11 +147,11 @@ class OSWorldEnvironment(DesktopEnvironment):
         self._closed.set()
         client, provider = self._client, self._provider
         try:
-            self._judge.close()
+            self._evaluator.close()
             if client is not None:
                 client.close()
             elif provider is not None:
-                provider.stop_emulator("local")
+                provider.stop()
         finally:
             self._files.remove()
             if self._may_have_leftovers:
@@ -186,16 +195,18 @@ class OSWorldEnvironment(DesktopEnvironment):
             options |= {"provider_name": "docker", "region": self._provider, "path_to_vm": "local"}
         else:
             options |= client_options(config, index)
-        judge_host = this_process_host()  # it imports the client too, meanwhile
+        sandbox_host = this_process_host()  # it imports the client too, meanwhile
         from arpo_verl.environments.osworld.client import Client
 
-        judge_host.await_ready()
+        sandbox_host.await_ready()
         self._may_have_leftovers = True
         return Client(config, self._id, **options)
 
-    def _make_provider(self, index: int) -> Any:
-        """Our own provider; None leaves it to the client to make the one that the recipe names."""
+    def _make_provider(self, index: int) -> MachineProvider | None:
+        """What keeps the machine; None leaves it to the client, which has a provider of the recipe's name."""
         config = self._config
+        if self._provider_class is not None:
+            return self._provider_class(config, self._name)
         if config.provider == QEMU:
             from arpo_verl.vm.provider import QemuProvider
 

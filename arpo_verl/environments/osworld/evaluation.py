@@ -14,9 +14,11 @@ import sys
 from collections.abc import Iterator
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, requires
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from arpo_verl.environments.osworld import pages
+from arpo_verl.environments.osworld.absent_results import AbsentResultError
+from arpo_verl.environments.osworld.client import Client
 from arpo_verl.environments.osworld.guest_http import (
     clear_exchanges,
     exchanges,
@@ -33,18 +35,8 @@ from arpo_verl.errors import DesktopError, DesktopLostError, EvaluatorError
 from arpo_verl.types import Evaluation, MetricCall, valid_score
 from arpo_verl.versions import pip_install
 
-if TYPE_CHECKING:
-    from arpo_verl.environments.osworld.client import Client
-
 LARGE_SHARE = 0.5
 """Of a file system that is full: who has as much of it has filled it."""
-
-
-class NothingToJudgeError(BaseException):
-    """A postconfig step met what the policy removed: the guest, alive, says that it is not there.
-
-    The client wraps each `Exception` of a step in one of its own.
-    """
 
 
 def evaluate(client: Client, name: str, with_share: bool = False) -> Evaluation:
@@ -61,7 +53,7 @@ def evaluate(client: Client, name: str, with_share: bool = False) -> Evaluation:
     for forget in (clear_exchanges, forget_missing, forget_swallowed, pages.forget_page_calls):
         forget()
     client.controller.failed_commands.clear()
-    client.setup_controller.judging = True
+    client.setup_controller.evaluating = True
     share: float | None = None
     metrics: tuple[MetricCall, ...] = ()
     try:
@@ -70,14 +62,14 @@ def evaluate(client: Client, name: str, with_share: bool = False) -> Evaluation:
             if with_share:
                 share = share_of_checks(client, valid_score(score), noted.returned)
         metrics = tuple(noted.calls)
-    except NothingToJudgeError:
+    except AbsentResultError:
         score = 0.0
     except Exception as error:
         for fault in faults(client, name):
             raise fault from error
         raise
     finally:
-        client.setup_controller.judging = False
+        client.setup_controller.evaluating = False
     for fault in faults(client, name):
         raise fault
     return Evaluation(score, metrics, share)
@@ -105,7 +97,7 @@ def _of_guest(client: Client, name: str) -> Iterator[DesktopError]:
     for command, result in client.controller.failed_commands:
         yield DesktopLostError(f"{name} could not run the evaluator's own {command[:100]!r}: {str(result)[-300:]}")
     if client.controller.get_screenshot() is None:
-        yield DesktopLostError(f"{name} was gone when its task was judged")
+        yield DesktopLostError(f"{name} was gone when its task was evaluated")
 
 
 def _of_pages(client: Client) -> Iterator[DesktopError]:
@@ -144,8 +136,8 @@ def _of_host(client: Client) -> Iterator[DesktopError]:
             continue  # what an evaluation may have was not enough for what the guest sent
         if found.kind == "disk" and _fills_its_disk(folder):
             continue
-        what = f"{found.kind} {found.name}".strip()
-        yield EvaluatorError(f"this host has trouble, which the evaluator passed over ({what}): {found.error}")
+        trouble = f"{found.kind} {found.name}".strip()
+        yield EvaluatorError(f"this host has trouble, which the evaluator passed over ({trouble}): {found.error}")
     if missing_packages():
         remedy = pip_install(*(DEFERRED[name] for name in missing_packages()))
         yield EvaluatorError(f"the metric needs {', '.join(missing_packages())}; {remedy}")

@@ -88,13 +88,13 @@ class Exchange:
     """Who sent it."""
 
 
-class _Log(threading.local):
+class _ExchangeLog(threading.local):
     def __init__(self) -> None:  # in each thread that looks
         self.exchanges: list[Exchange] = []
         self.received = 0
 
 
-_log = _Log()
+_log = _ExchangeLog()
 
 
 def exchanges() -> list[Exchange]:

@@ -47,12 +47,12 @@ class PageCall:
         return (parts.hostname or "") if is_remote else ""
 
 
-class _Log(threading.local):
+class _PageLog(threading.local):
     def __init__(self) -> None:
         self.calls: list[PageCall] = []
 
 
-_log = _Log()
+_log = _PageLog()
 
 
 def page_calls() -> list[PageCall]:

@@ -1,4 +1,4 @@
-"""The client's providers made fit for processes that host many desktops in threads; their code is left as it is."""
+"""The client's own providers made fit for processes that host many desktops in threads; their code is left as it is."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import subprocess
 import threading
 from typing import Any
 
+from arpo_verl.desktop.machine_provider import MachineProvider
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.providers import QEMU
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +59,11 @@ def why_gone(provider: Any, config: EnvironmentConfig) -> str:
     A container that has died gives its ports back, and the next one to start gets them: its guest answers in the place
     of the dead one's.
     """
-    if config.provider == QEMU:
-        return str(provider.why_gone())
+    if isinstance(provider, MachineProvider):
+        try:
+            return provider.why_gone()
+        except Exception as error:  # a user's class may ask a service that does not answer
+            return f"its provider cannot tell: {type(error).__name__}: {error}"
     if config.provider != "docker":
         return ""
     from arpo_verl.environments.osworld.docker_containers import why_not_running
@@ -74,10 +77,13 @@ def why_ended(provider: Any, config: EnvironmentConfig) -> str:
         from arpo_verl.environments.osworld.docker_containers import why_powered_off
 
         return why_powered_off(provider.container)
-    # The embedded provider's and QEMU's, which are no modules that a Docker host must have.
-    why_down = getattr(provider, "why_down", None)
-    ended = why_down() if why_down is not None else None
-    return str(ended.how) if ended is not None and ended.is_proof else ""
+    if not isinstance(provider, MachineProvider):
+        return ""
+    try:
+        return provider.why_ended()
+    except Exception:
+        logger.warning("a provider cannot tell whether its guest's programs ended it", exc_info=True)
+        return ""
 
 
 def remove_leftovers(config: EnvironmentConfig, desktop_id: str) -> None:

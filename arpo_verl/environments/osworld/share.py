@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from arpo_verl.environments.osworld.client import Client
 from arpo_verl.errors import DesktopError, EvaluatorError
 from arpo_verl.types import valid_score
-
-if TYPE_CHECKING:
-    from arpo_verl.environments.osworld.client import Client
 
 logger = logging.getLogger(__name__)
 
 
 def share_of_checks(client: Client, score: float, returned: Sequence[Any]) -> float:
-    """The mean of all checks of the task that `client` has just judged, in [0, 1].
+    """The mean of all checks of the task that `client` has just evaluated, in [0, 1].
 
     The score itself where it is more than 0, where one check would have been enough (`conj: or`), where there is one
     check, and where the agent gave up.

@@ -49,12 +49,12 @@ class Swallowed:
     """`package`: the file that wanted to import it."""
 
 
-class _Log(threading.local):
+class _SwallowedLog(threading.local):
     def __init__(self) -> None:
         self.found: list[Swallowed] = []
 
 
-_log = _Log()
+_log = _SwallowedLog()
 
 
 def swallowed() -> list[Swallowed]:

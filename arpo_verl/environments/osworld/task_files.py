@@ -2,7 +2,7 @@
 
 The client keeps what it downloads, and what its getters fetch from the guest, in `<folder>/<task_id>/`, takes any file
 that is there for whole, and knows no locks. Two desktops with one folder would race, and what an earlier episode left
-could be judged in the place of this one's. So each desktop has a folder of its own, emptied for each episode, and
+could be evaluated in the place of this one's. So each desktop has a folder of its own, emptied for each episode, and
 downloads are copied into it from a store that all share.
 """
 

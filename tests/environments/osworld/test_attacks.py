@@ -1,8 +1,8 @@
-"""Attacks by what a policy leaves on its desktop, through the real path: desktop, relay, box, verdict.
+"""Attacks by what a policy leaves on its desktop, through the real path: desktop, relay, sandbox, verdict.
 
 In the first part the evaluator is as recipes have it, and the attack wants code to run, or a score that it has not
 earned. In the second the recipe allows a metric to import what the policy wrote, so that the attack begins with code in
-the box, and wants out. None reaches the host, another desktop or another verdict.
+the sandbox, and wants out. None reaches the host, another desktop or another verdict.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from PIL import Image
 
 pytest.importorskip("desktop_env")
 
-from support.hostile_guest import OUTPUT, SIZE, HostileGuest, file_at, judged_by, printed, rule  # noqa: E402
+from support.hostile_guest import OUTPUT, SIZE, HostileGuest, evaluated_by, file_at, printed, rule  # noqa: E402
 
 from arpo_verl.desktop import cgroups  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
-from arpo_verl.environments.osworld.verdict.judge_host import this_process_host  # noqa: E402
+from arpo_verl.environments.osworld.verdict.sandbox_host import this_process_host  # noqa: E402
 from arpo_verl.errors import DesktopError, DesktopLostError, EvaluatorError  # noqa: E402
 from arpo_verl.types import Task  # noqa: E402
 
-HONEST = judged_by("exact_match", OUTPUT, rule(expected="yes"))
+HONEST = evaluated_by("exact_match", OUTPUT, rule(expected="yes"))
 OFFERED = {controller for parent in cgroups.parents() for controller in parent.controllers}
-BY_TEST_SUITE = judged_by("check_python_file_by_test_suite", file_at("/a.py"), file_at("/tests.py"))
+BY_TEST_SUITE = evaluated_by("check_python_file_by_test_suite", file_at("/a.py"), file_at("/tests.py"))
 
 
 class Desktop(OSWorldEnvironment):
@@ -53,7 +53,7 @@ class Desktop(OSWorldEnvironment):
     def _make_provider(self, index: int) -> Any:
         return self.guest
 
-    def judge(self, task: Task) -> float:
+    def score_of(self, task: Task) -> float:
         """The score, or -1 where there is no verdict."""
         self.reset(task)
         try:
@@ -87,7 +87,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleName
     (folder / "file").write_text(secret)
     monkeypatch.setenv("ARPO_CANARY", secret)
     other = HostileGuest()
-    other.start_emulator("", True, "")
+    other.start()
     assert other.server is not None
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
         server.setblocking(False)
@@ -100,7 +100,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleName
         for listener in (server, abstract):
             with pytest.raises(BlockingIOError):
                 listener.accept()
-    other.stop_emulator("")
+    other.stop()
     assert not other.asked
     assert (folder / "file").read_text() == secret and os.listdir(folder) == ["file"]
     (folder / "file").unlink()
@@ -109,7 +109,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleName
 
 # --- Data ------------------------------------------------------------------------------------------------------------
 
-FAVOURITES = judged_by("check_gnome_favorite_apps", OUTPUT, rule(expected=["a", "b"]))
+FAVOURITES = evaluated_by("check_gnome_favorite_apps", OUTPUT, rule(expected=["a", "b"]))
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
@@ -134,9 +134,9 @@ def test_what_a_command_prints_is_no_code(make, host, text):
     desktop = make()
     printed_text = text if "{" not in text else text.format(folder=host.folder)
     desktop.guest.replies["/execute"] = lambda _: printed(printed_text)
-    assert desktop.judge(FAVOURITES) == 0.0
+    assert desktop.score_of(FAVOURITES) == 0.0
     desktop.guest.replies["/execute"] = lambda _: printed("['b', 'a']\n")
-    assert desktop.judge(FAVOURITES) == 1.0
+    assert desktop.score_of(FAVOURITES) == 1.0
 
 
 def test_what_a_policy_wrote_is_not_imported_unless_the_recipe_allows_it(make, host):
@@ -147,15 +147,15 @@ def test_what_a_policy_wrote_is_not_imported_unless_the_recipe_allows_it(make, h
         desktop.evaluate()
 
 
-def test_a_module_beside_the_judged_file_is_not_imported_in_the_place_of_a_library(make, host):
+def test_a_module_beside_the_evaluated_file_is_not_imported_in_the_place_of_a_library(make, host):
     """A folder with the policy's files is on no path, and is nobody's working folder."""
     desktop = make()
     shadow = f"open('{host.folder}/pwned', 'w')".encode()
     names = ["json.py", "csv.py", "sitecustomize.py", "lxml.py"]
     desktop.guest.files = {f"/{name}": shadow for name in names} | {"/csv.csv": b"a,b"}
     files = {"type": "vm_file", "path": [f"/{n}" for n in names] + ["/csv.csv"], "dest": [*names, "csv.csv"]}
-    task = judged_by("compare_csv", {**files, "multi": True, "gives": [4]}, file_at("/json.py"))
-    assert desktop.judge(task) == 0.0
+    task = evaluated_by("compare_csv", {**files, "multi": True, "gives": [4]}, file_at("/json.py"))
+    assert desktop.score_of(task) == 0.0
 
 
 def packed(entries: dict[str, bytes]) -> bytes:
@@ -183,9 +183,9 @@ def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tuple[tarfile
 
 GOLD_BOOK = packed({"a.html": b"<html><body>the solution</body></html>"})
 GOLD_TAR = tarred((tarfile.TarInfo("a.txt"), b"the solution"))
-BOOK = judged_by("compare_epub", file_at("/mine.epub"), file_at("/gold.epub"))
-TAR = judged_by("compare_archive", file_at("/mine.tar.gz"), file_at("/gold.tar.gz"), options={"file_type": "text"})
-ZIPS = judged_by("compare_zip_files", file_at("/mine.zip"), file_at("/gold.zip"))
+BOOK = evaluated_by("compare_epub", file_at("/mine.epub"), file_at("/gold.epub"))
+TAR = evaluated_by("compare_archive", file_at("/mine.tar.gz"), file_at("/gold.tar.gz"), options={"file_type": "text"})
+ZIPS = evaluated_by("compare_zip_files", file_at("/mine.zip"), file_at("/gold.zip"))
 
 
 @pytest.mark.parametrize(
@@ -212,9 +212,9 @@ def test_an_archive_is_not_the_one_that_it_is_compared_with(make, host, task, mi
     desktop = make()
     result, expected = (task.spec["evaluator"][key]["path"] for key in ("result", "expected"))
     desktop.guest.files = {result: mine() if callable(mine) else mine, expected: gold}
-    assert desktop.judge(task) == 0.0
+    assert desktop.score_of(task) == 0.0
     desktop.guest.files[result] = gold
-    assert desktop.judge(task) == 1.0
+    assert desktop.score_of(task) == 1.0
 
 
 def wav(samples: int = 4000) -> bytes:
@@ -239,7 +239,7 @@ def film() -> bytes:
         return Path(path).read_bytes()
 
 
-FILMS = judged_by("compare_videos", file_at("/mine.mp4"), file_at("/gold.avi"))
+FILMS = evaluated_by("compare_videos", file_at("/mine.mp4"), file_at("/gold.avi"))
 
 
 @pytest.mark.parametrize(
@@ -257,9 +257,9 @@ FILMS = judged_by("compare_videos", file_at("/mine.mp4"), file_at("/gold.avi"))
 def test_a_list_that_plays_the_expected_film_is_no_film(make, host, mine):
     desktop = make()
     desktop.guest.files = {"/mine.mp4": mine.replace(b"{port}", str(host.port).encode()), "/gold.avi": film()}
-    assert desktop.judge(FILMS) == 0.0
+    assert desktop.score_of(FILMS) == 0.0
     desktop.guest.files["/mine.mp4"] = desktop.guest.files["/gold.avi"]
-    assert desktop.judge(FILMS) == 1.0
+    assert desktop.score_of(FILMS) == 1.0
 
 
 def png(width: int, height: int) -> bytes:
@@ -276,16 +276,16 @@ def png(width: int, height: int) -> bytes:
 
 
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) (r) file pop showpage\n%%EOF\n"
-IMAGES = judged_by("compare_images", file_at("/mine.png"), file_at("/gold.png"))
+IMAGES = evaluated_by("compare_images", file_at("/mine.png"), file_at("/gold.png"))
 
 
 @pytest.mark.parametrize("mine", [lambda: png(20_000, 20_000), lambda: POSTSCRIPT], ids=["bomb", "postscript"])
 def test_an_image_is_decoded_within_bounds_and_starts_no_program(make, host, mine):
     desktop = make()
     desktop.guest.files = {"/mine.png": mine(), "/gold.png": png(9, 9)}
-    assert desktop.judge(IMAGES) <= 0.0
+    assert desktop.score_of(IMAGES) <= 0.0
     desktop.guest.files["/mine.png"] = png(9, 9)
-    assert desktop.judge(IMAGES) == 1.0
+    assert desktop.score_of(IMAGES) == 1.0
 
 
 LOCALE = (
@@ -312,12 +312,12 @@ LAUGHS = b'<!DOCTYPE x [<!ENTITY a "%s">%s]>' % (
 def test_a_document_brings_in_no_other_file(make, host, document):
     desktop = make()
     files = {"type": "vm_file", "path": ["/x.xcu", "/key.txt"], "dest": ["x.xcu", "key.txt"], "multi": True}
-    task = judged_by("check_libre_locale", files, rule(locale_set=["zh-CN"]))
+    task = evaluated_by("check_libre_locale", files, rule(locale_set=["zh-CN"]))
     document = document.replace(b"{port}", str(host.port).encode())
     desktop.guest.files = {"/x.xcu": document, "/key.txt": b"zh-CN"}
-    assert desktop.judge(task) <= 0.0
+    assert desktop.score_of(task) <= 0.0
     desktop.guest.files["/x.xcu"] = LOCALE % b"zh-CN"
-    assert desktop.judge(task) == 1.0
+    assert desktop.score_of(task) == 1.0
 
 
 def test_a_database_runs_nothing_of_its_own(make, host, tmp_path):
@@ -332,12 +332,12 @@ def test_a_database_runs_nothing_of_its_own(make, host, tmp_path):
         return path.read_bytes()
 
     desktop = make()
-    task = judged_by("run_sqlite3", file_at("/x.db"), rule(type="sql", sql="SELECT n FROM t"))
+    task = evaluated_by("run_sqlite3", file_at("/x.db"), rule(type="sql", sql="SELECT n FROM t"))
     extension = "CREATE VIEW t AS SELECT load_extension('/scratch/cache/t/x.so') AS n"
     desktop.guest.files = {"/x.db": database(extension)}
-    assert desktop.judge(task) <= 0.0
+    assert desktop.score_of(task) <= 0.0
     desktop.guest.files = {"/x.db": database("CREATE TABLE t (n)", "INSERT INTO t VALUES (1)")}
-    assert desktop.judge(task) == 1.0
+    assert desktop.score_of(task) == 1.0
 
 
 def test_a_pdf_names_no_file_of_the_boxs(make, host):
@@ -363,12 +363,12 @@ def test_a_pdf_names_no_file_of_the_boxs(make, host):
     names = ["x.pdf", "evil.pickle.gz"]
     files = {"type": "vm_file", "path": [f"/{n}" for n in names], "dest": names, "multi": True}
     desktop.guest.files = {"/x.pdf": pdf, "/evil.pickle.gz": payload, "/gold.json": b'{"key": "not there"}'}
-    assert desktop.judge(judged_by("is_gold_text_included_in_pdf", files, file_at("/gold.json"))) <= 0.0
+    assert desktop.score_of(evaluated_by("is_gold_text_included_in_pdf", files, file_at("/gold.json"))) <= 0.0
 
 
 # --- Replies ---------------------------------------------------------------------------------------------------------
 
-TEXTS = judged_by("compare_text_file", file_at("/mine"), file_at("/gold"))
+TEXTS = evaluated_by("compare_text_file", file_at("/mine"), file_at("/gold"))
 BOMB = gzip.compress(bytes(300 << 20), 9)
 
 
@@ -393,19 +393,19 @@ def test_a_reply_is_bounded_and_leads_nowhere_else(make, host, reply):
         headers = {k: v.format(**names) if k == "Location" else v for k, v in reply[1].items()}
         reply = (reply[0], headers, reply[2])
     desktop.guest.replies["/file"] = lambda body: (200, {}, b"y") if b"gold" in body else reply
-    assert desktop.judge(TEXTS) <= 0.0
+    assert desktop.score_of(TEXTS) <= 0.0
 
 
 @pytest.mark.parametrize("text", [DEEP, "1e999", '{"output": NaN}', '{"output": ' + "9" * 10_000 + "}", "[1]"])
 def test_json_of_the_guests_breaks_no_evaluation_but_its_own(make, host, text):
     desktop = make()
     desktop.guest.replies["/execute"] = lambda _: (200, {}, text.encode())
-    assert desktop.judge(HONEST) <= 0.0
+    assert desktop.score_of(HONEST) <= 0.0
     desktop.guest.replies["/execute"] = lambda _: printed("yes")
-    assert desktop.judge(HONEST) == 1.0
+    assert desktop.score_of(HONEST) == 1.0
 
 
-# --- Code in the box -------------------------------------------------------------------------------------------------
+# --- Code in the sandbox ---------------------------------------------------------------------------------------------
 
 PRELUDE = """
 import ctypes, errno, json, os, signal, socket, subprocess, sys, time, urllib.request
@@ -427,7 +427,7 @@ def test():
 
 
 class Inside:
-    """Runs Python in the box, as a metric that imports it, and gives what it reported."""
+    """Runs Python in the sandbox, as a metric that imports it, and gives what it reported."""
 
     def __init__(self, make: Callable[..., Desktop], host: SimpleNamespace):
         self.make, self.host = make, host
@@ -439,16 +439,16 @@ class Inside:
         code = PRELUDE.format(host=json.dumps(vars(self.host)), body=lines)
         desktop.guest.reports.clear()
         desktop.guest.files = {"/a.py": b"", "/tests.py": code.encode()}
-        desktop.score = desktop.judge(BY_TEST_SUITE)
+        desktop.score = desktop.score_of(BY_TEST_SUITE)
         assert len(desktop.guest.reports) == 1, desktop.guest.reports
         return desktop.guest.reports[0]
 
     def is_well(self) -> bool:
         """Whether the next evaluation is as ever."""
         self.desktop.guest.replies["/execute"] = lambda _: printed("yes")
-        good = self.desktop.judge(HONEST)
+        good = self.desktop.score_of(HONEST)
         self.desktop.guest.replies["/execute"] = lambda _: printed("no")
-        return (good, self.desktop.judge(HONEST)) == (1.0, 0.0)
+        return (good, self.desktop.score_of(HONEST)) == (1.0, 0.0)
 
 
 @pytest.fixture
@@ -484,7 +484,7 @@ def test_the_environment_is_set_anew(inside):
     assert not set(found["env"]) & {"ARPO_CANARY", "PYTHONPATH", "USER", "SSH_AUTH_SOCK"}
 
 
-def test_a_box_has_no_privilege_and_gets_none(inside):
+def test_a_sandbox_has_no_privilege_and_gets_none(inside):
     found = inside("""
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 libc = ctypes.CDLL(None, use_errno=True)
@@ -565,7 +565,7 @@ child.kill()
     assert inside.is_well()
 
 
-def test_a_box_has_no_descriptor_but_its_channel(inside):
+def test_a_sandbox_has_no_descriptor_but_its_channel(inside):
     found = inside("""
 paths = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")]
 report(fds=[os.readlink(path) for path in paths if os.path.lexists(path)])
@@ -585,7 +585,7 @@ def processes_named(marker: str) -> list[str]:
     return found
 
 
-def test_what_a_box_starts_ends_with_it(inside):
+def test_what_a_sandbox_starts_ends_with_it(inside):
     marker = uuid.uuid4().hex
     inside(f"""
 command = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)", "{marker}"]
@@ -629,10 +629,10 @@ def test_a_verdict_is_of_this_episode(make):
     desktop = make(evaluator_runs_policy_code=True)
     desktop.guest.files = {"/a.py": b"", "/tests.py": b"import solution\ntest = lambda: solution.x == 1"}
     files = {"type": "vm_file", "path": ["/a.py", "/solution.py"], "dest": ["a.py", "solution.py"], "multi": True}
-    task = judged_by("check_python_file_by_test_suite", files, file_at("/tests.py"))
+    task = evaluated_by("check_python_file_by_test_suite", files, file_at("/tests.py"))
     for code, score in ((b"x = 1", 1.0), (b"x = 2", 0.0), (b"x = 1", 1.0)):
         desktop.guest.files["/solution.py"] = code
-        assert desktop.judge(task) == score
+        assert desktop.score_of(task) == score
 
 
 def test_evaluations_side_by_side_do_not_share_a_folder_or_a_path(make):
@@ -641,16 +641,16 @@ def test_evaluations_side_by_side_do_not_share_a_folder_or_a_path(make):
     together = threading.Barrier(len(desktops), timeout=60)
     scores: dict[int, list[float]] = {number: [] for number in range(len(desktops))}
 
-    def judge(number: int) -> None:
+    def evaluate(number: int) -> None:
         desktop = desktops[number]
         test = f"import os, solution\ntest = lambda: solution.x == {number} and 'solution.py' in os.listdir('.')"
         desktop.guest.files = {"/tests.py": test.encode(), "/solution.py": f"x = {number}".encode()}
-        task = judged_by("check_python_file_by_test_suite", file_at("/solution.py"), file_at("/tests.py"))
+        task = evaluated_by("check_python_file_by_test_suite", file_at("/solution.py"), file_at("/tests.py"))
         for _ in range(3):
             together.wait()
-            scores[number].append(desktop.judge(task))
+            scores[number].append(desktop.score_of(task))
 
-    threads = [threading.Thread(target=judge, args=(number,)) for number in scores]
+    threads = [threading.Thread(target=evaluate, args=(number,)) for number in scores]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -658,7 +658,7 @@ def test_evaluations_side_by_side_do_not_share_a_folder_or_a_path(make):
     assert scores == {number: [1.0] * 3 for number in scores}
 
 
-def test_boxes_side_by_side_do_not_see_each_other(make, host):
+def test_sandboxes_side_by_side_do_not_see_each_other(make, host):
     first, second = Inside(make, host), Inside(make, host)
     is_up, is_done = threading.Event(), threading.Event()
     first.desktop.guest.replies["/up"] = lambda _: (is_up.set(), (200, {}, b"") if is_done.wait(60) else None)[1]
@@ -666,7 +666,7 @@ def test_boxes_side_by_side_do_not_see_each_other(make, host):
 
     def run() -> None:
         found["first"] = first("""
-a = socket.socket(socket.AF_UNIX); a.bind(chr(0) + "box"); a.listen()
+a = socket.socket(socket.AF_UNIX); a.bind(chr(0) + "sandbox"); a.listen()
 t = socket.create_server(("127.0.0.1", 6000))
 Path("/scratch/mine").write_text("mine"); Path("/dev/shm/mine").write_text("mine")
 urllib.request.urlopen("http://127.0.0.1:5000/up", timeout=70).close()
@@ -681,7 +681,7 @@ report(uid=os.getuid())
 def connect(family, address):
     with socket.socket(family) as s:
         s.connect(address)
-report(uid=os.getuid(), abstract=refused(connect, socket.AF_UNIX, chr(0) + "box"),
+report(uid=os.getuid(), abstract=refused(connect, socket.AF_UNIX, chr(0) + "sandbox"),
        tcp=refused(connect, socket.AF_INET, ("127.0.0.1", 6000)), files=os.path.exists("/scratch/mine"),
        memory=os.path.exists("/dev/shm/mine"), pids=[n for n in os.listdir("/proc") if n.isdigit()])
 """)
@@ -739,7 +739,7 @@ report(memory=memory, sparse=sparse, inodes=refused(fill), raised=refused(
 @pytest.mark.release
 @pytest.mark.skipif("memory" not in OFFERED, reason="this machine offers no cgroup of memory")
 def test_memory_that_no_process_owns_is_bounded_too(make, host):
-    """Shared memory and many processes: one box took 5 GiB, and would have had all that the host has."""
+    """Shared memory and many processes: one sandbox took 5 GiB, and would have had all that the host has."""
     desktop = make(evaluator_runs_policy_code=True, evaluator_memory_gib=0.25)
     inside = Inside(make, host)
     found = inside(
@@ -758,8 +758,8 @@ report(ended=os.waitpid(pid, 0)[1])
     assert inside.is_well()
 
 
-def test_nothing_that_all_boxes_share_can_be_written_or_used_up(inside):
-    """As an unprivileged user a box could leave files for the next in its judge host, and everywhere take terminals."""
+def test_nothing_that_all_sandboxes_share_can_be_written_or_used_up(inside):
+    """As an unprivileged user a sandbox could leave files for the next in its host, and everywhere take terminals."""
     found = inside("""
 mounts = [line.split() for line in open("/proc/self/mounts")]
 report(writable=[m[1] for m in mounts if m[2] == "tmpfs" and m[3].split(",")[0] == "rw"],
@@ -781,7 +781,7 @@ report(keyctl=call(250, 0, -3, 1), io_uring=call(425, 8, 0), userfaultfd=call(32
     assert all(found.values()), found
 
 
-def test_a_box_that_hangs_is_ended_in_time_and_is_no_verdict(make, host):
+def test_a_sandbox_that_hangs_is_ended_in_time_and_is_no_verdict(make, host):
     desktop = make(evaluator_runs_policy_code=True, evaluate_timeout_s=4)
     desktop.guest.files = {"/a.py": b"", "/tests.py": b"import time\ntest = lambda: time.sleep(600)"}
     desktop.reset(BY_TEST_SUITE)
@@ -791,7 +791,7 @@ def test_a_box_that_hangs_is_ended_in_time_and_is_no_verdict(make, host):
     assert time.monotonic() - started < 30
 
 
-def test_a_desktop_that_is_closed_while_it_is_judged_ends_the_box(make, host):
+def test_a_desktop_that_is_closed_while_it_is_evaluated_ends_the_sandbox(make, host):
     desktop = make(evaluator_runs_policy_code=True)
     runs = threading.Event()
     desktop.guest.replies["/runs"] = lambda _: (runs.set(), (200, {}, b""))[1]
@@ -806,7 +806,7 @@ def test_a_desktop_that_is_closed_while_it_is_judged_ends_the_box(make, host):
 
 
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(1, 9) or os._exit(1)", "ctypes.string_at(0)", "os.abort()"])
-def test_a_box_that_dies_is_no_verdict_and_harms_no_other(make, host, end):
+def test_a_sandbox_that_dies_is_no_verdict_and_harms_no_other(make, host, end):
     inside = Inside(make, host)
     desktop = inside.desktop
     desktop.guest.files = {"/a.py": b"", "/tests.py": f"import ctypes, os\ndef test():\n {end}\n".encode()}
@@ -848,8 +848,8 @@ FORGED = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_what_a_box_says_is_checked(make, host, name):
-    """Code in the box can say any score of 0 to 1, which is why none gets there. It cannot say anything else."""
+def test_what_a_sandbox_says_is_checked(make, host, name):
+    """Code in the sandbox can say any score of 0 to 1, which is why none gets there. It cannot say anything else."""
     desktop = make(evaluator_runs_policy_code=True)
     code = f"""
 import os, time
@@ -867,17 +867,17 @@ def test():
     with pytest.raises((EvaluatorError, DesktopLostError)):
         desktop.evaluate()
     desktop.guest.replies["/execute"] = lambda _: printed("yes")
-    assert desktop.judge(HONEST) == 1.0
+    assert desktop.score_of(HONEST) == 1.0
 
 
 @pytest.mark.release
-def test_a_judge_host_that_dies_is_replaced(make):
+def test_a_sandbox_host_that_dies_is_replaced(make):
     desktop = make()
     desktop.guest.replies["/execute"] = lambda _: printed("yes")
-    assert desktop.judge(HONEST) == 1.0
+    assert desktop.score_of(HONEST) == 1.0
     gone = this_process_host()
     gone.close()
-    assert desktop.judge(HONEST) == 1.0
+    assert desktop.score_of(HONEST) == 1.0
     assert this_process_host().pid != gone.pid
 
 
@@ -908,35 +908,37 @@ def shades(inverted: bool = False) -> bytes:
 def test_a_presentation_puts_nothing_in_the_place_of_the_expected_picture(make, host):
     desktop = make()
     behind = {"type": "background_image_in_slide", "ppt_file_path": "/a.pptx", "slide_index": 0, "dest": "mine.png"}
-    task = judged_by("compare_images", behind, file_at("/gold.png"))
+    task = evaluated_by("compare_images", behind, file_at("/gold.png"))
     entry = {"ppt/media/m": shades()}
     desktop.guest.files = {"/gold.png": shades(), "/a.pptx": slides("../media/m", **entry)}
-    assert desktop.judge(task) == 1.0
+    assert desktop.score_of(task) == 1.0
     entry = {"gold.png": shades(inverted=True)}
     desktop.guest.files["/a.pptx"] = slides("../../gold.png", **entry)
-    assert desktop.judge(task) == 0.0
+    assert desktop.score_of(task) == 0.0
 
 
 def test_a_picture_that_is_the_others_opposite_is_a_wrong_one(make, host):
     desktop = make()
     desktop.guest.files = {"/mine.png": shades(inverted=True), "/gold.png": shades()}
-    assert desktop.judge(judged_by("compare_images", file_at("/mine.png"), file_at("/gold.png"))) == 0.0
+    assert desktop.score_of(evaluated_by("compare_images", file_at("/mine.png"), file_at("/gold.png"))) == 0.0
 
 
 def test_a_large_result_is_a_wrong_one(make, host):
     desktop = make()
     tree = json.dumps({"directory_tree": [[[["x" * 400] * 12] * 12] * 12] * 12}).encode()
     desktop.guest.replies["/list_directory"] = lambda body: (200, {}, tree)
-    task = judged_by("exact_match", {"type": "list_directory", "path": "/"}, rule(expected="yes"))
-    assert desktop.judge(task) == 0.0
+    task = evaluated_by("exact_match", {"type": "list_directory", "path": "/"}, rule(expected="yes"))
+    assert desktop.score_of(task) == 0.0
 
 
 def test_an_archive_of_too_many_folders_is_a_wrong_one(make, host):
     desktop = make()
     many = [(tarfile.TarInfo(f"{number}/a/b/c/d/e"), b"") for number in range(15000)]
     desktop.guest.files = {"/mine.tar.gz": tarred(*many), "/gold.tar.gz": GOLD_TAR}
-    task = judged_by("compare_archive", file_at("/mine.tar.gz"), file_at("/gold.tar.gz"), options={"file_type": "text"})
-    assert desktop.judge(task) == 0.0
+    task = evaluated_by(
+        "compare_archive", file_at("/mine.tar.gz"), file_at("/gold.tar.gz"), options={"file_type": "text"}
+    )
+    assert desktop.score_of(task) == 0.0
 
 
 def test_a_list_behind_a_tag_is_no_sound(tmp_path):

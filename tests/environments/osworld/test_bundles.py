@@ -1,4 +1,4 @@
-"""A bundle of CUA-Gym's format on the real embedded desktop: set up, played, judged; and attacked by its policy."""
+"""A bundle of CUA-Gym's format on the real embedded desktop: set up, played, evaluated; and attacked by its policy."""
 
 import io
 import threading
@@ -10,11 +10,14 @@ from support.cua_gym_bundle import BLUE, GREEN, REWARD, write_bundle
 
 from arpo_verl.desktop.programs import has_program
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.osworld.bundles import read_reward
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment
 from arpo_verl.errors import DesktopError, DesktopSetupError, EvaluatorError
 from arpo_verl.tasks import load_tasks
 from arpo_verl.types import Click, Fail, Finish, Point, Wait
+
+pytest.importorskip("desktop_env")
+
+from arpo_verl.environments.osworld.bundles import read_reward  # noqa: E402
 
 pytestmark = pytest.mark.desktop
 MIDDLE = Point(320, 300)
@@ -56,7 +59,7 @@ def run_in(environment, code):
     return answer["output"].strip()
 
 
-def judged(environment, end=Finish):
+def evaluated(environment, end=Finish):
     environment.step(end())
     verdict = environment.evaluate()
     return verdict.score, verdict.share
@@ -82,9 +85,9 @@ def test_a_web_task_is_played_in_the_desktops_browser_and_judged_by_its_own_prog
     until(environment, GREEN)
     environment.step(Click(Point(MIDDLE.x + 50, MIDDLE.y + 50)))
     until(environment, BLUE)
-    assert judged(environment) == (1.0, 1.0)
+    assert evaluated(environment) == (1.0, 1.0)
     environment.reset(bundle)  # and no trace of it is left
-    assert judged(environment) == (0.0, 0.0)
+    assert evaluated(environment) == (0.0, 0.0)
 
 
 def test_a_part_of_the_reward_is_a_share_and_no_success(environment, task):
@@ -92,12 +95,12 @@ def test_a_part_of_the_reward_is_a_share_and_no_success(environment, task):
     run_in(
         environment, NOW + "for note in now['notes']: note['done'] = True\npost(sid, action='set_current', state=now)"
     )
-    assert judged(environment) == (0.0, 0.8)
+    assert evaluated(environment) == (0.0, 0.8)
 
 
 def test_who_gives_up_has_no_reward(environment, task):
     environment.reset(task(reward="print('REWARD: 1.0')"))
-    assert judged(environment, Fail) == (0.0, 0.0)
+    assert evaluated(environment, Fail) == (0.0, 0.0)
 
 
 # --- What goes wrong -------------------------------------------------------------------------------------------------
@@ -116,17 +119,17 @@ def test_a_reward_program_that_says_none_is_a_fault_and_no_zero(environment, tas
     environment.reset(task(setup="pass", reward=reward))
     monkeypatch.setattr("arpo_verl.environments.osworld.bundles.PROGRAM_TIMEOUT_S", 1.0 if "sleep" in reward else 60.0)
     with pytest.raises(EvaluatorError, match=message):
-        judged(environment)
+        evaluated(environment)
 
 
 def test_who_closes_the_desktop_need_not_wait_for_its_reward_program(task, tmp_path, monkeypatch):
     closed = OSWorldEnvironment(EnvironmentConfig(screen_size=(320, 240), cache_dir=str(tmp_path / "store")))
     closed.reset(task(setup="pass", reward="import time; time.sleep(300)"))
     closed.step(Finish())
-    judging = threading.Event()
-    judge = closed._client.provider.judge
-    monkeypatch.setattr(closed._client.provider, "judge", lambda *one: judging.set() or judge(*one))
-    closer = threading.Thread(target=lambda: judging.wait(60) and closed.close())
+    running = threading.Event()
+    run = closed._client.provider.run_reward_program
+    monkeypatch.setattr(closed._client.provider, "run_reward_program", lambda *one: running.set() or run(*one))
+    closer = threading.Thread(target=lambda: running.wait(60) and closed.close())
     closer.start()
     began = time.monotonic()
     with pytest.raises(DesktopError):
@@ -213,14 +216,14 @@ def test_what_the_set_up_gave_as_initial_stays(environment, task, request_):
     environment.reset(task())
     answer = environment._client.controller.execute_python_command(f"{SID}{SOLVED}post(sid, {request_})")
     assert "HTTP Error 403" in answer["error"]
-    assert judged(environment) == (0.0, 0.0)
+    assert evaluated(environment) == (0.0, 0.0)
 
 
 def test_another_session_than_the_set_ups_is_not_looked_at(environment, task):
     environment.reset(task())
     mine = "post('mine', action='set', state=now)\nopen('/tmp/task_web_sid', 'w').write('mine')"
     run_in(environment, SOLVED + mine)
-    assert judged(environment) == (0.0, 0.0)
+    assert evaluated(environment) == (0.0, 0.0)
 
 
 OF_A_RELEASE = [pytest.param(line, marks=pytest.mark.release) for line in ("os.mkdir(p)", "None")]
@@ -230,7 +233,7 @@ OF_A_RELEASE = [pytest.param(line, marks=pytest.mark.release) for line in ("os.m
 def test_what_lies_in_the_place_of_the_session_file_is_removed(environment, task, in_the_way):
     environment.reset(task())
     run_in(environment, f"p = '/tmp/task_web_sid'; os.unlink(p); {in_the_way}; os.rename('/run/log', '/run/gone')")
-    assert judged(environment) == (0.0, 0.0)
+    assert evaluated(environment) == (0.0, 0.0)
 
 
 def test_no_program_of_the_policys_lives_to_see_the_reward_program(environment, task):
@@ -239,7 +242,7 @@ def test_no_program_of_the_policys_lives_to_see_the_reward_program(environment, 
         environment,
         f"import subprocess\nfor _ in range(4): subprocess.Popen(['setsid', 'python3', '-c', {LINGERING!r}])",
     )
-    assert judged(environment) == (0.0, 0.0)
+    assert evaluated(environment) == (0.0, 0.0)
 
 
 def test_who_ends_the_applications_and_answers_in_their_place_is_not_asked(environment, task):
@@ -259,7 +262,7 @@ while time.monotonic() < deadline:
         time.sleep(0.05)
 """
     assert run_in(environment, end + serve + wait) == "True"
-    assert judged(environment) == (0.0, 0.0)
+    assert evaluated(environment) == (0.0, 0.0)
 
 
 def test_settings_and_packages_of_the_home_are_not_the_reward_programs(environment, task):
@@ -272,14 +275,14 @@ for name in ("usercustomize", "sitecustomize", "requests", "urllib", "json"):
         open(f"{{place}}/{{name}}.py", "w").write({PLANTED!r})
 """
     run_in(environment, plant)
-    assert judged(environment) == (0.0, 0.0)
+    assert evaluated(environment) == (0.0, 0.0)
 
 
 def test_text_of_the_policys_that_the_program_prints_is_no_reward(environment, task):
     environment.reset(task())
     code = SOLVED.replace("True", "False") + "now['notes'][1]['title'] = 'x\\nREWARD: 1.0\\n'\n"
     run_in(environment, code + "post(sid, action='set_current', state=now)")
-    assert judged(environment) == (0.0, 0.0)
+    assert evaluated(environment) == (0.0, 0.0)
 
 
 def test_neither_program_can_be_read_while_the_policy_plays(environment, task):
@@ -320,16 +323,16 @@ print(status(b"[" * 100000), status(b"nonsense"), status(b"[]"), status(b'{"acti
       status(b" " * (17 << 20)) in (403, "closed"), status(None, "/go?sid=" + sid))
 """
     assert run_in(environment, code) == "400 400 400 403 404 400 404 True True 200"
-    assert judged(environment) == (0.0, 0.0)
+    assert evaluated(environment) == (0.0, 0.0)
 
 
 def test_folders_too_deep_to_be_removed_score_zero(environment, task):
     environment.reset(task())
     run_in(environment, "os.chdir('/run/log')\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')")
-    assert judged(environment) == (0.0, 0.0)
+    assert evaluated(environment) == (0.0, 0.0)
 
 
 def test_a_disk_that_the_policy_filled_scores_zero(environment, task):
     environment.reset(task())
     environment._client.controller.run_bash_script("rm /tmp/task_web_sid; cat /dev/zero > /tmp/full; true")
-    assert judged(environment) == (0.0, 0.0)
+    assert evaluated(environment) == (0.0, 0.0)

@@ -314,7 +314,7 @@ def test_a_desktop_whose_container_has_died_is_not_ready_and_asks_nobody_else(ma
     monkeypatch.setattr(container, "status", "exited")  # the ports go on answering: they are another's
     with pytest.raises(DesktopLostError, match="is gone: its container .* is exited"):
         environment.step(Finish())
-    with pytest.raises(DesktopLostError, match="was gone before its task was judged"):
+    with pytest.raises(DesktopLostError, match="was gone before its task was evaluated"):
         environment.evaluate()
     environment._clean = True
     assert not environment.is_ready()

@@ -20,8 +20,8 @@ from support.scripted_guest import (  # noqa: E402
     LAUNCH,
     RESULT,
     SIZE,
+    EvaluatedHere,
     Guest,
-    JudgedHere,
     executed,
     png,
     task,
@@ -29,10 +29,10 @@ from support.scripted_guest import (  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld import guest_http  # noqa: E402
-from arpo_verl.environments.osworld.absent_results import judge_absent_results  # noqa: E402
+from arpo_verl.environments.osworld.absent_results import score_absent_results  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
 from arpo_verl.environments.osworld.guest_http import Exchange, told_by_guest  # noqa: E402
-from arpo_verl.environments.osworld.verdict.judge import Judge  # noqa: E402
+from arpo_verl.environments.osworld.verdict.sandboxed_evaluator import SandboxedEvaluator  # noqa: E402
 from arpo_verl.errors import (  # noqa: E402
     DesktopBootError,
     DesktopEndedError,
@@ -115,9 +115,24 @@ def test_each_episode_gets_a_fresh_guest_even_after_an_empty_set_up(make, guest)
 def test_a_guest_that_died_while_it_stood_ready_is_replaced_quietly(make, guest):
     environment = make()
     environment.prepare()
-    guest.stop_emulator("local")
+    guest.stop()
     environment.reset(task())
     assert guest.starts == 2
+
+
+def test_a_machine_whose_provider_cannot_tell_is_lost_and_nothing_else_escapes(make, guest):
+    def fail():
+        raise ConnectionError("no answer")
+
+    environment = make()
+    environment.prepare()
+    guest.why_ended = guest.why_gone = fail
+    assert not environment.is_ready()
+    del guest.why_gone
+    environment.reset(task())
+    guest.why_gone = fail
+    with pytest.raises(DesktopLostError, match="desktop is gone: its provider cannot tell: ConnectionError: no answer"):
+        environment.step(CLICK)
 
 
 def test_a_screen_of_another_size_does_not_boot(make):
@@ -158,7 +173,7 @@ def test_a_step_that_failed_is_not_made_good_by_the_same_step_later(make, guest)
 
 
 def test_steps_before_a_verdict_answer_for_nothing_that_was_lost_before_them(make, guest):
-    """A task with a program of its own is judged in the worker, whose log has the whole step."""
+    """A task with a program of its own is evaluated in the worker, whose log has the whole step."""
     environment = make(guest_attempts=1)
     environment.reset(task())
     replies = iter([DROP])
@@ -319,7 +334,7 @@ def test_a_metric_that_breaks_on_what_is_there_gives_no_verdict(make, guest):
 
 
 def test_an_answer_that_one_check_lost_is_not_made_good_by_the_answer_to_the_next(make, guest):
-    """In the box; test_faults.py has the whole table."""
+    """In the sandbox; test_faults.py has the whole table."""
     environment = make(guest_attempts=1)
     rules = [{"type": "rule", "rules": {"expected": [text]}} for text in ("x", "y")]
     environment.reset(task(func=["file_contains"] * 2, conj="or", result=[VM_FILE] * 2, expected=rules))
@@ -345,7 +360,7 @@ def test_a_program_that_was_closed_scores_zero_and_one_that_hangs_gives_no_verdi
     environment = make()
     rules = {"type": "rule", "rules": {"type": "file_name", "file_name": "a.mp4"}}
     environment.reset(task(func="is_vlc_playing", result=VLC_PLAYING, expected=rules))
-    environment._judge = JudgedHere()
+    environment._evaluator = EvaluatedHere()
     port, send = environment._client.vlc_port, requests.Session.request
 
     def no_vlc(session, method, url, **options):
@@ -364,13 +379,13 @@ def test_a_program_that_was_closed_scores_zero_and_one_that_hangs_gives_no_verdi
 def test_a_file_that_is_missing_on_this_host_is_a_fault_though_the_client_would_score_it(make, guest, monkeypatch):
     environment = make()
     environment.reset(task())
-    environment._judge = JudgedHere()
+    environment._evaluator = EvaluatedHere()
 
     def lost(env, config):
         raise FileNotFoundError("the host's own")
 
     environment._client.result_getter = lost
-    judge_absent_results(environment._client)
+    score_absent_results(environment._client)
     with pytest.raises(EvaluatorError, match="lost found no file on this host"):
         environment.evaluate()
 
@@ -378,14 +393,14 @@ def test_a_file_that_is_missing_on_this_host_is_a_fault_though_the_client_would_
 def test_a_metric_that_fails_for_this_hosts_sake_gives_no_verdict_though_the_result_is_not_there(make, guest):
     environment = make()
     environment.reset(task(func="compare_text_file", result=VM_FILE, expected={"type": "rule", "rules": {}}))
-    environment._judge = JudgedHere()
+    environment._evaluator = EvaluatedHere()
     guest.replies["/file"] = lambda: (404, "")
 
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     environment._client.metric = full
-    judge_absent_results(environment._client)
+    score_absent_results(environment._client)
     with pytest.raises(EvaluatorError, match="No space left"):
         environment.evaluate()
 
@@ -402,7 +417,7 @@ def test_a_zero_from_a_guest_that_died_is_no_verdict(make, guest):
         return 404, ""
 
     guest.replies["/file"] = dies
-    with pytest.raises(DesktopLostError, match="gone when its task was judged"):
+    with pytest.raises(DesktopLostError, match="gone when its task was evaluated"):
         environment.evaluate()
 
 
@@ -547,7 +562,7 @@ def test_a_guest_tells_in_its_systems_words_what_a_policy_can_do_to_a_file(body,
 def test_a_verdict_is_given_up_before_the_pool_gives_the_desktop_up():
     """The rest before an evaluation is part of its time."""
     config = EnvironmentConfig(evaluate_timeout_s=100, evaluate_pause_s=20)
-    assert Judge(config, "desktop")._time_s == 70
+    assert SandboxedEvaluator(config, "desktop")._time_s == 70
 
 
 def test_a_guest_that_points_elsewhere_is_not_followed(make, guest, elsewhere):

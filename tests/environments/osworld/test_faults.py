@@ -19,15 +19,14 @@ from support.scripted_guest import (  # noqa: E402
     HANG,
     SIZE,
     Cut,
+    EvaluatedHere,
     Guest,
-    JudgedHere,
     Large,
     executed,
     png,
     task,
 )
 
-from arpo_verl.desktop.guest_process import Ended  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld import environment as environment_module  # noqa: E402
 from arpo_verl.environments.osworld import guest_http, pages  # noqa: E402
@@ -113,8 +112,8 @@ def guest():
 
 
 @pytest.fixture
-def judged(guest, tmp_path, monkeypatch):
-    """What a task comes to, judged in this process: `verdict`, `0`, `fault`, `unclear` or `ended`."""
+def evaluated(guest, tmp_path, monkeypatch):
+    """What a task comes to, evaluated in this process: `verdict`, `0`, `fault`, `unclear` or `ended`."""
     made = []
 
     def play(spec, before=lambda environment: None, call="evaluate", hangs=False, **options):
@@ -128,7 +127,7 @@ def judged(guest, tmp_path, monkeypatch):
 
         environment = Scripted(EnvironmentConfig(**options))
         made.append(environment)
-        environment._judge = JudgedHere(environment._config.partial_credit > 0)
+        environment._evaluator = EvaluatedHere(environment._config.partial_credit > 0)
         environment.reset(spec)
         before(environment)
         try:
@@ -149,18 +148,18 @@ def judged(guest, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("family", SERVER)
-def test_each_family_scores_where_nothing_fails(family, guest, judged):
+def test_each_family_scores_where_nothing_fails(family, guest, evaluated):
     spec, path, good = SERVER[family]
 
     def answer(environment):
         guest.replies["/execute"] = lambda: commanded(guest)
         guest.replies[path] = lambda: good
 
-    assert judged(spec, answer) == "verdict"
+    assert evaluated(spec, answer) == "verdict"
 
 
 @pytest.mark.parametrize("family, fault", [(family, fault) for fault in ANSWERS for family in SERVER_CELLS[fault]])
-def test_an_answer_of_the_guests_server(family, fault, guest, judged, monkeypatch):
+def test_an_answer_of_the_guests_server(family, fault, guest, evaluated, monkeypatch):
     spec, path, good = SERVER[family]
     monkeypatch.setitem(guest_http.MAX_ANSWER, path, 10_000)
     is_file = fault == "no JSON, or without its field" and path == "/file"
@@ -179,7 +178,7 @@ def test_an_answer_of_the_guests_server(family, fault, guest, judged, monkeypatc
 
     once = fault == "it fails once, and then answers"
     attempts, hangs = 2 if once else 1, fault == "no answer in time"
-    assert judged(spec, break_it, guest_attempts=attempts, hangs=hangs) == SERVER_CELLS[fault][family]
+    assert evaluated(spec, break_it, guest_attempts=attempts, hangs=hangs) == SERVER_CELLS[fault][family]
 
 
 # --- The same, asked for again --------------------------------------------------------------------------------------
@@ -230,9 +229,9 @@ AGAIN_CELLS = {
 }
 
 
-@pytest.mark.parametrize("who, fault", [(who, fault) for fault in AGAIN_CELLS for who in AGAIN_CELLS[fault]])
-def test_the_same_asked_for_again(who, fault, guest, judged):
-    spec = MET_LAST[who] if "later check" in fault else AGAIN[who]
+@pytest.mark.parametrize("asker, fault", [(asker, fault) for fault in AGAIN_CELLS for asker in AGAIN_CELLS[fault]])
+def test_the_same_asked_for_again(asker, fault, guest, evaluated):
+    spec = MET_LAST[asker] if "later check" in fault else AGAIN[asker]
     answers, asked = AGAIN_ANSWERS[fault], 0
 
     def reply(good, absent):
@@ -249,19 +248,19 @@ def test_the_same_asked_for_again(who, fault, guest, judged):
         guest.replies["/execute"] = execute
         guest.replies["/file"] = lambda: reply((200, "x"), (404, "not here"))
 
-    options = {"partial_credit": 0.5} if "partial" in who else {}
+    options = {"partial_credit": 0.5} if "partial" in asker else {}
     attempts = 2 if "asks again" in fault else 1
-    assert judged(spec, answer_it, guest_attempts=attempts, guest_retry_s=0, **options) == AGAIN_CELLS[fault][who]
+    assert evaluated(spec, answer_it, guest_attempts=attempts, guest_retry_s=0, **options) == AGAIN_CELLS[fault][asker]
 
 
-def test_what_one_getter_asks_for_twice_it_is_owed_twice(guest, judged):
+def test_what_one_getter_asks_for_twice_it_is_owed_twice(guest, evaluated):
     twice = {"type": "vm_file", "multi": True, "path": ["/a", "/a"], "dest": ["a", "b"], "gives": [0, 1]}
     answers = iter([LOST, (200, "x")])
 
     def answer_it(environment):
         guest.replies["/file"] = lambda: next(answers)
 
-    assert judged(task(result=twice), answer_it, guest_attempts=1) == "unclear"
+    assert evaluated(task(result=twice), answer_it, guest_attempts=1) == "unclear"
 
 
 # --- Programs of the guest, and pages ------------------------------------------------------------------------------
@@ -344,7 +343,7 @@ def no_rests(monkeypatch):
 
 
 @pytest.mark.parametrize("fault", [fault for fault in PROGRAM_CELLS if "browser" in PROGRAM_CELLS[fault]])
-def test_the_browser_of_the_guest(fault, judged, monkeypatch, no_rests):
+def test_the_browser_of_the_guest(fault, evaluated, monkeypatch, no_rests):
     getter = PAGE if "page that the task" in fault else TABS
     browser = Browser(connect=CONNECT_ERRORS.get(fault, ""))
     if "driver" in fault:
@@ -360,29 +359,29 @@ def test_the_browser_of_the_guest(fault, judged, monkeypatch, no_rests):
         browser.times = 2  # the getters try twice
         rules = [{"type": "rule", "rules": {"expected": "no"}}] * 2
         spec = task(func=["exact_match"] * 2, conj="or", result=[getter] * 2, expected=rules)
-    assert judged(spec) == PROGRAM_CELLS[fault]["browser"]
+    assert evaluated(spec) == PROGRAM_CELLS[fault]["browser"]
     assert browser.times > 0 or "at one check" in fault
 
 
-def test_a_page_may_fail_only_for_the_getter_that_has_backups(judged, monkeypatch, no_rests):
+def test_a_page_may_fail_only_for_the_getter_that_has_backups(evaluated, monkeypatch, no_rests):
     browser = Browser(goto=f"Page.goto: {NO_SUCH_PAGE}")
     monkeypatch.setattr("playwright.sync_api.sync_playwright", lambda: browser)
     with_backups = {"type": "info_from_website", "url": SHOP, "infos": [], "backups": []}
     for getter, outcome in ((with_backups, "verdict"), (PAGE, "fault")):
         spec = task(func="literal_match", result=getter, expected=with_backups)
-        assert judged(spec) == outcome
+        assert evaluated(spec) == outcome
 
 
 @pytest.mark.parametrize("fault", [fault for fault in PROGRAM_CELLS if "VLC" in PROGRAM_CELLS[fault]])
-def test_vlc_in_the_guest(fault, guest, judged):
+def test_vlc_in_the_guest(fault, guest, evaluated):
     spec = task(result={"type": "vlc_playing_info", "dest": "status.xml"})
     with socket.create_server(("127.0.0.1", 0)) as vlc:
-        guest.ports = f"9222:8006:{vlc.getsockname()[1]}"
+        guest.ports = (9222, vlc.getsockname()[1])
         if fault == "it is closed":
             vlc.close()
         if fault in VLC_ANSWERS:
             threading.Thread(target=_answer, args=(vlc, VLC_ANSWERS[fault]), daemon=True).start()
-        assert judged(spec, hangs=fault.startswith("it hangs")) == PROGRAM_CELLS[fault]["VLC"]
+        assert evaluated(spec, hangs=fault.startswith("it hangs")) == PROGRAM_CELLS[fault]["VLC"]
 
 
 def _answer(server, answer):
@@ -449,7 +448,7 @@ def _raising(error):
 
 
 @pytest.mark.parametrize("fault, where", [(fault, where) for fault in HOST_CELLS for where in HOST_CELLS[fault]])
-def test_trouble_of_this_host(fault, where, guest, judged, monkeypatch):
+def test_trouble_of_this_host(fault, where, guest, evaluated, monkeypatch):
     spec, before = SERVER["file"][0], lambda environment: _serve(guest, "content")
     if "disk" in fault:
 
@@ -489,7 +488,7 @@ def test_trouble_of_this_host(fault, where, guest, judged, monkeypatch):
             return send(method, url, **options)
 
         monkeypatch.setattr(guest_http, "ask", offline)
-    assert judged(spec, before) == HOST_CELLS[fault][where]
+    assert evaluated(spec, before) == HOST_CELLS[fault][where]
 
 
 # --- The end of a desktop ------------------------------------------------------------------------------------------
@@ -507,11 +506,11 @@ END_CELLS = {
 
 
 @pytest.mark.parametrize("fault, call", [(fault, call) for fault in END_CELLS for call in END_CELLS[fault]])
-def test_how_a_desktop_ends(fault, call, guest, judged, monkeypatch):
+def test_how_a_desktop_ends(fault, call, guest, evaluated, monkeypatch):
     def before(environment):
         guest.replies["/execute"] = lambda: executed("yes")
         if fault in ("all of it was killed, and its sandbox lives", "its screen or server alone was killed"):
-            guest.why_down = lambda: Ended("Xvfb: signal 9", "all of it" in fault)
+            guest.why_ended = lambda: "Xvfb: signal 9" if "all of it" in fault else ""
         if "machine" in fault:
             monkeypatch.setattr(environment_module, "why_gone", lambda *_: "its container is exited")
         if "powered off" in fault:
@@ -527,7 +526,7 @@ def test_how_a_desktop_ends(fault, call, guest, judged, monkeypatch):
         else:
             guest.replies["/execute"] = guest.replies["/screenshot"] = lambda: (500, "no display")
 
-    assert judged(task(), before, call) == END_CELLS[fault][call]
+    assert evaluated(task(), before, call) == END_CELLS[fault][call]
 
 
 # --- The document --------------------------------------------------------------------------------------------------

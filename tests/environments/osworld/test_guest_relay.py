@@ -1,4 +1,4 @@
-"""What a box sees of a guest that it cannot connect to."""
+"""What a sandbox sees of a guest that it cannot connect to."""
 
 import asyncio
 import errno
@@ -44,7 +44,7 @@ def ask(monkeypatch):
 
 @pytest.mark.parametrize("connect", [_never, _unreachable])
 def test_a_guest_that_is_not_reached_is_no_program_that_was_closed(ask, connect):
-    """Both were a reset connection, which judges by a browser that the policy closed."""
+    """Both were a reset connection, which is scored as a browser that the policy closed."""
     assert ask(connect).status_code == 504
 
 

@@ -1,4 +1,4 @@
-"""Partial credit on the embedded desktop, through the box: OSWorld's verdict, and the share beside it."""
+"""Partial credit on the embedded desktop, through the sandbox: OSWorld's verdict, and the share beside it."""
 
 import math
 
@@ -43,7 +43,7 @@ def make(tmp_path_factory):
             folder = str(tmp_path_factory.mktemp("store"))
             made.append(OSWorldEnvironment(EnvironmentConfig(screen_size=(320, 240), cache_dir=folder)))
         config = EnvironmentConfig(screen_size=(320, 240), partial_credit=partial_credit)
-        made[0]._judge._config = config  # one desktop for all: a boot is not the question
+        made[0]._evaluator._config = config  # one desktop for all: a boot is not the question
         return made[0]
 
     yield build
@@ -51,7 +51,7 @@ def make(tmp_path_factory):
         environment.close()
 
 
-def judged(environment, task, end=Finish):
+def evaluated(environment, task, end=Finish):
     environment.reset(task)
     environment.step(end())
     return environment.evaluate()
@@ -69,24 +69,24 @@ def judged(environment, task, end=Finish):
     ],
 )
 def test_the_verdict_stays_what_it_is_and_the_share_counts_every_check(make, made, evaluator, score, share, checks):
-    verdict = judged(make(1.0), task(made, **evaluator))
+    verdict = evaluated(make(1.0), task(made, **evaluator))
     assert (verdict.score, verdict.share, len(verdict.metrics)) == (score, share, checks)
 
 
 def test_without_the_option_nothing_more_is_asked_of_the_desktop(make):
-    verdict = judged(make(0.0), task("bd"))
+    verdict = evaluated(make(0.0), task("bd"))
     assert (verdict.score, verdict.share, len(verdict.metrics)) == (0.0, None, 1)
 
 
 def test_who_gives_up_has_no_share(make):
-    verdict = judged(make(1.0), task("abc"), Fail)
+    verdict = evaluated(make(1.0), task("abc"), Fail)
     assert (verdict.score, verdict.share, verdict.metrics) == (0.0, 0.0, ())
 
 
 def test_one_check_is_its_own_share(make):
     one = {"func": "exact_match", "result": file_check("a"), "expected": {"type": "rule", "rules": {"expected": "yes"}}}
-    assert judged(make(1.0), task("b", **one)).share == 0.0
-    assert judged(make(1.0), task("a", **one)).share == 1.0
+    assert evaluated(make(1.0), task("b", **one)).share == 0.0
+    assert evaluated(make(1.0), task("a", **one)).share == 1.0
 
 
 @pytest.mark.parametrize("metric", ["check_json", "check_python_file_by_gold_file"], ids=["raises", "returns None"])
@@ -97,7 +97,7 @@ def test_a_later_check_that_the_first_one_guarded_may_give_no_score_and_is_not_m
         "expected": [{"type": "rule", "rules": {"expected": "yes"}}, {"type": "rule", "rules": {}}]
         + [{"type": "rule", "rules": {"expected": "yes"}}],
     }
-    assert judged(make(1.0), task("c", **two)).share == pytest.approx(1 / 3)
+    assert evaluated(make(1.0), task("c", **two)).share == pytest.approx(1 / 3)
 
 
 def test_a_desktop_that_is_lost_while_the_rest_is_checked_is_a_fault_and_no_share(make):
@@ -108,10 +108,10 @@ def test_a_desktop_that_is_lost_while_the_rest_is_checked_is_a_fault_and_no_shar
         "expected": [{"type": "rule", "rules": {"expected": "yes"}}] * 2,
     }
     with pytest.raises((DesktopLostError, DesktopEndedError)):
-        judged(make(1.0), task("", **two))
+        evaluated(make(1.0), task("", **two))
 
 
 @pytest.mark.parametrize("share", [1.5, -0.1, math.inf, "1", True])
-def test_a_box_cannot_say_a_share_that_is_none(share):
+def test_a_sandbox_cannot_say_a_share_that_is_none(share):
     with pytest.raises(messages.BadMessage):
         messages.decode_verdict({"score": 0.0, "metrics": [], "share": share})

@@ -1,6 +1,6 @@
-"""The ways from what a policy made to code that judges it, or past it, in OSWorld's metrics and libraries: closed.
+"""The ways from what a policy made to code that evaluates it, or past it, in OSWorld's metrics and libraries: closed.
 
-A box keeps such code from everything else, but a verdict is made in there too. So nothing of a desktop's data may
+A sandbox keeps such code from everything else, but a verdict is made in there too. So nothing of a desktop's data may
 become code, name another file, or stand for the file that it is compared with. The client's own files stay as they are:
 our names take the place of some in its modules, as `client` does with `requests`. docs/verdicts.md lists each way.
 """
@@ -56,7 +56,7 @@ class HostileData(BaseException):
     """What the policy made tries to be more than data: its own doing. No `except Exception` of a metric takes it."""
 
 
-class Unjudgeable(BaseException):
+class NoVerdict(BaseException):
     """There can be no verdict, whatever a metric that catches everything would make of it."""
 
 
@@ -84,12 +84,12 @@ def refuse(path: Any, why: str) -> None:
     """Raise: a file is not what it should be.
 
     Raises:
-        Unjudgeable: it is the task's own.
+        NoVerdict: it is the task's own.
         HostileData: it is the policy's.
     """
     name = os.path.basename(str(path))
     if os.path.realpath(str(path)) in _task_files:
-        raise Unjudgeable(f"the task's own file {name} {why}")
+        raise NoVerdict(f"the task's own file {name} {why}")
     raise HostileData(f"the file {name} {why}")
 
 
@@ -158,7 +158,7 @@ def _from_zero(metric: Any) -> Any:
 
 class _NoImports:
     def __getattr__(self, name: str) -> Any:
-        raise Unjudgeable(
+        raise NoVerdict(
             "check_python_file_by_test_suite imports what the policy wrote, which can then give itself any score; "
             "leave the task out, or set environment.evaluator_runs_policy_code=true"
         )
@@ -248,7 +248,7 @@ class _Sound:
             return self._librosa.load(path, *args, **options)
         except Exception as error:
             if os.path.realpath(path) in _task_files:
-                raise Unjudgeable(f"the task's own {os.path.basename(path)} cannot be read here: {error}") from error
+                raise NoVerdict(f"the task's own {os.path.basename(path)} cannot be read here: {error}") from error
             raise
 
 

@@ -1,7 +1,7 @@
-"""The ports of a box, served from this process: a connection to one of them goes to this desktop, or nowhere.
+"""The ports of a sandbox, served from this process: a connection to one of them goes to this desktop, or nowhere.
 
-The box hands over its listening sockets before it has read anything of the desktop's, and can open no other way out:
-its network is its own and has none. So which host and port is reached is decided here alone.
+The sandbox hands over its listening sockets before it has read anything of the desktop's, and can open no other way
+out: its network is its own and has none. So which host and port is reached is decided here alone.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _Opener = Callable[[Streams], Awaitable[Streams]]
 
 
 class GuestRelay:
-    """Joins what connects to a box's ports with the desktop, until it is closed.
+    """Joins what connects to a sandbox's ports with the desktop, until it is closed.
 
     Args:
-        listeners: the box's listening sockets; ours from now on.
+        listeners: the sandbox's listening sockets; ours from now on.
         addresses: where each of the first of them leads.
         hosts: names on the internet that the last one, a proxy for HTTPS, leads to; empty: there is no such listener.
     """
@@ -81,45 +81,45 @@ class GuestRelay:
 
         return serve
 
-    async def _serve(self, box: Streams, opener: _Opener) -> None:
+    async def _serve(self, sandbox: Streams, opener: _Opener) -> None:
         try:
-            guest = await asyncio.wait_for(opener(box), CONNECT_TIMEOUT_S)
+            guest = await asyncio.wait_for(opener(sandbox), CONNECT_TIMEOUT_S)
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            logger.debug("a box's connection led nowhere: %r", error)
+            logger.debug("a sandbox's connection led nowhere: %r", error)
             if not isinstance(error, (ConnectionError, PermissionError)):
-                await _tell_unreachable(box)
-            _reset(box[1])
+                await _tell_unreachable(sandbox)
+            _reset(sandbox[1])
             return
         except BaseException:
-            _reset(box[1])
+            _reset(sandbox[1])
             raise
         try:
-            await asyncio.gather(_pump(box[0], guest[1]), _pump(guest[0], box[1]))
+            await asyncio.gather(_pump(sandbox[0], guest[1]), _pump(guest[0], sandbox[1]))
         except OSError:
-            _reset(box[1])
+            _reset(sandbox[1])
         finally:
-            for _, writer in (box, guest):
+            for _, writer in (sandbox, guest):
                 writer.transport.abort() if writer.transport.is_closing() else writer.close()
 
-    async def _open_host(self, box: Streams) -> Streams:
+    async def _open_host(self, sandbox: Streams) -> Streams:
         """Answer an HTTP CONNECT: the way to a host that the recipe allows, by the proxy that this process has to use.
 
         Raises:
             OSError: another host, or it is not reached.
         """
-        head = await box[0].readuntil(b"\r\n\r\n")
+        head = await sandbox[0].readuntil(b"\r\n\r\n")
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split()
         host, _, port = words[1].rpartition(":") if len(words) == 3 and words[0] == "CONNECT" else ("", "", "")
         if host.lower() not in self._hosts or port != str(_HTTPS):
-            box[1].write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            await box[1].drain()
+            sandbox[1].write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            await sandbox[1].drain()
             raise PermissionError(f"an evaluator asked for {words[1:2]}, which environment.evaluator_hosts lacks")
         streams = await _connect_https(host)
-        box[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        sandbox[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         return streams
 
 
-async def _open_guest(address: Address, box: Streams) -> Streams:
+async def _open_guest(address: Address, sandbox: Streams) -> Streams:
     return await _connect(*address)
 
 
@@ -153,14 +153,14 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
         target.write_eof()
 
 
-async def _tell_unreachable(box: Streams) -> None:
+async def _tell_unreachable(sandbox: Streams) -> None:
     """Answer the request by a server error: a guest that is not reached has not closed its program."""
     with contextlib.suppress(OSError, asyncio.TimeoutError):
-        await asyncio.wait_for(box[0].read(_CHUNK_BYTES), CONNECT_TIMEOUT_S)
-        box[1].write(b"HTTP/1.1 504 Gateway Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        await box[1].drain()
-        box[1].write_eof()
-        await asyncio.wait_for(box[0].read(), CONNECT_TIMEOUT_S)  # a reset now could overtake it
+        await asyncio.wait_for(sandbox[0].read(_CHUNK_BYTES), CONNECT_TIMEOUT_S)
+        sandbox[1].write(b"HTTP/1.1 504 Gateway Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await sandbox[1].drain()
+        sandbox[1].write_eof()
+        await asyncio.wait_for(sandbox[0].read(), CONNECT_TIMEOUT_S)  # a reset now could overtake it
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -1,8 +1,8 @@
-"""The judge host's only process: it has OSWorld's client imported, and forks a box for each evaluation.
+"""The sandbox host's only process: it has OSWorld's client imported, and forks a sandbox for each evaluation.
 
 It reads its worker's requests and nothing else, least of all what comes from a desktop. Each request is a packet with
-the descriptor of the box's channel; the answer is the box's process, as a descriptor. When the worker is gone it ends,
-and the kernel kills all boxes with it.
+the descriptor of the sandbox's channel; the answer is the sandbox's process, as a descriptor. When the worker is gone
+it ends, and the kernel kills all sandboxes with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import traceback
 
 from arpo_verl.desktop.guest.namespaces import ProcessNamespaces, end_with_parent
-from arpo_verl.environments.osworld.verdict import box, isolation
+from arpo_verl.environments.osworld.verdict import sandbox, sandbox_limits
 
 MAX_PACKET = 4096
 
@@ -27,8 +27,8 @@ def main(control_fd: int) -> None:
     end_with_parent()
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
-    box.warm_up()
-    # What is here stays: a box that collects garbage must not copy it.
+    sandbox.warm_up()
+    # What is here stays: a sandbox that collects garbage must not copy it.
     gc.collect()
     gc.freeze()
     wakeup, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -63,9 +63,9 @@ def _fork_box(control: socket.socket, namespaces: ProcessNamespaces, channel: in
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            isolation.close_descriptors({channel})
+            sandbox_limits.close_descriptors({channel})
             control.detach()
-            box.main(channel)
+            sandbox.main(channel)
         except BaseException:
             traceback.print_exc()
         finally:

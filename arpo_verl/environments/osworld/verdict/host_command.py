@@ -1,7 +1,7 @@
-"""The judge host's sandbox, as a bubblewrap command line: what the processes that judge see of this machine.
+"""The sandbox host's command line, in bubblewrap: what the processes that evaluate see of this machine.
 
 The system's programs and this Python's packages, read-only; no home, no folder of a run or of tasks, no environment, no
-network. The host keeps what it needs to give each box namespaces of its own; a box keeps nothing.
+network. The host keeps what it needs to give each sandbox namespaces of its own; a sandbox keeps nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STATE = (
     "/var/cache/fontconfig",
 )
 SCRATCH = "/scratch"
-"""In a box: its own memory, and all that it can write to. Not `/tmp`: this Python may be installed below that."""
+"""In a sandbox: its own memory, and all that it can write to. Not `/tmp`: this Python may be installed below that."""
 EASYOCR = "/opt/easyocr"
 _START = "import sys; sys.path[:] = {path!r}; from {module} import main; main({control})"
 _ENVIRONMENT = {
@@ -37,10 +37,10 @@ _ENVIRONMENT = {
     "XDG_CACHE_HOME": f"{SCRATCH}/home/.cache",
     "NUMBA_CACHE_DIR": f"{SCRATCH}/home/.cache",
     "MPLCONFIGDIR": f"{SCRATCH}/home/.cache",
-    # One thread: the host forks, and boxes run side by side.
+    # One thread: the host forks, and sandboxes run side by side.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
-    # The guest is on loopback ports of the box's own, which no proxy reaches.
+    # The guest is on loopback ports of the sandbox's own, which no proxy reaches.
     "NO_PROXY": "127.0.0.1,localhost",
     "no_proxy": "127.0.0.1,localhost",
     # cv2's own bound is 2^30 pixels; a list of files to play is no video.
@@ -50,7 +50,7 @@ _ENVIRONMENT = {
 
 
 def command(control_fd: int) -> list[str]:
-    """The command line that starts a judge host.
+    """The command line that starts a sandbox host.
 
     Args:
         control_fd: descriptor of the worker's requests, as the host inherits it.
@@ -60,7 +60,7 @@ def command(control_fd: int) -> list[str]:
     environment = {**_ENVIRONMENT, **{name: os.environ[name] for name in ("TZ",) if name in os.environ}}
     return [
         *("bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
-        *("--hostname", "judge", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
+        *("--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
         *_user_options(users.available_ids() is not None),
         *_mounts(),
         *("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/"),
@@ -84,12 +84,12 @@ def _mounts() -> list[str]:
     folders = [*STATE, *python_folders([str(PACKAGE), *filter(_is_pythons, sys.path)])]
     if not any(Path(folder).is_relative_to("/tmp") for folder in folders):  # noqa: S108  in there
         words += ["--symlink", SCRATCH, "/tmp"]  # noqa: S108
-    # bubblewrap makes missing parents for its own user alone; a box's user must pass too.
+    # bubblewrap makes missing parents for its own user alone; a sandbox's user must pass too.
     for parent in _parents([*folders, f"{EASYOCR}/model"]):
         words += ["--perms", "0755", "--dir", parent]
     words += [word for path in folders for word in read_only(path)]
     tasks = str(PACKAGE / "tasks")
-    # Empty, and to nobody's writing: where we are not root a box has its owner's user, and would leave files there.
+    # Empty, and to nobody's writing: where we are not root a sandbox has its owner's user, and would leave files there.
     words += ["--tmpfs", tasks, "--remount-ro", tasks, "--ro-bind-try", _easyocr_models(), EASYOCR]
     return words
 
@@ -101,7 +101,7 @@ def _parents(paths: list[str]) -> list[str]:
 
 
 def _easyocr_models() -> str:
-    """Where easyocr keeps the models that it downloads, which a box cannot."""
+    """Where easyocr keeps the models that it downloads, which a sandbox cannot."""
     return os.environ.get("EASYOCR_MODULE_PATH") or os.path.expanduser("~/.EasyOCR")
 
 

@@ -1,4 +1,4 @@
-"""What makes a forked process a box: namespaces, memory to write to, loopback, no privilege, bounds."""
+"""What makes a forked process a sandbox: namespaces, memory to write to, loopback, no privilege, bounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from arpo_verl.desktop.guest import namespaces, privileges
 from arpo_verl.desktop.guest.namespaces import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, mount
 
 MAX_PROCESSES = 512
-"""Processes and threads of a box; Playwright's driver and a metric's libraries need some dozens."""
+"""Processes and threads of a sandbox; Playwright's driver and a metric's libraries need some dozens."""
 MAX_FILES = 1024
 MAX_INODES = 50_000
 SHARED_MEMORY_BYTES = 64 << 20
@@ -49,7 +49,7 @@ def drop_privileges(user_id: int | None) -> None:
 
 
 def set_limits(memory_bytes: int, cpu_s: float, file_bytes: int) -> None:
-    """Bound each process of the box; `memory_bytes` is what it may take beside what it has."""
+    """Bound each process of the sandbox; `memory_bytes` is what it may take beside what it has."""
     with open("/proc/self/status") as status:
         data = next(int(line.split()[1]) for line in status if line.startswith("VmData:")) << 10
     limits = {

@@ -1,8 +1,8 @@
-"""One evaluation: a fork of the zygote that shuts itself in, judges one desktop, says its verdict and is killed.
+"""One evaluation: a fork of the zygote that shuts itself in, evaluates one desktop, says its verdict and is killed.
 
 What it is told comes from the worker, before it reads a byte of the desktop: the task, the files that the client has
 downloaded for it, how patient to be. From then on nothing in here is believed but what it says on its channel, and that
-only as far as `judge` checks it.
+only as far as `sandboxed_evaluator` checks it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from arpo_verl.desktop.guest import privileges
+from arpo_verl.desktop.machine_provider import GUEST_PORTS, GuestAddress, MachineProvider
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.osworld.verdict import isolation, messages
-from arpo_verl.environments.osworld.verdict.host_sandbox import SCRATCH
+from arpo_verl.environments.osworld.verdict import messages, sandbox_limits
+from arpo_verl.environments.osworld.verdict.host_command import SCRATCH
 from arpo_verl.errors import DesktopError
 
 GUEST_HOST = "127.0.0.1"
-SERVER_PORT, CHROMIUM_PORT, VNC_PORT, VLC_PORT = 5000, 9222, 8006, 8080
-GUEST_PORTS = (SERVER_PORT, CHROMIUM_PORT, VLC_PORT)
-"""Where a desktop is found in its box, whatever its address is: the ports of OSWorld's own machines."""
+"""Where a desktop is found in its sandbox, whatever its address is, at `GUEST_PORTS`."""
 PROXY_PORT = 3128
 """Where the hosts are found that the recipe allows."""
 _PROXY_URL = f"http://{GUEST_HOST}:{PROXY_PORT}"
@@ -33,7 +32,7 @@ CACHE, WORK = f"{SCRATCH}/cache", f"{SCRATCH}/work"
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a box may take."""
+    """What a sandbox may take."""
 
     memory_bytes: int
     """Of each of its processes, beside what the client takes when it is imported."""
@@ -43,8 +42,8 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a box is told."""
+class VerdictRequest:
+    """What a sandbox is told."""
 
     name: str
     spec: Mapping[str, Any]
@@ -77,39 +76,39 @@ def warm_up() -> None:
 
 
 def main(channel_fd: int) -> None:
-    """Judge as the channel says. Whatever happens ends in one last frame, or in this process's death."""
+    """Evaluate as the channel says. Whatever happens ends in one last frame, or in this process's death."""
     channel = socket.socket(fileno=channel_fd)
     message = messages.receive(channel, messages.MAX_REQUEST_BYTES)
     if message is None:
         return
-    request = Request(**message)
+    request = VerdictRequest(**message)
     bounds = Bounds(**request.bounds)
     try:
         _shut_in(channel, request, bounds)
-        answer = {"verdict": messages.encode_verdict(_judge(request, channel))}
+        answer = {"verdict": messages.encode_verdict(_evaluate(request, channel))}
     except BaseException as error:
         answer = {"fault": _fault(error)}
     messages.send(channel, answer)
 
 
-def _shut_in(channel: socket.socket, request: Request, bounds: Bounds) -> None:
+def _shut_in(channel: socket.socket, request: VerdictRequest, bounds: Bounds) -> None:
     """Before the first byte of the desktop's: namespaces, ports; no privilege; then files and bounds."""
     files = [(str(path), int(size)) for path, size in request.files]
     privileges.die_first()
-    isolation.enter_own_namespaces(bounds.scratch_bytes + sum(size for _, size in files), SCRATCH)
+    sandbox_limits.enter_own_namespaces(bounds.scratch_bytes + sum(size for _, size in files), SCRATCH)
     ports = [*GUEST_PORTS, *([PROXY_PORT] if request.reaches_hosts else [])]
     listeners = [socket.create_server((GUEST_HOST, port)) for port in ports]
     messages.send_descriptors(channel, [listener.fileno() for listener in listeners])
     for listener in listeners:
         listener.close()  # the worker has it: it alone accepts
-    isolation.drop_privileges(request.user_id)
+    sandbox_limits.drop_privileges(request.user_id)
     os.umask(0o077)
     for folder in (CACHE, WORK, os.environ["HOME"]):
         os.mkdir(folder)
     for (path, _), source in zip(files, messages.receive_descriptors(channel, len(files)), strict=True):
         _copy(source, f"{CACHE}/{path}")
     os.chdir(WORK)
-    isolation.set_limits(bounds.memory_bytes, bounds.time_s, bounds.scratch_bytes)
+    sandbox_limits.set_limits(bounds.memory_bytes, bounds.time_s, bounds.scratch_bytes)
     if request.reaches_hosts:
         os.environ.update(dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), _PROXY_URL))
 
@@ -121,17 +120,17 @@ def _copy(source: int, target: str) -> None:
         shutil.copyfileobj(read, written, 1 << 20)
 
 
-class _Guest:
-    """The client's provider of a machine that runs already."""
+class _RunningMachine(MachineProvider):
+    """A machine that runs already, and goes on."""
 
-    def start_emulator(self, path_to_vm: str, headless: bool, os_type: str) -> None: ...
-    def stop_emulator(self, path_to_vm: str, region: Any = None) -> None: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
 
-    def get_ip_address(self, path_to_vm: str) -> str:
-        return f"{GUEST_HOST}:{SERVER_PORT}:{CHROMIUM_PORT}:{VNC_PORT}:{VLC_PORT}"
+    def address(self) -> GuestAddress:
+        return GuestAddress(GUEST_HOST)
 
 
-def _judge(request: Request, channel: socket.socket) -> Any:
+def _evaluate(request: VerdictRequest, channel: socket.socket) -> Any:
     from arpo_verl.environments.osworld.client import Client
     from arpo_verl.environments.osworld.evaluation import evaluate
     from arpo_verl.environments.osworld.verdict import closed_ways
@@ -140,9 +139,8 @@ def _judge(request: Request, channel: socket.socket) -> Any:
     closed_ways.know_task_files([f"{CACHE}/{path}" for path, _ in request.files])
     config = EnvironmentConfig(**request.config)
     options = {**request.client_options, "screen_size": tuple(request.client_options["screen_size"])}
-    client = Client(
-        config, "box", provider_name="docker", region=_Guest(), path_to_vm="local", cache_dir=CACHE, **options
-    )
+    machine: dict[str, Any] = {"provider_name": "docker", "region": _RunningMachine(), "path_to_vm": "local"}
+    client = Client(config, "sandbox", **machine, cache_dir=CACHE, **options)
     for name, value in request.state.items():
         setattr(client, name, value)
     client._set_task_info(dict(request.spec))
@@ -152,7 +150,7 @@ def _judge(request: Request, channel: socket.socket) -> Any:
 
 
 def _tell_stages(client: Any, channel: socket.socket) -> None:
-    """Say where the evaluation is: in what reads the desktop's result, or anywhere else. A box that dies cannot."""
+    """Say where the evaluation is: in what reads the desktop's result, or anywhere else. A sandbox that dies cannot."""
 
     def told(function: Callable[..., Any] | None, stage: str) -> Callable[..., Any] | None:
         if function is None:

@@ -1,4 +1,4 @@
-"""A verdict from a box, as the worker asks for it: what goes in, how long, and what of the answer is believed."""
+"""A verdict from a sandbox, as the worker asks for it: what goes in, how long, and what of the answer is believed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from arpo_verl import errors
 from arpo_verl.desktop import cgroups, users
+from arpo_verl.desktop.machine_provider import CHROMIUM_PORT, SERVER_PORT, VLC_PORT
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.osworld.verdict import box, isolation, messages
+from arpo_verl.environments.osworld.verdict import messages, sandbox, sandbox_limits
 from arpo_verl.environments.osworld.verdict.closed_ways import HostileData
 from arpo_verl.environments.osworld.verdict.guest_relay import GuestRelay
-from arpo_verl.environments.osworld.verdict.judge_host import BoxProcess, this_process_host
+from arpo_verl.environments.osworld.verdict.sandbox_host import SandboxProcess, this_process_host
 from arpo_verl.errors import DesktopError, EvaluatorError
 from arpo_verl.types import Evaluation, MetricCall, Task
 
@@ -27,19 +28,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TIME_SHARE = 0.9
-"""Of `evaluate_timeout_s`: who ends the box must come before who gives the desktop up."""
+"""Of `evaluate_timeout_s`: who ends the sandbox must come before who gives the desktop up."""
 SCRATCH_BYTES = 1 << 30
 CLIENT_BYTES = 1 << 28
-"""What OSWorld's client, which a box shares with its host until it writes there, may become in a box."""
+"""What OSWorld's client, which a sandbox shares with its host until it writes there, may become in a sandbox."""
 CPUS = 2.0
-"""Of a box: metrics compute in one thread, Playwright's driver in another."""
+"""Of a sandbox: metrics compute in one thread, Playwright's driver in another."""
 MAX_FRAMES = 1000
 OWN_DOING_CPU_S = 20.0
-"""A box that has computed so long, and half of its time, over what the desktop sent was given too much on purpose."""
+"""One that has computed so long, and half of its time, over what the desktop sent was given too much on purpose."""
 
 
-class Judge:
-    """Judges one desktop, one evaluation at a time, each in a box of its own.
+class SandboxedEvaluator:
+    """Evaluates one desktop, one evaluation at a time, each in a sandbox of its own.
 
     Args:
         config: the recipe's section.
@@ -49,29 +50,29 @@ class Judge:
     def __init__(self, config: EnvironmentConfig, name: str):
         self._config = config
         self._name = name
-        self._process: BoxProcess | None = None
+        self._process: SandboxProcess | None = None
         self._closed = False
 
     def __call__(self, client: Client, task: Task) -> Evaluation:
         """The verdict of `task`, which `client` has set up.
 
         Raises:
-            DesktopError: as `evaluation.evaluate`, and `EvaluatorError` where the box breaks.
+            DesktopError: as `evaluation.evaluate`, and `EvaluatorError` where the sandbox breaks.
         """
         deadline = time.monotonic() + self._time_s
         host = this_process_host()
-        process, channel = host.take_box()
+        process, channel = host.take_sandbox()
         user, group, self._process = None, None, process
         try:
             group = self._bounds(client)
             user = users.claim_user()
             if self._closed:
-                raise EvaluatorError(f"{self._name} was closed before it was judged")
+                raise EvaluatorError(f"{self._name} was closed before it was evaluated")
             with channel:
                 try:
                     process.move_to(group)
                 except OSError as error:  # of one that died, whoever listens to it is told
-                    logger.warning("the box of %s goes without limits on all that it starts: %s", self._name, error)
+                    logger.warning("the sandbox of %s goes without limits on all that it starts: %s", self._name, error)
                 return self._converse(channel, process, client, task, deadline, user)
         finally:
             self._process = None
@@ -84,7 +85,7 @@ class Judge:
 
     @property
     def _memory_bytes(self) -> int:
-        """Of each process of a box, beside the client."""
+        """Of each process of a sandbox, beside the client."""
         return int(self._config.evaluator_memory_gib * (1 << 30))
 
     def close(self) -> None:
@@ -95,16 +96,16 @@ class Judge:
             process.kill()
 
     def _bounds(self, client: Client) -> cgroups.Cgroup:
-        """For all of a box together, shared memory too, before it is told anything."""
+        """For all of a sandbox together, shared memory too, before it is told anything."""
         files = sum(path.stat().st_size for path in _task_files(client))
         memory = self._memory_bytes + SCRATCH_BYTES + files
-        memory += isolation.SHARED_MEMORY_BYTES + CLIENT_BYTES
-        return cgroups.Cgroup(cgroups.Limits(memory // cgroups.MIB, CPUS, isolation.MAX_PROCESSES))
+        memory += sandbox_limits.SHARED_MEMORY_BYTES + CLIENT_BYTES
+        return cgroups.Cgroup(cgroups.Limits(memory // cgroups.MIB, CPUS, sandbox_limits.MAX_PROCESSES))
 
     def _converse(
         self,
         channel: socket.socket,
-        process: BoxProcess,
+        process: SandboxProcess,
         client: Client,
         task: Task,
         deadline: float,
@@ -127,13 +128,13 @@ class Judge:
             ) from error
         except (messages.BadMessage, OSError) as error:
             raise EvaluatorError(
-                f"{self._name}: the box in which task {task.task_id} was judged broke{where}: {error}"
+                f"{self._name}: the sandbox in which task {task.task_id} was evaluated broke{where}: {error}"
             ) from error
 
     def _start(
         self, channel: socket.socket, client: Client, task: Task, deadline: float, user_id: int | None
     ) -> GuestRelay:
-        """Tell the box what to judge; the ways from it to the desktop and to the hosts that are allowed."""
+        """Tell the sandbox what to evaluate; the ways from it to the desktop and to the hosts that are allowed."""
         folder, files = Path(client.cache_dir), _task_files(client)
         hosts = self._config.evaluator_hosts
         descriptors = [os.open(path, os.O_RDONLY) for path in files]
@@ -145,9 +146,9 @@ class Judge:
             channel.settimeout(max(0.1, deadline - time.monotonic()))
             messages.send(channel, replace(self._request(client, task, hosts), files=sizes, user_id=user_id).to_json())
             addresses = {
-                box.SERVER_PORT: (client.vm_ip, client.server_port),
-                box.CHROMIUM_PORT: (client.vm_ip, client.chromium_port),
-                box.VLC_PORT: (client.vm_ip, client.vlc_port),
+                SERVER_PORT: (client.vm_ip, client.server_port),
+                CHROMIUM_PORT: (client.vm_ip, client.chromium_port),
+                VLC_PORT: (client.vm_ip, client.vlc_port),
             }
             listeners = messages.receive_descriptors(channel, len(addresses) + bool(hosts))
             relay = GuestRelay([socket.socket(fileno=fd) for fd in listeners], addresses, hosts)
@@ -161,10 +162,10 @@ class Judge:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _request(self, client: Client, task: Task, hosts: Collection[str]) -> box.Request:
+    def _request(self, client: Client, task: Task, hosts: Collection[str]) -> sandbox.VerdictRequest:
         config = self._config
-        bounds = box.Bounds(self._memory_bytes, SCRATCH_BYTES, config.evaluate_timeout_s)
-        return box.Request(
+        bounds = sandbox.Bounds(self._memory_bytes, SCRATCH_BYTES, config.evaluate_timeout_s)
+        return sandbox.VerdictRequest(
             name=self._name,
             spec=task.spec,
             bounds=vars(bounds),
@@ -228,7 +229,7 @@ def _task_files(client: Client) -> list[Path]:
 
 @dataclass
 class _Stage:
-    """What the box said last of where it is."""
+    """What the sandbox said last of where it is."""
 
     stage: str = ""
     function: str = ""

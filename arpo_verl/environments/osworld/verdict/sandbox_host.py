@@ -1,4 +1,4 @@
-"""This process's judge host, as this process sees it: started, asked for boxes, ended."""
+"""This process's sandbox host, as this process sees it: started, asked for sandboxes, ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from arpo_verl.desktop import users
 from arpo_verl.desktop.cgroups import Cgroup
 from arpo_verl.desktop.process import ProcessHandle
 from arpo_verl.desktop.template import USER_NAMESPACES, last_words, start_sandbox
-from arpo_verl.environments.osworld.verdict import host_sandbox
+from arpo_verl.environments.osworld.verdict import host_command
 from arpo_verl.environments.provider_checks import require_bubblewrap
 from arpo_verl.errors import DesktopBootError, DesktopError, EvaluatorError
 
@@ -33,8 +33,8 @@ KILL_TIMEOUT_S = 30.0
 _MAX_PACKET = 4096
 
 
-class BoxProcess(ProcessHandle):
-    """A box's process, and with it all that it started."""
+class SandboxProcess(ProcessHandle):
+    """A sandbox's process, and with it all that it started."""
 
     def move_to(self, group: Cgroup) -> None:
         """Have `group` bound it, and what it starts from now on.
@@ -44,7 +44,7 @@ class BoxProcess(ProcessHandle):
         """
         pid = self.pid
         if not pid:  # 0 would be this process
-            raise ProcessLookupError("the box has ended")
+            raise ProcessLookupError("the sandbox has ended")
         group.admit(pid)
 
     def cpu_s(self) -> float:
@@ -59,18 +59,18 @@ class BoxProcess(ProcessHandle):
     def await_end(self) -> None:
         """Wait until the last of its processes is gone."""
         if not self.has_ended(KILL_TIMEOUT_S):
-            logger.error("the box of an evaluation did not end within %g s of being killed", KILL_TIMEOUT_S)
+            logger.error("the sandbox of an evaluation did not end within %g s of being killed", KILL_TIMEOUT_S)
 
 
-class Box(NamedTuple):
-    """A box that waits for its request."""
+class ReadySandbox(NamedTuple):
+    """A sandbox that waits for its request."""
 
-    process: BoxProcess
+    process: SandboxProcess
     channel: socket.socket
 
 
-class JudgeHost:
-    """A running judge host. It ends when this object, or the process that holds it, does, however that happens."""
+class SandboxHost:
+    """A running sandbox host. It ends when this object, or the process that holds it, does, however that happens."""
 
     def __init__(self) -> None:
         """Start it, without waiting for it.
@@ -82,13 +82,13 @@ class JudgeHost:
         self._log = tempfile.TemporaryFile()
         self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with control:
-            command = host_sandbox.command(control.fileno())
+            command = host_command.command(control.fileno())
             self._process = start_sandbox(command, [control.fileno()], self._log)
         self._lock = threading.Lock()
         self._ready = False
-        self._spare: Box | None = None
-        # Forks the next box and buries the last one while nobody waits.
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="judge-host")
+        self._spare: ReadySandbox | None = None
+        # Forks the next sandbox and buries the last one while nobody waits.
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="sandbox-host")
         self._deadline = time.monotonic() + START_TIMEOUT_S
         _alive.add(self)
         self._finalizer = weakref.finalize(self, _end, self._process, self._control, self._log, self._background)
@@ -103,7 +103,7 @@ class JudgeHost:
         return self._process.poll() is None
 
     def await_ready(self) -> None:
-        """Wait until boxes can be had.
+        """Wait until sandboxes can be had.
 
         Raises:
             DesktopBootError: it does not start; with the reason, as far as it said one.
@@ -111,21 +111,21 @@ class JudgeHost:
         with self._lock:
             self._await_ready()
 
-    def take_box(self) -> Box:
-        """A new box. The next one is forked meanwhile.
+    def take_sandbox(self) -> ReadySandbox:
+        """A new sandbox. The next one is forked meanwhile.
 
         Raises:
             DesktopError: there is none.
         """
         with self._lock:
-            box, self._spare = self._spare, None
-        if box is None:
-            box = self._fork()
+            sandbox, self._spare = self._spare, None
+        if sandbox is None:
+            sandbox = self._fork()
         self._background.submit(self._have_spare)
-        return box
+        return sandbox
 
-    def bury(self, process: BoxProcess, user: users.UserClaim | None, group: Cgroup | None) -> None:
-        """Kill a box; when it is gone, its group is removed, and its user is free for others."""
+    def bury(self, process: SandboxProcess, user: users.UserClaim | None, group: Cgroup | None) -> None:
+        """Kill a sandbox; when it is gone, its group is removed, and its user is free for others."""
         process.kill()
 
         def await_end() -> None:
@@ -140,30 +140,30 @@ class JudgeHost:
     def _have_spare(self) -> None:
         if self._spare is None and self.is_alive():
             try:
-                box = self._fork()
+                sandbox = self._fork()
             except DesktopError as error:  # whoever needs one will be told
-                logger.debug("no box could be forked in advance: %s", error)
+                logger.debug("no sandbox could be forked in advance: %s", error)
                 return
             with self._lock:
-                self._spare = box
+                self._spare = sandbox
 
-    def _fork(self) -> Box:
+    def _fork(self) -> ReadySandbox:
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
             self._await_ready()
             try:
-                socket.send_fds(self._control, [b"box"], [theirs.fileno()])
+                socket.send_fds(self._control, [b"sandbox"], [theirs.fileno()])
                 answer, descriptors = self._receive(time.monotonic() + FORK_TIMEOUT_S)
             except OSError as error:
                 raise EvaluatorError(
-                    f"the judge host is gone ({error}){last_words(self._process, self._log)}"
+                    f"the sandbox host is gone ({error}){last_words(self._process, self._log)}"
                 ) from error
         if not descriptors:
-            raise EvaluatorError(f"the judge host could not start a box: {answer.get('error', answer)}")
-        return Box(BoxProcess(descriptors[0]), ours)
+            raise EvaluatorError(f"the sandbox host could not start a sandbox: {answer.get('error', answer)}")
+        return ReadySandbox(SandboxProcess(descriptors[0]), ours)
 
     def close(self) -> None:
-        """End it and all boxes. Safe to call twice."""
+        """End it and all sandboxes. Safe to call twice."""
         self._finalizer()
 
     def _await_ready(self) -> None:
@@ -180,12 +180,12 @@ class JudgeHost:
         poller.register(self._control, select.POLLIN)
         if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
             self.close()
-            raise EvaluatorError("the judge host did not answer in time and was ended")
+            raise EvaluatorError("the sandbox host did not answer in time and was ended")
         packet, descriptors, _, _ = socket.recv_fds(self._control, _MAX_PACKET, 1)
         if not packet:
             words = last_words(self._process, self._log)
             hint = f"; {USER_NAMESPACES}" if "bwrap:" in words or "unshare" in words else ""
-            raise EvaluatorError(f"the judge host, in which verdicts are given, ended{words}{hint}")
+            raise EvaluatorError(f"the sandbox host, in which verdicts are given, ended{words}{hint}")
         answer: dict[str, Any] = json.loads(packet)
         return answer, list(descriptors)
 
@@ -193,7 +193,7 @@ class JudgeHost:
 def _end(
     process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes], background: ThreadPoolExecutor
 ) -> None:
-    """bubblewrap's end is the host's, and that every box's."""
+    """bubblewrap's end is the host's, and that every sandbox's."""
     background.shutdown(wait=False)
     process.kill()
     process.wait()
@@ -201,13 +201,13 @@ def _end(
     log.close()
 
 
-_alive: weakref.WeakSet[JudgeHost] = weakref.WeakSet()
+_alive: weakref.WeakSet[SandboxHost] = weakref.WeakSet()
 _lock = threading.Lock()
-_host: JudgeHost | None = None
+_host: SandboxHost | None = None
 
 
-def this_process_host() -> JudgeHost:
-    """The judge host of this process, started on first use, and anew where it died.
+def this_process_host() -> SandboxHost:
+    """The sandbox host of this process, started on first use, and anew where it died.
 
     Raises:
         MissingDependencyError: bubblewrap is not installed.
@@ -216,9 +216,9 @@ def this_process_host() -> JudgeHost:
     with _lock:
         if _host is None or not _host.is_alive():
             if _host is not None:
-                logger.warning("the judge host (process %d) is gone; starting another", _host.pid)
+                logger.warning("the sandbox host (process %d) is gone; starting another", _host.pid)
                 _host.close()
-            _host = JudgeHost()
+            _host = SandboxHost()
         return _host
 
 
