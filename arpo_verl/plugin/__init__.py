@@ -35,13 +35,13 @@ def _register_advantage_estimator(core_algos: ModuleType) -> None:
 
 
 def _patch_trainer(trainer_base: ModuleType) -> None:
-    from arpo_verl.plugin.unknown_log_probs import leave_unknown_log_probs_alone
+    from arpo_verl.plugin.patches import leave_unknown_log_probs_alone
 
     leave_unknown_log_probs_alone(trainer_base)
 
 
 def _patch_workers(tensordict_utils: ModuleType) -> None:
-    from arpo_verl.plugin.equal_lengths import read_equal_lengths
+    from arpo_verl.plugin.patches import read_equal_lengths
 
     read_equal_lengths(tensordict_utils)
 

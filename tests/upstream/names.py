@@ -221,7 +221,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     ("plugin.step_metrics", "verl.trainer.ppo.v1.utils:MetricsAggregator", ('return "weighted_avg"',)),
     # The patch of the trainer
     (
-        "plugin.unknown_log_probs",
+        "plugin.patches",
         f"{_TRAINER}._compute_advantage",
         (
             'data.non_tensor_batch["uid"] =',
@@ -230,7 +230,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     ),
     *(
         (
-            "plugin.unknown_log_probs",
+            "plugin.patches",
             "verl.trainer.ppo.rollout_corr_helper:compute_rollout_correction_and_add_to_batch",
             (f'batch.batch["{name}"]',),
         )
@@ -238,17 +238,17 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     ),
     # The patch of the workers
     (
-        "plugin.equal_lengths",
+        "plugin.patches",
         "verl.utils.tensordict_utils:maybe_fix_3d_position_ids",
         ('data["position_ids"]._ragged_idx = 2',),
     ),
     (
-        "plugin.equal_lengths",
+        "plugin.patches",
         "transfer_queue.storage.managers.simple_storage_manager:AsyncSimpleStorageManager._pack_field_values",
         ("torch.nested.as_nested_tensor(values, layout=torch.jagged)",),
     ),
     *(
-        ("plugin.equal_lengths", f"verl.workers.{name}", ("maybe_fix_3d_position_ids(data)",))
+        ("plugin.patches", f"verl.workers.{name}", ("maybe_fix_3d_position_ids(data)",))
         for name in ("engine_workers:TrainingWorker.train_mini_batch", "engine.base:BaseEngine.train_batch")
         + ("engine.base:BaseEngine.infer_batch",)
     ),
