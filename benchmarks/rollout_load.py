@@ -40,7 +40,7 @@ async def measure_engines(policy: Path, load: Load, rounds: int) -> dict[str, li
     from verl.utils.tokenizer import hf_tokenizer
     from verl.workers.rollout.llm_server import LLMServerManager
 
-    from arpo_verl.plugin.chat import chat_tokenizer, load_processor
+    from arpo_verl.plugin.policy_files import chat_tokenizer, load_processor
 
     processor = load_processor(policy)
     chat = chat_tokenizer(hf_tokenizer(str(policy)), processor, processor.config.model_type)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,6 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.plugin.save_request import SaveRequest
 from arpo_verl.replay.config import EMPTY, FALLBACK, REFUSE
 from arpo_verl.replay.store.persistence import MANIFEST, Fingerprint, load_store
 from arpo_verl.replay.store.success_store import SuccessStore
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
 
 STORE_FOLDER = "replay"
+REQUEST_FILE = "save-now"
+POLL_S = 2.0
 _STEP_FOLDER = "global_step_"
 _QUEUE_FOLDER = "transfer_queue"
 """veRL's, in asynchronous modes; TransferQueue writes `.tmp` beside it and moves an older one to `.old`."""
@@ -45,6 +47,42 @@ class ResumeConfig:
     """`${trainer.resume_mode}`."""
     resume_from_path: str | None = None
     """`${trainer.resume_from_path}`."""
+
+
+class SaveRequest:
+    """A checkpoint when somebody asks for one, as a node's manager does that is about to take the node away.
+
+    veRL's V1 trainer saves by `trainer.save_freq` alone and handles no SIGTERM, and Ray ends a driver at once on it. So
+    the ask is a file, `touch RUN_DIR/checkpoints/save-now`: the step that runs is trained to its end and saved.
+
+    Args:
+        config: the trainer's own, whose `trainer.save_freq` it reads behind every step.
+        poll_s: how often it looks.
+    """
+
+    def __init__(self, config: Any, poll_s: float = POLL_S):
+        self._trainer = config.trainer
+        self._file = Path(config.trainer.default_local_dir) / REQUEST_FILE
+        self._save_freq = config.trainer.save_freq
+        self._ended = threading.Event()
+        self._file.unlink(missing_ok=True)  # an earlier start's
+        threading.Thread(target=self._watch, args=(poll_s,), name="arpo_verl-save-request", daemon=True).start()
+
+    def _watch(self, poll_s: float) -> None:
+        while not self._ended.wait(poll_s):
+            if self._trainer.save_freq != 1 and self._file.exists():
+                logger.info("%s is there: a checkpoint follows at the end of this step", self._file)
+                self._trainer.save_freq = 1
+
+    def saved(self) -> None:
+        """A checkpoint is whole: what was asked for is done."""
+        self._file.unlink(missing_ok=True)
+        # At each: a watch that has just seen the file may say 1 only now, and one more checkpoint follows.
+        self._trainer.save_freq = self._save_freq
+
+    def close(self) -> None:
+        """Look no more."""
+        self._ended.set()
 
 
 class ReplayCheckpointCallback(CheckpointCallback):

@@ -17,7 +17,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from arpo_verl.config import build_config, require
 from arpo_verl.errors import ConfigError, TaskError
 from arpo_verl.plugin.frontier import TRAINING_FRONTIER
-from arpo_verl.plugin.sections import plain_section
+from arpo_verl.plugin.settings import plain_section
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 from arpo_verl.tasks.selection import FRONTIER, TaskSelection, load_selected_tasks
 from arpo_verl.types import Task

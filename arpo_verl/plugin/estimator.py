@@ -16,10 +16,9 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register
 
 from arpo_verl.config import build_config
 from arpo_verl.errors import ConfigError
-from arpo_verl.plugin.episode_weight import EQUAL, episode_weight_of
-from arpo_verl.plugin.group_log import GROUP_LOG
 from arpo_verl.plugin.handover import LATE_METRICS
-from arpo_verl.plugin.sections import plain_section
+from arpo_verl.plugin.run_records import GROUP_LOG
+from arpo_verl.plugin.settings import EQUAL, episode_weight_of, plain_section
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.labels import RowLabel, labelled_rows, rows_to_episodes
 
@@ -147,7 +146,7 @@ def _tell_metrics(
 ) -> None:
     """Give the sampler's open metrics their values, of the replays and without them."""
     # Here, since every process of a run imports this module, and few need the queue.
-    from arpo_verl.plugin.scored_batch import ScoredBatch
+    from arpo_verl.plugin.step_metrics import ScoredBatch
 
     batch = ScoredBatch.read(labels, response_mask.shape[-1])
     without = batch.metrics_without_replays(rewards_BT, advantages_BT, response_mask)

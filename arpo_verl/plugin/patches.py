@@ -1,4 +1,4 @@
-"""The two patches of veRL that no plugin point can replace: one of the trainer, one of the workers. Both are guarded."""
+"""The two guarded patches of veRL, where it has no plugin point: one of the trainer, one of the workers."""
 
 from __future__ import annotations
 

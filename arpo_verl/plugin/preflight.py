@@ -16,11 +16,10 @@ from arpo_verl.environments.providers import PROVIDERS
 from arpo_verl.files import check_place
 from arpo_verl.footprint import Model, sequence_tokens
 from arpo_verl.plugin.combinations import check_combinations
-from arpo_verl.plugin.episode_weight import EQUAL, episode_weight_of
 from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.recipe_footprint import model_shape, read_run
 from arpo_verl.plugin.recipe_values import check_values, is_default, is_given
-from arpo_verl.plugin.sections import plain_section
+from arpo_verl.plugin.settings import EQUAL, episode_weight_of, plain_section
 from arpo_verl.replay.config import SAMPLERS, ReplayConfig, check_filter, check_sampler
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest, read_records
 from arpo_verl.replay.store.record import read_record

@@ -23,7 +23,6 @@ from arpo_verl.config import build_config, check_fields, number, text, whole
 from arpo_verl.errors import DesktopLostError
 from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store
-from arpo_verl.plugin.episode_loggers import EpisodeLoggers
 from arpo_verl.plugin.frontier import TRAINING_FRONTIER
 from arpo_verl.plugin.handover import LATE_METRICS, TRAINER_FAULT
 from arpo_verl.plugin.job_desktops import JobDesktops
@@ -31,12 +30,11 @@ from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.padding import BatchShape, MiniBatches
 from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
+from arpo_verl.plugin.run_folder import require_shared
 from arpo_verl.plugin.run_records import RunRecords
-from arpo_verl.plugin.scored_batch import SCORED_METRICS, staleness_without
-from arpo_verl.plugin.sections import plain_section
-from arpo_verl.plugin.shared_storage import require_shared
-from arpo_verl.plugin.step_metrics import StepMetrics
-from arpo_verl.plugin.validation_samples import ValidationSamples
+from arpo_verl.plugin.settings import plain_section
+from arpo_verl.plugin.step_metrics import SCORED_METRICS, StepMetrics, staleness_without
+from arpo_verl.plugin.validation_samples import EpisodeLoggers, ValidationSamples
 from arpo_verl.replay.choice import Group, Outcome, Replacement, choose_replays, form_groups, uid_of
 from arpo_verl.replay.config import ReplayConfig, check_filter, check_sampler
 from arpo_verl.replay.metrics import COUNTS, LEVELS, group_metrics, rollout_metrics, store_metrics

@@ -87,7 +87,7 @@ def log_step(folder, step):
 HOLDER = """
 import sys, time
 from pathlib import Path
-from arpo_verl.plugin.run_lock import hold_run
+from arpo_verl.plugin.run_folder import hold_run
 
 hold_run(Path(sys.argv[1]))
 print("held", flush=True)

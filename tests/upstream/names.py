@@ -305,12 +305,12 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     ("plugin.run_callback", "verl.utils.tracking:FileLogger", ('os.getenv("VERL_FILE_LOGGER_PATH"',)),
     ("plugin.run_callback", "verl.utils.tracking:_TensorboardAdapter", ('os.environ.get("TENSORBOARD_DIR"',)),
     *(
-        ("plugin.scored_batch", "verl.trainer.ppo.metric_utils:compute_data_metrics", (f'"{name}"',))
+        ("plugin.step_metrics", "verl.trainer.ppo.metric_utils:compute_data_metrics", (f'"{name}"',))
         for name in ("critic/score/mean", "critic/rewards/mean", "critic/advantages/mean", "num_turns/mean")
         + ("response_length/mean", "response_length/clip_ratio", "prompt_length/mean")
     ),
     *(
-        ("plugin.scored_batch", "verl.utils.debug.metrics:calculate_debug_metrics", (f'"training/{name}"',))
+        ("plugin.step_metrics", "verl.utils.debug.metrics:calculate_debug_metrics", (f'"training/{name}"',))
         for name in ("rollout_probs_diff_mean", "rollout_probs_diff_max", "rollout_actor_probs_pearson_corr")
     ),
     *(

@@ -35,7 +35,7 @@ def test_the_tower_of_many_screens_is_the_stock_one(schooling):
 
 
 def test_positions_are_the_stock_ones(schooling):
-    from arpo_verl.plugin.chat import load_processor
+    from arpo_verl.plugin.policy_files import load_processor
 
     row = schooling.rows.row(next(iter(examples_of("training", 0))))
     is_image = (row.input_ids == schooling.rows.image).int()[None]

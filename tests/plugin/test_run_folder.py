@@ -4,7 +4,7 @@ import pytest
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.plugin import shared_storage
-from arpo_verl.plugin.shared_storage import require_shared
+from arpo_verl.plugin.run_folder import require_shared
 
 
 def test_a_network_file_system_may_show_a_new_file_late(monkeypatch):
