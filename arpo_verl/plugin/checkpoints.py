@@ -13,7 +13,6 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.config import EMPTY, FALLBACK, REFUSE
+from arpo_verl.plugin.trainer_state import ResumeConfig
+from arpo_verl.replay.config import EMPTY, FALLBACK, REFUSE, ReplayConfig
 from arpo_verl.replay.store.persistence import MANIFEST, Fingerprint, load_store
 from arpo_verl.replay.store.success_store import SuccessStore
 
@@ -35,18 +35,6 @@ POLL_S = 2.0
 _STEP_FOLDER = "global_step_"
 _QUEUE_FOLDER = "transfer_queue"
 """veRL's, in asynchronous modes; TransferQueue writes `.tmp` beside it and moves an older one to `.old`."""
-
-
-@dataclass(frozen=True)
-class ResumeConfig:
-    """What veRL's trainer looks at when it resumes; the recipe hands the sampler the same values."""
-
-    default_local_dir: str
-    """`${trainer.default_local_dir}`."""
-    resume_mode: str = "auto"
-    """`${trainer.resume_mode}`."""
-    resume_from_path: str | None = None
-    """`${trainer.resume_from_path}`."""
 
 
 class SaveRequest:
@@ -121,11 +109,7 @@ def resumed_checkpoint(config: ResumeConfig) -> Path | None:
 
 
 def restore_store(
-    store: SuccessStore,
-    resume: ResumeConfig | None,
-    seed_from: str | None,
-    fingerprint: Callable[[], Fingerprint],
-    on_bad_store: str = FALLBACK,
+    store: SuccessStore, resume: ResumeConfig, replay: ReplayConfig, fingerprint: Callable[[], Fingerprint]
 ) -> None:
     """Fill the empty `store` as it was at the resumed step, or from `replay.seed_from` at the beginning.
 
@@ -134,26 +118,25 @@ def restore_store(
 
     Args:
         fingerprint: of this run's policy; asked only where there is a store to read.
-        on_bad_store: as `ReplayConfig.on_bad_store`.
 
     Raises:
         ReplayError: the seeds of a run that begins, or with `refuse` a resumed run's store, are damaged or belong to
             another tokenizer, processor or prompt.
     """
-    checkpoint = None if resume is None else resumed_checkpoint(resume)
-    seeds = [Path(seed_from)] if seed_from else []
+    checkpoint = resumed_checkpoint(resume)
+    seeds = [Path(replay.seed_from)] if replay.seed_from else []
     sources = seeds if checkpoint is None else [*_stores(checkpoint), *seeds]
     if checkpoint is not None and (not sources or sources[0].parent != checkpoint):
         logger.warning("%s has no replay store", checkpoint)
     for source in sources:
         try:
-            leave_out = checkpoint is not None and on_bad_store == FALLBACK
+            leave_out = checkpoint is not None and replay.on_bad_store == FALLBACK
             load_store(source, fingerprint(), into=store, leave_out_damaged=leave_out)
         except ReplayError as error:
-            if checkpoint is None or on_bad_store == REFUSE:
+            if checkpoint is None or replay.on_bad_store == REFUSE:
                 raise
-            logger.warning("passed over, as replay.on_bad_store=%s asks for: %s", on_bad_store, error)
-            if on_bad_store == EMPTY:
+            logger.warning("passed over, as replay.on_bad_store=%s asks for: %s", replay.on_bad_store, error)
+            if replay.on_bad_store == EMPTY:
                 break
             continue
         logger.info(

@@ -104,26 +104,22 @@ def _source(trajectory: StoredTrajectory) -> dict[str, Any]:
     return {"step": episode.step, "uid": episode.uid, "session": episode.session}
 
 
-GROUP_LOG = GroupLog()
-"""Of this process."""
-
-
 class RunRecords:
     """The records below `gui_agent.trajectory_dir`. Work on the disk is done in the background, in order.
 
     To be made before the first episode is played: it removes those that a killed run left unfinished.
+
+    Args:
+        groups: the log that it opens for each batch.
     """
 
-    def __init__(self, config: GuiAgentConfig):
+    def __init__(self, config: GuiAgentConfig, groups: GroupLog):
+        self._groups = groups
         self._directory = None if config.recorded_in is None else Path(config.recorded_in)
         self._restores_replays = config.record == FAILURES_AND_REPLAYS
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="arpo_verl-records")
         if self._directory is not None:
             _unless_disk_fails(remove_unfinished, self._directory)
-
-    @property
-    def are_kept(self) -> bool:
-        return self._directory is not None
 
     def batch_made(
         self,
@@ -146,7 +142,7 @@ class RunRecords:
             for group in groups
             for outcome in group.outcomes
         }
-        GROUP_LOG.open(self._directory / step_folder(step) / GROUPS_FILE, step, logged)
+        self._groups.open(self._directory / step_folder(step) / GROUPS_FILE, step, logged)
         if self._restores_replays:
             for trajectory in replays.values():
                 self._thread.submit(_unless_disk_fails, self._restore, self._directory, trajectory)

@@ -140,6 +140,15 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
             "self.processor.get_rope_index(",
         ),
     ),
+    # Whoever is given a section of the recipe has a node of the one that the trainer's process resolved
+    (
+        "plugin.trainer_state",
+        "verl.trainer.main_ppo:TaskRunnerV1.run",
+        ("OmegaConf.resolve(config)", "self.trainer = trainer_cls(config=config)"),
+    ),
+    ("plugin.trainer_state", f"{_TRAINER}.__init__", ("self.config = config", "self._build_replay_buffer()")),
+    ("plugin.trainer_state", f"{_TRAINER}._init_dataloader", ("create_rl_dataset(", "self.config.data,")),
+    ("plugin.trainer_state", "verl.trainer.ppo.utils:create_rl_dataset", ("config=data_config,",)),
     # A step of the trainer: sampled, scored, estimated; metrics of the sampler are read after the update
     (
         "plugin.sampler",
@@ -159,7 +168,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         ('data.non_tensor_batch["uid"] = np.array(data.batch.pop("uid").tolist(), dtype=object)',),
     ),
     (
-        "plugin.handover",
+        "plugin.trainer_state",
         f"{_TRAINER}.step",
         ("self._step_once(", "metrics_aggregator.add_step_metrics(iter_metrics"),
     ),
@@ -289,15 +298,15 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     # Frontier sampling: rows are fetched when they are to be played, through the dataset, whose state goes with the
     # loader's; tests/plugin/test_dataset.py runs the loader
     (
-        "plugin.frontier",
+        "plugin.trainer_state",
         f"{_TRAINER}._init_dataloader",
         ("StatefulDataLoader(", 'num_workers=self.config.data["dataloader_num_workers"]', "create_rl_sampler("),
     ),
-    ("plugin.frontier", f"{_TRAINER}._fetch_one_gen_batch", ("next(self.train_dataloader_it)",)),
-    ("plugin.frontier", f"{_TRAINER}._save_checkpoint", ("torch.save(self.train_dataloader.state_dict()",)),
-    ("plugin.frontier", f"{_TRAINER}._load_checkpoint", ("self.train_dataloader.load_state_dict(",)),
+    ("plugin.trainer_state", f"{_TRAINER}._fetch_one_gen_batch", ("next(self.train_dataloader_it)",)),
+    ("plugin.trainer_state", f"{_TRAINER}._save_checkpoint", ("torch.save(self.train_dataloader.state_dict()",)),
+    ("plugin.trainer_state", f"{_TRAINER}._load_checkpoint", ("self.train_dataloader.load_state_dict(",)),
     (
-        "plugin.frontier",
+        "plugin.trainer_state",
         "torch.utils.data._utils.fetch:_MapDatasetFetcher.fetch",
         ("self.dataset.__getitems__(possibly_batched_index)",),
     ),
@@ -421,7 +430,6 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
 # Keys of our recipes that veRL's own configuration does not declare: ours, or of a mapping that veRL hands on whole.
 OPEN_KEYS = (
     "algorithm.episode_weight",
-    "algorithm.replay",
     "data.tasks",
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
     "trainer.v1.sampler.by_mode",
