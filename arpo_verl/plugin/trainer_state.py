@@ -1,10 +1,10 @@
-"""What the parts of the trainer's process share: the recipe's sections, validated, and what one leaves for another.
+"""What the parts of the trainer share: the recipe's sections, validated, and what one part leaves for another.
 
-veRL makes sampler, dataset and checkpoint callback apart, calls the estimator as a function, and runs all four in the
-trainer's process, one after the other. It hands three of them a section alone: `trainer.v1.sampler.sampler_kwargs`,
-`data`, `algorithm` (0.9.1, `trainer/ppo/v1/trainer_base.py`). But each section is a node of the one recipe that the
-process resolved (`trainer/main_ppo.py: TaskRunnerV1.run`), and a node of OmegaConf's leads to its root. So every part
-finds the whole recipe, and the same `TrainerState`, and a recipe says each option once.
+veRL makes sampler and dataset apart, calls the estimator as a function, and runs all three in the trainer's process,
+one after the other. It hands each a section of the recipe: `trainer.v1.sampler.sampler_kwargs`, `data`, `algorithm`
+(0.9.1, `trainer/ppo/v1/trainer_base.py`). Each section is a node of the one recipe that the process resolved
+(`trainer/main_ppo.py: TaskRunnerV1.run`), and OmegaConf's nodes know their root. So each part finds the whole recipe
+and the same `TrainerState`, and a recipe says each option once.
 """
 
 from __future__ import annotations

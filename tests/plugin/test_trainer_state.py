@@ -31,7 +31,7 @@ def test_the_state_reads_each_option_where_the_recipe_has_it():
     more = ("data.mm_processor_kwargs={max_pixels: 9000}", "actor_rollout_ref.model.tokenizer_path=there")
     state = trainer_state(compose_recipe("embedded", *own, *more).data)
     assert state.replay.capacity_per_task == 3 and state.resume == ResumeConfig("here", "disable", None)
-    assert state.agent.max_turns == state.recipe.gui_agent.max_steps and state.environment.provider == "embedded"
+    assert state.agent.max_steps == state.recipe.gui_agent.max_steps and state.environment.provider == "embedded"
     model = state.recipe.actor_rollout_ref
     assert state.batch == BatchShape(model.actor.ppo_mini_batch_size, model.rollout.n)
     assert state.policy.processor == "there" and state.mm_processor_kwargs == {"max_pixels": 9000}
