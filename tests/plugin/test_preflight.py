@@ -187,6 +187,7 @@ def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(ch
         ("algorithm.episode_weight=rows", ConfigError, "algorithm.episode_weight must be one of tokens, equal"),
         ("+algorithm.step_credit.kind=none", ConfigError, "^algorithm.step_credit was removed: .*; leave it out$"),
         ("+replay.resume_after=2", ConfigError, "^replay.resume_after was removed: .*; leave it out$"),
+        ("+algorithm.replay.std=sample", ConfigError, "^algorithm.replay was removed: it was a copy of replay; leave"),
         ("actor_rollout_ref.actor.freeze_vision_tower=true", ConfigError, "nothing in veRL 0.9.1's FSDP trainer reads"),
     ],
 )
