@@ -131,7 +131,7 @@ class TrainerState:
     @cached_property
     def replay(self) -> ReplayConfig:
         """Section `replay`."""
-        if "replay" not in self.recipe:
+        if self.recipe.get("replay") is None:
             raise ConfigError("the recipe must have a section `replay`; compose with `- arpo`")
         return self._build(ReplayConfig, "replay")
 
@@ -143,7 +143,7 @@ class TrainerState:
     @cached_property
     def environment(self) -> EnvironmentConfig | None:
         """Section `environment`; None where another agent loop plays, without desktops of ours."""
-        return self._build(EnvironmentConfig, "environment") if "environment" in self.recipe else None
+        return None if self.recipe.get("environment") is None else self._build(EnvironmentConfig, "environment")
 
     @cached_property
     def sampler(self) -> SamplerConfig:
