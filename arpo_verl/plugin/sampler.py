@@ -44,7 +44,7 @@ class Replayer:
     """What both samplers do before and after veRL chose the groups of a batch.
 
     Args:
-        state: the run's.
+        state: what the parts of the run's trainer share.
         batches_per_step: veRL's `parameter_sync_step`.
 
     Raises:

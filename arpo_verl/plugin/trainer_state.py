@@ -37,7 +37,7 @@ SAMPLER_SECTION = "trainer.v1.sampler.sampler_kwargs"
 
 @dataclass(frozen=True)
 class SamplerConfig:
-    """The recipe's `trainer.v1.sampler.sampler_kwargs`: what nothing but our samplers has a use for."""
+    """Holds the recipe's `trainer.v1.sampler.sampler_kwargs`: options that only our samplers use."""
 
     poll_interval_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 2.0
     """How often veRL asks the queue whether the rollouts are done: its own default. Short steps want less."""
@@ -51,7 +51,7 @@ class SamplerConfig:
 
 @dataclass(frozen=True)
 class ResumeConfig:
-    """Of the recipe's section `trainer`, what veRL looks at when it resumes."""
+    """Holds what veRL looks at when it resumes, of the recipe's section `trainer`."""
 
     default_local_dir: str
     resume_mode: str = "auto"
@@ -60,7 +60,7 @@ class ResumeConfig:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """What a batch is filled up to: what `PPOTrainer._get_required_batch_multiple` reads of the recipe."""
+    """Says what a batch is filled up to: what `PPOTrainer._get_required_batch_multiple` reads of the recipe."""
 
     ppo_mini_batch_size: int
     """Prompts, `actor_rollout_ref.actor.ppo_mini_batch_size`."""
@@ -84,7 +84,7 @@ class BatchShape:
 
 
 class LateMetrics:
-    """Metrics of the batch at hand that are known only once its rows are scored.
+    """Holds the metrics of a batch that are known only once its rows are scored.
 
     veRL logs what `sample()` returns, takes 0-dim tensors for numbers, passes over empty ones, and reads them after the
     update. So the sampler returns empty tensors, and the estimator gives them a value. What is never filled is not
@@ -107,7 +107,7 @@ class LateMetrics:
 
 
 class TrainerState:
-    """Of one run, in the trainer's process; see `trainer_state`. A section is read when it is first asked for.
+    """Holds what the parts of one run's trainer share. `trainer_state` finds it. It reads a section when first asked.
 
     Args:
         recipe: the composed recipe, whole and resolved.
@@ -219,13 +219,13 @@ _latest = TrainerState(OmegaConf.create())
 
 
 def trainer_state(section: object) -> TrainerState:
-    """The state of the run that a section of its recipe belongs to; made for whoever asks first.
+    """Return the state of the run that this section of a recipe belongs to. The first who asks makes it.
 
     Args:
         section: any node of the recipe, or the recipe itself.
 
     Raises:
-        ConfigError: it is no node of a recipe.
+        ConfigError: `section` is no node of a recipe.
     """
     global _latest
     if not isinstance(section, DictConfig):
