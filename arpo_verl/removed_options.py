@@ -10,6 +10,25 @@ _STORE = "the store holds capacity_per_task successes a task in memory, oldest d
 _UNTRIED = "no study and no recipe needed another value than the default"
 _CREDIT = "in our study it was not significantly better than without; docs/advantages.md shows how to add an estimator"
 
+_SAMPLER = "trainer.v1.sampler.sampler_kwargs"
+_COPIES = {
+    "algorithm.replay": "replay",
+    f"{_SAMPLER}.batch": "actor_rollout_ref.actor.ppo_mini_batch_size and actor_rollout_ref.rollout.n",
+    f"{_SAMPLER}.custom_chat_template": "actor_rollout_ref.model.custom_chat_template",
+    f"{_SAMPLER}.environment": "environment",
+    f"{_SAMPLER}.filter_groups": "algorithm.filter_groups",
+    f"{_SAMPLER}.gui_agent": "gui_agent",
+    f"{_SAMPLER}.loggers": "trainer.logger",
+    f"{_SAMPLER}.mm_processor_kwargs": "data.mm_processor_kwargs",
+    f"{_SAMPLER}.model_path": "actor_rollout_ref.model.path",
+    f"{_SAMPLER}.replay": "replay",
+    f"{_SAMPLER}.resume": "trainer.default_local_dir, trainer.resume_mode and trainer.resume_from_path",
+    f"{_SAMPLER}.step_credit": "algorithm.step_credit",
+    f"{_SAMPLER}.sync_refill_failed_groups": "trainer.v1.sampler.sync_refill_failed_groups",
+    f"{_SAMPLER}.tokenizer_path": "actor_rollout_ref.model.tokenizer_path",
+    f"{_SAMPLER}.trust_remote_code": "actor_rollout_ref.model.trust_remote_code",
+}
+
 REMOVED: Mapping[str, str] = {
     "algorithm.step_credit": _CREDIT,
     "replay.capacity_bytes": _STORE,
@@ -30,7 +49,7 @@ REMOVED: Mapping[str, str] = {
     "replay.screenshot_encoding": "screenshots are kept as the desktop sent them",
     "replay.spill_dir": _STORE,
     "replay.trigger": _UNTRIED,
-    "trainer.v1.sampler.sampler_kwargs.step_credit": "it was a copy of algorithm.step_credit",
+    **{copy: f"it was a copy of {original}" for copy, original in _COPIES.items()},
 }
 
 

@@ -168,7 +168,7 @@ def _served_policy(
     url: str, checkpoint: Checkpoint, folder: Path, args: argparse.Namespace, playing: Playing
 ) -> Policy:
     from arpo_verl.evaluation.endpoint import Endpoint, EndpointPolicy, find_model
-    from arpo_verl.plugin.chat import load_processor
+    from arpo_verl.plugin.policy_files import load_processor
 
     endpoint = Endpoint(url)
     model = asyncio.run(find_model(endpoint, None))
@@ -185,7 +185,7 @@ def _has_gpu() -> bool:
 
 def _geometry(args: argparse.Namespace, playing: Playing) -> ImageGeometry:
     if args.processor is not None:
-        from arpo_verl.plugin.chat import load_processor
+        from arpo_verl.plugin.policy_files import load_processor
 
         return ImageGeometry.from_processor(load_processor(args.processor), playing.pixels)
     own = QWEN3 if playing.settings.agent.grammar == "qwen3_vl" else QWEN25

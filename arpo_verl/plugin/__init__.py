@@ -1,11 +1,19 @@
 """All that stock veRL loads. This module is the entry point `verl.plugins`: it registers names, lazily. No logic.
 
-In the rollout workers `plugin/agent_loop.py: GuiAgentLoop.run` plays one episode of a row of
-`plugin/dataset.py: TaskDataset`. In the trainer's process `plugin/sampler.py: Replayer.process` has
-`replay/choice.py: choose_replays` choose a success for a failed group, puts it in a failure's place by
-`plugin/rows.py: inject`, and stores the batch's own successes; then veRL asks
-`plugin/estimator.py: compute_replay_grpo_advantage` for advantages. `checkpoints` saves and restores the store, and
-`plugin/run_callback.py: RunCallback` checks a recipe (`preflight`) before anything starts.
+The modules, in the order of a training step:
+
+- before anything starts: `run_callback` checks the recipe (`preflight`, `recipe_values`, `combinations`), estimates
+  what the run takes (`recipe_footprint`) and takes the `run_folder`; `patches` mends two functions of veRL's;
+- what the recipe says: `settings`, `policy_files`; in the trainer's process `trainer_state`;
+- tasks: `dataset`;
+- episodes, in the rollout workers: `loop_manager` starts them, `rollout_workers` hands them prompts, `lost_prompts`
+  puts right what a dead one left; `agent_loop` plays an episode, `sent_images` takes its screenshots to the engine;
+- a batch, in the trainer's process: `plugin/sampler.py: Replayer.process` reads it (`rows`, over `queue`), has
+  `replay/choice.py: choose_replays` choose a success for a failed group, puts it in a failure's place by
+  `plugin/rows.py: inject` (with `model_inputs`), stores the batch's own successes and forms mini-batches (`padding`);
+  `job_desktops`, `run_records`, `step_metrics` and `validation_samples` watch it;
+- advantages: `plugin/estimator.py: compute_replay_grpo_advantage`;
+- checkpoints: `checkpoints` saves and restores the store; `seeding` makes one to begin with.
 
 `import verl` loads this module in every process, Ray workers included, and swallows its errors at debug level. So this
 module imports next to nothing, each registration waits for the veRL module that holds the registry, and what fails is
@@ -35,13 +43,13 @@ def _register_advantage_estimator(core_algos: ModuleType) -> None:
 
 
 def _patch_trainer(trainer_base: ModuleType) -> None:
-    from arpo_verl.plugin.unknown_log_probs import leave_unknown_log_probs_alone
+    from arpo_verl.plugin.patches import leave_unknown_log_probs_alone
 
     leave_unknown_log_probs_alone(trainer_base)
 
 
 def _patch_workers(tensordict_utils: ModuleType) -> None:
-    from arpo_verl.plugin.equal_lengths import read_equal_lengths
+    from arpo_verl.plugin.patches import read_equal_lengths
 
     read_equal_lengths(tensordict_utils)
 

@@ -19,7 +19,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from arpo_verl.errors import ConfigError, GenerationError, MissingDependencyError, TaskError
 from arpo_verl.plugin.dataset import read_task
-from arpo_verl.plugin.rollout_output import SCREENSHOTS, GuiAgentOutput, shows_from
+from arpo_verl.plugin.rows import SCREENSHOTS, GuiAgentOutput, shows_from
 from arpo_verl.plugin.sent_images import take_in
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.pool.attempts import attempt_until_whole

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.plugin.save_request import SaveRequest
-from arpo_verl.replay.config import EMPTY, FALLBACK, REFUSE
+from arpo_verl.plugin.trainer_state import ResumeConfig
+from arpo_verl.replay.config import EMPTY, FALLBACK, REFUSE, ReplayConfig
 from arpo_verl.replay.store.persistence import MANIFEST, Fingerprint, load_store
 from arpo_verl.replay.store.success_store import SuccessStore
 
@@ -30,21 +30,47 @@ logger = logging.getLogger(__name__)
 logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
 
 STORE_FOLDER = "replay"
+REQUEST_FILE = "save-now"
+POLL_S = 2.0
 _STEP_FOLDER = "global_step_"
 _QUEUE_FOLDER = "transfer_queue"
 """veRL's, in asynchronous modes; TransferQueue writes `.tmp` beside it and moves an older one to `.old`."""
 
 
-@dataclass(frozen=True)
-class ResumeConfig:
-    """What veRL's trainer looks at when it resumes; the recipe hands the sampler the same values."""
+class SaveRequest:
+    """A checkpoint when somebody asks for one, as a node's manager does that is about to take the node away.
 
-    default_local_dir: str
-    """`${trainer.default_local_dir}`."""
-    resume_mode: str = "auto"
-    """`${trainer.resume_mode}`."""
-    resume_from_path: str | None = None
-    """`${trainer.resume_from_path}`."""
+    veRL's V1 trainer saves by `trainer.save_freq` alone and handles no SIGTERM, and Ray ends a driver at once on it. So
+    the ask is a file, `touch RUN_DIR/checkpoints/save-now`: the step that runs is trained to its end and saved.
+
+    Args:
+        config: the trainer's own, whose `trainer.save_freq` it reads behind every step.
+        poll_s: how often it looks.
+    """
+
+    def __init__(self, config: Any, poll_s: float = POLL_S):
+        self._trainer = config.trainer
+        self._file = Path(config.trainer.default_local_dir) / REQUEST_FILE
+        self._save_freq = config.trainer.save_freq
+        self._ended = threading.Event()
+        self._file.unlink(missing_ok=True)  # an earlier start's
+        threading.Thread(target=self._watch, args=(poll_s,), name="arpo_verl-save-request", daemon=True).start()
+
+    def _watch(self, poll_s: float) -> None:
+        while not self._ended.wait(poll_s):
+            if self._trainer.save_freq != 1 and self._file.exists():
+                logger.info("%s is there: a checkpoint follows at the end of this step", self._file)
+                self._trainer.save_freq = 1
+
+    def saved(self) -> None:
+        """A checkpoint is whole: what was asked for is done."""
+        self._file.unlink(missing_ok=True)
+        # At each: a watch that has just seen the file may say 1 only now, and one more checkpoint follows.
+        self._trainer.save_freq = self._save_freq
+
+    def close(self) -> None:
+        """Look no more."""
+        self._ended.set()
 
 
 class ReplayCheckpointCallback(CheckpointCallback):
@@ -83,11 +109,7 @@ def resumed_checkpoint(config: ResumeConfig) -> Path | None:
 
 
 def restore_store(
-    store: SuccessStore,
-    resume: ResumeConfig | None,
-    seed_from: str | None,
-    fingerprint: Callable[[], Fingerprint],
-    on_bad_store: str = FALLBACK,
+    store: SuccessStore, resume: ResumeConfig, replay: ReplayConfig, fingerprint: Callable[[], Fingerprint]
 ) -> None:
     """Fill the empty `store` as it was at the resumed step, or from `replay.seed_from` at the beginning.
 
@@ -96,26 +118,25 @@ def restore_store(
 
     Args:
         fingerprint: of this run's policy; asked only where there is a store to read.
-        on_bad_store: as `ReplayConfig.on_bad_store`.
 
     Raises:
         ReplayError: the seeds of a run that begins, or with `refuse` a resumed run's store, are damaged or belong to
             another tokenizer, processor or prompt.
     """
-    checkpoint = None if resume is None else resumed_checkpoint(resume)
-    seeds = [Path(seed_from)] if seed_from else []
+    checkpoint = resumed_checkpoint(resume)
+    seeds = [Path(replay.seed_from)] if replay.seed_from else []
     sources = seeds if checkpoint is None else [*_stores(checkpoint), *seeds]
     if checkpoint is not None and (not sources or sources[0].parent != checkpoint):
         logger.warning("%s has no replay store", checkpoint)
     for source in sources:
         try:
-            leave_out = checkpoint is not None and on_bad_store == FALLBACK
+            leave_out = checkpoint is not None and replay.on_bad_store == FALLBACK
             load_store(source, fingerprint(), into=store, leave_out_damaged=leave_out)
         except ReplayError as error:
-            if checkpoint is None or on_bad_store == REFUSE:
+            if checkpoint is None or replay.on_bad_store == REFUSE:
                 raise
-            logger.warning("passed over, as replay.on_bad_store=%s asks for: %s", on_bad_store, error)
-            if on_bad_store == EMPTY:
+            logger.warning("passed over, as replay.on_bad_store=%s asks for: %s", replay.on_bad_store, error)
+            if replay.on_bad_store == EMPTY:
                 break
             continue
         logger.info(

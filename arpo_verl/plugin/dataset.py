@@ -16,8 +16,8 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from arpo_verl.config import build_config, require
 from arpo_verl.errors import ConfigError, TaskError
-from arpo_verl.plugin.frontier import TRAINING_FRONTIER
-from arpo_verl.plugin.sections import plain_section
+from arpo_verl.plugin.settings import plain_section
+from arpo_verl.plugin.trainer_state import trainer_state
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 from arpo_verl.tasks.selection import FRONTIER, TaskSelection, load_selected_tasks
 from arpo_verl.types import Task
@@ -151,7 +151,7 @@ class TaskDataset(RLHFDataset):
             options = build_config(FrontierConfig, "data.tasks.frontier", self._selection.frontier)
             self._position = {task.task_id: position for position, task in enumerate(self.tasks)}
             self._frontier = Frontier(list(self._position), options, self.config.get("seed"))
-        TRAINING_FRONTIER.frontier = self._frontier
+        trainer_state(self.config).frontier = self._frontier
 
     def _draw(self, frontier: Frontier) -> dict[str, Any]:
         """The row that comes next; `draw` in its `extra_info` tells it from others of its task in the same step."""

@@ -14,13 +14,7 @@ import torch
 from omegaconf import DictConfig
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register_adv_est
 
-from arpo_verl.config import build_config
-from arpo_verl.errors import ConfigError
-from arpo_verl.plugin.episode_weight import EQUAL, episode_weight_of
-from arpo_verl.plugin.group_log import GROUP_LOG
-from arpo_verl.plugin.handover import LATE_METRICS
-from arpo_verl.plugin.sections import plain_section
-from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.plugin.settings import EQUAL, episode_weight_of
 from arpo_verl.replay.labels import RowLabel, labelled_rows, rows_to_episodes
 
 REPLAY_GRPO = "replay_grpo"
@@ -77,10 +71,10 @@ def compute_replay_grpo_advantage(
     token_level_rewards: torch.Tensor,
     response_mask: torch.Tensor,
     index: Sequence[Any],
-    config: DictConfig | Mapping[str, Any] | None = None,
+    config: DictConfig | None = None,
     **_unused: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """veRL's estimator interface: (B, T) rewards and mask, a group label a row, `config.algorithm` of the recipe.
+    """veRL's estimator interface: (B, T) rewards and mask, a group label a row, the recipe's section `algorithm`.
 
     With `replay.enable=false` this is stock GRPO itself, whatever `replay.std` says. Statistics are over episodes: one
     of several rows is one member of its group, and all its rows get its advantage.
@@ -89,10 +83,14 @@ def compute_replay_grpo_advantage(
         Advantages and returns, (B, T), the same tensor, as in stock GRPO.
 
     Raises:
-        ConfigError: the recipe does not hand its section `replay` to `algorithm`.
+        ConfigError: `config` is no section of a recipe, or the recipe has no section `replay`.
     """
-    replay = replay_config_of(config)
-    divide_by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
+    # Here, since every process of a run imports this module, and the trainer's alone has a state.
+    from arpo_verl.plugin.trainer_state import trainer_state
+
+    state = trainer_state(config)
+    replay, algorithm = state.replay, state.recipe.algorithm
+    divide_by_std = bool(algorithm.get("norm_adv_by_std_in_grpo", True))
     labels = labelled_rows(index)
     last, episodes = rows_to_episodes(index)
     groups = [index[row] for row in last]
@@ -113,12 +111,13 @@ def compute_replay_grpo_advantage(
             )
             advantages_E = stock_E1[:, 0]
         advantages_B = advantages_E[episodes]
-        GROUP_LOG.write(labels, rewards_E[episodes], advantages_B)
+        state.groups.write(labels, rewards_E[episodes], advantages_B)
         advantages_BT = advantages_B.unsqueeze(-1) * response_mask
-        if episode_weight_of(config) == EQUAL:
+        if episode_weight_of(algorithm) == EQUAL:
             advantages_BT = advantages_BT * equal_weights(response_mask, episodes, labels).unsqueeze(-1)
         if replay.enable and labels:
-            _tell_metrics(token_level_rewards, advantages_BT, response_mask, labels)
+            metrics = _scored_metrics(token_level_rewards, advantages_BT, response_mask, labels)
+            state.late_metrics.fill(metrics)
     return advantages_BT, advantages_BT
 
 
@@ -139,31 +138,16 @@ def equal_weights(response_mask: torch.Tensor, episodes: Sequence[int], labels: 
     return (mean / tokens_E.clamp(min=1))[number_B].to(torch.float32)
 
 
-def _tell_metrics(
+def _scored_metrics(
     rewards_BT: torch.Tensor,
     advantages_BT: torch.Tensor,
     response_mask: torch.Tensor,
     labels: Mapping[int, RowLabel],
-) -> None:
-    """Give the sampler's open metrics their values, of the replays and without them."""
+) -> dict[str, float]:
+    """Metrics of the replays and without them."""
     # Here, since every process of a run imports this module, and few need the queue.
-    from arpo_verl.plugin.scored_batch import ScoredBatch
+    from arpo_verl.plugin.step_metrics import ScoredBatch
 
     batch = ScoredBatch.read(labels, response_mask.shape[-1])
     without = batch.metrics_without_replays(rewards_BT, advantages_BT, response_mask)
-    LATE_METRICS.fill(batch.metrics_of_replays(response_mask) | without)
-
-
-def replay_config_of(algorithm: DictConfig | Mapping[str, Any] | None) -> ReplayConfig:
-    """The `ReplayConfig` in `config.algorithm`, the only part of the recipe that veRL gives to an estimator.
-
-    Raises:
-        ConfigError: it is missing or wrong.
-    """
-    section = None if algorithm is None else algorithm.get("replay")
-    if section is None:
-        raise ConfigError(
-            "algorithm.replay must be the recipe's section `replay`, got nothing; "
-            f"write `replay: ${{replay}}` under `algorithm:`, beside `adv_estimator: {REPLAY_GRPO}`"
-        )
-    return build_config(ReplayConfig, "replay", plain_section("algorithm.replay", section))
+    return batch.metrics_of_replays(response_mask) | without

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, OutOfMemoryError
 
-from arpo_verl.config import build_config
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, DesktopLostError
 
@@ -25,20 +22,17 @@ class JobDesktops:
         environment: the recipe's section `environment`; None makes and reads nothing.
 
     Raises:
-        ConfigError: for a bad value in it, or a Ray cluster that cannot hold the desktops.
+        ConfigError: for a Ray cluster that cannot hold the desktops.
     """
 
-    def __init__(self, environment: Mapping[str, Any] | None) -> None:
+    def __init__(self, environment: EnvironmentConfig | None) -> None:
         self._pool = None
-        if environment is None:
-            return
-        config = build_config(EnvironmentConfig, "environment", environment)
-        if ray.is_initialized():
+        if environment is not None and ray.is_initialized():
             from arpo_verl.pool.desktop_pool import DesktopPool
             from arpo_verl.pool.placement import check_cluster
 
-            check_cluster(config, ray.nodes())
-            self._pool = DesktopPool.connect(config)
+            check_cluster(environment, ray.nodes())
+            self._pool = DesktopPool.connect(environment)
 
     def check(self) -> None:
         """Ask whether a rollout, or the pool, found that the run cannot go on: only the trainer can end it.

@@ -25,8 +25,8 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from arpo_verl.plugin.lost_prompts import LostPrompts, read_prompts
 from arpo_verl.plugin.model_inputs import lazy_inputs
 from arpo_verl.plugin.queue import TensorDict
-from arpo_verl.plugin.rollout_output import SCREENSHOTS
 from arpo_verl.plugin.rollout_workers import RolloutWorkers
+from arpo_verl.plugin.rows import SCREENSHOTS
 from arpo_verl.plugin.settings import connect_pool, load_settings
 
 _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # type: ignore[attr-defined]  # the class under Ray's actor

@@ -46,7 +46,7 @@ class ModelInputs(AgentLoopWorker):
         if processor is None:
             raise ConfigError(
                 "actor_rollout_ref.model.path, or tokenizer_path beside it, must hold a vision-language model's "
-                f"processor, got {policy.processor!r}; give sampler_kwargs.model_path and tokenizer_path the same"
+                f"processor, got {policy.processor!r}"
             )
         tokenizer = hf_tokenizer(local_path, trust_remote_code=policy.trust_remote_code)
         if policy.custom_chat_template is not None:
@@ -85,7 +85,7 @@ class ModelInputs(AgentLoopWorker):
         if got != expected:
             raise ReplayError(
                 f"the stored screenshots must give the sequence's {expected} visual tokens, got {got}; keep the "
-                "processor's pixel limits, and let sampler_kwargs.mm_processor_kwargs be data.mm_processor_kwargs"
+                "processor's pixel limits and data.mm_processor_kwargs"
             )
 
 

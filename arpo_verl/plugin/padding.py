@@ -10,15 +10,14 @@ from __future__ import annotations
 import logging
 import math
 import uuid
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from arpo_verl.config import check_fields, whole
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.queue import Batch
+from arpo_verl.plugin.trainer_state import BatchShape
 
 logger = logging.getLogger(__name__)
 
@@ -28,54 +27,25 @@ IS_PADDING = "is_padding"
 _ZEROED_FIELDS = ("response_mask", "loss_mask", "rm_scores")
 
 
-@dataclass(frozen=True)
-class BatchShape:
-    """The recipe's `trainer.v1.sampler.sampler_kwargs.batch`: what `PPOTrainer._get_required_batch_multiple` reads."""
-
-    ppo_mini_batch_size: Annotated[int, whole(1)]
-    """Prompts, `${actor_rollout_ref.actor.ppo_mini_batch_size}`."""
-    n: Annotated[int, whole(1)]
-    """Sessions a prompt, `${actor_rollout_ref.rollout.n}`."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "trainer.v1.sampler.sampler_kwargs.batch")
-
-    @property
-    def rows(self) -> int:
-        """Of a mini-batch, where an episode is one row. The data parallel size divides it
-        (`workers/engine_workers.py: train_mini_batch` asserts it)."""
-        return self.ppo_mini_batch_size * self.n
-
-    def updates(self, num_episodes: int) -> int:
-        """How many mini-batches so many episodes are."""
-        return max(1, math.ceil(num_episodes / self.rows))
-
-    def rows_of(self, num_episodes: int, num_rows: int, unit: int) -> int:
-        """Of a mini-batch, a multiple of `unit`, so that episodes of several rows are as many mini-batches as they
-        would be of one row each."""
-        return max(self.rows, unit * math.ceil(num_rows / self.updates(num_episodes) / unit))
-
-
 class MiniBatches:
     """Keeps a batch's number of updates what the recipe says, however many rows its episodes have.
 
     veRL counts a mini-batch in rows: `ppo_mini_batch_size` x `n` of them, read from its configuration whenever it needs
     it (0.9.1, `trainer/ppo/v1/trainer_base.py`: `_get_required_batch_multiple`, `_update_actor`). Episodes of 46 rows
     would be 46 times as many updates as the recipe asks for, each of a sixth of an episode. There is no plugin point;
-    so the number is set for each batch, in the configuration that the sampler's own section is a part of.
+    so the number is set for each batch, in that configuration.
 
     Args:
-        section: `trainer.v1.sampler.sampler_kwargs`, a node of veRL's configuration; where it is none, as in a test,
-            veRL's own number stands.
+        recipe: veRL's own, whole.
+        shape: as the recipe says it.
     """
 
-    def __init__(self, shape: BatchShape, section: Any) -> None:
+    def __init__(self, recipe: DictConfig, shape: BatchShape) -> None:
         self._shape = shape
-        root: Any = section._get_root() if isinstance(section, DictConfig) else OmegaConf.create()
-        self._actor = OmegaConf.select(root, "actor_rollout_ref.actor")
-        gpus, nodes = (OmegaConf.select(root, f"trainer.{name}") or 1 for name in ("n_gpus_per_node", "nnodes"))
+        self._actor = recipe.actor_rollout_ref.actor
+        gpus, nodes = (recipe.trainer.get(name) or 1 for name in ("n_gpus_per_node", "nnodes"))
         # What the number of processes divides, any number of data parallel ones does.
-        unit = math.lcm(shape.n, gpus * nodes * _micro_batch(root))
+        unit = math.lcm(shape.n, gpus * nodes * _micro_batch(recipe))
         self._unit = unit if shape.rows % unit == 0 else shape.rows
 
     def form(self, batch: Batch, num_episodes: int) -> tuple[Batch, dict[str, float]]:
@@ -84,12 +54,9 @@ class MiniBatches:
         Returns:
             The batch, and metrics of it.
         """
-        rows = self._shape.rows
-        updates = math.ceil(len(batch) / rows)
-        if self._actor is not None:
-            rows = self._shape.rows_of(num_episodes, len(batch), self._unit)
-            updates = self._shape.updates(num_episodes)
-            self._actor.ppo_mini_batch_size = rows // self._shape.n
+        rows = self._shape.rows_of(num_episodes, len(batch), self._unit)
+        updates = self._shape.updates(num_episodes)
+        self._actor.ppo_mini_batch_size = rows // self._shape.n
         filled = fill_up(batch, updates * rows)
         return filled, {
             "batch/rows": len(batch),

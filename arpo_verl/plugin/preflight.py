@@ -16,11 +16,10 @@ from arpo_verl.environments.providers import PROVIDERS
 from arpo_verl.files import check_place
 from arpo_verl.footprint import Model, sequence_tokens
 from arpo_verl.plugin.combinations import check_combinations
-from arpo_verl.plugin.episode_weight import EQUAL, episode_weight_of
 from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.recipe_footprint import model_shape, read_run
 from arpo_verl.plugin.recipe_values import check_values, is_default, is_given
-from arpo_verl.plugin.sections import plain_section
+from arpo_verl.plugin.settings import EQUAL, episode_weight_of, plain_section
 from arpo_verl.replay.config import SAMPLERS, ReplayConfig, check_filter, check_sampler
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest, read_records
 from arpo_verl.replay.store.record import read_record
@@ -211,13 +210,6 @@ def _check_filter(config: DictConfig) -> None:
     if not filter_groups.get("enable") or sampler.custom_sampler.name not in SAMPLERS:
         return
     check_filter(filter_groups)
-    require(
-        sampler.sampler_kwargs.get("filter_groups") == filter_groups,
-        "trainer.v1.sampler.sampler_kwargs.filter_groups",
-        "algorithm.filter_groups",
-        sampler.sampler_kwargs.get("filter_groups"),
-        "write `filter_groups: ${algorithm.filter_groups}` there: veRL hands it to its own samplers only",
-    )
     reward_model = config.reward.reward_model
     require(
         not reward_model.enable or reward_model.enable_resource_pool,
@@ -226,17 +218,6 @@ def _check_filter(config: DictConfig) -> None:
         True,
         "groups are filtered before it scores them; set reward.reward_model.enable_resource_pool=true",
     )
-
-
-def _check_sampler_knows_policy(config: DictConfig) -> None:
-    """A replayed row is made with the tokenizer, processor and template of the rollout workers, or not at all."""
-    sampler = config.trainer.v1.sampler
-    if sampler.custom_sampler.name not in SAMPLERS:
-        return
-    for name in ("tokenizer_path", "custom_chat_template"):
-        used, told = config.actor_rollout_ref.model.get(name), sampler.sampler_kwargs.get(name)
-        remedy = f"write `{name}: ${{actor_rollout_ref.model.{name}}}` there"
-        require(told == used, f"trainer.v1.sampler.sampler_kwargs.{name}", f"the policy's, {used!r}", told, remedy)
 
 
 def _section_of(cls: type[ConfigT], name: str, config: DictConfig) -> ConfigT:
@@ -351,7 +332,6 @@ _FOR_ALL = (
     _check_paths,
     _check_places,
     _check_mode,
-    _check_sampler_knows_policy,
     _check_pixels,
     _check_episode_weight,
 )

@@ -20,7 +20,7 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.providers import PROVIDERS, QEMU
 from arpo_verl.errors import ArpoError
 from arpo_verl.footprint import BF16, FP32, GB, KNOWN_MODELS, MANAGER, Engine, Machine, Model, Report, Run, reckon
-from arpo_verl.plugin.sections import plain_section
+from arpo_verl.plugin.settings import plain_section
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.prompts import build_messages

@@ -21,8 +21,8 @@ from ray.actor import ActorHandle
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
 from arpo_verl.errors import RolloutWorkerError
-from arpo_verl.plugin.handover import TRAINER_FAULT
 from arpo_verl.plugin.lost_prompts import LostPrompts, Prompt
+from arpo_verl.plugin.trainer_state import TRAINER_FAULT
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Between TransferQueue's rows and the replay's own types: read what a rollout came to, rebuild a past success's rows.
+"""A batch's rows: as the agent loop gives them to veRL, read from TransferQueue, and a past success's rebuilt.
 
 A row is what `AgentLoopWorkerTQ._agent_loop_postprocess` of veRL puts under `{uid}_{session}_{index}`. A rebuilt row is
 bit-identical to the one that the rollout put there: it goes through veRL's own functions, on the same screenshot bytes.
@@ -12,23 +12,44 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from verl.experimental.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 
 from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.queue import Batch, plain
-from arpo_verl.plugin.rollout_output import FIRST_SCREENSHOT, SCREENSHOTS, GuiAgentOutput, shows_from
 from arpo_verl.replay.choice import Outcome, episode_of, row_key, uid_of
 from arpo_verl.replay.labels import REPLAYED, RowLabel
 from arpo_verl.replay.trajectory import RowSpan, StoredRow, StoredTrajectory
 from arpo_verl.types import EpisodeId
 
+SCREENSHOTS = "screenshots"
+"""The column's name."""
+FIRST_SCREENSHOT = "first_screenshot"
+"""Name in `extra_fields`: the number of the first of its episode's screenshots that a row shows, where it is not 0."""
 _OUTCOME_FIELDS = ("task_id", "success", "format_error", "stop_reason", "num_steps")
 _TRAJECTORY_FIELDS = ["prompts", "responses", "response_mask", "rollout_log_probs", "num_turns", "mm_processor_kwargs"]
 # Per-token fields of other veRL features that a stored trajectory does not carry: left in place they would silently
 # belong to another sequence.
 _UNSUPPORTED_FIELDS = ["routed_experts", "teacher_ids", "teacher_logprobs"]
+
+
+class GuiAgentOutput(AgentLoopOutput):
+    """One row of an episode: veRL's own output, and the episode's screenshots as a column of the row.
+
+    A column of its own, because who asks for `extra_fields` wants its few scalars: the sampler for every batch, veRL at
+    every validation. The row is made of `AgentLoopOutput.as_dict()`, which takes the fields of a subclass along
+    (veRL 0.9.1, `trainer/ppo/v1/agent_loop_tq.py: _agent_loop_postprocess`).
+    """
+
+    screenshots: list[bytes]
+    """As the desktop sent them, in order; only those that no row before shows, so that each is kept once."""
+
+
+def shows_from(number: int) -> dict[str, int]:
+    """The extra field of a row whose first screenshot is the one of this number."""
+    return {FIRST_SCREENSHOT: number} if number else {}
 
 
 def read_outcomes(keys: Sequence[str], partition_id: str) -> list[Outcome]:

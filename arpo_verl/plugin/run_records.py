@@ -6,16 +6,20 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from arpo_verl.errors import ImageError
-from arpo_verl.plugin.group_log import GROUP_LOG, LoggedRow
 from arpo_verl.records.documents import folder_of
 from arpo_verl.records.episode_folder import add_missing_screenshots, remove_unfinished
 from arpo_verl.records.frontier import append_estimates
+from arpo_verl.records.json_files import append_objects
 from arpo_verl.records.layout import FRONTIER_FILE, GROUPS_FILE, step_folder
-from arpo_verl.replay.choice import Group
+from arpo_verl.replay.choice import Group, uid_of
+from arpo_verl.replay.labels import RowLabel
 from arpo_verl.replay.store.encoding import as_png
 from arpo_verl.replay.trajectory import StoredTrajectory
 from arpo_verl.rollout.config import FAILURES_AND_REPLAYS, GuiAgentConfig
@@ -24,22 +28,98 @@ from arpo_verl.tasks.frontier import TaskEstimate
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class LoggedRow:
+    """What the sampler knows of a row."""
+
+    task_id: str
+    session: int
+    drawn_in: int
+    """Training step in which the prompt was drawn: the folder of the episode."""
+    replay: StoredTrajectory | None = None
+    """What was written in the episode's place."""
+
+
+class GroupLog:
+    """`groups.jsonl` beside a step's episodes: the rewards and advantages that the trainer used, and which replay took
+    whose place.
+
+    The sampler knows the episodes, the estimator the advantages. Both run in the trainer's process, one batch at a
+    time, so the one opens the log of a batch and the other writes it.
+    """
+
+    def __init__(self) -> None:
+        self._file: Path | None = None
+        self._step = 0
+        self._rows: Mapping[str, LoggedRow] = {}
+
+    def open(self, file: Path, step: int, rows: Mapping[str, LoggedRow]) -> None:
+        """Begin a batch.
+
+        Args:
+            step: the training step that trains on it.
+            rows: by key.
+        """
+        self._file, self._step, self._rows = file, step, rows
+
+    def write(self, labels: Mapping[int, RowLabel], rewards_B: torch.Tensor, advantages_B: torch.Tensor) -> None:
+        """Append the open batch's groups, a line each, and close it; nothing where none is open.
+
+        Args:
+            labels: by position in the tensors; padding rows have none.
+        """
+        file, self._file = self._file, None
+        if file is None:
+            return
+        rewards, advantages = rewards_B.tolist(), advantages_B.tolist()
+        groups: dict[str, dict[str, Any]] = {}
+        for position, label in labels.items():
+            row = self._rows.get(label.key)  # that of an episode's first row
+            if row is not None:
+                members = groups.setdefault(uid_of(label.key), self._group(uid_of(label.key), row))["rows"]
+                members.append(
+                    {
+                        "session": row.session,
+                        "reward": rewards[position],
+                        "advantage": advantages[position],
+                        "replay": None if row.replay is None else _source(row.replay),
+                    }
+                )
+        for group in groups.values():
+            group["rows"].sort(key=lambda member: member["session"])
+        try:
+            append_objects(file, groups.values())
+        except OSError:
+            logger.exception("the groups of step %d could not be written to %s", self._step, file)
+
+    def _group(self, uid: str, row: LoggedRow) -> dict[str, Any]:
+        return {"uid": uid, "task_id": row.task_id, "step": self._step, "drawn_in": row.drawn_in, "rows": []}
+
+
+def _source(trajectory: StoredTrajectory) -> dict[str, Any]:
+    """Which recorded episode a replay was; of one that another run recorded only the step is known."""
+    episode = trajectory.episode
+    if episode is None:
+        return {"step": trajectory.step, "uid": None, "session": None}
+    return {"step": episode.step, "uid": episode.uid, "session": episode.session}
+
+
 class RunRecords:
     """The records below `gui_agent.trajectory_dir`. Work on the disk is done in the background, in order.
 
     To be made before the first episode is played: it removes those that a killed run left unfinished.
+
+    Args:
+        groups: the log that it opens for each batch.
     """
 
-    def __init__(self, config: GuiAgentConfig):
+    def __init__(self, config: GuiAgentConfig, groups: GroupLog):
+        self._groups = groups
         self._directory = None if config.recorded_in is None else Path(config.recorded_in)
         self._restores_replays = config.record == FAILURES_AND_REPLAYS
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="arpo_verl-records")
         if self._directory is not None:
             _unless_disk_fails(remove_unfinished, self._directory)
-
-    @property
-    def are_kept(self) -> bool:
-        return self._directory is not None
 
     def batch_made(
         self,
@@ -62,7 +142,7 @@ class RunRecords:
             for group in groups
             for outcome in group.outcomes
         }
-        GROUP_LOG.open(self._directory / step_folder(step) / GROUPS_FILE, step, logged)
+        self._groups.open(self._directory / step_folder(step) / GROUPS_FILE, step, logged)
         if self._restores_replays:
             for trajectory in replays.values():
                 self._thread.submit(_unless_disk_fails, self._restore, self._directory, trajectory)

@@ -9,123 +9,64 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import ray
-from omegaconf import DictConfig
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from arpo_verl.config import build_config, check_fields, number, text, whole
 from arpo_verl.errors import DesktopLostError
 from arpo_verl.plugin import queue, rows
-from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store
-from arpo_verl.plugin.episode_loggers import EpisodeLoggers
-from arpo_verl.plugin.frontier import TRAINING_FRONTIER
-from arpo_verl.plugin.handover import LATE_METRICS, TRAINER_FAULT
+from arpo_verl.plugin.checkpoints import restore_store
 from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
-from arpo_verl.plugin.padding import BatchShape, MiniBatches
-from arpo_verl.plugin.policy_files import PolicyFiles
+from arpo_verl.plugin.padding import MiniBatches
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
+from arpo_verl.plugin.run_folder import require_shared
 from arpo_verl.plugin.run_records import RunRecords
-from arpo_verl.plugin.scored_batch import SCORED_METRICS, staleness_without
-from arpo_verl.plugin.sections import plain_section
-from arpo_verl.plugin.shared_storage import require_shared
-from arpo_verl.plugin.step_metrics import StepMetrics
-from arpo_verl.plugin.validation_samples import ValidationSamples
+from arpo_verl.plugin.step_metrics import SCORED_METRICS, StepMetrics, staleness_without
+from arpo_verl.plugin.trainer_state import TRAINER_FAULT, TrainerState, trainer_state
+from arpo_verl.plugin.validation_samples import EpisodeLoggers, ValidationSamples
 from arpo_verl.replay.choice import Group, Outcome, Replacement, choose_replays, form_groups, uid_of
-from arpo_verl.replay.config import ReplayConfig, check_filter, check_sampler
+from arpo_verl.replay.config import check_filter, check_sampler
 from arpo_verl.replay.metrics import COUNTS, LEVELS, group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.prefetch import Prefetch
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 from arpo_verl.replay.trajectory import StoredTrajectory
-from arpo_verl.rollout.config import GuiAgentConfig
 
 logger = logging.getLogger(__name__)
-
-_SECTION = "trainer.v1.sampler.sampler_kwargs"
-
-
-@dataclass(frozen=True)
-class SamplerConfig:
-    """The recipe's `trainer.v1.sampler.sampler_kwargs`."""
-
-    model_path: Annotated[str, text("the policy's path", "${actor_rollout_ref.model.path}")] = ""
-    """`${actor_rollout_ref.model.path}`: by the processor there a replayed row is made anew."""
-    replay: Mapping[str, Any] = field(default_factory=dict)
-    """`${replay}`."""
-    environment: Mapping[str, Any] | None = None
-    """`${environment}`: the pool whose metrics are logged with the step, and that is asked whether a rollout found that
-    the run cannot go on. None does neither."""
-    mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """`${data.mm_processor_kwargs}`: what the rollout workers give to the processor."""
-    tokenizer_path: Annotated[str | None, text("a path, or null for the policy's")] = None
-    """`${actor_rollout_ref.model.tokenizer_path}`."""
-    custom_chat_template: Annotated[str | None, text("a template, or null for the tokenizer's own")] = None
-    """`${actor_rollout_ref.model.custom_chat_template}`."""
-    trust_remote_code: bool = False
-    """`${actor_rollout_ref.model.trust_remote_code}`."""
-    gui_agent: Mapping[str, Any] = field(default_factory=dict)
-    """`${gui_agent}`: its prompt and language are part of the store's fingerprint; and where episodes are recorded."""
-    batch: Mapping[str, Any] | None = None
-    """What a batch is filled up to where sessions were dropped; see `BatchShape`. None leaves it to veRL, whose rows of
-    text alone its own Qwen2-VL cannot take."""
-    resume: Mapping[str, Any] | None = None
-    """Where the trainer resumes from; see `ResumeConfig`. None restores no store."""
-    sync_refill_failed_groups: bool = False
-    """`${trainer.v1.sampler.sync_refill_failed_groups}`, which veRL hands to its own samplers only: in mode `sync`,
-    draw another prompt for a group all of whose sessions were dropped, instead of training on fewer groups."""
-    filter_groups: Mapping[str, Any] = field(default_factory=dict)
-    """`${algorithm.filter_groups}`, which veRL hands to its own samplers only. With `enable`, a group whose members all
-    have the same `metric` is thrown away and another prompt drawn, unless a replay makes them differ."""
-    poll_interval_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 2.0
-    """How often veRL asks the queue whether the rollouts are done: its own default. Short steps want less."""
-    log_val_episodes: Annotated[int, whole(0, "a whole number, or 0 for none")] = 0
-    """Episodes of each validation whose film strips go to `loggers`, of the same tasks every time. 0 shows none."""
-    loggers: str | Sequence[str] = ()
-    """`${trainer.logger}`: tensorboard, wandb and swanlab take film strips."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, _SECTION)
 
 
 class Replayer:
     """What both samplers do before and after veRL chose the groups of a batch.
 
     Args:
-        sampler_kwargs: the recipe's section of this name, as veRL hands it over.
+        state: what the parts of the run's trainer share.
         batches_per_step: veRL's `parameter_sync_step`.
 
     Raises:
-        ConfigError: for a bad value in it, before anything starts; or the checkpoints' folder is not every node's.
+        ConfigError: for a bad value in the recipe, before anything starts; or the checkpoints' folder is not every
+            node's.
         ReplayError: the store to resume with or to begin with cannot be read, or is another policy's.
     """
 
-    def __init__(self, sampler_kwargs: DictConfig | Mapping[str, Any], batches_per_step: int = 1) -> None:
-        values = plain_section(_SECTION, sampler_kwargs)
-        self.sampler_config = build_config(SamplerConfig, _SECTION, values)
-        self.config = build_config(ReplayConfig, "replay", self.sampler_config.replay)
-        self._agent = build_config(GuiAgentConfig, "gui_agent", self.sampler_config.gui_agent)
-        batch = self.sampler_config.batch
-        shape = None if batch is None else build_config(BatchShape, f"{_SECTION}.batch", batch)
-        self._mini_batches = None if shape is None else MiniBatches(shape, sampler_kwargs)
-        resume = self.sampler_config.resume
-        self._resume = None if resume is None else build_config(ResumeConfig, f"{_SECTION}.resume", resume)
-        if self._resume is not None and ray.is_initialized():
-            require_shared(Path(self._resume.default_local_dir).absolute(), "trainer.default_local_dir")
-        self.records = RunRecords(self._agent)
-        self.desktops = JobDesktops(self.sampler_config.environment)
+    def __init__(self, state: TrainerState, batches_per_step: int = 1) -> None:
+        self.state = state
+        self.config = state.replay
+        check_filter(state.filter_groups)
+        self._mini_batches = MiniBatches(state.recipe, state.batch)
+        if ray.is_initialized():
+            require_shared(Path(state.resume.default_local_dir).absolute(), "trainer.default_local_dir")
+        self.records = RunRecords(state.agent, state.groups)
         self.validation_samples = ValidationSamples(
-            self.sampler_config.log_val_episodes,
-            EpisodeLoggers(self.sampler_config.loggers, self._agent.recorded_in),
+            state.sampler.log_val_episodes,
+            EpisodeLoggers(state.recipe.trainer.logger, state.agent.recorded_in),
             lambda token_ids: self.inputs.tokenizer.decode(token_ids, skip_special_tokens=True),
         )
-        check_filter(self.sampler_config.filter_groups)
+        self.desktops = JobDesktops(state.environment)
         self._step, self._draw = 0, 0
         self._step_metrics = StepMetrics(batches_per_step, COUNTS, LEVELS)
         self._seen: dict[str, Group] = {}
@@ -139,24 +80,18 @@ class Replayer:
         )
         self.store = SuccessStore(self.config.capacity_per_task)
         if self.config.enable:
-            restore_store(
-                self.store, self._resume, self.config.seed_from, lambda: self.fingerprint, self.config.on_bad_store
-            )
+            restore_store(self.store, state.resume, self.config, lambda: self.fingerprint)
 
     @cached_property
     def inputs(self) -> ModelInputs:
         """Tokenizer and processor, loaded with the first injection, restored store or checkpoint."""
-        config = self.sampler_config
-        policy = PolicyFiles(
-            config.model_path, config.tokenizer_path, config.custom_chat_template, config.trust_remote_code
-        )
-        return ModelInputs.load(policy, config.mm_processor_kwargs)
+        return ModelInputs.load(self.state.policy, self.state.mm_processor_kwargs)
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """What this run's trajectories are bound to."""
         inputs = self.inputs
-        return model_fingerprint(inputs.tokenizer, inputs.processor, inputs.mm_processor_kwargs, self._agent)
+        return model_fingerprint(inputs.tokenizer, inputs.processor, inputs.mm_processor_kwargs, self.state.agent)
 
     def save(self, folder: Path) -> None:
         """Write the store into a checkpoint."""
@@ -218,16 +153,15 @@ class Replayer:
         """
         start_s = time.perf_counter()
         batch, num_episodes, own = self._replay(batch)
-        if self._mini_batches is not None:
-            batch, shape = self._mini_batches.form(batch, num_episodes)
-            own |= shape
+        batch, shape = self._mini_batches.form(batch, num_episodes)
+        own |= shape
         own["timing_s/replay"] = time.perf_counter() - start_s
         own = self._step_metrics.of_batch(self._draw, own)
         if self._step_metrics.is_last(self._draw):  # the pool counts from one reading to the next
             own |= self.desktops.read()
-            own |= TRAINING_FRONTIER.metrics()
-            if TRAINING_FRONTIER.frontier is not None:
-                self.records.frontier_moved(self._step, TRAINING_FRONTIER.frontier.changed())
+            if (frontier := self.state.frontier) is not None:
+                own |= frontier.metrics()
+                self.records.frontier_moved(self._step, frontier.changed())
         return batch, {**metrics, **own}
 
     def _replay(self, batch: Batch) -> tuple[Batch, int, dict[str, Any]]:
@@ -236,7 +170,7 @@ class Replayer:
         drawn_in = {key: int(tag["global_steps"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
         replacements: tuple[Replacement, ...] = ()
         replays: dict[str, StoredTrajectory] = {}
-        late: dict[str, Any] = LATE_METRICS.open(SCORED_METRICS if self.config.enable else [])
+        late: dict[str, Any] = self.state.late_metrics.open(SCORED_METRICS if self.config.enable else [])
         num_stored = num_rescued = 0
         if self.config.enable:
             new = rows.read_trajectories(self._successes(groups), batch.partition_id, self._step, drawn_in)
@@ -250,7 +184,7 @@ class Replayer:
         self.records.batch_made(self._step, groups, drawn_in, replays)
         ahead = {"replay/prefetched": self._prefetch.hits, "timing_s/replay_ahead": self._prefetch.seconds}
         rollouts = (*groups, *self._evicted)
-        TRAINING_FRONTIER.record(self._step, rollouts, self.config.success_threshold)
+        self.state.tell_frontier(self._step, rollouts)
         for done in (self._prefetch, self._seen, self._evicted, self._rescued):
             done.clear()
         metrics = {
@@ -297,14 +231,14 @@ class ReplaySampler(ReplayBuffer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         check_sampler(type(self).__name__, self.trainer_mode)
-        self.replayer = Replayer(self.sampler_kwargs, self.trainer_config.get("parameter_sync_step", 1))
-        config = self.replayer.sampler_config
-        self.poll_interval = config.poll_interval_s
-        self.sync_refill_failed_groups = config.sync_refill_failed_groups
+        state = trainer_state(self.sampler_kwargs)
+        self.replayer = Replayer(state, self.trainer_config.get("parameter_sync_step", 1))
+        self.poll_interval = state.sampler.poll_interval_s
         # As `PPOTrainer._build_replay_buffer` does it for veRL's own samplers.
-        if config.filter_groups.get("enable"):
-            self.filter_groups_metric = config.filter_groups["metric"]
-            self.max_inflight_gen_batches = config.filter_groups.get("max_inflight_gen_batches", 1)
+        self.sync_refill_failed_groups = bool(state.recipe.trainer.v1.sampler.get("sync_refill_failed_groups", False))
+        if state.filter_groups.get("enable"):
+            self.filter_groups_metric = state.filter_groups["metric"]
+            self.max_inflight_gen_batches = state.filter_groups.get("max_inflight_gen_batches", 1)
         self.gen_batch_size = 1  # what the trainer sets where groups are refilled; not asked for elsewhere
         self._holds_leftovers = self.trainer_mode != "sync"
 

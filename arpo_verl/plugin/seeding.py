@@ -22,7 +22,7 @@ from PIL import Image
 from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.config import build_config
 from arpo_verl.errors import ActionParseError, ArpoError, ReplayError
-from arpo_verl.plugin.sections import plain_section
+from arpo_verl.plugin.settings import plain_section
 from arpo_verl.records.recorded import RecordedEpisode
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.persistence import Fingerprint
@@ -59,9 +59,8 @@ class SeedPolicy:
             ConfigError: a value is wrong.
             ReplayError: the model folder cannot be read.
         """
-        from arpo_verl.plugin.chat import chat_tokenizer
         from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
-        from arpo_verl.plugin.policy_files import PolicyFiles
+        from arpo_verl.plugin.policy_files import PolicyFiles, chat_tokenizer
 
         agent = build_config(GuiAgentConfig, "gui_agent", plain_section("gui_agent", recipe.gui_agent))
         model, rollout = recipe.actor_rollout_ref.model, recipe.actor_rollout_ref.rollout

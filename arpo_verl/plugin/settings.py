@@ -1,22 +1,56 @@
-"""What all sessions of a process share: veRL makes a loop object a session, so nothing heavy may be made with it."""
+"""A recipe's sections, validated, and the job's pool: what all sessions of a process share.
+
+veRL makes a loop object a session, so nothing heavy may be made with it. Importing this module imports neither torch
+nor veRL nor Ray, which take seconds.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import ray
 from omegaconf import DictConfig, OmegaConf
 
-from arpo_verl.config import build_config
+from arpo_verl.config import build_config, one_of, require
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.plugin.sections import plain_section
-from arpo_verl.pool.desktop_pool import DesktopPool
+from arpo_verl.errors import ConfigError
 from arpo_verl.reward import compute_score
 from arpo_verl.rollout.config import GuiAgentConfig
+
+if TYPE_CHECKING:
+    from arpo_verl.pool.desktop_pool import DesktopPool
+
+TOKENS, EQUAL = EPISODE_WEIGHTS = ("tokens", "equal")
+
+
+def plain_section(name: str, section: object) -> dict[str, Any]:
+    """The section with its interpolations resolved; plain values stay as they are.
+
+    Raises:
+        ConfigError: it is not a mapping.
+    """
+    values = OmegaConf.to_container(section, resolve=True) if OmegaConf.is_config(section) else section
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"the recipe's section `{name}` must map names to values, got {values!r}")
+    return {str(key): value for key, value in values.items()}
+
+
+def episode_weight_of(algorithm: Mapping[str, Any] | None) -> str:
+    """The recipe's `algorithm.episode_weight`.
+
+    `tokens`: an episode weighs as much as its tokens, veRL's own `token-mean` and the paper's. `equal`: each episode
+    the same; long ones, which fail more often, do not dominate the update.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    weight = TOKENS if algorithm is None else algorithm.get("episode_weight", TOKENS)
+    rule = one_of(EPISODE_WEIGHTS)
+    require(rule.holds(weight), "algorithm.episode_weight", rule.expected, weight, rule.remedy_for(weight))
+    return str(weight)
 
 
 @dataclass(frozen=True)
@@ -40,6 +74,8 @@ def load_settings(config: DictConfig) -> LoopSettings:
 
 def connect_pool(config: DictConfig) -> DesktopPool:
     """This process's handle on the job's desktops; one for all sessions of a Ray job."""
+    import ray
+
     return _connect(ray.get_runtime_context().get_job_id(), _sections(config, "environment"))
 
 
@@ -61,6 +97,8 @@ def _load(sections_json: str) -> LoopSettings:
 
 @functools.lru_cache(maxsize=8)
 def _connect(job_id: str, sections_json: str) -> DesktopPool:
+    from arpo_verl.pool.desktop_pool import DesktopPool
+
     return DesktopPool.connect(
         build_config(EnvironmentConfig, "environment", json.loads(sections_json).get("environment"))
     )

@@ -1,20 +1,57 @@
-"""Sample episodes of a validation, read from its rows in TransferQueue while they are there."""
+"""Sample episodes of a validation in veRL's own loggers: a film strip each, its outcome, its id in `arpo-verl view`.
+
+veRL's `trainer.log_val_generations` logs texts alone (`ValidationGenerationsLogger.log` takes input, output and score).
+Written for the loggers that `verl.utils.tracking.Tracking` of veRL 0.9.1 opened in the same process.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
+from PIL import Image
+
 from arpo_verl.plugin import queue
-from arpo_verl.plugin.episode_loggers import EpisodeLoggers, SampleEpisode
 from arpo_verl.plugin.rows import read_outcomes, read_trajectories
 from arpo_verl.records.documents import folder_of
+from arpo_verl.records.film_strip import Frame, film_strip
 from arpo_verl.replay.choice import episode_of
 from arpo_verl.types import EpisodeId
 
 logger = logging.getLogger(__name__)
+
+TAG = "val_episodes"
+_COLUMNS = ("step", "task", "instruction", "success", "stop reason", "replies", "episode", "film strip")
+
+
+@dataclass(frozen=True)
+class SampleEpisode:
+    """A validation episode to show."""
+
+    id: str
+    """`step_000012/<folder>`: under this name `arpo-verl view` has it, where it was recorded."""
+    task_id: str
+    instruction: str
+    success: float
+    """The evaluator's score, in [0, 1]."""
+    stop_reason: str
+    replies: tuple[str, ...]
+    screenshots: tuple[bytes, ...] = field(repr=False)
+
+    @cached_property
+    def image(self) -> Image.Image:
+        """Its film strip: each screenshot above the reply to it."""
+        captions = [*self.replies, *[""] * (len(self.screenshots) - len(self.replies))]
+        return film_strip([Frame(shot, text) for shot, text in zip(self.screenshots, captions, strict=False)])
+
+    @property
+    def title(self) -> str:
+        return f"{self.task_id}: success {self.success:g}, {self.stop_reason}; {self.id}"
 
 
 class ValidationSamples:
@@ -88,3 +125,82 @@ def _draw(task_id: str) -> bytes:
 
 def _column(keys: Sequence[str], partition_id: str, name: str) -> list[Any]:
     return [queue.plain(value) for value in queue.read(keys, partition_id, [name])[name]]
+
+
+class EpisodeLoggers:
+    """Shows episodes in those of the trainer's loggers that take images: `tensorboard`, `wandb`, `swanlab`.
+
+    Args:
+        names: the recipe's `trainer.logger`, one or several; others than these three are passed over.
+        recorded_in: the folder that `arpo-verl view` finds the episodes in; None where they are not recorded.
+    """
+
+    def __init__(self, names: str | Iterable[str], recorded_in: str | None):
+        self._recorded_in = recorded_in
+        names = {names} if isinstance(names, str) else set(names)
+        writers: Mapping[str, Callable[[Sequence[SampleEpisode], int], None]] = {
+            "tensorboard": self._to_tensorboard,
+            "wandb": _to_wandb,
+            "swanlab": _to_swanlab,
+        }
+        self._writers = [write for name, write in writers.items() if name in names]
+
+    def __bool__(self) -> bool:
+        return bool(self._writers)
+
+    def log(self, episodes: Sequence[SampleEpisode], step: int) -> None:
+        """Show these episodes of the validation after `step` training steps."""
+        for write in self._writers:
+            write(episodes, step)
+
+    @cached_property
+    def _tensorboard(self) -> Any:
+        """A writer beside veRL's, in its folder, as veRL's own `ValidationGenerationsLogger` opens one."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(os.environ.get("TENSORBOARD_DIR", "tensorboard_log"))
+
+    def _to_tensorboard(self, episodes: Sequence[SampleEpisode], step: int) -> None:
+        import numpy as np
+
+        for episode in episodes:
+            tag = f"{TAG}/{episode.task_id}"
+            self._tensorboard.add_image(tag, np.asarray(episode.image), step, dataformats="HWC")
+            self._tensorboard.add_text(tag, self._markdown(episode), step)
+        self._tensorboard.flush()
+
+    def _markdown(self, episode: SampleEpisode) -> str:
+        """Everything in an indented block: Markdown and HTML in what a model wrote stay text."""
+        head = (f"task     {episode.task_id}", f"says     {episode.instruction}")
+        outcome = (f"success  {episode.success:g}", f"stopped  {episode.stop_reason}", f"episode  {episode.id}")
+        replies = (f"{number}. {reply}" for number, reply in enumerate(episode.replies, start=1))
+        place = () if self._recorded_in is None else (f"open     arpo-verl view {self._recorded_in}",)
+        text = "\n".join((*head, *outcome, *place, "", *replies))
+        return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _to_wandb(episodes: Sequence[SampleEpisode], step: int) -> None:
+    import wandb
+
+    if wandb.run is None:  # veRL's own logger looks for the same
+        return
+    rows: list[Iterable[Any]] = [
+        [step, *_cells(episode), wandb.Image(episode.image, caption=episode.title, file_type="png")]
+        for episode in episodes
+    ]
+    # Of the same step as veRL's metrics, which it logs afterwards.
+    wandb.log({TAG: wandb.Table(columns=list(_COLUMNS), data=rows)}, step=step)
+
+
+def _cells(episode: SampleEpisode) -> list[Any]:
+    replies = "\n".join(episode.replies)
+    return [episode.task_id, episode.instruction, episode.success, episode.stop_reason, replies, episode.id]
+
+
+def _to_swanlab(episodes: Sequence[SampleEpisode], step: int) -> None:
+    import swanlab
+
+    swanlab.log(
+        {f"{TAG}/{episode.task_id}": swanlab.Image(episode.image, caption=episode.title) for episode in episodes},
+        step=step,
+    )

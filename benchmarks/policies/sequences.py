@@ -70,11 +70,11 @@ class SequenceBuilder:
     """
 
     def __init__(self, processor: Any, agent: GuiAgentConfig) -> None:
-        """`processor` as `arpo_verl.plugin.chat.load_processor` loads it, with a method that veRL binds to it; `agent`
-        as in the runs that the policy is for.
+        """`processor` as `arpo_verl.plugin.policy_files.load_processor` loads it, with a method that veRL binds to it;
+        `agent` as in the runs that the policy is for.
         """
-        from arpo_verl.plugin.chat import chat_tokenizer
         from arpo_verl.plugin.model_inputs import model_fingerprint
+        from arpo_verl.plugin.policy_files import chat_tokenizer
         from arpo_verl.plugin.seeding import SeedPolicy
 
         self._processor = processor

@@ -93,7 +93,11 @@ def test_merge_takes_the_newest_of_all_once_and_keeps_bounds(tmp_path, capsys):
 
 
 def test_seed_makes_a_store_of_demonstrations_that_the_run_accepts(tmp_path, model_path, capsys):
+    from omegaconf import open_dict
+    from support.composed import compose_recipe
+
     from arpo_verl.plugin.sampler import Replayer
+    from arpo_verl.plugin.trainer_state import trainer_state
 
     replies = [Reply("I click.", (Click(Point(35, 38)),)), Reply("Done.", (Finish(),))]
     tasks, environment = [Task("calc", "Press the key.", {})], EnvironmentConfig(provider="fake", num_desktops=1)
@@ -104,9 +108,10 @@ def test_seed_makes_a_store_of_demonstrations_that_the_run_accepts(tmp_path, mod
     command = ["replay", "seed", str(tmp_path / "demonstrations"), "--recipe", RECIPE, "--out", out, *overrides]
     assert main(command) == 0
     assert "1 successes of 1 tasks" in capsys.readouterr().out
-    gui_agent = {"prompt": "compact", "max_steps": 8, "max_screenshots": 8}
-    kwargs = {"model_path": model_path, "replay": {"seed_from": out}, "gui_agent": gui_agent}
-    (trajectory,) = Replayer(kwargs).store.trajectories()
+    run = compose_recipe("embedded", overrides[1], f"replay.seed_from={out}", f"run_dir={tmp_path / 'run'}")
+    with open_dict(run):
+        del run.environment  # no desktops
+    (trajectory,) = Replayer(trainer_state(run)).store.trajectories()
     assert trajectory.task_id == "calc" and trajectory.rollout_log_probs is None
     assert trajectory.screenshots == episode.screenshots
     assert main(command) == 2  # not over what is there

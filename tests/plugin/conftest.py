@@ -4,14 +4,6 @@ import pickle
 import pytest
 from omegaconf import OmegaConf
 
-from arpo_verl.plugin.frontier import TRAINING_FRONTIER
-
-
-@pytest.fixture(autouse=True)
-def no_frontier_of_another_test(monkeypatch):
-    """A dataset of this process opens it for the sampler, and a training run has one process."""
-    monkeypatch.setattr(TRAINING_FRONTIER, "frontier", None)
-
 
 @pytest.fixture(scope="session")
 def compose():
@@ -20,15 +12,13 @@ def compose():
 
     replay = [
         "algorithm.adv_estimator=replay_grpo",
-        "+algorithm.replay=${replay}",
         "trainer.v1.sampler.custom_sampler.path=pkg://arpo_verl.plugin.sampler",
         "trainer.v1.sampler.custom_sampler.name=ReplaySampler",
-        "+trainer.v1.sampler.sampler_kwargs.replay=${replay}",
-        "+trainer.v1.sampler.sampler_kwargs.model_path=${actor_rollout_ref.model.path}",
-        "+trainer.v1.sampler.sampler_kwargs.tokenizer_path=${actor_rollout_ref.model.tokenizer_path}",
-        "+trainer.v1.sampler.sampler_kwargs.custom_chat_template=${actor_rollout_ref.model.custom_chat_template}",
-        "+trainer.v1.sampler.sampler_kwargs.filter_groups=${algorithm.filter_groups}",
-        "+trainer.v1.sampler.sampler_kwargs.mm_processor_kwargs=${data.mm_processor_kwargs}",
+        "trainer.resume_mode=disable",
+        # Mini-batches of one episode, on one GPU: no batch is filled up, whatever its size.
+        "actor_rollout_ref.actor.ppo_mini_batch_size=1",
+        "actor_rollout_ref.rollout.n=1",
+        "trainer.n_gpus_per_node=1",
     ]
 
     @functools.cache

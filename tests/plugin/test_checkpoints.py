@@ -8,7 +8,8 @@ from support.replay_trajectories import stored
 from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store, resumed_checkpoint
+from arpo_verl.plugin.checkpoints import restore_store, resumed_checkpoint
+from arpo_verl.plugin.trainer_state import ResumeConfig
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.screenshots import screenshot_name
@@ -53,7 +54,8 @@ class Checkpoints:
 
     def restored(self, seed_from=None, fingerprint=OURS, on_bad_store="fallback", **resume):
         store = SuccessStore(8)
-        restore_store(store, ResumeConfig(str(self.folder), **resume), seed_from, lambda: fingerprint, on_bad_store)
+        replay = ReplayConfig(seed_from=seed_from, on_bad_store=on_bad_store)
+        restore_store(store, ResumeConfig(str(self.folder), **resume), replay, lambda: fingerprint)
         return [trajectory.step for trajectory in store.trajectories()]
 
 

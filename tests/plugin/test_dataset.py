@@ -17,7 +17,7 @@ from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler  # noqa:
 from verl.utils import tensordict_utils as tu  # noqa: E402
 
 from arpo_verl.plugin.dataset import read_task  # noqa: E402
-from arpo_verl.plugin.frontier import TRAINING_FRONTIER  # noqa: E402
+from arpo_verl.plugin.trainer_state import trainer_state  # noqa: E402
 from arpo_verl.replay.choice import Group, Outcome  # noqa: E402
 
 CUSTOM = {"path": "pkg://arpo_verl.plugin.dataset", "name": "TaskDataset"}
@@ -40,7 +40,8 @@ def task_dir(tmp_path):
 
 def dataset(task_dir, max_samples=-1, **options):
     data = {"custom_cls": CUSTOM, "train_files": str(task_dir), "train_batch_size": 2, **options}
-    return create_rl_dataset(str(task_dir), OmegaConf.create(data), None, None, max_samples=max_samples)
+    recipe = OmegaConf.create({"data": data, "replay": {}})
+    return create_rl_dataset(str(task_dir), recipe.data, None, None, max_samples=max_samples)
 
 
 def test_rows_survive_collation_and_the_trainers_tensor_dictionary(task_dir):
@@ -186,7 +187,7 @@ def train(loaded, steps, first_step=1):
             drawn.append(task_id)
             solved = 2 if task_id in ("task-1", "task-2") else 0
             outcomes = [Outcome(f"u_{i}_0", task_id, float(i < solved), 0.0, False, "finished", 3) for i in range(4)]
-            TRAINING_FRONTIER.record(step, [Group(task_id, tuple(outcomes))], 0.5)
+            trainer_state(loaded.dataset.config).tell_frontier(step, [Group(task_id, tuple(outcomes))])
     return drawn
 
 
@@ -224,7 +225,7 @@ def test_a_run_may_take_up_frontier_sampling_and_leave_it(task_dir):
     train(taken_up, 2)
     left = loader(dataset(task_dir, shuffle=True, seed=7))
     left.load_state_dict(taken_up.state_dict())
-    assert next(iter(left)) and TRAINING_FRONTIER.frontier is None
+    assert next(iter(left)) and trainer_state(left.dataset.config).frontier is None
 
 
 def test_frontier_sampling_draws_each_task_alike_however_often_it_is_repeated(task_dir):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from arpo_verl.plugin.episode_loggers import EpisodeLoggers, SampleEpisode
+from arpo_verl.plugin.validation_samples import EpisodeLoggers, SampleEpisode
 
 HOSTILE = "</code></pre><script>alert(1)</script>\n\n# [click](javascript:alert(1)) <img src=x onerror=alert(1)>"
 

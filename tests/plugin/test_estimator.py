@@ -25,7 +25,8 @@ def batch(rewards, tokens=5, seed=0):
 
 
 def algorithm(**replay):
-    return OmegaConf.create({"adv_estimator": REPLAY_GRPO, "norm_adv_by_std_in_grpo": True, "replay": replay})
+    own = {"adv_estimator": REPLAY_GRPO, "norm_adv_by_std_in_grpo": True}
+    return OmegaConf.create({"algorithm": own, "replay": replay}).algorithm
 
 
 def test_the_papers_worked_example():
@@ -113,11 +114,12 @@ def test_with_sample_sigma_every_group_of_unlike_rewards_is_stock_grpo_to_the_bi
     assert torch.equal(ours, stock.masked_fill(alike[:, None], 0))
 
 
-def test_a_recipe_that_does_not_hand_over_its_replay_section_is_refused():
+def test_a_recipe_without_a_replay_section_is_refused():
     token_level, mask = batch([1.0, 0.0])
-    with pytest.raises(ConfigError, match=r"replay: \$\{replay\}"):
-        compute_replay_grpo_advantage(token_level, mask, ["g", "g"], config=OmegaConf.create({}))
-    with pytest.raises(ConfigError, match="algorithm.replay"):
+    with pytest.raises(ConfigError, match="must have a section `replay`"):
+        section = OmegaConf.create({"algorithm": {}}).algorithm
+        compute_replay_grpo_advantage(token_level, mask, ["g", "g"], config=section)
+    with pytest.raises(ConfigError, match="must be a section of the recipe"):
         compute_replay_grpo_advantage(token_level, mask, ["g", "g"])
 
 

@@ -1,15 +1,17 @@
 import logging
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import ray
 from ray.exceptions import ActorDiedError, OutOfMemoryError
 
+from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, DesktopLostError
 from arpo_verl.plugin.job_desktops import JobDesktops
 
-FAKE = {"provider": "fake", "num_desktops": 2, "host_resource": "docker:"}
+FAKE = EnvironmentConfig(provider="fake", num_desktops=2, host_resource="docker:")
 
 
 def test_without_ray_or_an_environment_section_there_is_nothing_to_make_or_read(monkeypatch):
@@ -20,7 +22,7 @@ def test_without_ray_or_an_environment_section_there_is_nothing_to_make_or_read(
 
 def test_a_cluster_that_cannot_hold_the_desktops_is_told(local_ray):
     with pytest.raises(ConfigError, match="num_desktops"):
-        JobDesktops(FAKE | {"num_desktops": 3})
+        JobDesktops(replace(FAKE, num_desktops=3))
 
 
 def test_the_pools_counters_are_read_until_it_is_lost(local_ray, caplog):

@@ -24,8 +24,8 @@ from support.loop_harness import DONE, HIT, ROW, ScriptedEngine, make_loop, reci
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, HostLostError
+from arpo_verl.plugin.run_folder import require_shared
 from arpo_verl.plugin.settings import connect_pool
-from arpo_verl.plugin.shared_storage import require_shared
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.tasks.expert import expert_replies
 from arpo_verl.tasks.loader import load_tasks

@@ -7,9 +7,8 @@ import pytest
 import torch
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
-from arpo_verl.errors import ConfigError
 from arpo_verl.plugin import queue, rows
-from arpo_verl.plugin.padding import BatchShape, fill_up
+from arpo_verl.plugin.padding import fill_up
 from arpo_verl.plugin.queue import Batch, plain
 from arpo_verl.replay.labels import RowLabel
 
@@ -52,12 +51,6 @@ def test_a_batch_is_filled_up_with_its_shortest_row_which_nothing_counts(empty_q
 def test_a_whole_batch_is_left_as_it_is(empty_queue, rollouts):
     batch = put(rollouts, empty_queue, 1, 2)
     assert fill_up(batch, 2) is batch
-
-
-def test_the_multiple_is_what_the_trainer_asks_for():
-    assert BatchShape(ppo_mini_batch_size=4, n=8).rows == 32
-    with pytest.raises(ConfigError, match="sampler_kwargs.batch.n must be a whole number of at least 1, got 0"):
-        BatchShape(ppo_mini_batch_size=4, n=0)
 
 
 # In a process of its own: veRL patches the model's class for good.

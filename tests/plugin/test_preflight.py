@@ -97,15 +97,13 @@ def test_seeds_of_another_policy_are_refused_with_the_part_that_differs(check, p
         check(f"replay.seed_from={tmp_path / 'other'}")
 
 
-def test_the_tokenizer_and_template_of_the_recipe_count_and_the_sampler_must_know_them(check, policy, tmp_path):
+def test_the_tokenizer_and_template_of_the_recipe_count(check, policy, tmp_path):
     bare = tmp_path / "weights-alone"  # as a fine-tuned checkpoint without its tokenizer
     bare.mkdir()
     (bare / "config.json").write_text((policy / "config.json").read_text())
     check(f"actor_rollout_ref.model.path={bare}", f"actor_rollout_ref.model.tokenizer_path={policy}")
     template = "actor_rollout_ref.model.custom_chat_template=another"
     check(template)
-    with pytest.raises(ConfigError, match="sampler_kwargs.custom_chat_template must be the policy's, 'another'"):
-        check(template, "trainer.v1.sampler.sampler_kwargs.custom_chat_template=null")
     with pytest.raises(ConfigError, match="model.tokenizer_path must be a folder with a config.json"):
         check("actor_rollout_ref.model.tokenizer_path=./nowhere")
     own = ModelInputs.load(PolicyFiles(str(policy)), {})
@@ -121,7 +119,6 @@ def test_a_filter_of_groups_is_refused_where_it_cannot_be_kept_to(check):
     check("+baseline=arpo_dynamic")
     for override, says in (
         ("algorithm.filter_groups.metric=null", "filter_groups.metric must be the name of a reward"),
-        ("trainer.v1.sampler.sampler_kwargs.filter_groups=null", "sampler_kwargs.filter_groups must be algorithm"),
         ("reward.reward_model.enable=true", "false with a reward model on the trainer's GPUs"),
     ):
         with pytest.raises(ConfigError, match=says):
@@ -190,6 +187,7 @@ def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(ch
         ("algorithm.episode_weight=rows", ConfigError, "algorithm.episode_weight must be one of tokens, equal"),
         ("+algorithm.step_credit.kind=none", ConfigError, "^algorithm.step_credit was removed: .*; leave it out$"),
         ("+replay.resume_after=2", ConfigError, "^replay.resume_after was removed: .*; leave it out$"),
+        ("+algorithm.replay.std=sample", ConfigError, "^algorithm.replay was removed: it was a copy of replay; leave"),
         ("actor_rollout_ref.actor.freeze_vision_tower=true", ConfigError, "nothing in veRL 0.9.1's FSDP trainer reads"),
     ],
 )

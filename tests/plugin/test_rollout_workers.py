@@ -13,17 +13,17 @@ from types import SimpleNamespace
 
 import pytest
 import ray
-from omegaconf import OmegaConf
 from ray.exceptions import OutOfMemoryError
+from support.composed import compose_verls_own
 from support.scripted_workers import DIE, DIE_PUTTING, Play, put_row
 
 from arpo_verl.cpu.warm_workers import py_executable
 from arpo_verl.errors import RolloutWorkerError
-from arpo_verl.plugin import handover, rollout_workers, sampler
-from arpo_verl.plugin.handover import TrainerFault
+from arpo_verl.plugin import rollout_workers, sampler, trainer_state
 from arpo_verl.plugin.lost_prompts import LostPrompts, Prompt
 from arpo_verl.plugin.rollout_workers import RolloutWorkers
 from arpo_verl.plugin.sampler import ReplaySampler, ReplaySamplerAsync
+from arpo_verl.plugin.trainer_state import TrainerFault
 from arpo_verl.records.documents import folder_of
 from arpo_verl.records.episode_folder import EpisodeFolder
 from arpo_verl.types import EpisodeId
@@ -50,7 +50,7 @@ def queue(empty_queue):
 def fault(monkeypatch):
     """No fault of another test."""
     own = TrainerFault()
-    for module in (handover, rollout_workers, sampler):
+    for module in (trainer_state, rollout_workers, sampler):
         monkeypatch.setattr(module, "TRAINER_FAULT", own)
     return own
 
@@ -104,13 +104,20 @@ def sample(run, num_prompts, partition_id="train"):
 
 def make_sampler(run):
     of_mode = ReplaySampler if run.trainer_mode == "sync" else ReplaySamplerAsync
-    own = {"model_path": "unused", "replay": {"enable": False}, "poll_interval_s": 0.05}
+    # Mini-batches of one episode: no batch is filled up.
+    shape = ("trainer.n_gpus_per_node=1", "actor_rollout_ref.rollout.n=1")
+    recipe = compose_verls_own(
+        "+replay.enable=false",
+        "+trainer.v1.sampler.sampler_kwargs.poll_interval_s=0.05",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=1",
+        *shape,
+    )
     return of_mode(
         trainer_mode=run.trainer_mode,
         trainer_config={},
         max_off_policy_threshold=None,
         max_off_policy_strategy="drop",
-        sampler_kwargs=OmegaConf.create(own),
+        sampler_kwargs=recipe.trainer.v1.sampler.sampler_kwargs,
         refill_fn=run.refill,
     )
 

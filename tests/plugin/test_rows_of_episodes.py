@@ -9,7 +9,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from arpo_verl.errors import ReplayError
 
-BATCH = "+trainer.v1.sampler.sampler_kwargs.batch={ppo_mini_batch_size: 1, n: 4}"
+BATCH = ("actor_rollout_ref.actor.ppo_mini_batch_size=1", "actor_rollout_ref.rollout.n=4")
 
 
 @pytest.fixture
@@ -17,7 +17,9 @@ def sampler(compose, model_path):
     """Samplers made by the trainer's own code from a recipe, and the recipe."""
 
     def make(*overrides, trainer_mode="sync"):
-        config = compose(f"actor_rollout_ref.model.path={model_path}", *overrides)
+        # Of two episodes, as most batches here: their rows are one mini-batch, and none is filled up.
+        mini_batch = "actor_rollout_ref.actor.ppo_mini_batch_size=2"
+        config = compose(f"actor_rollout_ref.model.path={model_path}", mini_batch, *overrides)
         refill = lambda num_prompts: num_prompts  # noqa: E731
         trainer = SimpleNamespace(config=config, trainer_mode=trainer_mode, _add_prompts_to_generate=refill)
         return PPOTrainer._build_replay_buffer(trainer), config
@@ -97,7 +99,7 @@ def test_the_asynchronous_modes_replay_rows_too(empty_queue, rollouts, sampler, 
     """The second group of step 1 waits in the queue until step 2."""
     name = "trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync"
     one_batch = "trainer.v1.separate_async.parameter_sync_step=1"
-    replaying, config = sampler(name, one_batch, BATCH, trainer_mode=mode)
+    replaying, config = sampler(name, one_batch, *BATCH, trainer_mode=mode)
     written = store_a_success(empty_queue, rollouts, replaying)
     rollouts.put("p2", failures(rollouts, [2, 5], 1), step=1)
     batch, metrics = sample(replaying, 2)
@@ -133,7 +135,7 @@ def test_a_lone_episode_of_several_rows_is_compared_with_nothing(empty_queue, ro
 
 
 def test_equal_weights_give_each_episode_the_same_share_of_the_loss(empty_queue, rollouts, sampler):
-    replaying, config = sampler("+algorithm.episode_weight=equal", BATCH)
+    replaying, config = sampler("+algorithm.episode_weight=equal", *BATCH)
     rollouts.put("p1", [rollouts.rows("a", 1.0, 1, turns=6), rollouts.output("a", 0.0, 2, turns=1)])
     batch, _ = sample(replaying, 1)
     advantages = advantages_of(empty_queue, batch, config)
@@ -147,7 +149,7 @@ def test_equal_weights_give_each_episode_the_same_share_of_the_loss(empty_queue,
 @pytest.mark.parametrize("groups", [2, *(pytest.param(n, marks=pytest.mark.release) for n in (1, 3))])
 def test_the_number_of_updates_is_the_recipes_whatever_the_number_of_rows(empty_queue, rollouts, sampler, groups):
     """Stock veRL would make an update of every four rows."""
-    replaying, config = sampler(BATCH, "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.actor.ppo_mini_batch_size=1")
+    replaying, config = sampler(*BATCH)
     for number in range(groups):
         turns = [2, 3, 5, 7][: 4 - number]
         rollouts.put(
@@ -170,12 +172,12 @@ def test_the_number_of_updates_is_the_recipes_whatever_the_number_of_rows(empty_
 
 
 def test_a_store_of_episodes_of_several_rows_is_saved_and_goes_on(empty_queue, rollouts, sampler, tmp_path):
-    resume = f"+trainer.v1.sampler.sampler_kwargs.resume={{default_local_dir: {tmp_path}}}"
-    replaying, _ = sampler(resume)
+    resume = ["trainer.resume_mode=auto", f"trainer.default_local_dir={tmp_path}"]
+    replaying, _ = sampler(*resume)
     store_a_success(empty_queue, rollouts, replaying)
     replaying.replayer.save(tmp_path / "global_step_1" / "replay")
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
-    resumed, _ = sampler(resume)
+    resumed, _ = sampler(*resume)
     (trajectory,) = resumed.replayer.store.trajectories()
     assert (trajectory,) == replaying.replayer.store.trajectories()
     assert [row.screenshots for row in trajectory.each_row()] == [range(2), range(1, 3), range(2, 4)]
@@ -183,15 +185,15 @@ def test_a_store_of_episodes_of_several_rows_is_saved_and_goes_on(empty_queue, r
 
 
 def test_what_one_context_stored_is_not_replayed_in_another(empty_queue, rollouts, sampler, tmp_path):
-    section = "+trainer.v1.sampler.sampler_kwargs.gui_agent"
-    resume = f"+trainer.v1.sampler.sampler_kwargs.resume={{default_local_dir: {tmp_path}}}"
-    replaying, _ = sampler(resume, f"{section}={{context: window, max_screenshots: 2}}")
+    resume = ["trainer.resume_mode=auto", f"trainer.default_local_dir={tmp_path}"]
+    replaying, _ = sampler(*resume, "+gui_agent.context=window", "+gui_agent.max_screenshots=2")
     store_a_success(empty_queue, rollouts, replaying)
     replaying.replayer.save(tmp_path / "global_step_1" / "replay")
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
-    for other in ("{}", "{context: window, max_screenshots: 3}", "{context: segments}"):
+    for context, screenshots in (("full", "null"), ("window", 3), ("segments", "null")):
+        other = (f"+gui_agent.context={context}", f"+gui_agent.max_screenshots={screenshots}")
         with pytest.raises(ReplayError, match="another prompt"):
-            sampler(resume, f"{section}={other}", "+replay.on_bad_store=refuse")
+            sampler(*resume, *other, "+replay.on_bad_store=refuse")
 
 
 def test_an_episode_with_a_row_missing_is_refused(empty_queue, rollouts, sampler):
@@ -216,7 +218,7 @@ def test_validation_shows_one_sample_of_an_episode_of_several_rows(empty_queue, 
 def test_groups_are_logged_with_one_member_an_episode(empty_queue, rollouts, sampler, tmp_path):
     import json
 
-    replaying, config = sampler(f"+trainer.v1.sampler.sampler_kwargs.gui_agent.trajectory_dir={tmp_path}")
+    replaying, config = sampler(f"+gui_agent.trajectory_dir={tmp_path}")
     store_a_success(empty_queue, rollouts, replaying)
     rollouts.put("p2", failures(rollouts, [5, 2], 2), step=2)
     batch, _ = sample(replaying, 2)
@@ -227,11 +229,10 @@ def test_groups_are_logged_with_one_member_an_episode(empty_queue, rollouts, sam
     assert [row["replay"] is not None for row in group["rows"]].count(True) == 1
 
 
-def test_a_recipe_that_is_no_node_of_verls_configuration_keeps_its_own_mini_batch():
-    from arpo_verl.plugin.padding import BatchShape, MiniBatches
+def test_episodes_of_several_rows_are_as_many_mini_batches_as_they_would_be_of_one():
+    from arpo_verl.plugin.trainer_state import BatchShape
 
     shape = BatchShape(2, 4)
-    assert MiniBatches(shape, {})._actor is None and MiniBatches(shape, OmegaConf.create({}))._actor is None
     assert [shape.rows_of(16, rows, 4) for rows in (16, 17, 161)] == [8, 12, 84]
     assert [shape.rows_of(16, rows, 8) for rows in (16, 17, 160, 161)] == [8, 16, 80, 88]
     assert [shape.rows_of(episodes, episodes, 4) for episodes in (1, 8, 9, 16, 40)] == [8] * 5
@@ -240,12 +241,13 @@ def test_a_recipe_that_is_no_node_of_verls_configuration_keeps_its_own_mini_batc
 @pytest.mark.parametrize(("dynamic", "unit"), [(False, 12), (True, 2)])
 def test_each_process_gets_whole_micro_batches(dynamic, unit):
     """On two of them, which train on two rows at once and score three; veRL's `prepare_micro_batches` asserts it."""
-    from arpo_verl.plugin.padding import BatchShape, MiniBatches
+    from arpo_verl.plugin.padding import MiniBatches
+    from arpo_verl.plugin.trainer_state import BatchShape
 
     roles = {
         "actor": {"use_dynamic_bsz": dynamic, "ppo_micro_batch_size_per_gpu": 2},
         "rollout": {"log_prob_micro_batch_size_per_gpu": 3},
     }
     trainer = {"n_gpus_per_node": 2, "nnodes": 1}
-    root = OmegaConf.create({"actor_rollout_ref": roles, "trainer": trainer, "section": {}})
-    assert MiniBatches(BatchShape(6, 2), root.section)._unit == unit
+    recipe = OmegaConf.create({"actor_rollout_ref": roles, "trainer": trainer})
+    assert MiniBatches(recipe, BatchShape(6, 2))._unit == unit

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from support import ROOT
 
 from arpo_verl.files import check_place
-from arpo_verl.plugin import run_callback, run_lock
+from arpo_verl.plugin import run_callback, run_folder
 from arpo_verl.plugin.run_callback import RAY_AUTH, RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers, settle_ray_token
 from arpo_verl.records.starts import read_starts
 from arpo_verl.records.step_lines import StepLines
@@ -87,7 +87,7 @@ def log_step(folder, step):
 HOLDER = """
 import sys, time
 from pathlib import Path
-from arpo_verl.plugin.run_lock import hold_run
+from arpo_verl.plugin.run_folder import hold_run
 
 hold_run(Path(sys.argv[1]))
 print("held", flush=True)
@@ -133,20 +133,20 @@ def test_a_run_folder_that_cannot_be_made_is_refused_before_hydra_makes_it(tmp_p
 
 
 def test_a_run_folder_that_is_in_use_is_found_without_taking_it(tmp_path):
-    run_lock.check_free(tmp_path)
+    run_folder.check_free(tmp_path)
     with start_holder(tmp_path) as holder:
-        with pytest.raises(run_lock.ConfigError, match=rf"another trainer uses .* \(process {holder.pid} on"):
-            run_lock.check_free(tmp_path)
+        with pytest.raises(run_folder.ConfigError, match=rf"another trainer uses .* \(process {holder.pid} on"):
+            run_folder.check_free(tmp_path)
         holder.kill()
-    run_lock.check_free(tmp_path)
+    run_folder.check_free(tmp_path)
 
 
 def test_where_there_are_no_locks_the_run_is_warned_and_goes_on(tmp_path, monkeypatch, caplog):
     def no_locks(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(run_lock.fcntl, "lockf", no_locks)
-    run_lock.hold_run(tmp_path / "run")
+    monkeypatch.setattr(run_folder.fcntl, "lockf", no_locks)
+    run_folder.hold_run(tmp_path / "run")
     assert "has no file locks" in caplog.text
 
 

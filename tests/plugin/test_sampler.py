@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from support.pictures import screenshot
 from support.queue_rows import TRAJECTORY_FIELDS, advantages_of, equal, read, replayed_keys
 from verl.experimental.agent_loop import AgentLoopOutput
@@ -21,17 +20,15 @@ from verl.trainer.ppo.v1.utils import MetricsAggregator
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, DesktopLostError, ReplayError
 from arpo_verl.plugin import queue, rows
-from arpo_verl.plugin.frontier import TRAINING_FRONTIER
 from arpo_verl.plugin.queue import plain
-from arpo_verl.plugin.sampler import ReplaySampler
+from arpo_verl.plugin.trainer_state import SAMPLER_SECTION
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.replay.choice import form_groups
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 
-REFILL = "+trainer.v1.sampler.sampler_kwargs.sync_refill_failed_groups=${trainer.v1.sampler.sync_refill_failed_groups}"
 MODES = ["sync", pytest.param("colocate_async", marks=pytest.mark.release)]
-RECORDED_IN = "+trainer.v1.sampler.sampler_kwargs.gui_agent.trajectory_dir="
+RECORDED_IN = "+gui_agent.trajectory_dir="
 
 
 @pytest.fixture
@@ -50,9 +47,11 @@ def sampler(compose, model_path):
     return make
 
 
-def test_an_all_failed_group_gets_one_replayed_success_and_the_hand_computed_advantages(
-    empty_queue, rollouts, sampler, compose
-):
+def recipe_of(replaying):
+    return replaying.replayer.state.recipe
+
+
+def test_an_all_failed_group_gets_one_replayed_success_and_the_hand_computed_advantages(empty_queue, rollouts, sampler):
     tq, replaying = empty_queue, sampler()
     # Step 1: task a is solved once in two, task b never.
     rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
@@ -94,7 +93,7 @@ def test_an_all_failed_group_gets_one_replayed_success_and_the_hand_computed_adv
     for other in set(before) - {key}:
         assert equal(before[other], read(tq, other)), other
 
-    advantages = advantages_of(tq, batch, compose())
+    advantages = advantages_of(tq, batch, recipe_of(replaying))
     expected = {k: (2.6457 if k == key else -0.3780) if k.startswith("p2") else 0.0 for k in batch.keys}
     assert advantages == pytest.approx(expected, abs=1e-4)
     assert metrics["replay/injected"] == 1 and metrics["replay/missed"] == 0
@@ -165,7 +164,7 @@ def test_a_reward_of_another_agent_loop_that_is_not_finite_is_refused_before_the
         sampler().sample(global_steps=1, partition_id="train", batch_size=1)
 
 
-def test_a_group_with_missing_sessions_is_replayed_into_unless_one_is_left(empty_queue, rollouts, sampler, compose):
+def test_a_group_with_missing_sessions_is_replayed_into_unless_one_is_left(empty_queue, rollouts, sampler):
     tq, replaying = empty_queue, sampler()
     rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
     batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
@@ -175,7 +174,7 @@ def test_a_group_with_missing_sessions_is_replayed_into_unless_one_is_left(empty
     batch, metrics = replaying.sample(global_steps=2, partition_id="train", batch_size=2)
     (key,) = replayed_keys(batch)
     assert key.startswith("p2_") and metrics["replay/missed"] == 1
-    advantages = advantages_of(tq, batch, compose())
+    advantages = advantages_of(tq, batch, recipe_of(replaying))
     assert sorted(advantages.values()) == pytest.approx([-1, 0, 1], abs=1e-4)
 
 
@@ -202,16 +201,14 @@ def members(*rows):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_groups_of_a_batch_are_logged_as_they_are_trained_on(
-    empty_queue, rollouts, sampler, compose, tmp_path, mode
-):
+def test_the_groups_of_a_batch_are_logged_as_they_are_trained_on(empty_queue, rollouts, sampler, tmp_path, mode):
     name = "ReplaySampler" if mode == "sync" else "ReplaySamplerAsync"
     names = f"trainer.v1.sampler.custom_sampler.name={name}"
     tq, replaying = empty_queue, sampler(names, RECORDED_IN + str(tmp_path), trainer_mode=mode)
     outputs = [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2, format_error=1.0)]
     rollouts.put("p1", outputs, step=4)  # an asynchronous trainer trains on it later
     batch, _ = replaying.sample(global_steps=5, partition_id="train", batch_size=1)
-    advantages_of(tq, batch, compose())
+    advantages_of(tq, batch, recipe_of(replaying))
     (group,) = logged_groups(tmp_path, 5)
     assert {key: group[key] for key in group if key != "rows"} == {
         **{"uid": "p1", "task_id": "a", "step": 5, "drawn_in": 4}
@@ -226,7 +223,7 @@ def test_the_groups_of_a_batch_are_logged_as_they_are_trained_on(
     batch, _ = replaying.sample(global_steps=6, partition_id="train", batch_size=2)
     # As the trainer pads a batch for its workers.
     batch = upsample_batch_to_divisible_size(batch, 4, eos_token_id=0)
-    advantages_of(tq, batch, compose())
+    advantages_of(tq, batch, recipe_of(replaying))
     by_uid = {group["uid"]: group for group in logged_groups(tmp_path, 6)}
     assert by_uid["p3"]["rows"] == members((0, 1.0, 0.0, None), (1, 1.0, 0.0, None))
     rows = by_uid["p2"]["rows"]
@@ -236,13 +233,13 @@ def test_the_groups_of_a_batch_are_logged_as_they_are_trained_on(
     assert [row["session"] for row in rows] == [0, 1, 2] and sorted(by_uid) == ["p2", "p3"]
 
 
-def test_the_groups_of_plain_grpo_are_logged_too(empty_queue, rollouts, sampler, compose, tmp_path):
+def test_the_groups_of_plain_grpo_are_logged_too(empty_queue, rollouts, sampler, tmp_path):
     tq, replaying = empty_queue, sampler("replay.enable=false", RECORDED_IN + str(tmp_path))
     rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
     before = {key: read(tq, key) for key in ("p1_0_0", "p1_1_0")}
     batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
     assert all(equal(row, read(tq, key)) for key, row in before.items())
-    advantages = advantages_of(tq, batch, compose("replay.enable=false"))
+    advantages = advantages_of(tq, batch, recipe_of(replaying))
     (group,) = logged_groups(tmp_path, 1)
     # By the sample standard deviation, as stock GRPO has it.
     assert [row["advantage"] for row in group["rows"]] == pytest.approx([0.7071, -0.7071], abs=1e-4)
@@ -252,17 +249,17 @@ def test_the_groups_of_plain_grpo_are_logged_too(empty_queue, rollouts, sampler,
     assert [row["reward"] for row in group["rows"]] == [1.0, 0.0]
 
 
-def test_nothing_is_logged_where_nothing_is_recorded(empty_queue, rollouts, sampler, compose, tmp_path):
-    off = "+trainer.v1.sampler.sampler_kwargs.gui_agent.record=none"
+def test_nothing_is_logged_where_nothing_is_recorded(empty_queue, rollouts, sampler, tmp_path):
+    off = "+gui_agent.record=none"
     replaying = sampler(off, RECORDED_IN + str(tmp_path))
     rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
     batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
-    advantages_of(empty_queue, batch, compose())
+    advantages_of(empty_queue, batch, recipe_of(replaying))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_replayed_success_gets_its_screenshots_back(empty_queue, rollouts, sampler, tmp_path):
-    kept = "+trainer.v1.sampler.sampler_kwargs.gui_agent.record=failures_and_replays"
+    kept = "+gui_agent.record=failures_and_replays"
     tq, replaying = empty_queue, sampler(kept, RECORDED_IN + str(tmp_path))
     output = rollouts.output("a", 1.0, seed=1)
     screenshots = output.screenshots
@@ -334,11 +331,10 @@ def test_what_groups_won_that_are_thrown_away_is_kept(empty_queue, rollouts, sam
     assert metrics["replay/injected"] == 1 and metrics["replay/stored_evicted"] == 0
 
 
-@pytest.fixture
-def frontier(monkeypatch):
-    """What the dataset of this process would draw from: tasks a and b, in groups of two, that fade at once."""
+def open_frontier(replaying):
+    """What the run's dataset would draw from: tasks a and b, in groups of two, that fade at once."""
     opened = Frontier(["a", "b"], FrontierConfig(group_size=2, half_life_steps=1), seed=1)
-    monkeypatch.setattr(TRAINING_FRONTIER, "frontier", opened)
+    replaying.replayer.state.frontier = opened
     return opened
 
 
@@ -346,8 +342,9 @@ def counts(frontier):
     return {task_id: row[:2] for task_id, row in frontier.state_dict()["tasks"].items()}
 
 
-def test_the_frontier_hears_of_every_group_once_and_of_no_replay(empty_queue, rollouts, sampler, frontier, tmp_path):
+def test_the_frontier_hears_of_every_group_once_and_of_no_replay(empty_queue, rollouts, sampler, tmp_path):
     replaying = sampler(RECORDED_IN + str(tmp_path))
+    frontier = open_frontier(replaying)
     rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
     rollouts.put("q1", [rollouts.output("b", 0.0, seed=3), None])  # the session that is missing failed nothing
     batch, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=2)
@@ -367,9 +364,10 @@ def test_the_frontier_hears_of_every_group_once_and_of_no_replay(empty_queue, ro
     ]
 
 
-def test_the_frontier_hears_of_groups_that_are_thrown_away(empty_queue, rollouts, sampler, frontier):
+def test_the_frontier_hears_of_groups_that_are_thrown_away(empty_queue, rollouts, sampler):
     names = "trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync"
     replaying = sampler(names, trainer_mode="colocate_async")
+    frontier = open_frontier(replaying)
     rollouts.put("p1", [rollouts.output("a", 1.0, seed=1, step=20), None], step=20)
     rollouts.put("p2", [rollouts.output("b", float(i), seed=2 + i) for i in (0, 1)], step=1)  # stale
     rollouts.put("p3", [rollouts.output("a", 0.0, seed=i, step=20) for i in (4, 5)], step=20)
@@ -434,9 +432,7 @@ FILTER = "algorithm.filter_groups.enable=true"
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_replay_comes_first_and_then_the_filter_and_what_it_drops_is_kept(
-    empty_queue, rollouts, sampler, compose, mode
-):
+def test_replay_comes_first_and_then_the_filter_and_what_it_drops_is_kept(empty_queue, rollouts, sampler, mode):
     name = "trainer.v1.sampler.custom_sampler.name=" + ("ReplaySampler" if mode == "sync" else "ReplaySamplerAsync")
     tq, replaying = empty_queue, sampler(name, FILTER, trainer_mode=mode)
     drawn, refills = [], iter("uvwxyz")
@@ -472,7 +468,7 @@ def test_replay_comes_first_and_then_the_filter_and_what_it_drops_is_kept(
     assert metrics["training/filter_groups/evicted_samples"] == 2
     assert metrics["replay/injected"] == 1 and metrics["replay/informative_share"] == 1
     (key,) = replayed_keys(batch)
-    assert key.startswith("p2_") and advantages_of(tq, batch, compose())[key] == pytest.approx(1, abs=1e-4)
+    assert key.startswith("p2_") and advantages_of(tq, batch, recipe_of(replaying))[key] == pytest.approx(1, abs=1e-4)
     assert "b" in {t.task_id for t in replaying.replayer.store.trajectories()}
 
 
@@ -521,9 +517,9 @@ def replayed_batch(tq, rollouts, replaying, demonstration=False):
     return batch, metrics, key
 
 
-def test_how_far_a_replay_is_from_the_policy_is_told_and_changes_no_advantage(empty_queue, rollouts, sampler, compose):
-    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler())
-    advantages = advantages_of(empty_queue, batch, compose(), dict.fromkeys(batch.keys, -0.1) | {key: 0.5})
+def test_how_far_a_replay_is_from_the_policy_is_told_and_changes_no_advantage(empty_queue, rollouts, sampler):
+    batch, metrics, key = replayed_batch(empty_queue, rollouts, replaying := sampler())
+    advantages = advantages_of(empty_queue, batch, recipe_of(replaying), dict.fromkeys(batch.keys, -0.1) | {key: 0.5})
     expected = {k: math.sqrt(2) if k == key else -1 / math.sqrt(2) for k in batch.keys}
     assert advantages == pytest.approx(expected, abs=1e-4)
     logged = MetricsAggregator()
@@ -531,20 +527,22 @@ def test_how_far_a_replay_is_from_the_policy_is_told_and_changes_no_advantage(em
     assert logged.get_aggregated_metrics()["replay/ratio_mean"] == pytest.approx(math.exp(0.5), rel=1e-5)
 
 
-def test_a_demonstration_without_log_probs_is_replayed_like_any_other(empty_queue, rollouts, sampler, compose):
-    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler(), demonstration=True)
+def test_a_demonstration_without_log_probs_is_replayed_like_any_other(empty_queue, rollouts, sampler):
+    batch, metrics, key = replayed_batch(empty_queue, rollouts, replaying := sampler(), demonstration=True)
     row = read(empty_queue, key)
     assert row["rollout_log_probs"].tolist() == [0.0] * len(row["responses"])
-    assert advantages_of(empty_queue, batch, compose(), {key: -3.0})[key] == pytest.approx(math.sqrt(2), abs=1e-4)
+    assert advantages_of(empty_queue, batch, recipe_of(replaying), {key: -3.0})[key] == pytest.approx(
+        math.sqrt(2), abs=1e-4
+    )
     assert metrics["replay/ratio_mean"].numel() == 0  # nothing to compare with: not logged
 
 
-def test_verls_own_correction_leaves_a_demonstration_alone(empty_queue, rollouts, sampler, compose):
+def test_verls_own_correction_leaves_a_demonstration_alone(empty_queue, rollouts, sampler):
     """Its row carries zeros for log-probs: as if certain, each token would be weighed by its own probability."""
-    batch, _, key = replayed_batch(empty_queue, rollouts, sampler(), demonstration=True)
-    config = compose("algorithm.rollout_correction.rollout_is=token")
+    replaying = sampler("algorithm.rollout_correction.rollout_is=token")
+    batch, _, key = replayed_batch(empty_queue, rollouts, replaying, demonstration=True)
     shifts = dict.fromkeys(batch.keys, -0.5) | {key: -3.0}
-    advantages_of(empty_queue, batch, config, shifts)
+    advantages_of(empty_queue, batch, recipe_of(replaying), shifts)
     for each in batch.keys:
         row = read(empty_queue, each)
         weights = row["rollout_is_weights"][row["response_mask"].bool()]
@@ -552,31 +550,31 @@ def test_verls_own_correction_leaves_a_demonstration_alone(empty_queue, rollouts
     assert read(empty_queue, key)["rollout_log_probs"].abs().max() == 0
 
 
-def test_verls_own_correction_weighs_a_replay_by_its_makers_log_probs(empty_queue, rollouts, sampler, compose):
-    batch, _, key = replayed_batch(empty_queue, rollouts, sampler())
-    config = compose("algorithm.rollout_correction.rollout_is=token")
-    advantages_of(empty_queue, batch, config, dict.fromkeys(batch.keys, 0.0) | {key: -1.0})
+def test_verls_own_correction_weighs_a_replay_by_its_makers_log_probs(empty_queue, rollouts, sampler):
+    replaying = sampler("algorithm.rollout_correction.rollout_is=token")
+    batch, _, key = replayed_batch(empty_queue, rollouts, replaying)
+    advantages_of(empty_queue, batch, recipe_of(replaying), dict.fromkeys(batch.keys, 0.0) | {key: -1.0})
     row = read(empty_queue, key)
     assert torch.allclose(row["rollout_is_weights"][row["response_mask"].bool()], torch.tensor(math.exp(-1.0)))
 
 
-def test_a_replay_that_verls_own_correction_rejects_ends_no_step(empty_queue, rollouts, sampler, compose):
-    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler())
-    rejecting = "rollout_correction={rollout_rs: seq_mean_k1, rollout_rs_threshold: 0.5_2.0}"
-    advantages_of(empty_queue, batch, compose(f"+algorithm.{rejecting}"), dict.fromkeys(batch.keys, 0.0) | {key: -3.0})
+def test_a_replay_that_verls_own_correction_rejects_ends_no_step(empty_queue, rollouts, sampler):
+    replaying = sampler("+algorithm.rollout_correction={rollout_rs: seq_mean_k1, rollout_rs_threshold: 0.5_2.0}")
+    batch, metrics, key = replayed_batch(empty_queue, rollouts, replaying)
+    advantages_of(empty_queue, batch, recipe_of(replaying), dict.fromkeys(batch.keys, 0.0) | {key: -3.0})
     row = read(empty_queue, key)
     assert not row["response_mask"].any(), "rejected"
     assert metrics["replay/ratio_mean"].numel() == 0
 
 
-def test_the_trainers_metrics_are_told_without_the_replay(empty_queue, rollouts, sampler, compose):
+def test_the_trainers_metrics_are_told_without_the_replay(empty_queue, rollouts, sampler):
     """veRL's own functions over the same rows but one, padding rows left out as veRL leaves them out."""
-    batch, metrics, key = replayed_batch(empty_queue, rollouts, sampler())
+    batch, metrics, key = replayed_batch(empty_queue, rollouts, replaying := sampler())
     own = [k for k in batch.keys if k != key]
     padded = upsample_batch_to_divisible_size(batch, 4, eos_token_id=0)
     padded.reorder([3, 1, 0, 2])
     # The replay's tokens are likelier by e^2 than when they were written; the others by no more than rounding.
-    advantages_of(empty_queue, padded, compose(), {key: 2.0})
+    advantages_of(empty_queue, padded, recipe_of(replaying), {key: 2.0})
     logged = MetricsAggregator()
     logged.add_step_metrics(metrics)
     values = logged.get_aggregated_metrics()
@@ -617,21 +615,21 @@ def test_replays_are_rebuilt_while_other_groups_still_generate(empty_queue, roll
 
 def test_the_store_goes_on_where_the_checkpoint_left_it(empty_queue, rollouts, sampler, tmp_path):
     """What the sampler stored, the sampler of a resumed run replays; a changed prompt is refused."""
-    resume = f"+trainer.v1.sampler.sampler_kwargs.resume={{default_local_dir: {tmp_path}}}"
-    replaying = sampler(resume)
+    resume = ["trainer.resume_mode=auto", f"trainer.default_local_dir={tmp_path}"]
+    replaying = sampler(*resume)
     rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
     batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
     empty_queue.kv_clear(keys=batch.keys, partition_id="train")
     replaying.replayer.save(tmp_path / "global_step_1" / "replay")
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
 
-    resumed = sampler(resume)
+    resumed = sampler(*resume)
     assert resumed.replayer.store.trajectories() == replaying.replayer.store.trajectories()
     rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3)], step=2)
     batch, metrics = resumed.sample(global_steps=2, partition_id="train", batch_size=1)
     assert metrics["replay/injected"] == 1
     with pytest.raises(ReplayError, match="another prompt"):
-        sampler(resume, "+replay.on_bad_store=refuse", "+trainer.v1.sampler.sampler_kwargs.gui_agent={prompt: compact}")
+        sampler(*resume, "+replay.on_bad_store=refuse", "+gui_agent.prompt=compact")
 
 
 def test_rows_of_another_agent_loop_are_refused_by_what_they_lack(empty_queue, rollouts, sampler):
@@ -693,7 +691,7 @@ def test_a_group_all_of_whose_sessions_were_dropped_leaves_a_hole_or_is_drawn_an
     assert sorted(batch.keys) == ["p2_0_0"], "veRL trains on fewer"
     empty_queue.kv_clear(keys=batch.keys, partition_id="train")
     fill()
-    refilling = sampler("trainer.v1.sampler.sync_refill_failed_groups=true", REFILL)
+    refilling = sampler("trainer.v1.sampler.sync_refill_failed_groups=true")
     drawn = []
 
     def draw(num_prompts):
@@ -707,10 +705,10 @@ def test_a_group_all_of_whose_sessions_were_dropped_leaves_a_hole_or_is_drawn_an
 
 
 def test_the_jobs_desktops_boot_with_the_sampler_and_are_read_with_the_step(empty_queue, rollouts, sampler):
-    environment = "+trainer.v1.sampler.sampler_kwargs.environment={provider: fake, num_desktops: %d%s}"
+    environment = ["+environment.provider=fake", "+environment.num_desktops=1"]
     with pytest.raises(ConfigError, match="must hold 1 desktop workers of environment.worker_resources.desktop_host"):
-        sampler(environment % (1, ", worker_resources: {desktop_host: 1}"))
-    replaying = sampler(environment % (1, ""))
+        sampler(*environment, "+environment.worker_resources={desktop_host: 1}")
+    replaying = sampler(*environment)
     pool = DesktopPool.connect(EnvironmentConfig(provider="fake", num_desktops=1))
     try:
         deadline = time.monotonic() + 120
@@ -725,18 +723,15 @@ def test_the_jobs_desktops_boot_with_the_sampler_and_are_read_with_the_step(empt
 
 
 @pytest.mark.parametrize(
-    ("sampler_kwargs", "message"),
+    ("override", "message"),
     [
-        ({}, "sampler_kwargs.model_path must be the policy's path"),
-        (
-            {"model_path": "x", "poll_interval_s": 0},
-            "sampler_kwargs.poll_interval_s must be more than 0 s",
-        ),
-        ({"model_path": "x", "replay": {"capacity_per_task": 0}}, "replay.capacity_per_task must be positive"),
-        ({"model_path": "x", "environment": {"num_desktop": 1}}, "did you mean environment.num_desktops"),
-        ({"model_path": "x", "reply": {}}, "did you mean trainer.v1.sampler.sampler_kwargs.replay"),
+        (f"+{SAMPLER_SECTION}.poll_interval_s=0", "sampler_kwargs.poll_interval_s must be more than 0 s"),
+        ("+replay.capacity_per_task=0", "replay.capacity_per_task must be positive"),
+        ("+environment.num_desktop=1", "did you mean environment.num_desktops"),
+        (f"+{SAMPLER_SECTION}.poll_intervall_s=1", "did you mean trainer.v1.sampler.sampler_kwargs.poll_interval_s"),
+        (f"+{SAMPLER_SECTION}.replay={{}}", "sampler_kwargs.replay was removed: it was a copy of replay; leave it out"),
     ],
 )
-def test_a_bad_recipe_is_refused_before_anything_starts(sampler_kwargs, message):
+def test_a_bad_recipe_is_refused_before_anything_starts(sampler, override, message):
     with pytest.raises(ConfigError, match=message):
-        ReplaySampler("sync", OmegaConf.create({}), 8, "drop", sampler_kwargs=OmegaConf.create(sampler_kwargs))
+        sampler(override)

@@ -9,7 +9,7 @@ pytest.importorskip("verl")
 
 from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback  # noqa: E402
 
-from arpo_verl.plugin.save_request import REQUEST_FILE, SaveRequest  # noqa: E402
+from arpo_verl.plugin.checkpoints import REQUEST_FILE, SaveRequest  # noqa: E402
 
 
 @pytest.fixture(params=[20, -1])

@@ -9,7 +9,7 @@ import torch
 from support import ROOT
 from support.loop_harness import DONE, HIT, FakePool, ScriptedEngine, play, recipe
 
-from arpo_verl.plugin.group_log import GroupLog, LoggedRow
+from arpo_verl.plugin.run_records import GroupLog, LoggedRow
 from arpo_verl.pool.metrics import PoolMetrics
 from arpo_verl.pool.status_file import pool_document
 from arpo_verl.replay.labels import RowLabel

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.plugin.sampler import Replayer
+from arpo_verl.plugin.trainer_state import SAMPLER_SECTION
 
 TASKS = ["files-a", "files-b", "files-c", "files-d"]
 
@@ -21,13 +21,11 @@ def sampler(compose, model_path, tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "tensorboard"))
 
     def make(log_val_episodes=2, loggers="[console,tensorboard]"):
-        section = "trainer.v1.sampler.sampler_kwargs"
         config = compose(
             f"actor_rollout_ref.model.path={model_path}",
-            f"+{section}.gui_agent.trajectory_dir=runs/one/trajectories",
-            f"+{section}.log_val_episodes={log_val_episodes}",
+            "+gui_agent.trajectory_dir=runs/one/trajectories",
+            f"+{SAMPLER_SECTION}.log_val_episodes={log_val_episodes}",
             f"trainer.logger={loggers}",
-            f"+{section}.loggers=${{trainer.logger}}",
         )
         trainer = SimpleNamespace(config=config, trainer_mode="sync", _add_prompts_to_generate=None)
         return PPOTrainer._build_replay_buffer(trainer)
@@ -107,6 +105,6 @@ def test_a_logger_that_fails_costs_the_pictures_alone(empty_queue, rollouts, sam
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True])
-def test_a_bad_number_of_episodes_is_refused(model_path, count):
+def test_a_bad_number_of_episodes_is_refused(sampler, count):
     with pytest.raises(ConfigError, match=r"sampler_kwargs\.log_val_episodes must be a whole number"):
-        Replayer({"model_path": model_path, "log_val_episodes": count})
+        sampler(log_val_episodes=count)

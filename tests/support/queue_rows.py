@@ -12,7 +12,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from arpo_verl.plugin.loop_manager import GuiAgentLoopWorker
 from arpo_verl.plugin.queue import plain
-from arpo_verl.plugin.rollout_output import GuiAgentOutput
+from arpo_verl.plugin.rows import GuiAgentOutput
 from arpo_verl.rollout.vision import decode_screenshot
 from support.pictures import screenshot
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from trainer_run import await_end
 
-from arpo_verl.plugin.save_request import REQUEST_FILE
+from arpo_verl.plugin.checkpoints import REQUEST_FILE
 from arpo_verl.replay.store.persistence import load_store
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]

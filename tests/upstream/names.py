@@ -125,6 +125,15 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
             "self.processor.get_rope_index(",
         ),
     ),
+    # Whoever is given a section of the recipe has a node of the one that the trainer's process resolved
+    (
+        "plugin.trainer_state",
+        "verl.trainer.main_ppo:TaskRunnerV1.run",
+        ("OmegaConf.resolve(config)", "self.trainer = trainer_cls(config=config)"),
+    ),
+    ("plugin.trainer_state", f"{_TRAINER}.__init__", ("self.config = config", "self._build_replay_buffer()")),
+    ("plugin.trainer_state", f"{_TRAINER}._init_dataloader", ("create_rl_dataset(", "self.config.data,")),
+    ("plugin.trainer_state", "verl.trainer.ppo.utils:create_rl_dataset", ("config=data_config,",)),
     # A step of the trainer: sampled, scored, estimated; metrics of the sampler are read after the update
     (
         "plugin.sampler",
@@ -144,7 +153,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         ('data.non_tensor_batch["uid"] = np.array(data.batch.pop("uid").tolist(), dtype=object)',),
     ),
     (
-        "plugin.handover",
+        "plugin.trainer_state",
         f"{_TRAINER}.step",
         ("self._step_once(", "metrics_aggregator.add_step_metrics(iter_metrics"),
     ),
@@ -206,7 +215,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     ("plugin.step_metrics", "verl.trainer.ppo.v1.utils:MetricsAggregator", ('return "weighted_avg"',)),
     # The patch of the trainer
     (
-        "plugin.unknown_log_probs",
+        "plugin.patches",
         f"{_TRAINER}._compute_advantage",
         (
             'data.non_tensor_batch["uid"] =',
@@ -215,7 +224,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     ),
     *(
         (
-            "plugin.unknown_log_probs",
+            "plugin.patches",
             "verl.trainer.ppo.rollout_corr_helper:compute_rollout_correction_and_add_to_batch",
             (f'batch.batch["{name}"]',),
         )
@@ -223,17 +232,17 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     ),
     # The patch of the workers
     (
-        "plugin.equal_lengths",
+        "plugin.patches",
         "verl.utils.tensordict_utils:maybe_fix_3d_position_ids",
         ('data["position_ids"]._ragged_idx = 2',),
     ),
     (
-        "plugin.equal_lengths",
+        "plugin.patches",
         "transfer_queue.storage.managers.simple_storage_manager:AsyncSimpleStorageManager._pack_field_values",
         ("torch.nested.as_nested_tensor(values, layout=torch.jagged)",),
     ),
     *(
-        ("plugin.equal_lengths", f"verl.workers.{name}", ("maybe_fix_3d_position_ids(data)",))
+        ("plugin.patches", f"verl.workers.{name}", ("maybe_fix_3d_position_ids(data)",))
         for name in ("engine_workers:TrainingWorker.train_mini_batch", "engine.base:BaseEngine.train_batch")
         + ("engine.base:BaseEngine.infer_batch",)
     ),
@@ -261,27 +270,27 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     # Frontier sampling: rows are fetched when they are to be played, through the dataset, whose state goes with the
     # loader's; tests/plugin/test_dataset.py runs the loader
     (
-        "plugin.frontier",
+        "plugin.trainer_state",
         f"{_TRAINER}._init_dataloader",
         ("StatefulDataLoader(", 'num_workers=self.config.data["dataloader_num_workers"]', "create_rl_sampler("),
     ),
-    ("plugin.frontier", f"{_TRAINER}._fetch_one_gen_batch", ("next(self.train_dataloader_it)",)),
-    ("plugin.frontier", f"{_TRAINER}._save_checkpoint", ("torch.save(self.train_dataloader.state_dict()",)),
-    ("plugin.frontier", f"{_TRAINER}._load_checkpoint", ("self.train_dataloader.load_state_dict(",)),
+    ("plugin.trainer_state", f"{_TRAINER}._fetch_one_gen_batch", ("next(self.train_dataloader_it)",)),
+    ("plugin.trainer_state", f"{_TRAINER}._save_checkpoint", ("torch.save(self.train_dataloader.state_dict()",)),
+    ("plugin.trainer_state", f"{_TRAINER}._load_checkpoint", ("self.train_dataloader.load_state_dict(",)),
     (
-        "plugin.frontier",
+        "plugin.trainer_state",
         "torch.utils.data._utils.fetch:_MapDatasetFetcher.fetch",
         ("self.dataset.__getitems__(possibly_batched_index)",),
     ),
     # Loggers and metrics
     ("plugin.run_callback", "verl.utils.tracking:_TensorboardAdapter", ('os.environ.get("TENSORBOARD_DIR"',)),
     *(
-        ("plugin.scored_batch", "verl.trainer.ppo.metric_utils:compute_data_metrics", (f'"{name}"',))
+        ("plugin.step_metrics", "verl.trainer.ppo.metric_utils:compute_data_metrics", (f'"{name}"',))
         for name in ("critic/score/mean", "critic/rewards/mean", "critic/advantages/mean", "num_turns/mean")
         + ("response_length/mean", "response_length/clip_ratio", "prompt_length/mean")
     ),
     *(
-        ("plugin.scored_batch", "verl.utils.debug.metrics:calculate_debug_metrics", (f'"training/{name}"',))
+        ("plugin.step_metrics", "verl.utils.debug.metrics:calculate_debug_metrics", (f'"training/{name}"',))
         for name in ("rollout_probs_diff_mean", "rollout_probs_diff_max", "rollout_actor_probs_pearson_corr")
     ),
     *(
@@ -360,7 +369,6 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
 # Keys of our recipes that veRL's own configuration does not declare: ours, or of a mapping that veRL hands on whole.
 OPEN_KEYS = (
     "algorithm.episode_weight",
-    "algorithm.replay",
     "data.tasks",
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
     "trainer.v1.sampler.by_mode",

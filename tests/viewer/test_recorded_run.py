@@ -12,7 +12,7 @@ pytest.importorskip("verl")
 import torch  # noqa: E402
 from support.viewer_run import png  # noqa: E402
 
-from arpo_verl.plugin.group_log import GroupLog, LoggedRow  # noqa: E402
+from arpo_verl.plugin.run_records import GroupLog, LoggedRow  # noqa: E402
 from arpo_verl.pool.status_file import HEARTBEAT_S, StatusFile  # noqa: E402
 from arpo_verl.records import live  # noqa: E402
 from arpo_verl.records.documents import EpisodeRecord, live_document  # noqa: E402

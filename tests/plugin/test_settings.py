@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.plugin.sections import plain_section
+from arpo_verl.plugin.settings import plain_section
 
 
 def test_interpolations_are_resolved():

@@ -1,4 +1,4 @@
-"""What the sampler hands to the estimator: labels of rows, and metrics that are returned empty and filled later."""
+"""What the parts of the trainer share: the whole recipe, labels of rows, metrics that are filled later."""
 
 import base64
 import copy
@@ -7,12 +7,44 @@ import pickle
 import subprocess
 import sys
 
+import pytest
 import torch
+from omegaconf import OmegaConf
+from support.composed import compose_recipe
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
-from arpo_verl.plugin.handover import LateMetrics
+from arpo_verl.errors import ConfigError
+from arpo_verl.plugin.trainer_state import BatchShape, LateMetrics, ResumeConfig, trainer_state
 from arpo_verl.replay.labels import RowLabel, labelled_rows
+
+
+def test_every_section_of_a_recipe_leads_to_the_same_state():
+    recipe = compose_recipe("embedded")
+    state = trainer_state(recipe.trainer.v1.sampler.sampler_kwargs)
+    assert state is trainer_state(recipe.data) is trainer_state(recipe.algorithm) is trainer_state(recipe)
+    assert trainer_state(compose_recipe("embedded").data) is not state
+
+
+def test_the_state_reads_each_option_where_the_recipe_has_it():
+    own = ("replay.capacity_per_task=3", "trainer.default_local_dir=here", "trainer.resume_mode=disable")
+    more = ("data.mm_processor_kwargs={max_pixels: 9000}", "actor_rollout_ref.model.tokenizer_path=there")
+    state = trainer_state(compose_recipe("embedded", *own, *more).data)
+    assert state.replay.capacity_per_task == 3 and state.resume == ResumeConfig("here", "disable", None)
+    assert state.agent.max_steps == state.recipe.gui_agent.max_steps and state.environment.provider == "embedded"
+    model = state.recipe.actor_rollout_ref
+    assert state.batch == BatchShape(model.actor.ppo_mini_batch_size, model.rollout.n)
+    assert state.policy.processor == "there" and state.mm_processor_kwargs == {"max_pixels": 9000}
+    assert state.sampler.poll_interval_s == 0.2 and state.sampler.log_val_episodes == 4
+
+
+def test_another_agent_loop_needs_no_sections_but_replay():
+    state = trainer_state(OmegaConf.create({"algorithm": {}}).algorithm)
+    assert state.environment is None and state.agent.recorded_in is None and state.filter_groups == {}
+    with pytest.raises(ConfigError, match="must have a section `replay`; compose with `- arpo`"):
+        assert state.replay
+    with pytest.raises(ConfigError, match="must be a section of the recipe, got None"):
+        trainer_state(None)
 
 
 def test_a_label_is_the_uid_with_more_to_it():
