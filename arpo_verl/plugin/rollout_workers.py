@@ -12,6 +12,7 @@ import atexit
 import logging
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,15 +21,19 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
-from arpo_verl.errors import RolloutWorkerError
+from arpo_verl.errors import RolloutWorkerError, SessionsLostError
 from arpo_verl.plugin.handover import TRAINER_FAULT
 from arpo_verl.plugin.lost_prompts import LostPrompts, Prompt
+from arpo_verl.plugin.queue import TRAINING
 
 logger = logging.getLogger(__name__)
 
 MAX_DEATHS = 3
 """Deaths of one worker and of those in its place, with no prompt finished in between, that end the run: what kills one
 after the other will not pass."""
+FRUITLESS_BATCHES = 3
+"""Batches' worth of prompts in a row of which veRL throws away each: what loses so many sessions does not pass by
+itself, and the pool waits for desktops before it gives a session up."""
 _DEATHS = (RayActorError, OutOfMemoryError)
 """What a call of a dead worker's raises. The second: Ray's memory monitor killed it."""
 # Of what Ray says, in a message.
@@ -47,6 +52,46 @@ class _Place:
     """In a row, with no prompt finished in between."""
 
 
+class FruitlessPrompts:
+    """Prompts in a row that lost sessions, so that veRL throws them away and draws others, without end.
+
+    Args:
+        batch_size: prompts of a batch.
+        keeps_partial: whether veRL trains on what is left of a prompt that lost some of its sessions.
+    """
+
+    def __init__(self, batch_size: int, keeps_partial: bool) -> None:
+        self._most = FRUITLESS_BATCHES * batch_size
+        self._keeps_partial = keeps_partial
+        self._in_a_row = 0
+        self._reasons: Counter[str] = Counter()
+
+    def note(self, prompt: Prompt, reasons: Sequence[str]) -> None:
+        """A prompt is over.
+
+        Args:
+            reasons: of each session that it lost, why.
+
+        Raises:
+            SessionsLostError: that were three batches of prompts, and no batch can be put together.
+        """
+        if prompt.partition_id != TRAINING:
+            return
+        if not reasons or (self._keeps_partial and len(reasons) < prompt.num_sessions):
+            self._in_a_row = 0
+            self._reasons.clear()
+            return
+        self._in_a_row += 1
+        self._reasons.update(reasons)
+        if self._in_a_row >= self._most:
+            causes = "; ".join(f"{number} times {reason}" for reason, number in self._reasons.most_common(3))
+            raise SessionsLostError(
+                f"The last {self._in_a_row} prompts all lost sessions, so no batch can be put together. The most "
+                f"frequent reasons are: {causes}. Remove the reason and start the same command again: it resumes from "
+                "the last checkpoint."
+            )
+
+
 class RolloutWorkers:
     """Hands prompts to the workers, and sees to those of a worker that dies.
 
@@ -54,6 +99,7 @@ class RolloutWorkers:
         actors: the workers. A new worker takes the old one's place here too.
         start: starts another one.
         lost_prompts: puts right what a dead one left.
+        fruitless: told of each prompt that is over.
     """
 
     def __init__(
@@ -61,8 +107,10 @@ class RolloutWorkers:
         actors: MutableSequence[ActorHandle[Any]],
         start: Callable[[], ActorHandle[Any]],
         lost_prompts: LostPrompts,
+        fruitless: FruitlessPrompts,
     ) -> None:
         self._actors = actors
+        self._fruitless = fruitless
         self._start = start
         self._lost_prompts = lost_prompts
         self._places = [_Place(number, actor) for number, actor in enumerate(actors)]
@@ -107,12 +155,13 @@ class RolloutWorkers:
     async def _follow(self, place: _Place, actor: ActorHandle[Any], prompt: Prompt) -> None:
         """Wait for the prompt's end."""
         try:
-            await actor.play.remote(prompt.batch)
+            reasons = await actor.play.remote(prompt.batch)
         except _DEATHS:
             ray.kill(actor)  # if it merely cannot be reached; `_watch` sees to its prompts
         else:
             place.prompts.discard(prompt)
             place.deaths = 0
+            self._fruitless.note(prompt, reasons)
 
     async def _watch(self, place: _Place) -> None:
         """See to the worker's death, and then to the next one's."""

@@ -23,6 +23,7 @@ from arpo_verl.config import build_config, check_fields, number, text, whole
 from arpo_verl.errors import DesktopLostError
 from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.checkpoints import ResumeConfig, restore_store
+from arpo_verl.plugin.engine_loss import TRAINER_ENGINES
 from arpo_verl.plugin.episode_loggers import EpisodeLoggers
 from arpo_verl.plugin.frontier import TRAINING_FRONTIER
 from arpo_verl.plugin.handover import LATE_METRICS, TRAINER_FAULT
@@ -224,7 +225,7 @@ class Replayer:
         own["timing_s/replay"] = time.perf_counter() - start_s
         own = self._step_metrics.of_batch(self._draw, own)
         if self._step_metrics.is_last(self._draw):  # the pool counts from one reading to the next
-            own |= self.desktops.read()
+            own |= self.desktops.read() | TRAINER_ENGINES.read()
             own |= TRAINING_FRONTIER.metrics()
             if TRAINING_FRONTIER.frontier is not None:
                 self.records.frontier_moved(self._step, TRAINING_FRONTIER.frontier.changed())
@@ -351,6 +352,7 @@ class ReplaySampler(ReplayBuffer):
         who watches the workers; both say it first."""
         super()._sync_metadata_from_transfer_queue()  # type: ignore[no-untyped-call]  # veRL's
         TRAINER_FAULT.check()
+        TRAINER_ENGINES.check()
         self.replayer.desktops.check()
 
     def _clear_groups(self, partition_id: str, uids: set[str]) -> None:
