@@ -84,7 +84,7 @@ def test_rows_without_a_task_and_impossible_limits_end_the_run_too(policy, token
 
 
 def test_an_evaluator_that_returns_nan_gave_no_verdict(policy, tokenizer, monkeypatch):
-    """A desktop of a user's own may give it: a fault, tried on other desktops, then the session is lost, and no reward."""
+    """A desktop of a user's own may give it: a fault, tried on other desktops, then the session is lost."""
     monkeypatch.setattr(FakeEnvironment, "evaluate", lambda self: Evaluation(math.nan))
     pool = FakePool()
     with pytest.raises(EvaluatorError, match="number from 0 to 1, got nan"):
