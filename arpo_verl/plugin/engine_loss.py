@@ -120,6 +120,7 @@ class TrainerEngines:
         ray.get(self._router.lose.remote(replica.server_address, reason))
         for server in replica.servers:
             ray.kill(server)
+        self._note(self._look().lost)
 
     async def find_dead(self, replicas: Sequence[Any]) -> None:
         """Find engines that died while nobody asked them anything."""
