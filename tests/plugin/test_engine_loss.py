@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError
-from support.engines import Engine, Remote, make_router
+from support.engines import Engine, Remote, make_client, make_router
 from verl.checkpoint_engine import CheckpointEngineManager
 
 from arpo_verl.errors import EngineLostError
@@ -199,6 +199,23 @@ def test_whole_engines_and_other_errors_are_verls_own_affair(trainer, fault):
     fault.check()
     with pytest.raises(ValueError, match="its own"):
         manager_of(Replica(0, ValueError("its own"))).sleep_replicas()
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+def test_the_loop_manager_has_the_engines_watched_as_the_recipe_says(trainer, monkeypatch, is_deterministic):
+    from support.loop_harness import recipe
+
+    from arpo_verl.plugin import loop_manager
+
+    monkeypatch.setattr(loop_manager, "TRAINER_ENGINES", trainer.engines)
+    config = OmegaConf.merge(recipe({"engine_timeout_s": 5.0}), {"trainer": {"save_freq": 3}})
+    manager = object.__new__(loop_manager.GuiAgentLoopManager)
+    manager.llm_client, manager.config = make_client(trainer.router), config
+    manager.rollout_config = {"full_determinism": is_deterministic}
+    assert manager._watch_engines() is manager.llm_client._load_balancer
+    assert trainer.engines.timeout_s == 5.0 and trainer.router._full_determinism == is_deterministic
+    manager.llm_client = "another's"
+    assert manager._watch_engines() is None
 
 
 def test_without_our_router_nothing_is_changed(monkeypatch, fault):

@@ -41,7 +41,7 @@ class _Done:
 
 
 class Engine:
-    """Writes a reply of one token, its own number, after `seconds`; or raises what `fails` is."""
+    """Writes a reply of one token, its own number, after `seconds`; or raises what `fails` is, in a tenth of that."""
 
     def __init__(self, number, fails=None, seconds=0.0):
         self.number, self.fails, self.seconds = number, fails, seconds
@@ -51,6 +51,7 @@ class Engine:
     async def generate(self, request_id, *, prompt_ids, sampling_params, **kwargs):
         self.prompts.append(list(prompt_ids))
         if self.fails is not None:
+            await asyncio.sleep(self.seconds / 10)
             raise self.fails
         waiting = asyncio.create_task(self.died.wait())
         await asyncio.wait({waiting}, timeout=self.seconds)
