@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ray.exceptions import ActorUnavailableError, NodeDiedError, OutOfMemoryError, RayActorError, RayTaskError
 
-_CHARACTERS = 500
+_CHARACTERS = 1000
 """Of an error, in a message."""
 
 
@@ -43,6 +44,7 @@ def is_death(error: BaseException) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """The error on one line, shortened."""
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    """The error on one line, shortened, without the colours and underlined code of Ray's messages."""
+    plain = re.sub(r"\x1b\[[\d;]*m|\^{2,}", "", str(error))
+    text = f"{type(error).__name__}: {' '.join(plain.split())}"
     return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS // 2]} ... {text[-_CHARACTERS // 2 :]}"

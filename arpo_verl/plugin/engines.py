@@ -180,7 +180,7 @@ class EngineClient(LLMServerClient):
     raised. An engine whose process is gone is at fault in any case, and does not count as the request's try.
     """
 
-    async def generate(self, request_id: str, **kwargs: Any) -> TokenOutput:  # type: ignore[override]
+    async def generate(self, request_id: str, **kwargs: Any) -> TokenOutput:
         """As veRL's, with its arguments.
 
         Raises:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, MutableSequence, Sequence
@@ -22,6 +21,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
 from arpo_verl.errors import RolloutWorkerError, SessionsLostError
+from arpo_verl.plugin.engine_status import in_words
 from arpo_verl.plugin.handover import TRAINER_FAULT
 from arpo_verl.plugin.lost_prompts import LostPrompts, Prompt
 from arpo_verl.plugin.queue import TRAINING
@@ -36,8 +36,6 @@ FRUITLESS_BATCHES = 3
 itself, and the pool waits for desktops before it gives a session up."""
 _DEATHS = (RayActorError, OutOfMemoryError)
 """What a call of a dead worker's raises. The second: Ray's memory monitor killed it."""
-# Of what Ray says, in a message.
-_CHARACTERS = 1000
 
 
 @dataclass(eq=False)
@@ -64,7 +62,8 @@ class FruitlessPrompts:
         self._most = FRUITLESS_BATCHES * batch_size
         self._keeps_partial = keeps_partial
         self._in_a_row = 0
-        self._reasons: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
 
     def note(self, prompt: Prompt, reasons: Sequence[str]) -> None:
         """A prompt is over.
@@ -79,12 +78,16 @@ class FruitlessPrompts:
             return
         if not reasons or (self._keeps_partial and len(reasons) < prompt.num_sessions):
             self._in_a_row = 0
-            self._reasons.clear()
+            self._errors.clear()
+            self._examples.clear()
             return
         self._in_a_row += 1
-        self._reasons.update(reasons)
+        by_error = {reason.partition(":")[0]: reason for reason in reasons}
+        self._examples = by_error | self._examples
+        self._errors.update(reason.partition(":")[0] for reason in reasons)
         if self._in_a_row >= self._most:
-            causes = "; ".join(f"{number} times {reason}" for reason, number in self._reasons.most_common(3))
+            most_common = self._errors.most_common(3)
+            causes = "; ".join(f"{number} times {self._examples[error]}" for error, number in most_common)
             raise SessionsLostError(
                 f"The last {self._in_a_row} prompts all lost sessions, so no batch can be put together. The most "
                 f"frequent reasons are: {causes}. Remove the reason and start the same command again: it resumes from "
@@ -174,7 +177,7 @@ class RolloutWorkers:
                 TRAINER_FAULT.tell(_keeps_dying(place, error))
             else:
                 self._actors[place.number] = place.actor = self._start()
-                logger.warning("rollout worker %d died, and another takes its place: %s", place.number, _words(error))
+                logger.warning("rollout worker %d died, and another takes its place: %s", place.number, in_words(error))
             again = await self._lost_prompts.settle(dead._actor_id.hex(), place.number, prompts, gives_up=is_last)
             if is_last:
                 return
@@ -207,13 +210,7 @@ def _keeps_dying(place: _Place, error: RayError) -> RolloutWorkerError:
         f"Rollout worker {place.number} died {place.deaths} times in a row and finished no prompt in between. Look at "
         "the workers' logs (worker-*.err in Ray's folder on each node, by default /tmp/ray/session_latest/logs), and "
         "in `dmesg` for processes that were killed because memory ran out. Then start the same command again: it "
-        f"resumes from the last checkpoint. Ray says: {_words(error)}"
+        f"resumes from the last checkpoint. Ray says: {in_words(error)}"
     )
     told.__cause__ = error
     return told
-
-
-def _words(error: RayError) -> str:
-    """What Ray says, on one line, without colours and underlined code."""
-    text = " ".join(re.sub(r"\x1b\[[\d;]*m|\^{2,}", "", str(error)).split())
-    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS // 2]} ... {text[-_CHARACTERS // 2 :]}"
