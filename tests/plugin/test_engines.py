@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError
+from support import ROOT
 from support.engines import CONFIG, Engine, Remote, addresses, ask, make_client, make_router
 from verl.utils.import_utils import load_class_from_fqn
 from verl.workers.rollout.llm_server import LLMServerClient
@@ -209,8 +210,8 @@ def test_a_deterministic_run_is_routed_as_verl_routes_it():
 def test_the_recipes_path_names_our_router_whatever_the_working_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     plugin.register()
-    recipe = OmegaConf.create({"router_config_path": "${oc.env:ARPO_VERL_ROUTER,null}"})
-    named = _load_router_yaml(recipe.router_config_path)["router_class"]
+    recipe = OmegaConf.load(ROOT / "recipes" / "arpo.yaml")
+    named = _load_router_yaml(recipe.actor_rollout_ref.rollout.router_config_path)["router_class"]
     assert load_class_from_fqn(named, "router") is EngineRouter
 
 
