@@ -51,6 +51,8 @@ class TrainerEngines:
         self._router: Any = None
         self._trainer_config: Any = None
         self.timeout_s = 0.0
+        self.is_ending = False
+        """Whether the trainer is told to end: its engines have no new weights, and are to write nothing more."""
         self._told: set[str] = set()
         self._silent_s: defaultdict[str, float] = defaultdict(float)
         self._ended: dict[str, int] = {}
@@ -140,6 +142,7 @@ class TrainerEngines:
 
     def end_run(self) -> None:
         """Have the trainer end where it next hands out prompts or waits for them: its engines have old weights."""
+        self.is_ending = True
         what = _describe(self.lost())
         TRAINER_FAULT.tell(
             EngineLostError(
@@ -215,6 +218,8 @@ def _on_each(stock: _Method, call: str) -> _Method:
     async def on_each(manager: Any, **kwargs: Any) -> None:
         if not TRAINER_ENGINES.is_watching:
             await stock(manager, **kwargs)
+            return
+        if TRAINER_ENGINES.is_ending:
             return
         calls = [
             asyncio.wait_for(getattr(replica, call)(**kwargs), TRAINER_ENGINES.timeout_s)

@@ -172,7 +172,8 @@ def test_engines_are_put_to_sleep_without_the_dead_one_and_then_the_run_ends_in_
     assert dead.was_killed and not sound.was_killed and trainer.config.save_freq == 1
     fault.check()  # the step is trained to its end
     assert manager.update_weights(3) == {} and manager.updates == []
-    manager.resume_generation_replicas()
+    manager.resume_generation_replicas()  # they would write replies without weights
+    assert ("resume",) not in sound.calls
     with pytest.raises(EngineLostError, match="engine-0 is lost since .* needs every engine, .* the last checkpoint"):
         fault.check()
 
@@ -196,6 +197,8 @@ def test_whole_engines_and_other_errors_are_verls_own_affair(trainer, fault):
     manager = manager_of(Replica(0), Replica(1))
     manager.sleep_replicas()
     assert manager.update_weights(3) == {} and manager.updates == [3]
+    manager.resume_generation_replicas()
+    assert [replica.calls[-1] for replica in manager.replicas] == [("resume",)] * 2
     fault.check()
     with pytest.raises(ValueError, match="its own"):
         manager_of(Replica(0, ValueError("its own"))).sleep_replicas()
