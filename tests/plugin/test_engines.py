@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError
 from support import ROOT
-from support.engines import CONFIG, Engine, Remote, addresses, ask, make_client, make_router
+from support.engines import CONFIG, Engine, Remote, addresses, ask, make_client, make_router, simulate
 from verl.utils.import_utils import load_class_from_fqn
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.router import GlobalRequestLoadBalancer, _load_router_yaml
@@ -18,27 +18,28 @@ from arpo_verl.plugin.engine_status import in_words, is_death
 from arpo_verl.plugin.engines import MAX_FAILURES, EngineRouter, watched
 
 SESSIONS, TURNS = 128, 15
-# A second of the run is a millisecond here.
-SECOND_S = 0.001
+
+
+@pytest.fixture(autouse=True)
+def the_same_draws():
+    random.seed(1)
 
 
 async def play_sessions(client, spread_s):
     """128 sessions of 15 turns: a reply takes 4 to 12 s, a desktop 6 s a turn. Returns how many were lost."""
 
     async def session(number):
-        await asyncio.sleep(random.uniform(0, spread_s) * SECOND_S)
+        await asyncio.sleep(random.uniform(0, spread_s))
         for turn in range(TURNS):
             await ask(client, f"r{number}", range(turn))
-            await asyncio.sleep(6 * SECOND_S)
+            await asyncio.sleep(6)
 
     outcomes = await asyncio.gather(*map(session, range(SESSIONS)), return_exceptions=True)
     return Counter(type(outcome).__name__ for outcome in outcomes if outcome is not None)
 
 
 def eight_engines(fails, failing=(0,)):
-    return [
-        Engine(number, fails if number in failing else None, random.uniform(4, 12) * SECOND_S) for number in range(8)
-    ]
+    return [Engine(number, fails if number in failing else None, random.uniform(4, 12)) for number in range(8)]
 
 
 @pytest.mark.parametrize("spread_s", [5, 120])
@@ -49,7 +50,7 @@ def test_verls_own_balancer_loses_most_sessions_to_one_dead_engine_of_eight(spre
         balancer = GlobalRequestLoadBalancer(addresses(eight_engines(ActorDiedError())))
         return await play_sessions(LLMServerClient(CONFIG, Remote(balancer)), spread_s)
 
-    assert asyncio.run(run())["ActorDiedError"] > SESSIONS / 8 * 2
+    assert simulate(run())["ActorDiedError"] > 2 * SESSIONS / 8
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -61,7 +62,7 @@ def test_one_dead_engine_of_eight_costs_no_session(fails, spread_s, is_async):
         lost = await play_sessions(make_client(router, is_async), spread_s)
         return lost, router.look()
 
-    lost, status = asyncio.run(run())
+    lost, status = simulate(run())
     assert not lost
     assert [engine.server_id for engine in status.lost] == ["engine-0"] and status.serving == 7
     assert 1 <= status.retried <= SESSIONS and not status.open_calls
@@ -78,7 +79,7 @@ def test_engines_that_fail_together_are_each_found(fails, failing):
         lost = await play_sessions(make_client(router), 5)
         return lost, router.look()
 
-    lost, status = asyncio.run(run())
+    lost, status = simulate(run())
     if isinstance(fails, ActorDiedError):
         assert not lost and len(status.lost) == len(failing)
     else:  # alive, and nobody can tell at once that it is not the request
@@ -87,19 +88,19 @@ def test_engines_that_fail_together_are_each_found(fails, failing):
 
 def test_an_engine_that_dies_in_mid_step_keeps_the_episodes_where_they_go_on():
     async def run():
-        engines = [Engine(0, seconds=0.01), Engine(1, seconds=0.01)]
+        engines = [Engine(0, seconds=10), Engine(1, seconds=10)]
         router = make_router(engines)
         client = make_client(router)
         first = await ask(client, "episode", [1])
         (owner,) = first.token_ids
         turn = asyncio.create_task(ask(client, "episode", [1, 2]))
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(1)
         router.lose(f"engine-{owner}", "it gave no answer for 600 s")  # whoever waits for it learns of it at once
         second = await turn
         third = await ask(client, "episode", [1, 2, 3])
         return owner, second.token_ids, third.token_ids, engines[1 - owner].prompts, router.look()
 
-    owner, second, third, prompts, status = asyncio.run(run())
+    owner, second, third, prompts, status = simulate(run())
     assert second == third == [1 - owner] and prompts == [[1, 2], [1, 2, 3]]
     assert status.retried == 1 and status.lost[0].reason == "it gave no answer for 600 s"
 
@@ -129,7 +130,7 @@ def test_a_request_that_every_engine_refuses_fails_after_two_and_blames_none():
                 await ask(client, f"r{number}")
         return sum(len(engine.prompts) for engine in engines), router.look()
 
-    calls, status = asyncio.run(run())
+    calls, status = simulate(run())
     assert calls == 2 * 4 * MAX_FAILURES
     assert (status.lost, status.retried, status.serving, status.open_calls) == ((), 0, 8, {})
 
@@ -148,7 +149,7 @@ def test_single_accidents_of_an_engine_are_retried_and_do_not_lose_it():
             assert (await ask(client, "between")).token_ids == [0]
         return router.look()
 
-    status = asyncio.run(run())
+    status = simulate(run())
     assert status.lost == () and status.retried == 2 * MAX_FAILURES
 
 
@@ -159,8 +160,8 @@ def test_the_only_engines_error_is_raised_as_it_is():
             await ask(make_client(router), "r")
         return router.look()
 
-    assert asyncio.run(run(ValueError("no"))).serving == 1
-    assert asyncio.run(run(ActorDiedError())).serving == 0
+    assert simulate(run(ValueError("no"))).serving == 1
+    assert simulate(run(ActorDiedError())).serving == 0
 
 
 def test_with_no_engine_left_verls_error_is_raised():
@@ -170,7 +171,7 @@ def test_with_no_engine_left_verls_error_is_raised():
         with pytest.raises(RuntimeError, match="No available servers"):
             await ask(make_client(router), "r")
 
-    asyncio.run(run())
+    simulate(run())
 
 
 def test_calls_of_a_rollout_worker_that_died_are_not_waited_for():
@@ -188,14 +189,14 @@ def test_a_call_that_is_cancelled_says_nothing_about_its_engine():
     async def run():
         router = make_router([Engine(0, seconds=60)])
         call = asyncio.create_task(ask(make_client(router), "r"))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
         assert router.look().open_calls == {"engine-0": 1}
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
         return router.look(), router.get_total_inflight()
 
-    status, inflight = asyncio.run(run())
+    status, inflight = simulate(run())
     assert (status.open_calls, status.retried, inflight) == ({}, 0, 0)
 
 

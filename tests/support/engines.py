@@ -7,10 +7,19 @@ from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
+from virtual_clock import VirtualLoop
 
 from arpo_verl.plugin.engines import EngineRouter, watched
 
+# A call of a dead actor's, as Ray answers it.
+FAILS_IN_S = 0.01
 CONFIG = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "vllm", "full_determinism": False}}})
+
+
+def simulate(work):
+    """The coroutine's result, by a clock that passes when nothing is left to do."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(work)
 
 
 class Remote:
@@ -41,7 +50,7 @@ class _Done:
 
 
 class Engine:
-    """Writes a reply of one token, its own number, after `seconds`; or raises what `fails` is, in a tenth of that."""
+    """Writes a reply of one token, its own number, after `seconds`; or raises what `fails` is, in a moment."""
 
     def __init__(self, number, fails=None, seconds=0.0):
         self.number, self.fails, self.seconds = number, fails, seconds
@@ -51,7 +60,7 @@ class Engine:
     async def generate(self, request_id, *, prompt_ids, sampling_params, **kwargs):
         self.prompts.append(list(prompt_ids))
         if self.fails is not None:
-            await asyncio.sleep(self.seconds / 10)
+            await asyncio.sleep(FAILS_IN_S)
             raise self.fails
         waiting = asyncio.create_task(self.died.wait())
         await asyncio.wait({waiting}, timeout=self.seconds)
