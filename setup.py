@@ -168,6 +168,7 @@ setup(
     cmdclass={"sdist": SourceDistribution},
     package_data={
         "arpo_verl": ["py.typed", "*.pyi"],
+        "arpo_verl.plugin": ["*.yaml"],
         "arpo_verl.recipes": ["*.yaml", "*/*.yaml"],
         "arpo_verl.desktop.guest": [
             "programs/*",

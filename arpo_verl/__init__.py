@@ -29,9 +29,9 @@ _EXPORTS = {
     "environments.config": "EnvironmentConfig",
     "errors": (
         "ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError DesktopLostError "
-        "DesktopSetupError DesktopUnclearError EndpointError EvaluatorError FetchError GenerationError HostLostError "
-        "ImageError MissingDependencyError ReplayError RolloutWorkerError SeveralErrors TaskError "
-        "TaskQuarantinedError"
+        "DesktopSetupError DesktopUnclearError EndpointError EngineLostError EvaluatorError FetchError GenerationError "
+        "HostLostError ImageError MissingDependencyError ReplayError RolloutWorkerError SessionsLostError "
+        "SeveralErrors TaskError TaskQuarantinedError"
     ),
     "records.run": "Run open_run",
     "replay.config": "ReplayConfig",

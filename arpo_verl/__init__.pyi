@@ -15,6 +15,7 @@ from arpo_verl.errors import DesktopLostError as DesktopLostError
 from arpo_verl.errors import DesktopSetupError as DesktopSetupError
 from arpo_verl.errors import DesktopUnclearError as DesktopUnclearError
 from arpo_verl.errors import EndpointError as EndpointError
+from arpo_verl.errors import EngineLostError as EngineLostError
 from arpo_verl.errors import EvaluatorError as EvaluatorError
 from arpo_verl.errors import FetchError as FetchError
 from arpo_verl.errors import GenerationError as GenerationError
@@ -23,6 +24,7 @@ from arpo_verl.errors import ImageError as ImageError
 from arpo_verl.errors import MissingDependencyError as MissingDependencyError
 from arpo_verl.errors import ReplayError as ReplayError
 from arpo_verl.errors import RolloutWorkerError as RolloutWorkerError
+from arpo_verl.errors import SessionsLostError as SessionsLostError
 from arpo_verl.errors import SeveralErrors as SeveralErrors
 from arpo_verl.errors import TaskError as TaskError
 from arpo_verl.errors import TaskQuarantinedError as TaskQuarantinedError

@@ -10,6 +10,8 @@ ArpoError
 ├── GenerationError (RuntimeError)      the rollout engine gave no usable reply: the session is dropped, never scored
 │   └── EndpointError                   so did a server that is asked over the network
 ├── RolloutWorkerError (RuntimeError)   rollout workers die again and again: the run ends
+├── EngineLostError (RuntimeError)      a rollout engine died or hangs: the run ends behind its step
+├── SessionsLostError (RuntimeError)    prompt after prompt loses sessions: the run ends
 ├── MissingDependencyError (ImportError) a package or a program is not installed
 ├── FetchError (RuntimeError)           a download failed or is not what it should be
 ├── DesktopEndedError (RuntimeError)    the policy ended its desktop: the episode is over, its score is 0
@@ -74,6 +76,14 @@ class EndpointError(GenerationError):
 
 class RolloutWorkerError(ArpoError, RuntimeError):
     """The processes that play episodes die again and again, and finish no prompt in between: the run ends."""
+
+
+class EngineLostError(ArpoError, RuntimeError):
+    """A rollout engine died or answers no more: the step is trained to its end, then the run ends."""
+
+
+class SessionsLostError(ArpoError, RuntimeError):
+    """Prompt after prompt loses sessions, so that no batch can be put together any more: the run ends."""
 
 
 class MissingDependencyError(ArpoError, ImportError):

@@ -325,9 +325,6 @@ class _Counting:
         session.lease = counted
         return session
 
-    async def report_drop(self, task_id: str) -> None:
-        await self._pool.report_drop(task_id)
-
     async def refuse(self, message: str) -> None:
         await self._pool.refuse(message)
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 from types import ModuleType
 
 from arpo_verl.post_import import when_imported
@@ -31,6 +32,8 @@ from arpo_verl.post_import import when_imported
 logger = logging.getLogger(__name__)
 
 GUI_AGENT = "gui_agent"
+ROUTER_VARIABLE = "ARPO_VERL_ROUTER"
+"""Where the recipe finds our `router.yaml`: veRL takes a path alone, and each node has its own."""
 
 
 def _register_agent_loop(agent_loop: ModuleType) -> None:
@@ -54,8 +57,15 @@ def _patch_workers(tensordict_utils: ModuleType) -> None:
     read_equal_lengths(tensordict_utils)
 
 
+def _patch_engine_calls(base: ModuleType) -> None:
+    from arpo_verl.plugin.engine_loss import survive_lost_engines
+
+    survive_lost_engines(base)
+
+
 def register() -> None:
     """Register everything with the installed veRL. Safe to call more than once."""
+    os.environ[ROUTER_VARIABLE] = str(Path(__file__).with_name("router.yaml"))
     if os.environ.get("VERL_PLATFORM", "").lower() == "cpu":
         from arpo_verl import cpu
 
@@ -64,6 +74,7 @@ def register() -> None:
     when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
     when_imported("verl.trainer.ppo.v1.trainer_base", _patch_trainer)
     when_imported("verl.utils.tensordict_utils", _patch_workers)
+    when_imported("verl.checkpoint_engine.base", _patch_engine_calls)
 
 
 try:

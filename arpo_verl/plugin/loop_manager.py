@@ -22,10 +22,12 @@ from ray.actor import ActorHandle
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-from arpo_verl.plugin.lost_prompts import LostPrompts, read_prompts
+from arpo_verl.plugin.engine_loss import TRAINER_ENGINES
+from arpo_verl.plugin.engines import EngineClient, watched
+from arpo_verl.plugin.lost_prompts import LostPrompts, LostSessions, read_prompts
 from arpo_verl.plugin.model_inputs import lazy_inputs
-from arpo_verl.plugin.queue import TensorDict
-from arpo_verl.plugin.rollout_workers import RolloutWorkers
+from arpo_verl.plugin.queue import TensorDict, plain
+from arpo_verl.plugin.rollout_workers import FruitlessPrompts, RolloutWorkers
 from arpo_verl.plugin.rows import SCREENSHOTS
 from arpo_verl.plugin.settings import connect_pool, load_settings
 
@@ -38,10 +40,12 @@ class GuiAgentLoopWorker(_Worker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        pool = None
         if self.rollout_config.agent.default_agent_loop == "gui_agent":
             # What its episodes share, and the modules behind it: made by the first one, all the others would wait.
             load_settings(self.config)
-            connect_pool(self.config)
+            pool = connect_pool(self.config)
+        self.lost_sessions = LostSessions(pool)
         # A full collection looks at each object of all modules: half a second in which no episode has its turn.
         gc.collect()
         gc.freeze()
@@ -50,11 +54,25 @@ class GuiAgentLoopWorker(_Worker):
         """Never returns: whoever waits for it learns of this process's death."""
         await asyncio.Event().wait()
 
-    async def play(self, prompts: TensorDict) -> None:
-        """As veRL's `generate_sequences`, but it returns when the prompts are over."""
+    async def play(self, prompt: TensorDict) -> list[str]:
+        """As veRL's `generate_sequences` of one prompt, but it returns when the prompt is over.
+
+        Returns:
+            Of each session that was lost, why.
+        """
         others = set(self.background_tasks)
-        await self.generate_sequences(prompts)
+        uid = str(plain(prompt["uid"][0]))
+        await self.generate_sequences(prompt)
         await asyncio.gather(*(self.background_tasks - others))
+        return self.lost_sessions.take(uid)
+
+    async def _run_agent_loop(self, *args: Any, **kwargs: Any) -> Any:
+        task_id = str((kwargs.get("extra_info") or {}).get("task_id", ""))
+        async with self.lost_sessions.session(kwargs["uid"], task_id):
+            return await self._play_session(*args, **kwargs)
+
+    async def _play_session(self, *args: Any, **kwargs: Any) -> Any:
+        return await super()._run_agent_loop(*args, **kwargs)
 
     async def _agent_loop_postprocess(
         self, output: AgentLoopOutput | list[AgentLoopOutput], validate: bool, **kwargs: Any
@@ -81,16 +99,32 @@ def _rows_loop() -> asyncio.AbstractEventLoop:
 
 
 class GuiAgentLoopManager(AgentLoopManagerTQ):
-    """veRL's manager, with workers of `GuiAgentLoopWorker`, which are replaced when they die."""
+    """veRL's manager, with workers of `GuiAgentLoopWorker`, which are replaced when they die, and a client of rollout
+    engines that may fail."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]  # veRL's
         self.agent_loop_workers_class = GuiAgentLoopWorker
+        self.llm_client = watched(self.llm_client)
 
     async def _init_agent_loop_workers(self) -> None:
-        lost_prompts = LostPrompts.of_config(self.config)
+        lost_prompts = LostPrompts.of_config(self.config, self._watch_engines())
         await super()._init_agent_loop_workers()  # type: ignore[no-untyped-call]  # veRL's
-        self.workers = RolloutWorkers(self.agent_loop_workers, self._start_worker, lost_prompts)
+        # Of a group that lost some of its sessions `sync` trains on the rest; the other modes draw another.
+        fruitless = FruitlessPrompts(
+            self.config.data.train_batch_size, keeps_partial=self.config.trainer.v1.trainer_mode == "sync"
+        )
+        self.workers = RolloutWorkers(self.agent_loop_workers, self._start_worker, lost_prompts, fruitless)
+
+    def _watch_engines(self) -> Any:
+        """Returns the router that remembers lost engines; None where the recipe has another."""
+        if not isinstance(self.llm_client, EngineClient):
+            return None
+        router = self.llm_client._load_balancer
+        if self.rollout_config.get("full_determinism", False):
+            ray.get(router.route_by_hash.remote())
+        TRAINER_ENGINES.watch(router, load_settings(self.config).agent.engine_timeout_s, self.config.trainer)
+        return router
 
     def _start_worker(self) -> ActorHandle[Any]:
         """As veRL starts one, but on any node with room: the dead one's may be the reason."""
@@ -104,5 +138,7 @@ class GuiAgentLoopManager(AgentLoopManagerTQ):
 
         Raises:
             RolloutWorkerError: the workers die again and again.
+            EngineLostError: a rollout engine is lost, and the step in which that happened is over.
+            SessionsLostError: no batch can be put together any more.
         """
         self.workers.play(list(read_prompts(prompts, self.rollout_config)))

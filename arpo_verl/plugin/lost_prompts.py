@@ -1,15 +1,19 @@
-"""What a dead rollout worker left: prompts in veRL's queue that nobody finishes, desktops, records that never end."""
+"""Sessions that are lost: those that end in an error, and those of a dead rollout worker. What such a worker leaves:
+prompts in veRL's queue that nobody finishes, desktops, calls of rollout engines, records that never end."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from arpo_verl.plugin import queue
+from arpo_verl.plugin.engine_status import in_words
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, TensorDict, plain
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.pool.desktop_pool import DesktopPool
@@ -69,24 +73,64 @@ class _Left:
         return cls(status, frozenset(session_of(key) for key in whole), [key for key in rows if key not in whole])
 
 
+class LostSessions:
+    """Counts the sessions of a rollout worker's prompts that end in an error, whatever the error.
+
+    They are counted when the last session of their prompt ends, before veRL notes that the prompt is over. So each is
+    counted once: where the worker dies before that, it has counted none, and `LostPrompts` counts them.
+
+    Args:
+        pool: where dropped sessions are counted; None for another agent loop.
+    """
+
+    def __init__(self, pool: DesktopPool | None) -> None:
+        self._pool = pool
+        self._running: Counter[str] = Counter()
+        self._reasons: defaultdict[str, list[str]] = defaultdict(list)
+
+    @asynccontextmanager
+    async def session(self, uid: str, task_id: str) -> AsyncIterator[None]:
+        """Around one session of prompt `uid`."""
+        self._running[uid] += 1
+        await asyncio.sleep(0)  # veRL starts all of a prompt's sessions together: none ends before all are noted
+        try:
+            yield
+        except Exception as error:
+            self._reasons[uid].append(in_words(error))
+            raise
+        finally:
+            self._running[uid] -= 1
+            if not self._running[uid]:
+                del self._running[uid]
+                if self._pool is not None:
+                    for _ in self._reasons[uid]:
+                        await self._pool.report_drop(task_id)
+
+    def take(self, uid: str) -> list[str]:
+        """Why the prompt, which is over, lost sessions: a reason for each."""
+        return self._reasons.pop(uid, [])
+
+
 class LostPrompts:
     """Settles the prompts of dead workers.
 
     Args:
         pool: whose desktops they had, and where dropped sessions are counted; None for another agent loop.
         recorded_in: where they recorded episodes.
+        router: of the rollout engines that they called; None for veRL's own, which does not note who calls.
     """
 
-    def __init__(self, pool: DesktopPool | None, recorded_in: str | None) -> None:
+    def __init__(self, pool: DesktopPool | None, recorded_in: str | None, router: Any = None) -> None:
         self._pool = pool
+        self._router = router
         self._recorded_in = None if recorded_in is None else Path(recorded_in)
 
     @classmethod
-    def of_config(cls, config: Any) -> LostPrompts:
+    def of_config(cls, config: Any, router: Any = None) -> LostPrompts:
         """Makes the job's pool, where nobody has yet: it would die with the worker that made it."""
         if config.actor_rollout_ref.rollout.agent.default_agent_loop != "gui_agent":
-            return cls(None, None)
-        return cls(connect_pool(config), load_settings(config).agent.recorded_in)
+            return cls(None, None, router)
+        return cls(connect_pool(config), load_settings(config).agent.recorded_in, router)
 
     async def settle(self, worker_id: str, place: int, prompts: Collection[Prompt], gives_up: bool) -> list[Prompt]:
         """Free the worker's desktops; drop each prompt that has lost a session, and count the sessions.
@@ -104,6 +148,8 @@ class LostPrompts:
         """
         if self._pool is not None:
             await self._pool.holder_died(worker_id)
+        if self._router is not None:
+            self._router.holder_died.remote(worker_id)
         left = await asyncio.to_thread(self._read, prompts)
         again: list[Prompt] = []
         dropped: list[Prompt] = []

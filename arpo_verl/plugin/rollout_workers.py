@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
-import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,8 +20,10 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
-from arpo_verl.errors import RolloutWorkerError
+from arpo_verl.errors import RolloutWorkerError, SessionsLostError
+from arpo_verl.plugin.engine_status import in_words
 from arpo_verl.plugin.lost_prompts import LostPrompts, Prompt
+from arpo_verl.plugin.queue import TRAINING
 from arpo_verl.plugin.trainer_state import TRAINER_FAULT
 
 logger = logging.getLogger(__name__)
@@ -29,10 +31,11 @@ logger = logging.getLogger(__name__)
 MAX_DEATHS = 3
 """Deaths of one worker and of those in its place, with no prompt finished in between, that end the run: what kills one
 after the other will not pass."""
+FRUITLESS_BATCHES = 3
+"""Batches' worth of prompts in a row of which veRL throws away each: what loses so many sessions does not pass by
+itself, and the pool waits for desktops before it gives a session up."""
 _DEATHS = (RayActorError, OutOfMemoryError)
 """What a call of a dead worker's raises. The second: Ray's memory monitor killed it."""
-# Of what Ray says, in a message.
-_CHARACTERS = 1000
 
 
 @dataclass(eq=False)
@@ -47,6 +50,51 @@ class _Place:
     """In a row, with no prompt finished in between."""
 
 
+class FruitlessPrompts:
+    """Prompts in a row that lost sessions, so that veRL throws them away and draws others, without end.
+
+    Args:
+        batch_size: prompts of a batch.
+        keeps_partial: whether veRL trains on what is left of a prompt that lost some of its sessions.
+    """
+
+    def __init__(self, batch_size: int, keeps_partial: bool) -> None:
+        self._most = FRUITLESS_BATCHES * batch_size
+        self._keeps_partial = keeps_partial
+        self._in_a_row = 0
+        self._errors: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+
+    def note(self, prompt: Prompt, reasons: Sequence[str]) -> None:
+        """A prompt is over.
+
+        Args:
+            reasons: of each session that it lost, why.
+
+        Raises:
+            SessionsLostError: that were three batches of prompts, and no batch can be put together.
+        """
+        if prompt.partition_id != TRAINING:
+            return
+        if not reasons or (self._keeps_partial and len(reasons) < prompt.num_sessions):
+            self._in_a_row = 0
+            self._errors.clear()
+            self._examples.clear()
+            return
+        self._in_a_row += 1
+        by_error = {reason.partition(":")[0]: reason for reason in reasons}
+        self._examples = by_error | self._examples
+        self._errors.update(reason.partition(":")[0] for reason in reasons)
+        if self._in_a_row >= self._most:
+            most_common = self._errors.most_common(3)
+            causes = "; ".join(f"{number} times {self._examples[error]}" for error, number in most_common)
+            raise SessionsLostError(
+                f"The last {self._in_a_row} prompts all lost sessions, so no batch can be put together. The most "
+                f"frequent reasons are: {causes}. Remove the reason and start the same command again: it resumes from "
+                "the last checkpoint."
+            )
+
+
 class RolloutWorkers:
     """Hands prompts to the workers, and sees to those of a worker that dies.
 
@@ -54,6 +102,7 @@ class RolloutWorkers:
         actors: the workers. A new worker takes the old one's place here too.
         start: starts another one.
         lost_prompts: puts right what a dead one left.
+        fruitless: told of each prompt that is over.
     """
 
     def __init__(
@@ -61,8 +110,10 @@ class RolloutWorkers:
         actors: MutableSequence[ActorHandle[Any]],
         start: Callable[[], ActorHandle[Any]],
         lost_prompts: LostPrompts,
+        fruitless: FruitlessPrompts,
     ) -> None:
         self._actors = actors
+        self._fruitless = fruitless
         self._start = start
         self._lost_prompts = lost_prompts
         self._places = [_Place(number, actor) for number, actor in enumerate(actors)]
@@ -107,12 +158,13 @@ class RolloutWorkers:
     async def _follow(self, place: _Place, actor: ActorHandle[Any], prompt: Prompt) -> None:
         """Wait for the prompt's end."""
         try:
-            await actor.play.remote(prompt.batch)
+            reasons = await actor.play.remote(prompt.batch)
         except _DEATHS:
             ray.kill(actor)  # if it merely cannot be reached; `_watch` sees to its prompts
         else:
             place.prompts.discard(prompt)
             place.deaths = 0
+            self._fruitless.note(prompt, reasons)
 
     async def _watch(self, place: _Place) -> None:
         """See to the worker's death, and then to the next one's."""
@@ -125,7 +177,7 @@ class RolloutWorkers:
                 TRAINER_FAULT.tell(_keeps_dying(place, error))
             else:
                 self._actors[place.number] = place.actor = self._start()
-                logger.warning("rollout worker %d died, and another takes its place: %s", place.number, _words(error))
+                logger.warning("rollout worker %d died, and another takes its place: %s", place.number, in_words(error))
             again = await self._lost_prompts.settle(dead._actor_id.hex(), place.number, prompts, gives_up=is_last)
             if is_last:
                 return
@@ -158,13 +210,7 @@ def _keeps_dying(place: _Place, error: RayError) -> RolloutWorkerError:
         f"Rollout worker {place.number} died {place.deaths} times in a row and finished no prompt in between. Look at "
         "the workers' logs (worker-*.err in Ray's folder on each node, by default /tmp/ray/session_latest/logs), and "
         "in `dmesg` for processes that were killed because memory ran out. Then start the same command again: it "
-        f"resumes from the last checkpoint. Ray says: {_words(error)}"
+        f"resumes from the last checkpoint. Ray says: {in_words(error)}"
     )
     told.__cause__ = error
     return told
-
-
-def _words(error: RayError) -> str:
-    """What Ray says, on one line, without colours and underlined code."""
-    text = " ".join(re.sub(r"\x1b\[[\d;]*m|\^{2,}", "", str(error)).split())
-    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS // 2]} ... {text[-_CHARACTERS // 2 :]}"

@@ -20,6 +20,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from arpo_verl.errors import DesktopLostError
 from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.checkpoints import restore_store
+from arpo_verl.plugin.engine_loss import TRAINER_ENGINES
 from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.padding import MiniBatches
@@ -158,7 +159,7 @@ class Replayer:
         own["timing_s/replay"] = time.perf_counter() - start_s
         own = self._step_metrics.of_batch(self._draw, own)
         if self._step_metrics.is_last(self._draw):  # the pool counts from one reading to the next
-            own |= self.desktops.read()
+            own |= self.desktops.read() | TRAINER_ENGINES.read()
             if (frontier := self.state.frontier) is not None:
                 own |= frontier.metrics()
                 self.records.frontier_moved(self._step, frontier.changed())
@@ -285,6 +286,7 @@ class ReplaySampler(ReplayBuffer):
         who watches the workers; both say it first."""
         super()._sync_metadata_from_transfer_queue()  # type: ignore[no-untyped-call]  # veRL's
         TRAINER_FAULT.check()
+        TRAINER_ENGINES.check()
         self.replayer.desktops.check()
 
     def _clear_groups(self, partition_id: str, uids: set[str]) -> None:

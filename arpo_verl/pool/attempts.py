@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.errors import DesktopError, DesktopUnclearError, EvaluatorError, GenerationError
+from arpo_verl.errors import DesktopError, DesktopUnclearError, EvaluatorError
 from arpo_verl.pool.desktop_pool import DesktopPool, Session
 
 logger = logging.getLogger(__name__)
@@ -48,9 +48,5 @@ async def attempt_until_whole(
             kind, most = type(error).__name__, config.max_attempts
             logger.warning("task %s, fault %d of %d: %s: %s", task_id, faults, most, kind, error)
             if faults >= most:
-                await pool.report_drop(task_id)
                 raise
-        except GenerationError:
-            await pool.report_drop(task_id)
-            raise
         await asyncio.sleep(config.retry_backoff_s * 2 ** max(0, faults - 1))

@@ -99,7 +99,7 @@ class DesktopPool:
         return Lease(self._config, self._actor, self._hello, task_id, tuple(avoid), batch, self._holder)
 
     async def report_drop(self, task_id: str) -> None:
-        """Count a session that was given up after `max_attempts` faults."""
+        """Count a session that was given up, whatever the reason."""
         with contextlib.suppress(ray.exceptions.RayError):  # a pool that died counts nothing any more
             await self._actor.report_drop.remote(task_id)
 

@@ -233,7 +233,6 @@ class LeaseQueue:
         refused = [lease_id for lease_id, waiter in self._waiters.items() if waiter.task_id == task_id]
         for _ in refused:
             self._metrics.count("quarantined_sessions")
-            self._metrics.count("dropped_sessions")
         self._answer(refused, Grant(error=TaskQuarantinedError(reason)))
 
     def _answer(self, lease_ids: list[str], grant: Grant) -> None:

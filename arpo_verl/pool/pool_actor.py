@@ -87,8 +87,8 @@ class PoolActor:
         self._queue.holder_died(holder)
 
     async def report_drop(self, task_id: str) -> None:
-        """Count a session that was given up: after faults of desktops or of the rollout engine, or with its worker."""
-        logger.warning("a session of task %s was dropped after faults: nothing of it is scored", task_id)
+        """Count a session that was given up, whatever the reason."""
+        logger.warning("a session of task %s was dropped: nothing of it is scored", task_id)
         self._metrics.count("dropped_sessions")
 
     async def refuse(self, message: str) -> None:

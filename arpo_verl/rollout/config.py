@@ -44,6 +44,10 @@ class GuiAgentConfig:
     `max_screenshots`, rounded up."""
     max_reply_tokens: Annotated[int, whole(1)] = 512
     """Tokens of one reply. A reply that has not ended by then is malformed. UI-TARS-1.5 writes 50 to 300."""
+    engine_timeout_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 600.0
+    """Seconds after which a rollout engine counts as hung, if it answers none of its requests while the trainer waits
+    for episodes. Its requests then go to the other engines, and the run ends behind the step. The default leaves
+    `max_reply_tokens` at a token a second with some room. Raise it for slower engines and longer replies."""
     prompt: Annotated[str, one_of(PROMPT_GRAMMARS)] = "ui_tars_15"
     """`ui_tars_15`: what UI-TARS-1.5 was trained with, 330 tokens beside the task's. `qwen25_vl`, `qwen3_vl`: the
     `computer_use` tool of these models, 380 and 990. These three are the official words and come from the package

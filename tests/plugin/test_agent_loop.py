@@ -206,17 +206,17 @@ def test_a_fault_starts_the_episode_anew_on_a_fresh_desktop(policy, tokenizer, k
     engine = ScriptedEngine(tokenizer, [*replies, HIT, DONE])
     output = play(policy, engine, pool)
     assert output.reward_score == 1.0
-    assert len(pool.desktops) == 2 and len(pool.faults) == 1 and pool.dropped == [] and pool.leased == 0
+    assert len(pool.desktops) == 2 and len(pool.faults) == 1 and pool.leased == 0
     # Nothing of the failed attempt is left in the trajectory.
     assert sum(output.response_mask) == sum(len(ids) for ids, _ in engine.written[-2:])
     assert len({call["request_id"] for call in engine.calls}) == (1 if kind == "reset" else 2)
 
 
-def test_after_the_last_attempt_the_drop_is_reported_and_nothing_is_scored(policy, tokenizer):
+def test_after_the_last_attempt_nothing_is_scored(policy, tokenizer):
     pool = FakePool(FakeScript(fail={"step": [1]}))
     with pytest.raises(DesktopLostError, match="scripted failure"):
         play(policy, ScriptedEngine(tokenizer, [HIT] * 3), pool)
-    assert len(pool.desktops) == 3 and pool.dropped == ["click-it"] and pool.leased == 0
+    assert len(pool.desktops) == 3 and pool.leased == 0
 
 
 def test_a_screenshot_that_is_no_image_is_a_fault_of_the_desktop(policy, tokenizer, monkeypatch):
@@ -245,7 +245,6 @@ def test_an_unusable_reply_drops_the_session_without_a_retry_or_a_score(policy, 
     with pytest.raises(GenerationError, match=reason):
         play(policy, scripted, pool)
     assert len(pool.desktops) == 1 and pool.faults == [] and pool.leased == 0
-    assert pool.dropped == ["click-it"]
 
 
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>")
@@ -308,7 +307,7 @@ def test_a_cancelled_episode_gives_its_desktop_back(policy, tokenizer):
             await task
 
     asyncio.run(run())
-    assert pool.leased == 0 and pool.dropped == []
+    assert pool.leased == 0
 
 
 def test_the_desktop_is_given_back_before_the_reward_function_runs(policy, tokenizer, tmp_path):

@@ -164,7 +164,7 @@ def test_episodes_of_a_node_that_dies_are_played_elsewhere_and_a_node_that_joins
     wait_until(lambda: pool.status()["desktops_busy"] == 0)  # a lease's end is not waited for
     wait_until(lambda: pool.status()["nodes"] == 1)  # Ray tells each process of a death by itself
     metrics = pool.metrics()
-    assert metrics["environment/faults/host"] == 2 and metrics["environment/dropped_sessions"] == 0
+    assert metrics["environment/faults/host"] == 2
     assert metrics["environment/nodes"] == 1
     wait_until(lambda: (pool.status()["desktops_unplaced"], pool.status()["desktops_idle"]) == (2, 4))
     nodes.add("north", 2)

@@ -54,7 +54,7 @@ def test_a_wrong_reward_function_ends_the_run_and_is_not_tried_again(
     pool = FakePool()
     with pytest.raises(ConfigError, match=reason) as told:
         play(policy, ScriptedEngine(tokenizer, [DONE]), pool, reward_function(body, is_async=is_async))
-    assert pool.refused == [str(told.value)] and pool.dropped == [] and len(pool.desktops) == 1
+    assert pool.refused == [str(told.value)] and len(pool.desktops) == 1
 
 
 def test_a_reward_function_whose_server_fails_costs_its_episode_alone(policy, tokenizer, reward_function):
@@ -63,7 +63,7 @@ def test_a_reward_function_whose_server_fails_costs_its_episode_alone(policy, to
         play(
             policy, ScriptedEngine(tokenizer, [DONE]), pool, reward_function("raise EndpointError('the judge is away')")
         )
-    assert pool.refused == [] and pool.dropped == ["click-it"]
+    assert pool.refused == []
 
 
 def test_numpy_numbers_are_rewards(policy, tokenizer, reward_function):
@@ -84,12 +84,12 @@ def test_rows_without_a_task_and_impossible_limits_end_the_run_too(policy, token
 
 
 def test_an_evaluator_that_returns_nan_gave_no_verdict(policy, tokenizer, monkeypatch):
-    """A desktop of a user's own may give it: a fault, tried on other desktops, dropped and counted, and no reward."""
+    """A desktop of a user's own may give it: a fault, tried on other desktops, then the session is lost."""
     monkeypatch.setattr(FakeEnvironment, "evaluate", lambda self: Evaluation(math.nan))
     pool = FakePool()
     with pytest.raises(EvaluatorError, match="number from 0 to 1, got nan"):
         play(policy, ScriptedEngine(tokenizer, [DONE] * 3), pool)
-    assert len(pool.desktops) == 3 and pool.dropped == ["click-it"] and pool.refused == []
+    assert len(pool.desktops) == 3 and pool.refused == []
 
 
 def test_after_the_first_such_reward_nobody_plays_and_the_pool_says_why(monkeypatch):

@@ -13,15 +13,15 @@ from types import SimpleNamespace
 
 import pytest
 import ray
-from ray.exceptions import OutOfMemoryError
+from ray.exceptions import ActorDiedError, OutOfMemoryError
 from support.composed import compose_verls_own
-from support.scripted_workers import DIE, DIE_PUTTING, Play, put_row
+from support.scripted_workers import DIE, DIE_PUTTING, FAIL, Play, put_row
 
 from arpo_verl.cpu.warm_workers import py_executable
-from arpo_verl.errors import RolloutWorkerError
-from arpo_verl.plugin import rollout_workers, sampler, trainer_state
-from arpo_verl.plugin.lost_prompts import LostPrompts, Prompt
-from arpo_verl.plugin.rollout_workers import RolloutWorkers
+from arpo_verl.errors import RolloutWorkerError, SessionsLostError
+from arpo_verl.plugin import engine_loss, rollout_workers, sampler, trainer_state
+from arpo_verl.plugin.lost_prompts import LostPrompts, LostSessions, Prompt
+from arpo_verl.plugin.rollout_workers import FRUITLESS_BATCHES, FruitlessPrompts, RolloutWorkers
 from arpo_verl.plugin.sampler import ReplaySampler, ReplaySamplerAsync
 from arpo_verl.plugin.trainer_state import TrainerFault
 from arpo_verl.records.documents import folder_of
@@ -50,7 +50,7 @@ def queue(empty_queue):
 def fault(monkeypatch):
     """No fault of another test."""
     own = TrainerFault()
-    for module in (trainer_state, rollout_workers, sampler):
+    for module in (engine_loss, trainer_state, rollout_workers, sampler):
         monkeypatch.setattr(module, "TRAINER_FAULT", own)
     return own
 
@@ -262,6 +262,7 @@ def test_a_worker_that_rays_memory_monitor_kills_is_replaced_too(monkeypatch, fa
 
     async def plays(batch):
         played.set_result(batch)
+        return []
 
     async def start_all_again(worker_id, place, prompts, gives_up):
         return list(prompts)
@@ -271,7 +272,8 @@ def test_a_worker_that_rays_memory_monitor_kills_is_replaced_too(monkeypatch, fa
 
     monkeypatch.setattr(rollout_workers, "ray", SimpleNamespace(kill=lambda actor: None))
     actors = [actor(killed_at_work, killed_playing)]
-    workers = RolloutWorkers(actors, lambda: actor(lives, plays), SimpleNamespace(settle=start_all_again))
+    lost_prompts = SimpleNamespace(settle=start_all_again)
+    workers = RolloutWorkers(actors, lambda: actor(lives, plays), lost_prompts, FruitlessPrompts(1, keeps_partial=True))
     workers.play([Prompt("batch", "u", "train", 1)])
     assert played.result(PATIENCE_S) == "batch"
     workers.close()
@@ -321,6 +323,86 @@ class Losses:
 
     async def report_drop(self, task_id):
         self.dropped.append(task_id)
+
+
+def test_a_lost_session_is_counted_once_also_where_its_worker_dies_later(play, queue):
+    """A session that failed before its worker's death was counted twice, and a `ValueError` was not counted at all."""
+    environment = {"provider": "fake", "num_desktops": 2}
+    run = play(num_workers=1, agent_loop="gui_agent", environment=environment, gui_agent={}, reward={})
+    pool = run.manager.workers._lost_prompts._pool
+    (failing,) = run.draw(1)
+    run.tell([f"{failing}_0"], FAIL)
+    run.tell([f"{failing}_1"])
+    wait_for(lambda: status(queue, failing) == "failure")
+    assert pool.metrics()["environment/dropped_sessions"] == 1
+    (dying,) = run.draw(1)
+    run.begun(f"{dying}_0")
+    run.begun(f"{dying}_1")
+    run.tell([f"{dying}_0"], FAIL)
+    wait_for(lambda: pool.status()["desktops_busy"] == 1)
+    run.tell([f"{dying}_1"], DIE)
+    run.begun(f"{dying}_1", times=2)  # the prompt starts again
+    run.tell([f"{dying}_1"])
+    wait_for(lambda: status(queue, dying) in ("finished", "failure"))
+    # Session 0, told to fail, failed again: it is lost, once.
+    assert pool.metrics()["environment/dropped_sessions"] == 1
+    pool.close()
+
+
+def test_sessions_are_counted_when_the_last_one_of_their_prompt_ends():
+    losses = Losses()
+    lost = LostSessions(losses)
+
+    async def session(error, ends):
+        async with lost.session("u", "t"):
+            await ends.wait()
+            if error is not None:
+                raise error
+
+    async def run():
+        ends = [asyncio.Event() for _ in range(3)]
+        errors = (ActorDiedError(), ValueError("too long"), None)
+        tasks = [asyncio.create_task(session(*pair)) for pair in zip(errors, ends, strict=True)]
+        for event, task in zip(ends, tasks, strict=True):
+            assert losses.dropped == []
+            event.set()
+            await asyncio.gather(task, return_exceptions=True)
+        assert losses.dropped == ["t", "t"]
+        return lost.take("u")
+
+    reasons = asyncio.run(run())
+    assert [reason.partition(":")[0] for reason in reasons] == ["ActorDiedError", "ValueError"]
+    assert lost.take("u") == []
+
+
+@pytest.mark.parametrize(("keeps_partial", "lost"), [(False, 1), (True, 2)])
+def test_prompts_of_which_none_can_come_into_a_batch_end_the_run(keeps_partial, lost):
+    """They were thrown away and drawn anew for ever."""
+    prompts = FruitlessPrompts(2, keeps_partial)
+    most = FRUITLESS_BATCHES * 2
+    for _ in range(most - 1):
+        prompts.note(Prompt(None, "u", "train", 2), ["E: no"] * lost)
+    prompts.note(Prompt(None, "u", "val", 2), ["E: no"] * lost)
+    prompts.note(Prompt(None, "u", "train", 2), ["E: no"] * (lost - 1))  # this one can
+    for _ in range(most - 1):
+        prompts.note(Prompt(None, "u", "train", 2), ["E: no"] * lost)
+    with pytest.raises(SessionsLostError, match=f"last {most} prompts all lost .* {most * lost} times E: no"):
+        prompts.note(Prompt(None, "u", "train", 2), ["E: no"] * lost)
+
+
+def test_a_run_whose_prompts_all_fail_ends_and_says_why(play, queue):
+    run = play(num_workers=1, mode="separate_async")
+
+    def refill(num_prompts):
+        run.tell([f"{uid}_0" for uid in run.draw(num_prompts)], FAIL)
+
+    run.refill = refill
+    uids = run.draw(2)
+    run.tell([f"{uid}_0" for uid in uids], FAIL)
+    # The second session of each ends well: no group is whole all the same.
+    run.tell([f"u{number}_1" for number in range(50)])
+    with pytest.raises(SessionsLostError, match="ValueError: told to fail"):
+        sample(run, 2)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,6 @@ class FakePool:
         self.desktops = []
         self.leased = 0
         self.faults = []
-        self.dropped = []
         self.refused = []
 
     @asynccontextmanager
@@ -77,6 +76,3 @@ class FakePool:
 
     async def refuse(self, message):
         self.refused.append(message)
-
-    async def report_drop(self, task_id):
-        self.dropped.append(task_id)

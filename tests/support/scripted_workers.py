@@ -18,11 +18,12 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from arpo_verl.plugin.loop_manager import GuiAgentLoopManager, GuiAgentLoopWorker
+from arpo_verl.plugin.lost_prompts import LostSessions
 from arpo_verl.plugin.settings import connect_pool
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers do not find the tests' modules
 
-END, DIE, DIE_PUTTING = "end", "die", "die while its row is put"
+END, FAIL, DIE, DIE_PUTTING = "end", "fail", "die", "die while its row is put"
 KILL = (DIE, DIE_PUTTING)
 
 
@@ -71,12 +72,16 @@ class ScriptedWorker(GuiAgentLoopWorker.__ray_actor_class__):
         self.config, self.rollout_config, self.stage = config, config.actor_rollout_ref.rollout, stage
         tq.init()
         self.background_tasks = set()
+        self.lost_sessions = LostSessions(connect_pool(config) if self._has_desktops() else None)
 
     def pid(self):
         return os.getpid()
 
-    async def _run_agent_loop(self, sampling_params, trajectory, trace, session_id, uid, **row):
-        if self.rollout_config.agent.default_agent_loop != "gui_agent":
+    def _has_desktops(self):
+        return self.rollout_config.agent.default_agent_loop == "gui_agent"
+
+    async def _play_session(self, sampling_params, trajectory, trace, session_id, uid, **row):
+        if not self._has_desktops():
             return await self._play(f"{uid}_{session_id}", trajectory["validate"], row)
         async with connect_pool(self.config).lease(row["extra_info"]["task_id"]):
             await self._play(f"{uid}_{session_id}", trajectory["validate"], row)
@@ -86,6 +91,8 @@ class ScriptedWorker(GuiAgentLoopWorker.__ray_actor_class__):
         partition_id = "val" if validates else "train"
         if what == DIE_PUTTING:  # as between the first and the last message of a put
             await tq.get_client().async_kv_retrieve_meta(keys=[f"{episode}_0"], partition_id=partition_id, create=True)
+        elif what == FAIL:
+            raise ValueError("told to fail")
         elif what != DIE:
             await put_row(episode, partition_id, row)
         if what in KILL:
@@ -122,6 +129,7 @@ class Play:
         rollout["val_kwargs"] = {"n": 1, "temperature": 1.0, "top_p": 1.0, "top_k": -1}
         rollout["agent"] = {"num_workers": num_workers, "default_agent_loop": agent_loop}
         config = {"actor_rollout_ref": {"rollout": rollout, "model": {}}, **sections}
+        config |= {"trainer": {"v1": {"trainer_mode": mode}}, "data": {"train_batch_size": 2}}
         self.stage = Stage.remote()
         self.trainer_mode, self.global_steps = mode, 1
         self.manager = self.agent_loop_manager = ScriptedManager.create(OmegaConf.create(config), self.stage, python)

@@ -246,6 +246,45 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         for name in ("engine_workers:TrainingWorker.train_mini_batch", "engine.base:BaseEngine.train_batch")
         + ("engine.base:BaseEngine.infer_batch",)
     ),
+    # Engines that fail: what the client asks the router, and where the trainer calls all engines
+    (
+        "plugin.engines",
+        "verl.workers.rollout.llm_server:LLMServerClient.generate",
+        ("await self._acquire_server(", "try:", "server.generate.remote(", "finally:", "self._release_server("),
+    ),
+    (
+        "plugin.engines",
+        "verl.workers.rollout.llm_server:FullyAsyncLLMServerClient.generate",
+        ("output = await super().generate(",),
+    ),
+    (
+        "plugin.engines",
+        "verl.workers.rollout.llm_server:FullyAsyncLLMServerClient._acquire_server",
+        ("return await super()._acquire_server(request_id, **extra)",),
+    ),
+    (
+        "plugin.engines",
+        "verl.workers.rollout.llm_server:LLMServerManager._init_global_load_balancer",
+        ("dict(zip(self.server_addresses, self.server_handles", 'getattr(self.rollout_config, "router_config_path"'),
+    ),
+    (
+        "plugin.engines",
+        "verl.workers.rollout.router:_create_plugin_extension",
+        ('yaml_config.get("router_class"', "ray_cls.remote(servers, yaml_config)"),
+    ),
+    *(
+        ("plugin.engine_loss", f"verl.checkpoint_engine.base:CheckpointEngineManager.{name}", (f"r.{call}(",))
+        for name, call in (
+            ("sleep_replicas", "sleep"),
+            ("abort_replicas", "abort_all_requests"),
+            ("resume_generation_replicas", "resume_generation"),
+        )
+    ),
+    (
+        "plugin.engine_loss",
+        f"{_TRAINER}.fit",
+        ("self._save_checkpoint()", "self.on_step_end()", "self.logger.log(data=metrics"),
+    ),
     # Checkpoints: which one is loaded; the callback comes last in a save
     (
         "plugin.checkpoints",

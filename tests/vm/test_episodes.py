@@ -91,6 +91,6 @@ def test_a_machine_killed_in_an_episode_costs_an_attempt_and_is_not_scored(optio
         pool.close()
     assert output.reward_score == 1.0
     assert len(list(tmp_path.glob("*/*/episode.json"))) == 1, "nothing of the lost attempt is recorded"
-    assert metrics["environment/faults/lost"] >= 1 and metrics["environment/dropped_sessions"] == 0
+    assert metrics["environment/faults/lost"] >= 1
     eventually(lambda: sandboxes() <= before)
     assert os.listdir(f"{options['vm']['folder']}/writable") == []

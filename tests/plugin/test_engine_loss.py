@@ -1,0 +1,241 @@
+"""What the trainer does about lost engines: veRL's own manager of engines, with replicas in this process."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+from ray.exceptions import ActorDiedError
+from support.engines import Engine, Remote, make_client, make_router
+from verl.checkpoint_engine import CheckpointEngineManager
+
+from arpo_verl.errors import EngineLostError
+from arpo_verl.plugin import engine_loss
+from arpo_verl.plugin.engine_loss import TrainerEngines
+from arpo_verl.plugin.trainer_state import TrainerFault
+
+TIMEOUT_S = 600.0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass when the test says so."""
+    now = SimpleNamespace(s=1000.0)
+    own = SimpleNamespace(monotonic=lambda: now.s, strftime=time.strftime, gmtime=time.gmtime)
+    monkeypatch.setattr(engine_loss, "time", own)
+    return now
+
+
+@pytest.fixture
+def fault(monkeypatch):
+    own = TrainerFault()
+    monkeypatch.setattr(engine_loss, "TRAINER_FAULT", own)
+    return own
+
+
+@pytest.fixture
+def trainer(monkeypatch, fault):
+    """Its engines, of which two are there; `trainer.config` is its own section."""
+    monkeypatch.setattr(engine_loss.ray, "get", lambda call, timeout=None: call.result)
+    monkeypatch.setattr(engine_loss.ray, "kill", lambda server: server.killed())
+    engines = TrainerEngines()
+    monkeypatch.setattr(engine_loss, "TRAINER_ENGINES", engines)
+    router = make_router([Engine(0), Engine(1)])
+    config = OmegaConf.create({"save_freq": 20})
+    engines.watch(Remote(router), TIMEOUT_S, config)
+    return SimpleNamespace(engines=engines, router=router, config=config)
+
+
+class Replica:
+    """As veRL's: one server, whose calls end well, raise, or never end."""
+
+    def __init__(self, number, error=None, hangs=False):
+        self.server_address = f"engine-{number}"
+        self.error, self.hangs = error, hangs
+        self.calls = []
+        self.was_killed = False
+        ready = SimpleNamespace(remote=lambda: self._call("ready"))
+        self.servers = [SimpleNamespace(__ray_ready__=ready, killed=self._kill)]
+
+    def _kill(self):
+        self.was_killed = True
+
+    async def _call(self, name, **kwargs):
+        self.calls.append((name, *kwargs.items()))
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.error is not None:
+            raise self.error
+
+    async def sleep(self):
+        await self._call("sleep")
+
+    async def abort_all_requests(self, reject_request=False):
+        await self._call("abort", reject_request=reject_request)
+
+    async def resume_generation(self):
+        await self._call("resume")
+
+
+def manager_of(*replicas):
+    """veRL's, for engines beside the trainer; `updates` counts its weight updates."""
+    manager = object.__new__(CheckpointEngineManager)
+    manager.replicas, manager.backend, manager.updates = list(replicas), "naive", []
+    manager.actor_wg = SimpleNamespace(
+        update_weights=lambda global_steps, mode: SimpleNamespace(result=manager.updates.append(global_steps))
+    )
+    return manager
+
+
+def look(trainer, clock, seconds, every=2.0):
+    """The trainer waits for rollouts, and looks at its queue."""
+    for _ in range(int(seconds / every)):
+        clock.s += every
+        trainer.engines.check()
+
+
+def test_an_engine_that_answers_nothing_while_the_trainer_waits_is_lost(trainer, clock):
+    trainer.router.begin_call("a", "c1")
+    hanging = trainer.router._calls["c1"].server_id
+    look(trainer, clock, TIMEOUT_S - 20)
+    assert trainer.engines.lost() == ()
+    look(trainer, clock, 40)
+    (lost,) = trainer.engines.lost()
+    assert lost.server_id == hanging and "none of its 1 calls in gui_agent.engine_timeout_s=600" in lost.reason
+
+
+def test_an_engine_that_answers_now_and_then_or_has_nothing_to_do_is_not_lost(trainer, clock):
+    trainer.router.begin_call("a", "stays")
+    for number in range(4):
+        trainer.router.begin_call("a", f"c{number}")
+        look(trainer, clock, TIMEOUT_S - 50)
+        trainer.router.end_call(f"c{number}")
+    trainer.router.end_call("stays")
+    look(trainer, clock, 3 * TIMEOUT_S)
+    assert trainer.engines.lost() == ()
+
+
+def test_time_in_which_the_trainer_updates_does_not_count(trainer, clock):
+    """In `colocate_async` veRL holds all requests up while it updates and saves."""
+    trainer.router.begin_call("a", "c1")
+    for _ in range(20):
+        look(trainer, clock, 20)
+        clock.s += 3600
+    assert trainer.engines.lost() == ()
+
+
+def test_the_step_of_a_loss_is_saved_if_the_recipe_saves_at_all(trainer, clock):
+    trainer.router.lose("engine-0", "it died")
+    trainer.engines.check()
+    assert trainer.config.save_freq == 1
+    trainer.config.save_freq = 20  # a checkpoint was written
+    trainer.engines.check()
+    assert trainer.config.save_freq == 20
+    trainer.config.save_freq = -1
+    trainer.engines._told.clear()
+    trainer.engines.check()
+    assert trainer.config.save_freq == -1
+
+
+def test_without_an_engine_the_run_ends_at_once(trainer, clock):
+    for number in range(2):
+        trainer.engines.check()
+        trainer.router.lose(f"engine-{number}", f"ActorDiedError: number {number}")
+    with pytest.raises(EngineLostError, match=r"engine-0 is lost since .* UTC: ActorDiedError: .* No rollout engine"):
+        trainer.engines.check()
+
+
+def test_the_routers_death_ends_the_run(trainer, clock, monkeypatch):
+    def dead(call, timeout=None):
+        raise ActorDiedError
+
+    monkeypatch.setattr(engine_loss.ray, "get", dead)
+    with pytest.raises(EngineLostError, match="sends requests to the rollout engines died"):
+        trainer.engines.check()
+
+
+def test_metrics_count_since_the_last_reading(trainer):
+    trainer.router._retried = 5
+    assert trainer.engines.read() == {"engines/retried_calls": 5.0, "engines/lost": 0.0}
+    trainer.router.lose("engine-0", "it died")
+    assert trainer.engines.read() == {"engines/retried_calls": 0.0, "engines/lost": 1.0}
+
+
+def test_engines_are_put_to_sleep_without_the_dead_one_and_then_the_run_ends_in_the_place_of_the_update(trainer, fault):
+    """veRL's trainer ended with an `ActorDiedError`, before it had trained on the batch."""
+    dead, sound = Replica(0, ActorDiedError()), Replica(1)
+    manager = manager_of(dead, sound)
+    manager.abort_replicas(reject_request=True)
+    manager.sleep_replicas()
+    assert sound.calls == [("abort", ("reject_request", True)), ("sleep",)]
+    assert dead.was_killed and not sound.was_killed and trainer.config.save_freq == 1
+    fault.check()  # the step is trained to its end
+    assert manager.update_weights(3) == {} and manager.updates == []
+    manager.resume_generation_replicas()  # they would write replies without weights
+    assert ("resume",) not in sound.calls
+    with pytest.raises(EngineLostError, match="engine-0 is lost since .* needs every engine, .* the last checkpoint"):
+        fault.check()
+
+
+def test_an_engine_that_dies_while_the_trainer_updates_ends_the_run_with_the_same_error(trainer, fault):
+    manager = manager_of(Replica(0), Replica(1, ActorDiedError()))
+    manager.update_weights(3)
+    assert manager.updates == []
+    with pytest.raises(EngineLostError, match="engine-1"):
+        fault.check()
+
+
+def test_an_engine_that_does_not_go_to_sleep_is_not_waited_for(trainer, monkeypatch):
+    monkeypatch.setattr(trainer.engines, "timeout_s", 0.05)
+    hanging = Replica(0, hangs=True)
+    manager_of(hanging, Replica(1)).sleep_replicas()
+    assert hanging.was_killed and trainer.engines.lost()[0].reason == "it did not end `sleep` in 0.05 s"
+
+
+def test_whole_engines_and_other_errors_are_verls_own_affair(trainer, fault):
+    manager = manager_of(Replica(0), Replica(1))
+    manager.sleep_replicas()
+    assert manager.update_weights(3) == {} and manager.updates == [3]
+    manager.resume_generation_replicas()
+    assert [replica.calls[-1] for replica in manager.replicas] == [("resume",)] * 2
+    fault.check()
+    with pytest.raises(ValueError, match="its own"):
+        manager_of(Replica(0, ValueError("its own"))).sleep_replicas()
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+def test_the_loop_manager_has_the_engines_watched_as_the_recipe_says(trainer, monkeypatch, is_deterministic):
+    from support.loop_harness import recipe
+
+    from arpo_verl.plugin import loop_manager
+
+    monkeypatch.setattr(loop_manager, "TRAINER_ENGINES", trainer.engines)
+    config = OmegaConf.merge(recipe({"engine_timeout_s": 5.0}), {"trainer": {"save_freq": 3}})
+    manager = object.__new__(loop_manager.GuiAgentLoopManager)
+    manager.llm_client, manager.config = make_client(trainer.router), config
+    manager.rollout_config = {"full_determinism": is_deterministic}
+    assert manager._watch_engines() is manager.llm_client._load_balancer
+    assert trainer.engines.timeout_s == 5.0 and trainer.router._full_determinism == is_deterministic
+    manager.llm_client = "another's"
+    assert manager._watch_engines() is None
+
+
+def test_without_our_router_nothing_is_changed(monkeypatch, fault):
+    monkeypatch.setattr(engine_loss, "TRAINER_ENGINES", TrainerEngines())
+    monkeypatch.setattr(engine_loss.ray, "get", lambda call, timeout=None: call.result)
+    manager = manager_of(Replica(0, ActorDiedError()))
+    with pytest.raises(ActorDiedError):
+        manager.sleep_replicas()
+    manager.update_weights(3)
+    assert manager.updates == [3]
+    engine_loss.TRAINER_ENGINES.check()
+    assert engine_loss.TRAINER_ENGINES.read() == {}
+
+
+def test_the_patch_is_there_once_whoever_imported_the_class_before():
+    import verl.checkpoint_engine.base as base
+
+    before = CheckpointEngineManager.update_weights
+    engine_loss.survive_lost_engines(base)
+    assert CheckpointEngineManager.update_weights is before and before._arpo_verl_patched
