@@ -32,7 +32,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Frame:
+class CoordinateFrame:
     """The two coordinate systems: the one that the model writes, and the screen's pixels."""
 
     image: Size

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from arpo_verl.tasks.families.generated import Box, Label
+from arpo_verl.tasks.families.generated import Label, Rectangle
 from arpo_verl.tasks.families.styles import Font, Style
 from arpo_verl.types import Point, Size
 
@@ -62,7 +62,7 @@ def close_button(window: Window, at: Point) -> Point:
     return Point(at.x + frame(window).width - 11, at.y + TOP // 2)
 
 
-def _middle(box: Box) -> Point:
+def _middle(box: Rectangle) -> Point:
     return Point((box.left + box.right) // 2, (box.top + box.bottom) // 2)
 
 
@@ -128,11 +128,11 @@ class Message:
     def target(self, text: str, at: Point) -> Point:
         return _middle(self._box(text, at))
 
-    def _box(self, word: str, at: Point) -> Box:
+    def _box(self, word: str, at: Point) -> Rectangle:
         number = self.words.index(word)
         left = at.x + LEFT + self.indent + number * (self.button.width + 2 + self.gap)
         top = at.y + TOP + _MARGIN + self.text_size.height + _GAP
-        return Box(left, top, left + self.button.width + 2, top + self.button.height + 2)
+        return Rectangle(left, top, left + self.button.width + 2, top + self.button.height + 2)
 
 
 # --- yad ---------------------------------------------------------------------------------------------------------
