@@ -186,7 +186,7 @@ class RunSizes:
     max_replies: int
     """In one row, those that stay as text included."""
     rows_per_episode: int
-    """Of one that takes all its steps: 1 where the model sees its whole history."""
+    """Of one that takes all its turns: 1 where the model sees its whole history."""
     max_reply_tokens: int
     instruction_tokens: int
     """The prompt without its screenshot; an estimate."""
@@ -280,7 +280,7 @@ def longest_sequence(run: RunSizes) -> int:
 
 
 def reply_tokens_that_fit(run: RunSizes) -> int:
-    """Tokens a reply, on average, with which an episode of several rows takes all its steps: its last row shows the
+    """Tokens a reply, on average, with which an episode of several rows takes all its turns: its last row shows the
     newest screenshot, has room for a reply, and holds those before as text."""
     left = run.max_sequence_tokens - sequence_tokens(run, 1, run.max_reply_tokens)
     return max(0, left // max(1, run.max_replies - 1) - REPLY_TURN_TOKENS)
@@ -549,7 +549,7 @@ def _episode(run: RunSizes, machine: NodeCapacity, lines: list[str], problems: l
     if in_rows:
         lines += [
             _line("rows of an episode", f"{run.rows_per_episode}, of {size(row_bytes(run))} pixel values each"),
-            _line(f"all {run.max_replies} steps fit with replies of", reply),
+            _line(f"all {run.max_replies} turns fit with replies of", reply),
         ]
     updates = -(-run.tasks_per_step // run.tasks_per_update)
     rows = min(run.tasks_per_update, run.tasks_per_step) * run.rollouts_per_task * run.rows_per_episode
@@ -565,7 +565,7 @@ def _episode(run: RunSizes, machine: NodeCapacity, lines: list[str], problems: l
     if in_rows and reply_tokens_that_fit(run) < min(run.max_reply_tokens, COMMON_REPLY_TOKENS):
         problems.append(
             Problem(
-                f"{run.max_replies} steps with replies of more than {reply} in rows of {run.max_sequence_tokens:,}; "
+                f"{run.max_replies} turns with replies of more than {reply} in rows of {run.max_sequence_tokens:,}; "
                 "longer episodes end as token_limit",
                 "raise data.max_response_length (and rollout.max_model_len), or lower gui_agent.max_steps",
             )

@@ -171,7 +171,7 @@ def test_an_episode_of_several_rows_has_the_pixel_values_of_each():
 def test_replies_that_leave_no_room_for_all_steps_are_told_where_a_row_holds_them_all():
     assert estimate(WINDOW, ENOUGH).problems == (), "their oldest screenshots give way"
     (problem,) = estimate(dataclasses.replace(WINDOW, max_replies=150), ENOUGH).problems
-    assert "150 steps with replies of more than" in problem.what and "gui_agent.max_steps" in problem.remedy
+    assert "150 turns with replies of more than" in problem.what and "gui_agent.max_steps" in problem.remedy
 
 
 def test_the_brief_form_has_five_lines_with_the_totals_and_what_does_not_fit():

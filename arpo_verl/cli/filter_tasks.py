@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     with problems.gather():
         playing = read_command(args)
         budgets = playing.settings.budgets
-        require(len(budgets) == 1, "--max-steps", "one step budget", ",".join(map(str, budgets)))
+        require(len(budgets) == 1, "--max-steps", "one turn budget", ",".join(map(str, budgets)))
     if args.runs >= 1:
         with problems.gather():
             rule = KeepRule.parse(f"1 <= successes <= {args.runs - 1}" if args.keep is None else args.keep, args.runs)

@@ -56,7 +56,7 @@ def add_playing_options(parser: argparse.ArgumentParser, temperature: float = 0.
         help="an option of a recipe's section gui_agent, such as prompt=qwen25_vl; may be repeated",
     )
     how.add_argument(
-        "--max-steps", type=_budgets, metavar="N[,N]", help="step budgets (default: the recipe's, else 15)"
+        "--max-steps", type=_budgets, metavar="N[,N]", help="turn budgets (default: the recipe's, else 15)"
     )
     words = f"0 takes the likeliest token (default: {temperature:g})"
     how.add_argument("--temperature", type=float, default=temperature, help=words)
@@ -79,5 +79,5 @@ def _budgets(text: str) -> tuple[int, ...]:
     except ValueError:
         budgets = ()
     if not budgets or min(budgets) < 1:
-        raise argparse.ArgumentTypeError(f"step budgets must be numbers from 1 such as 15,50,100, got {text!r}")
+        raise argparse.ArgumentTypeError(f"turn budgets must be numbers from 1 such as 15,50,100, got {text!r}")
     return budgets

@@ -131,16 +131,16 @@ class EvaluationFolder:
         return None
 
     def _results(self, trial: Trial, content: Mapping[str, Any], episode_id: str) -> tuple[Result, ...]:
-        steps, stop_reason = int(content["num_steps"]), StopReason(content["stop_reason"])
+        turns, stop_reason = int(content["num_steps"]), StopReason(content["stop_reason"])
         success = _score(content["success"])
-        if not 0 <= steps <= trial.max_steps:
-            raise ValueError(f"an episode must have at most {trial.max_steps} steps, got {steps}")
+        if not 0 <= turns <= trial.max_steps:
+            raise ValueError(f"an episode must have at most {trial.max_steps} turns, got {turns}")
         midway = {int(one["steps"]): _score(one["success"]) for one in content.get("verdicts", ())}
         results = []
         for budget in self._budgets:
             # An episode that ended within a smaller budget would have ended so there too.
-            if budget == trial.max_steps or (budget < trial.max_steps and steps <= budget):
-                outcome = (success, steps, stop_reason)
+            if budget == trial.max_steps or (budget < trial.max_steps and turns <= budget):
+                outcome = (success, turns, stop_reason)
             elif budget < trial.max_steps and budget in midway:
                 outcome = (midway[budget], budget, StopReason.STEP_LIMIT)
             else:

@@ -22,7 +22,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Result:
-    """What a trial came to within a step budget; a trial has one for each budget that was read off its episode."""
+    """What a trial came to within a turn budget; a trial has one for each budget that was read off its episode."""
 
     task_id: str
     domain: str
@@ -32,7 +32,7 @@ class Result:
     """The most replies that count."""
     success: float
     """The evaluator's score, in [0, 1]."""
-    steps: int
+    turns: int
     """Replies within the budget."""
     stop_reason: StopReason
     episode_id: str

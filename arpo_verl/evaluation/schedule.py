@@ -28,11 +28,11 @@ class Scheduler(Protocol):
         """
 
     def finished(self, trial: Trial, outcome: tuple[Result, ...] | Fault) -> None:
-        """What a trial came to: a result for each step budget that its episode tells, its own among them."""
+        """What a trial came to: a result for each turn budget that its episode tells, its own among them."""
 
 
 class EachRun:
-    """Each task equally often, at the largest step budget; a smaller one that an episode does not tell is played apart.
+    """Each task equally often, at the largest turn budget; a smaller one that an episode does not tell is played apart.
 
     Runs go round: an evaluation that is broken off has seen every task.
 

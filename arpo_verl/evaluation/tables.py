@@ -1,4 +1,4 @@
-"""An evaluation as tables: by domain and overall, within each step budget. Pure."""
+"""An evaluation as tables: by domain and overall, within each turn budget. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Row:
 
 
 def table_of(evaluated: Evaluated) -> tuple[Row, ...]:
-    """For each step budget the domains, in the order of the tasks, and then all."""
+    """For each turn budget the domains, in the order of the tasks, and then all."""
     budgets = sorted({int(budget) for budget in evaluated.settings["max_steps"]})
     rows = []
     for budget in budgets:
@@ -58,7 +58,7 @@ def _tables(evaluated: Evaluated, write: Callable[[Sequence[Row]], str]) -> str:
     for budget in sorted({row.budget for row in rows}):
         own = [row for row in rows if row.budget == budget]
         notes = [*_notes(own[-1].summary), *_unfair(evaluated, budget)]
-        parts.append("\n".join([f"At most {budget} steps:\n", write(own), *(f"{note}\n" for note in notes)]))
+        parts.append("\n".join([f"At most {budget} turns:\n", write(own), *(f"{note}\n" for note in notes)]))
     return "\n".join(parts)
 
 
@@ -78,7 +78,7 @@ def _text_table(rows: Sequence[Row]) -> str:
 def _lines(rows: Sequence[Row]) -> list[list[str]]:
     ks = sorted({one.k for row in rows for one in row.summary.pass_at_k})
     head = ["domain", "tasks", "runs", "success", "95% interval", *(f"pass@{k}" for k in ks)]
-    head += ["steps", "format errors", "faults"]
+    head += ["turns", "format errors", "faults"]
     return [head, *(_cells(row, ks) for row in rows)]
 
 
@@ -95,7 +95,7 @@ def _cells(row: Row, ks: Sequence[int]) -> list[str]:
         success if row.domain is not None else f"**{success}**",
         low_high,
         *(percent(passed[k].value) if k in passed else _NONE for k in ks),
-        _NONE if summary.steps is None else f"{summary.steps:.1f}",
+        _NONE if summary.turns is None else f"{summary.turns:.1f}",
         str(summary.format_errors),
         str(summary.faults),
     ]
@@ -177,5 +177,5 @@ def _task(task_id: str, domain: str, evaluated: Evaluated) -> dict[str, Any]:
 
 
 def _run(result: Result) -> Mapping[str, Any]:
-    names = ("run", "budget", "success", "steps", "format_error", "episode_id")
+    names = ("run", "budget", "success", "turns", "format_error", "episode_id")
     return {**{name: getattr(result, name) for name in names}, "stop_reason": result.stop_reason.value}

@@ -60,7 +60,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Midway:
-    """What the evaluator said on the way: of an episode that had ended at its step limit there."""
+    """What the evaluator said on the way: of an episode that had ended at a smaller limit of turns."""
 
     steps: int
     """Replies up to then."""

@@ -102,7 +102,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path, monkeypatch, capsys):
 def test_budgets_are_numbers(text, capsys):
     with pytest.raises(SystemExit):
         build_parser("evaluate").parse_args(["evaluate", "--max-steps", text])
-    assert "step budgets must be numbers from 1" in capsys.readouterr().err
+    assert "turn budgets must be numbers from 1" in capsys.readouterr().err
 
 
 @pytest.mark.release

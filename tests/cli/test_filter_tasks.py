@@ -81,7 +81,7 @@ def test_tasks_that_faults_leave_open_are_named(start, capsys):
         (["--error", "0.5"], "--error must be from 0 to below 0.5"),
         (["--group-size", "1"], "--group-size must be 2 or more"),
         (["--keep", "most of them"], "--keep must be a range of successes"),
-        (["--max-steps", "5,15"], "--max-steps must be one step budget"),
+        (["--max-steps", "5,15"], "--max-steps must be one turn budget"),
     ],
 )
 def test_wrong_options_are_told_before_anything_is_played(start, tmp_path, capsys, options, words):

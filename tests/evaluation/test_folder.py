@@ -36,7 +36,7 @@ def folder(tmp_path):
 def test_an_episode_tells_every_budget_that_it_ended_within(folder):
     record(folder, Trial("a", 0, 15))
     results = folder.results(Trial("a", 0, 15))
-    assert [(r.budget, r.success, r.steps, r.domain) for r in results] == [(5, 1.0, 3, "os"), (15, 1.0, 3, "os")]
+    assert [(r.budget, r.success, r.turns, r.domain) for r in results] == [(5, 1.0, 3, "os"), (15, 1.0, 3, "os")]
     assert folder.read().results == results
 
 
@@ -45,7 +45,7 @@ def test_a_longer_one_tells_a_budget_by_its_verdict_on_the_way_alone(folder):
     record(folder, Trial("a", 1, 15), num_steps=9, verdicts=[{"steps": 5, "success": 0.0}])
     assert [r.budget for r in folder.results(Trial("a", 0, 15))] == [15]
     midway, end = folder.results(Trial("a", 1, 15))
-    assert (midway.budget, midway.success, midway.steps, midway.stop_reason) == (5, 0.0, 5, StopReason.STEP_LIMIT)
+    assert (midway.budget, midway.success, midway.turns, midway.stop_reason) == (5, 0.0, 5, StopReason.STEP_LIMIT)
     assert (end.budget, end.success) == (15, 1.0)
     record(folder, Trial("a", 0, 5), success=0.5)
     assert [(r.budget, r.run, r.success) for r in folder.read().results] == [

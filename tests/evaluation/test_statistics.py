@@ -18,8 +18,8 @@ from arpo_verl.evaluation.statistics import (
 from arpo_verl.types import StopReason
 
 
-def result(task_id, run, success, steps=4, stop_reason=StopReason.FINISHED):
-    return Result(task_id, "os", run, 15, success, steps, stop_reason, "step_000000/x")
+def result(task_id, run, success, turns=4, stop_reason=StopReason.FINISHED):
+    return Result(task_id, "os", run, 15, success, turns, stop_reason, "step_000000/x")
 
 
 def test_success_is_the_mean_over_tasks_however_many_runs_each_has():
@@ -36,15 +36,15 @@ def test_faults_and_missing_runs_are_told_and_never_scored():
     assert (summary.runs, summary.fewest_runs, summary.most_runs, summary.faults) == (3, 1, 2, 1)
 
 
-def test_steps_and_format_errors_are_of_runs():
+def test_turns_and_format_errors_are_of_runs():
     results = [result("a", 0, 1.0, 3), result("a", 1, 0.0, 6, StopReason.PARSE_ERROR), result("b", 0, 0.0, 15)]
     summary = summarize(["a", "b"], results)
-    assert (summary.steps, summary.format_errors) == (8.0, 1)
+    assert (summary.turns, summary.format_errors) == (8.0, 1)
 
 
 def test_nothing_scored_is_no_figure():
     summary = summarize(["a"], [])
-    assert (summary.success, summary.interval, summary.steps, summary.pass_at_k) == (None, None, None, ())
+    assert (summary.success, summary.interval, summary.turns, summary.pass_at_k) == (None, None, None, ())
     assert (summary.unscored, summary.runs, summary.most_runs) == (1, 0, 0)
 
 

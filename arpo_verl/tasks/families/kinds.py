@@ -253,4 +253,4 @@ FAMILIES: Mapping[str, Callable[[Draw], Plan]] = {
 HELD_OUT_FAMILIES: Mapping[str, Callable[[Draw], Plan]] = {family.__name__: family for family in (which, three)}
 """Those of the split `held_out_families`, in no other."""
 LONG_FAMILIES: Mapping[str, Callable[[Draw], Plan]] = {five.__name__: five}
-"""Those of the splits `long` and `held_out_long`: more steps than any other task has."""
+"""Those of the splits `long` and `held_out_long`: more turns than any other task has."""
