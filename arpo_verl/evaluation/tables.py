@@ -56,9 +56,9 @@ def _tables(evaluated: Evaluated, write: Callable[[Sequence[Row]], str]) -> str:
     rows = table_of(evaluated)
     parts = []
     for budget in sorted({row.budget for row in rows}):
-        own = [row for row in rows if row.budget == budget]
-        notes = [*_notes(own[-1].summary), *_unfair(evaluated, budget)]
-        parts.append("\n".join([f"At most {budget} turns:\n", write(own), *(f"{note}\n" for note in notes)]))
+        rows_of_budget = [row for row in rows if row.budget == budget]
+        notes = [*_notes(rows_of_budget[-1].summary), *_unfair(evaluated, budget)]
+        parts.append("\n".join([f"At most {budget} turns:\n", write(rows_of_budget), *(f"{note}\n" for note in notes)]))
     return "\n".join(parts)
 
 

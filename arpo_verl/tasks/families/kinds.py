@@ -181,7 +181,9 @@ def press(draw: Draw) -> Plan:
 def choose(draw: Draw) -> Plan:
     """Choose the named entry of a list, and press OK."""
     title, *words = draw.words(1 + draw.whole(4, 6))
-    [opened] = _beside(draw, [Choice.of(title, draw.style(), words, draw.whole(174, 270), draw.whole(0, 30))], [ANSWER])
+    [opened] = _beside(
+        draw, [Choice.fitting(title, draw.style(), words, draw.whole(174, 270), draw.whole(0, 30))], [ANSWER]
+    )
     target = draw.choice(words[1:])  # the program has chosen the first one already
     template = draw.choice(("Choose {}.", "Choose {} from the list.", "In the list, {} is to be chosen."))
     return Plan(template.format(target), [opened], [opened.press(target), opened.press("OK")], [target])
@@ -190,7 +192,9 @@ def choose(draw: Draw) -> Plan:
 def tick(draw: Draw) -> Plan:
     """Tick one or two named boxes, and press OK."""
     title, *words = draw.words(1 + draw.whole(3, 5))
-    [opened] = _beside(draw, [Boxes.of(title, draw.style(), words, draw.whole(174, 270), draw.whole(0, 30))], [ANSWER])
+    [opened] = _beside(
+        draw, [Boxes.fitting(title, draw.style(), words, draw.whole(174, 270), draw.whole(0, 30))], [ANSWER]
+    )
     targets = draw.sample(words, draw.whole(1, 2))
     template = draw.choice(("Tick {}.", "Tick {} and press OK."))
     answer = "".join("TRUE," if word in targets else "FALSE," for word in words)

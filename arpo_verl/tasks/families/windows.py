@@ -251,7 +251,7 @@ class Choice(Confirmed):
     """A list; OK prints the entry that was chosen."""
 
     @classmethod
-    def of(cls, title: str, style: Style, words: Sequence[str], width: int, more: int) -> Choice:
+    def fitting(cls, title: str, style: Style, words: Sequence[str], width: int, more: int) -> Choice:
         """As high as its entries need, and `more`."""
         height = len(words) * (style.font.line + 6) + 2 * _MARGIN + 40 + more
         return cls(title, style, tuple(words), Size(width, height))
@@ -273,7 +273,7 @@ class Boxes(Confirmed):
     """Boxes to tick; OK prints the ticked ones, in their order."""
 
     @classmethod
-    def of(cls, title: str, style: Style, words: Sequence[str], width: int, more: int) -> Boxes:
+    def fitting(cls, title: str, style: Style, words: Sequence[str], width: int, more: int) -> Boxes:
         """As high as its boxes need, and `more`."""
         return cls(title, style, tuple(words), Size(width, len(words) * (_CHECK_ROW + _GAP) + 2 * _MARGIN + 36 + more))
 

@@ -118,7 +118,10 @@ def slowest_tasks(episodes: Sequence[EpisodeSummary], count: int = 10) -> list[T
     """The tasks whose episodes take longest, after all together."""
     if not episodes:
         return []
-    tasks = [_task_time(id, of) for id, of in group_by((e.task_id, e) for e in episodes).items()]
+    tasks = [
+        _task_time(task_id, episodes_of_task)
+        for task_id, episodes_of_task in group_by((e.task_id, e) for e in episodes).items()
+    ]
     slowest = sorted((task for task in tasks if task.order > 0), key=lambda task: task.order, reverse=True)
     return [_task_time(ALL_TASKS, episodes), *slowest[:count]] if slowest else []
 
