@@ -63,7 +63,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Filter; 0 when every task is settled and the list has one."""
-    from arpo_verl.cli.playing import open_policy, read_command
+    from arpo_verl.cli.playing import read_command
+    from arpo_verl.cli.policies import open_policy
     from arpo_verl.evaluation.filter_run import filter_tasks
     from arpo_verl.evaluation.filtering import Fate
     from arpo_verl.evaluation.keep_rule import KeepRule
