@@ -154,7 +154,7 @@ KNOWN_MODELS = {
 
 
 @dataclass(frozen=True)
-class Engine:
+class VllmSettings:
     """vLLM, as the recipe sets it up."""
 
     tensor_parallel_size: int
@@ -222,7 +222,7 @@ class RunSizes:
     replays_ahead: int
     """Whose rows wait in the trainer's memory."""
     checkpoints_kept: int | None
-    engine: Engine | None
+    engine: VllmSettings | None
     """None: not vLLM."""
 
     @property
@@ -439,7 +439,7 @@ def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int) -> int
     return 2 * num_layers * num_kv_heads * head_dim * BF16
 
 
-def kv_cache_tokens(run: RunSizes, engine: Engine, gpu_bytes: int) -> int:
+def kv_cache_tokens(run: RunSizes, engine: VllmSettings, gpu_bytes: int) -> int:
     """Tokens that one engine's KV cache holds, once weights and the largest batch have their memory: computed."""
     model, split = run.model, engine.tensor_parallel_size
     batch, patches = engine.max_num_batched_tokens, engine.max_num_batched_tokens * model.merge_size**2
@@ -451,7 +451,7 @@ def kv_cache_tokens(run: RunSizes, engine: Engine, gpu_bytes: int) -> int:
     return max(0, int(free / (per_token / min(split, model.num_kv_heads))))
 
 
-def episodes_per_engine(run: RunSizes, engine: Engine) -> int:
+def episodes_per_engine(run: RunSizes, engine: VllmSettings) -> int:
     """Episodes that take turns on one engine: as many as there are desktops, at most."""
     num_engines = max(1, engine.num_gpus // engine.tensor_parallel_size)
     return -(-min(run.num_desktops, run.batches_in_queue * run.rollouts_per_step) // num_engines)

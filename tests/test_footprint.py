@@ -8,10 +8,10 @@ from arpo_verl.footprint import (
     BF16,
     GB,
     KNOWN_MODELS,
-    Engine,
     Model,
     NodeCapacity,
     RunSizes,
+    VllmSettings,
     checkpoint_bytes,
     estimate,
     host_memory,
@@ -35,7 +35,7 @@ from arpo_verl.pixels import KEPT_BYTES
 from arpo_verl.types import Size
 
 UI_TARS = KNOWN_MODELS["ByteDance-Seed/UI-TARS-1.5-7B"]
-ENGINE = Engine(
+ENGINE = VllmSettings(
     tensor_parallel_size=2,
     gpu_memory_utilization=0.6,
     max_num_batched_tokens=16384,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.evaluation.results import Evaluated, Fault, Result, Trial
+from arpo_verl.evaluation.results import Evaluated, FailedTrial, Result, Trial
 from arpo_verl.files import write_whole
 from arpo_verl.records.documents import folder_of
 from arpo_verl.records.episode_folder import remove_unfinished
@@ -91,7 +91,7 @@ class EvaluationFolder:
         found = self._read_episode(_place(trial))
         return None if found is None else found[1]
 
-    def add_fault(self, fault: Fault) -> None:
+    def add_fault(self, fault: FailedTrial) -> None:
         """Note that infrastructure failed a trial.
 
         Raises:
@@ -160,10 +160,10 @@ def _place(trial: Trial) -> Path:
     return folder_of(EpisodeId(0, uid_of(trial), trial.run), trial.task_id)
 
 
-def _fault(line: Mapping[str, Any]) -> Fault | None:
+def _fault(line: Mapping[str, Any]) -> FailedTrial | None:
     try:
         trial = str(line["task_id"]), int(line["run"]), int(line["max_steps"])
-        return Fault(*trial, str(line["error"]), str(line["message"]))
+        return FailedTrial(*trial, str(line["error"]), str(line["message"]))
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -44,7 +44,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Fault:
+class FailedTrial:
     """A trial that infrastructure failed, after all attempts: never scored, and played again when the run goes on."""
 
     task_id: str
@@ -62,7 +62,7 @@ class Evaluated:
 
     results: tuple[Result, ...]
     """By task in the order of the tasks, then by budget, then by run."""
-    faults: tuple[Fault, ...]
+    faults: tuple[FailedTrial, ...]
     """Those of trials that have no result."""
     settings: Mapping[str, Any]
     """What it was made with, as `evaluation.json` has it."""

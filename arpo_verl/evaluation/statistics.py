@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
-from arpo_verl.evaluation.results import Fault, Result
+from arpo_verl.evaluation.results import FailedTrial, Result
 
 SOLVED = 1.0
 """The score of a run that solved its task; what counts where runs are counted and not averaged."""
@@ -52,7 +52,7 @@ class Summary:
     """Runs that a malformed reply ended."""
 
 
-def summarize(task_ids: Iterable[str], results: Iterable[Result], faults: Iterable[Fault] = ()) -> Summary:
+def summarize(task_ids: Iterable[str], results: Iterable[Result], faults: Iterable[FailedTrial] = ()) -> Summary:
     """Count the results of one turn budget.
 
     Args:

@@ -25,11 +25,11 @@ from arpo_verl.footprint import (
     GB,
     KNOWN_MODELS,
     MANAGER,
-    Engine,
     Footprint,
     Model,
     NodeCapacity,
     RunSizes,
+    VllmSettings,
     estimate,
 )
 from arpo_verl.plugin.sections import plain_section
@@ -293,12 +293,12 @@ def _desktop_bytes(environment: EnvironmentConfig) -> int:
     return worker + QEMU_BYTES + (int(gib[1]) if gib else 4) * 2**30
 
 
-def _engine(config: DictConfig) -> Engine:
+def _engine(config: DictConfig) -> VllmSettings:
     rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
     cache_gib = (rollout.engine_kwargs.get("vllm") or {}).get("mm_processor_cache_gb")
     apart = trainer.v1.trainer_mode == "separate_async"
     generating = rollout.nnodes * rollout.n_gpus_per_node if apart else trainer.nnodes * trainer.n_gpus_per_node
-    return Engine(
+    return VllmSettings(
         tensor_parallel_size=rollout.tensor_model_parallel_size,
         gpu_memory_utilization=rollout.gpu_memory_utilization,
         max_num_batched_tokens=rollout.max_num_batched_tokens,

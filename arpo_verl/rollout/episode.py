@@ -104,12 +104,12 @@ class Episode:
         return self.stop_reason is StopReason.PARSE_ERROR
 
 
-Decode = Callable[[Observation], Awaitable[Image.Image]]
+DecodeScreenshot = Callable[[Observation], Awaitable[Image.Image]]
 """A screenshot as the policy is shown it."""
 
 
 async def decode_in_thread(observation: Observation) -> Image.Image:
-    """Decode beside the event loop, which other episodes share."""
+    """DecodeScreenshot beside the event loop, which other episodes share."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(None, decode_screenshot, observation.screenshot)
 
@@ -122,7 +122,7 @@ async def play_episode(
     config: GuiAgentConfig,
     limits: TokenLimits,
     watcher: Watcher | None = None,
-    decode: Decode = decode_in_thread,
+    decode: DecodeScreenshot = decode_in_thread,
 ) -> Episode:
     """Let a policy play `task` to its end and have it judged; `watcher` is told what happens.
 
@@ -141,7 +141,7 @@ async def play(
     conversation: Conversation,
     config: GuiAgentConfig,
     watcher: Watcher | None = None,
-    decode: Decode = decode_in_thread,
+    decode: DecodeScreenshot = decode_in_thread,
     judge_after: Collection[int] = (),
 ) -> Episode:
     """Play `task` to its end, whoever replies, and have it judged.
@@ -199,7 +199,7 @@ class _Player:
         conversation: Conversation,
         config: GuiAgentConfig,
         watcher: Watcher | None,
-        decode: Decode,
+        decode: DecodeScreenshot,
         judge_after: Collection[int],
     ):
         self.images: list[Image.Image] = []

@@ -9,7 +9,7 @@ import pytest
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.evaluation.folder import EvaluationFolder, uid_of
-from arpo_verl.evaluation.results import Fault, Trial
+from arpo_verl.evaluation.results import FailedTrial, Trial
 from arpo_verl.records.documents import folder_of
 from arpo_verl.types import EpisodeId, StopReason, Task
 
@@ -84,7 +84,7 @@ def test_a_torn_record_is_none(folder):
 
 
 def test_a_fault_counts_until_its_trial_has_a_result(folder):
-    faults = [Fault(task_id, 0, 15, "DesktopLostError", "gone") for task_id in ("a", "b", "a")]
+    faults = [FailedTrial(task_id, 0, 15, "DesktopLostError", "gone") for task_id in ("a", "b", "a")]
     for fault in faults:
         folder.add_fault(fault)
     assert folder.read().faults == tuple(faults[:2])

@@ -9,7 +9,7 @@ import pytest
 from arpo_verl.errors import ConfigError
 from arpo_verl.evaluation.folder import uid_of
 from arpo_verl.evaluation.report import write_report
-from arpo_verl.evaluation.results import Evaluated, Fault, Result, Trial
+from arpo_verl.evaluation.results import Evaluated, FailedTrial, Result, Trial
 from arpo_verl.evaluation.tables import table_of, to_csv, to_json, to_markdown
 from arpo_verl.records.documents import folder_of
 from arpo_verl.types import EpisodeId, StopReason
@@ -30,7 +30,7 @@ RESULTS = (
     result("b", 0, 5, 0.0, "chrome", stop_reason=StopReason.PARSE_ERROR),
     result("b", 0, 15, 0.0, "chrome", stop_reason=StopReason.PARSE_ERROR),
 )
-FAULTS = (Fault("b", 1, 15, "DesktopLostError", "gone"),)
+FAULTS = (FailedTrial("b", 1, 15, "DesktopLostError", "gone"),)
 EVALUATED = Evaluated(RESULTS, FAULTS, SETTINGS, {"a": "os", "b": "chrome", "c": ""})
 
 

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from arpo_verl.evaluation.results import Fault, Result
+from arpo_verl.evaluation.results import FailedTrial, Result
 from arpo_verl.evaluation.statistics import (
     pass_at_k,
     passes,
@@ -30,7 +30,7 @@ def test_success_is_the_mean_over_tasks_however_many_runs_each_has():
 
 def test_faults_and_missing_runs_are_told_and_never_scored():
     results = [result("a", 0, 1.0), result("a", 1, 1.0), result("b", 1, 0.0), result("z", 0, 0.0)]
-    faults = [Fault("b", 0, 15, "DesktopLostError", "gone"), Fault("z", 1, 15, "DesktopLostError", "gone")]
+    faults = [FailedTrial("b", 0, 15, "DesktopLostError", "gone"), FailedTrial("z", 1, 15, "DesktopLostError", "gone")]
     summary = summarize(["a", "b", "c"], results, faults)
     assert (summary.success, summary.tasks, summary.unscored) == (0.5, 2, 1)
     assert (summary.runs, summary.fewest_runs, summary.most_runs, summary.faults) == (3, 1, 2, 1)
