@@ -106,8 +106,8 @@ def evaluate(
 ) -> Evaluated:
     """Play all that `scheduler` asks for and is not on disk yet; desktops run with the call.
 
-    A trial that infrastructure failed `environment.max_attempts` times is a `FailedTrial`, and no score; it is played again
-    when the evaluation goes on.
+    A trial that infrastructure failed `environment.max_attempts` times is a `FailedTrial`, and no score; it is played
+    again when the evaluation goes on.
 
     Args:
         out: the evaluation's folder; see `evaluation.folder`.

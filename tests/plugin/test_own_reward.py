@@ -1,4 +1,4 @@
-"""The reward functions of docs/reward.md: the page's own code, loaded as veRL loads it, called as an episode's end does."""
+"""The reward functions of docs/reward.md: the page's own code, loaded as veRL loads it, called by the agent loop."""
 
 import ast
 import re
