@@ -51,7 +51,7 @@ def play(
     grammar: str = "ui_tars",
     image_size: tuple[int, int] | None = None,
 ) -> Episode:
-    """Let `policy` play `task` to its end and have it judged, by the code that plays a training run's episodes.
+    """Let `policy` play `task` to its end and have it evaluated, by the code that plays a training run's episodes.
 
     Args:
         policy: (instruction, screenshots so far, replies so far) -> the next reply, in the grammar. The screenshots are

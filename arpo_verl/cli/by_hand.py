@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def play_by_hand(args: argparse.Namespace) -> int:
-    """Play the task of `arpo-verl try`; return 0 when it was played and judged."""
+    """Play the task of `arpo-verl try`; return 0 when it was played and evaluated."""
     task = find_task(args.task)
     environment = environment_config(args, task)
     max_steps = args.max_steps
@@ -56,7 +56,7 @@ def play_by_hand(args: argparse.Namespace) -> int:
             episode = play_blocking(task, desktop, conversation, agent)
             folder = _record(args.out, episode, newest)
     except KeyboardInterrupt:
-        _say("\ninterrupted: the desktop is closed, and nothing was judged")
+        _say("\ninterrupted: the desktop is closed, and nothing was evaluated")
         return INTERRUPTED
     _say(_describe(episode))
     _say(f"recorded in {folder}")
@@ -137,7 +137,7 @@ class _WatchedDesktop(DesktopEnvironment):
 
     def evaluate(self) -> Evaluation:
         _say("asking the evaluator ...")
-        return self._timed("judged", self._environment.evaluate)
+        return self._timed("evaluated", self._environment.evaluate)
 
     def close(self) -> None:
         self._environment.close()
@@ -180,4 +180,4 @@ def _without_metric(episode: Episode) -> str:
         return "the agent ended its own desktop"
     if episode.stop_reason is StopReason.FAILED:
         return "the agent gave up on a task that can be done"
-    return "the evaluator found nothing to judge"
+    return "the evaluator found nothing to evaluate"

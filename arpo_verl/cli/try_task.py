@@ -60,7 +60,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Play the task; 0 when it was played and judged."""
+    """Play the task; 0 when it was played and evaluated."""
     from arpo_verl.cli.by_hand import play_by_hand
 
     return play_by_hand(args)

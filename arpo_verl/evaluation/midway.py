@@ -1,4 +1,4 @@
-"""Whether a task may be judged on the way: only where looking changes nothing. Pure.
+"""Whether a task may be evaluated on the way: only where looking changes nothing. Pure.
 
 The evaluator of a smaller turn budget would look at the desktop while a longer episode goes on. Where it might touch
 that desktop, the smaller budget is played apart.

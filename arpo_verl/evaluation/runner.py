@@ -189,7 +189,7 @@ class _Evaluation:
                 async with session.lease() as desktop:
                     writer.begin(f"{desktop.name} on {desktop.host}")
                     conversation = self._policy.conversation(config, self._settings.sampling, trial)
-                    episode = await play(task, desktop, conversation, config, writer, judge_after=budgets)
+                    episode = await play(task, desktop, conversation, config, writer, evaluate_after=budgets)
                 await writer.finish(episode, await score_episode(compute_score, episode, "", row, unclear_losses))
 
         try:

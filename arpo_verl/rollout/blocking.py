@@ -68,7 +68,7 @@ class PolicyConversation:
 
 
 def play_blocking(task: Task, desktop: BlockingDesktop, conversation: Conversation, config: GuiAgentConfig) -> Episode:
-    """Play `task` to its end and have it judged; see `arpo_verl.rollout.episode.play`.
+    """Play `task` to its end and have it evaluated; see `arpo_verl.rollout.episode.play`.
 
     Everything happens in the caller's thread and without an event loop: Ctrl-C ends it at once, a notebook may call it,
     and policy and desktop may run loops of their own.

@@ -69,7 +69,7 @@ class Midway:
 
 @dataclass(frozen=True)
 class Episode:
-    """All that happened, judged. Times in seconds."""
+    """All that happened, and the verdict. Times in seconds."""
 
     task: Task
     rows: tuple[EpisodeSequence, ...] = field(repr=False)
@@ -124,7 +124,7 @@ async def play_episode(
     watcher: Watcher | None = None,
     decode: DecodeScreenshot = decode_in_thread,
 ) -> Episode:
-    """Let a policy play `task` to its end and have it judged; `watcher` is told what happens.
+    """Let a policy play `task` to its end and have it evaluated; `watcher` is told what happens.
 
     Raises:
         DesktopError: the desktop failed; nothing of the episode may be used.
@@ -142,23 +142,23 @@ async def play(
     config: GuiAgentConfig,
     watcher: Watcher | None = None,
     decode: DecodeScreenshot = decode_in_thread,
-    judge_after: Collection[int] = (),
+    evaluate_after: Collection[int] = (),
 ) -> Episode:
-    """Play `task` to its end, whoever replies, and have it judged.
+    """Play `task` to its end, whoever replies, and have it evaluated.
 
-    The evaluator judges however the episode ended, after a malformed reply or at a limit too: the state of the desktop
+    The evaluator runs however the episode ended, after a malformed reply or at a limit too: the state of the desktop
     is what counts, as in the paper's r = r_t + r_f and its code. Where the policy ended the desktop nothing is left to
-    be judged: 0, and no second try.
+    be evaluated: 0, and no second try.
 
     Args:
-        judge_after: numbers of replies after which the evaluator is asked on the way too, where the episode goes on:
+        evaluate_after: numbers of replies after which the evaluator is asked on the way too, where the episode goes on:
             only where its looking changes nothing.
 
     Raises:
         DesktopError: the desktop failed; nothing of the episode may be used.
     """
     started_at, began = time.time(), time.perf_counter()
-    player = _Player(desktop, conversation, config, watcher, decode, judge_after)
+    player = _Player(desktop, conversation, config, watcher, decode, evaluate_after)
     before_verdict_s: float | None = None
     try:
         stop_reason = await player.play(task)
@@ -200,7 +200,7 @@ class _Player:
         config: GuiAgentConfig,
         watcher: Watcher | None,
         decode: DecodeScreenshot,
-        judge_after: Collection[int],
+        evaluate_after: Collection[int],
     ):
         self.images: list[Image.Image] = []
         self.screenshots: list[bytes] = []
@@ -209,7 +209,7 @@ class _Player:
         self.desktop_s = 0.0
         self.reset_s = 0.0
         self.verdicts: list[Midway] = []
-        self._judge_after = judge_after
+        self._evaluate_after = evaluate_after
         self._watcher = watcher
         self._desktop = desktop
         self._conversation = conversation
@@ -232,7 +232,7 @@ class _Player:
                 return stop_reason
             if len(self.turns) == self._config.max_turns:
                 return StopReason.STEP_LIMIT
-            if len(self.turns) in self._judge_after:
+            if len(self.turns) in self._evaluate_after:
                 evaluation = await self.timed(self._desktop.evaluate())
                 self.verdicts.append(Midway(len(self.turns), evaluation.score))
             image = await self._decode(observation)

@@ -1,4 +1,4 @@
-"""From a judged episode to its reward, through the recipe's reward function."""
+"""From an evaluated episode to its reward, through the recipe's reward function."""
 
 from __future__ import annotations
 

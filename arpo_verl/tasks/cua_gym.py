@@ -86,16 +86,16 @@ def _task(bundle: Path, websites: Path, names: Mapping[str, str]) -> dict[str, A
         steps.insert(0, {"type": "web_apps", "parameters": {"apps": served}})
     remove = [path for path in written if PurePosixPath(path).suffix in _CODE]
     steps.append({"type": "bundle_end", "parameters": {"remove": remove}})
-    judge: dict[str, Any] = {"func": REWARD_PROGRAM, "result": {"type": REWARD_PROGRAM, "program": program}}
+    program_evaluator: dict[str, Any] = {"func": REWARD_PROGRAM, "result": {"type": REWARD_PROGRAM, "program": program}}
     if evaluator.get("postconfig"):
-        judge["postconfig"] = evaluator["postconfig"]
+        program_evaluator["postconfig"] = evaluator["postconfig"]
     return {
         "id": content["id"],
         "instruction": content["instruction"],
         "source": "cua_gym",
         "related_apps": ["chrome"] if served else [],
         "config": steps,
-        "evaluator": judge,
+        "evaluator": program_evaluator,
     }
 
 

@@ -39,7 +39,7 @@ _ACCESSIBILITY_GETTERS = {"accessibility_tree", "active_url_from_accessTree", _T
 _SYSTEM_PROGRAMS = {"hostnamectl", "localectl", "loginctl", "snap", "systemctl", "timedatectl"}
 _TIME_ZONE_HOST = "ipapi.co"
 _IMPORTING_METRICS = {"check_python_file_by_test_suite"}
-# They read credentials or files of the machine that judges.
+# They read credentials or files of the machine that evaluates.
 _HOST_FILE_STEPS = {"googledrive", "login", "upload_file"}
 _HOST_FILE_GETTERS = {"googledrive_file"}
 # The client asks the internet where this machine is, for what "tomorrow" is, and goes on without an answer.
@@ -82,7 +82,7 @@ def _bundle_reasons(task: Task, environment: EnvironmentConfig) -> Iterator[str]
 
 
 def check_tasks_run_here(tasks: Iterable[Task], environment: EnvironmentConfig) -> None:
-    """Check that tasks can be judged, and run where the desktops are this machine's own.
+    """Check that tasks can be evaluated, and run where the desktops are this machine's own.
 
     Raises:
         TaskError: names every reason why some cannot, and these tasks.
@@ -128,7 +128,7 @@ def _described(program: str) -> str:
 
 
 def _sandbox_reasons(spec: Mapping[str, Any], environment: EnvironmentConfig) -> Iterator[str]:
-    """Why an evaluator's sandbox cannot judge a task as the recipe's section says, and what to do."""
+    """Why no sandbox can evaluate a task as the recipe's section says, and what to do."""
     evaluator = spec.get("evaluator", {})
     func = evaluator.get("func", [])
     metrics = set(func if isinstance(func, list) else [func])

@@ -15,7 +15,7 @@ from arpo_verl.types import Point, Size
 ANSWER = ">> ~/answer.txt"
 NOTHING = "> /dev/null"
 
-# What is judged: each waits at most 0.3 s for a program that was just closed.
+# What is evaluated: each waits at most 0.3 s for a program that was just closed.
 PRINTED = (
     "for i in 1 2 3 4 5 6; do [ $(cat ~/answer.txt | wc -l) -ge {lines} ] && break; sleep 0.05; done; cat ~/answer.txt"
 )
@@ -61,7 +61,7 @@ class Plan:
     presses: Sequence[Press]
     answer: Sequence[str]
     """What the task's evaluator must find, in lines."""
-    judged: str = PRINTED
+    evaluated: str = PRINTED
 
 
 class Draw:
@@ -221,7 +221,7 @@ def close(draw: Draw) -> Plan:
     template = draw.choice(("Close {}.", "Close the window {}.", "The window {} is to be closed."))
     closed = Press(title, close_button(target.window, target.at), "Close")
     stay = sorted(window.title for window in windows if window.title != title)
-    return Plan(template.format(title), draw.mixed(opened), [closed], stay, judged=TITLES)
+    return Plan(template.format(title), draw.mixed(opened), [closed], stay, evaluated=TITLES)
 
 
 def two(draw: Draw) -> Plan:
