@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
@@ -155,8 +155,3 @@ def passes(scores: Sequence[Sequence[float]]) -> tuple[PassAtK, ...]:
         if 2 * len(values) >= len(counts):
             found.append(PassAtK(k, fmean(values), len(values)))
     return tuple(found)
-
-
-def solved_by_task(results: Iterable[Result]) -> Mapping[str, tuple[int, int]]:
-    """Runs that solved the task, and runs, of each task."""
-    return {id: (sum(score >= SOLVED for score in runs), len(runs)) for id, runs in scores_by_task(results).items()}
