@@ -17,7 +17,7 @@ from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
 from arpo_verl.environments.factory import default_options
 from arpo_verl.environments.threaded import ThreadedDesktop
-from arpo_verl.rollout.blocking import Policy, PolicyConversation, play_blocking
+from arpo_verl.rollout.blocking import PolicyConversation, PolicyFunction, play_blocking
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.episode import Episode
 from arpo_verl.rollout.prompts import prompt_of
@@ -45,13 +45,13 @@ def make_desktop(provider: str = EMBEDDED, **options: Any) -> ThreadedDesktop:
 def play(
     task: Task,
     desktop: DesktopEnvironment,
-    policy: Policy,
+    policy: PolicyFunction,
     *,
     max_steps: int = 15,
     grammar: str = "ui_tars",
     image_size: tuple[int, int] | None = None,
 ) -> Episode:
-    """Let `policy` play `task` to its end and have it judged, by the code that plays a training run's episodes.
+    """Let `policy` play `task` to its end and have it evaluated, by the code that plays a training run's episodes.
 
     Args:
         policy: (instruction, screenshots so far, replies so far) -> the next reply, in the grammar. The screenshots are

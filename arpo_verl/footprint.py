@@ -1,8 +1,8 @@
-"""How much a run will take, reckoned before anything starts: tokens, host memory, GPU memory, disk. Pure arithmetic.
+"""How much a run will take, estimated before anything starts: tokens, host memory, GPU memory, disk. Pure arithmetic.
 
 Every figure is of the worst case: all episodes use all their screenshots and write replies of full length. Bytes are
 counted from shapes as veRL 0.9.1 makes them; processes themselves (Ray, veRL and vLLM take 1 to 3 GB each) are not.
-`plugin/recipe_footprint.py` reads `Run` and `Machine` from a composed recipe and this machine.
+`plugin/recipe_footprint.py` reads `RunSizes` and `NodeCapacity` from a composed recipe and this machine.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ KNOWN_MODELS = {
 
 
 @dataclass(frozen=True)
-class Engine:
+class VllmSettings:
     """vLLM, as the recipe sets it up."""
 
     tensor_parallel_size: int
@@ -169,7 +169,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSizes:
     """What in a composed recipe decides how much it takes."""
 
     recipe: str
@@ -186,7 +186,7 @@ class Run:
     max_replies: int
     """In one row, those that stay as text included."""
     rows_per_episode: int
-    """Of one that takes all its steps: 1 where the model sees its whole history."""
+    """Of one that takes all its turns: 1 where the model sees its whole history."""
     max_reply_tokens: int
     instruction_tokens: int
     """The prompt without its screenshot; an estimate."""
@@ -222,7 +222,7 @@ class Run:
     replays_ahead: int
     """Whose rows wait in the trainer's memory."""
     checkpoints_kept: int | None
-    engine: Engine | None
+    engine: VllmSettings | None
     """None: not vLLM."""
 
     @property
@@ -240,7 +240,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Machine:
+class NodeCapacity:
     """What a node that trains has; None where it is not known."""
 
     memory_bytes: int | None = None
@@ -263,7 +263,7 @@ def pixel_bytes(model: Model, image: Size) -> int:
     return patches * 3 * model.temporal_patch_size * model.patch_size**2 * FP32
 
 
-def sequence_tokens(run: Run, screenshots: int, reply_tokens: int) -> int:
+def sequence_tokens(run: RunSizes, screenshots: int, reply_tokens: int) -> int:
     """Tokens of one row, which is the whole episode where there is one.
 
     Args:
@@ -274,39 +274,39 @@ def sequence_tokens(run: Run, screenshots: int, reply_tokens: int) -> int:
     return run.instruction_tokens + shown + reply_tokens
 
 
-def longest_sequence(run: Run) -> int:
+def longest_sequence(run: RunSizes) -> int:
     """Tokens of the longest row: every screenshot, every reply at its limit; not yet cut at the token limits."""
     return sequence_tokens(run, run.max_screenshots, run.max_replies * run.max_reply_tokens)
 
 
-def reply_tokens_that_fit(run: Run) -> int:
-    """Tokens a reply, on average, with which an episode of several rows takes all its steps: its last row shows the
+def reply_tokens_that_fit(run: RunSizes) -> int:
+    """Tokens a reply, on average, with which an episode of several rows takes all its turns: its last row shows the
     newest screenshot, has room for a reply, and holds those before as text."""
     left = run.max_sequence_tokens - sequence_tokens(run, 1, run.max_reply_tokens)
     return max(0, left // max(1, run.max_replies - 1) - REPLY_TURN_TOKENS)
 
 
-def row_bytes(run: Run) -> int:
+def row_bytes(run: RunSizes) -> int:
     """Pixel values of a row that shows all its screenshots."""
     return run.max_screenshots * pixel_bytes(run.model, run.image)
 
 
-def trajectory_bytes(run: Run) -> int:
+def trajectory_bytes(run: RunSizes) -> int:
     """Pixel values of an episode that used all its screenshots, over all its rows."""
     return run.rows_per_episode * row_bytes(run)
 
 
-def sent_bytes(run: Run) -> int:
+def sent_bytes(run: RunSizes) -> int:
     """Of a screenshot as the desktop sends it."""
     return int(run.screen.width * run.screen.height * SENT_BYTES_A_PIXEL)
 
 
-def store_bytes(run: Run) -> int:
+def store_bytes(run: RunSizes) -> int:
     """Of the screenshots in a full store; the records are less than a hundredth of them."""
     return run.successes_stored * run.max_replies * sent_bytes(run)
 
 
-def images_bytes(run: Run) -> int:
+def images_bytes(run: RunSizes) -> int:
     """Of the images in an episode's rows on their way: each row's own, and each screenshot once for the store."""
     sent = sent_bytes(run)
     shown = trajectory_bytes(run) if run.carries_pixels else run.rows_per_episode * run.max_screenshots * sent
@@ -316,18 +316,18 @@ def images_bytes(run: Run) -> int:
 # --- A node's host memory and disk -------------------------------------------------------------------------------
 
 
-def rows_per_rank(run: Run) -> int:
+def rows_per_rank(run: RunSizes) -> int:
     """Trajectories that one training process gets at once; those that share a sequence get the same."""
     groups = max(1, run.num_gpus // run.sequence_parallel_size)
     return -(-run.tasks_per_fetch * run.rollouts_per_task // groups)
 
 
-def queue_bytes(run: Run) -> int:
+def queue_bytes(run: RunSizes) -> int:
     """Of the images that are in TransferQueue at once, on all nodes together, validation's left out."""
     return run.batches_in_queue * run.rollouts_per_step * images_bytes(run)
 
 
-def made_bytes(run: Run) -> int:
+def made_bytes(run: RunSizes) -> int:
     """What a training process holds of pixel values that it makes itself: a micro-batch's, and each screenshot of its
     rows resized, a byte a value and one frame (`arpo_verl/pixels.py`)."""
     shown = rows_per_rank(run) * run.rows_per_episode * run.max_screenshots
@@ -336,7 +336,7 @@ def made_bytes(run: Run) -> int:
     return MAKING_FACTOR * run.micro_batch_size * row_bytes(run) + min(KEPT_BYTES, different * resized)
 
 
-def host_memory(run: Run) -> dict[str, int]:
+def host_memory(run: RunSizes) -> dict[str, int]:
     """Bytes on a node that trains, by what holds them. Each process holds one copy of what it fetched, until it is done
     with it: measured by `tests/plugin/test_queue_memory.py`."""
     ranks, rows = run.gpus_per_node, rows_per_rank(run)
@@ -377,18 +377,18 @@ def training_state_bytes(num_parameters: int) -> int:
     return num_parameters * (FP32 + FP32 + ADAM_BYTES)
 
 
-def checkpoint_bytes(run: Run) -> int:
+def checkpoint_bytes(run: RunSizes) -> int:
     """One checkpoint: weights and moments in fp32; in an asynchronous run also the queue as it stands. Beside it lies
     the store of successes, `store_bytes` at most."""
     return run.model.num_parameters * (FP32 + ADAM_BYTES) + saved_queue_bytes(run)
 
 
-def saved_queue_bytes(run: Run) -> int:
+def saved_queue_bytes(run: RunSizes) -> int:
     """Of a checkpoint, what TransferQueue held when it was saved."""
     return queue_bytes(run) if run.is_async else 0
 
 
-def kept_checkpoints_bytes(run: Run, kept: int) -> int:
+def kept_checkpoints_bytes(run: RunSizes, kept: int) -> int:
     """All checkpoints of a start while the newest is written. Of two and more veRL removes the oldest weights before,
     the only ones after (`checkpoint_manager.py: ensure_checkpoint_capacity`); the oldest queue goes last."""
     queue = saved_queue_bytes(run)
@@ -408,7 +408,7 @@ def layer_activation_bytes(tokens: int, hidden_size: int, intermediate_size: int
     return tokens * BF16 * (8 * hidden_size + mlp_tensors * intermediate_size)
 
 
-def update_memory(run: Run) -> dict[str, int]:
+def update_memory(run: RunSizes) -> dict[str, int]:
     """Bytes on one GPU at the height of an update, with gradient checkpointing: computed, not measured."""
     model, tokens = run.model, min(longest_sequence(run), run.max_sequence_tokens) * run.micro_batch_size
     local = -(-tokens // run.sequence_parallel_size)
@@ -439,7 +439,7 @@ def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int) -> int
     return 2 * num_layers * num_kv_heads * head_dim * BF16
 
 
-def kv_cache_tokens(run: Run, engine: Engine, gpu_bytes: int) -> int:
+def kv_cache_tokens(run: RunSizes, engine: VllmSettings, gpu_bytes: int) -> int:
     """Tokens that one engine's KV cache holds, once weights and the largest batch have their memory: computed."""
     model, split = run.model, engine.tensor_parallel_size
     batch, patches = engine.max_num_batched_tokens, engine.max_num_batched_tokens * model.merge_size**2
@@ -451,7 +451,7 @@ def kv_cache_tokens(run: Run, engine: Engine, gpu_bytes: int) -> int:
     return max(0, int(free / (per_token / min(split, model.num_kv_heads))))
 
 
-def episodes_per_engine(run: Run, engine: Engine) -> int:
+def episodes_per_engine(run: RunSizes, engine: VllmSettings) -> int:
     """Episodes that take turns on one engine: as many as there are desktops, at most."""
     num_engines = max(1, engine.num_gpus // engine.tensor_parallel_size)
     return -(-min(run.num_desktops, run.batches_in_queue * run.rollouts_per_step) // num_engines)
@@ -475,7 +475,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Report:
+class Footprint:
     """What a run will take, for people to read."""
 
     lines: tuple[str, ...]
@@ -495,16 +495,16 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes / GB:,.{0 if num_bytes >= 20 * GB else 1}f} GB"
 
 
-def reckon(run: Run, machine: Machine) -> Report:
-    """Reckon everything for a run on nodes like this machine."""
+def estimate(run: RunSizes, machine: NodeCapacity) -> Footprint:
+    """Estimate everything for a run on nodes of this capacity."""
     lines = [f"{run.recipe} with {run.model_name} ({run.model.num_parameters / GB:.3g} B parameters), computed:"]
     problems: list[Problem] = []
     for section in (_episode, _host, _gpu, _engine, _disk):
         section(run, machine, lines, problems)
-    return Report(tuple(lines), tuple(problems), _brief(run, machine, problems))
+    return Footprint(tuple(lines), tuple(problems), _brief(run, machine, problems))
 
 
-def _brief(run: Run, machine: Machine, problems: list[Problem]) -> tuple[str, ...]:
+def _brief(run: RunSizes, machine: NodeCapacity, problems: list[Problem]) -> tuple[str, ...]:
     def among(amount: str, available: int | None) -> str:
         return amount if available is None else f"{amount} of {size(available)}"
 
@@ -534,7 +534,7 @@ def _table(title: str, parts: Mapping[str, int], lines: list[str], there: str) -
     return total
 
 
-def _episode(run: Run, machine: Machine, lines: list[str], problems: list[Problem]) -> None:
+def _episode(run: RunSizes, machine: NodeCapacity, lines: list[str], problems: list[Problem]) -> None:
     tokens, longest = screenshot_tokens(run.model, run.image), longest_sequence(run)
     rounds = -(-run.rollouts_per_step // run.num_desktops)
     images = size(run.rollouts_per_step * images_bytes(run))
@@ -549,7 +549,7 @@ def _episode(run: Run, machine: Machine, lines: list[str], problems: list[Proble
     if in_rows:
         lines += [
             _line("rows of an episode", f"{run.rows_per_episode}, of {size(row_bytes(run))} pixel values each"),
-            _line(f"all {run.max_replies} steps fit with replies of", reply),
+            _line(f"all {run.max_replies} turns fit with replies of", reply),
         ]
     updates = -(-run.tasks_per_step // run.tasks_per_update)
     rows = min(run.tasks_per_update, run.tasks_per_step) * run.rollouts_per_task * run.rows_per_episode
@@ -565,7 +565,7 @@ def _episode(run: Run, machine: Machine, lines: list[str], problems: list[Proble
     if in_rows and reply_tokens_that_fit(run) < min(run.max_reply_tokens, COMMON_REPLY_TOKENS):
         problems.append(
             Problem(
-                f"{run.max_replies} steps with replies of more than {reply} in rows of {run.max_sequence_tokens:,}; "
+                f"{run.max_replies} turns with replies of more than {reply} in rows of {run.max_sequence_tokens:,}; "
                 "longer episodes end as token_limit",
                 "raise data.max_response_length (and rollout.max_model_len), or lower gui_agent.max_steps",
             )
@@ -580,7 +580,7 @@ def _episode(run: Run, machine: Machine, lines: list[str], problems: list[Proble
         )
 
 
-def _host(run: Run, machine: Machine, lines: list[str], problems: list[Problem]) -> None:
+def _host(run: RunSizes, machine: NodeCapacity, lines: list[str], problems: list[Problem]) -> None:
     here = "" if machine.memory_bytes is None else f"of {size(machine.memory_bytes)}"
     total = _table("host memory of a node that trains", host_memory(run), lines, here)
     if machine.memory_bytes is not None and total > machine.memory_bytes:
@@ -594,7 +594,7 @@ def _host(run: Run, machine: Machine, lines: list[str], problems: list[Problem])
         )
 
 
-def _gpu(run: Run, machine: Machine, lines: list[str], problems: list[Problem]) -> None:
+def _gpu(run: RunSizes, machine: NodeCapacity, lines: list[str], problems: list[Problem]) -> None:
     if not run.on_gpus:
         return
     parts = update_memory(run)
@@ -612,7 +612,7 @@ def _gpu(run: Run, machine: Machine, lines: list[str], problems: list[Problem]) 
         )
 
 
-def _engine(run: Run, machine: Machine, lines: list[str], problems: list[Problem]) -> None:
+def _engine(run: RunSizes, machine: NodeCapacity, lines: list[str], problems: list[Problem]) -> None:
     engine = run.engine
     if engine is None:
         return
@@ -657,7 +657,7 @@ def _engine(run: Run, machine: Machine, lines: list[str], problems: list[Problem
         )
 
 
-def _disk(run: Run, machine: Machine, lines: list[str], problems: list[Problem]) -> None:
+def _disk(run: RunSizes, machine: NodeCapacity, lines: list[str], problems: list[Problem]) -> None:
     one, kept = checkpoint_bytes(run), run.checkpoints_kept
     total = kept_checkpoints_bytes(run, kept) if kept else one
     held = f"{size(total)} while one is written and {kept} kept" if kept else "all kept"

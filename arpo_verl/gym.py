@@ -74,7 +74,7 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
         tasks: as `load_tasks` takes them, or tasks. `reset(seed=...)` draws one, `reset(options={"task_id": ...})`
             names it.
         desktop: a provider's name, or a desktop, which is then closed with the environment.
-        max_steps: actions after which the episode is truncated; it is judged all the same.
+        max_steps: actions after which the episode is truncated; it is evaluated all the same.
         options: other fields of `EnvironmentConfig`, with a provider's name.
 
     Observations are screenshots, (height, width, 3) uint8. A real desktop is not deterministic: two resets with one

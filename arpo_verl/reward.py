@@ -30,7 +30,7 @@ def compute_score(
     """veRL's `reward.custom_reward_function`; `reward_kwargs: {format_weight: 0.5}` gives the reference's weight.
 
     Args:
-        data_source, solution_str, ground_truth: veRL's; not used, since the desktop was judged, not the text.
+        data_source, solution_str, ground_truth: veRL's; not used, since the desktop was evaluated, not the text.
         extra_info: `success` in [0, 1] and `format_error` (0 or 1), as the agent loop `gui_agent` records them; and
             `credit`, what the task's part of the reward is where that is more than the verdict.
         format_weight: w, not negative.

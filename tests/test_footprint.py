@@ -8,11 +8,12 @@ from arpo_verl.footprint import (
     BF16,
     GB,
     KNOWN_MODELS,
-    Engine,
-    Machine,
     Model,
-    Run,
+    NodeCapacity,
+    RunSizes,
+    VllmSettings,
     checkpoint_bytes,
+    estimate,
     host_memory,
     images_bytes,
     kept_checkpoints_bytes,
@@ -22,7 +23,6 @@ from arpo_verl.footprint import (
     longest_sequence,
     made_bytes,
     pixel_bytes,
-    reckon,
     reply_tokens_that_fit,
     row_bytes,
     rows_per_rank,
@@ -34,7 +34,7 @@ from arpo_verl.pixels import KEPT_BYTES
 from arpo_verl.types import Size
 
 UI_TARS = KNOWN_MODELS["ByteDance-Seed/UI-TARS-1.5-7B"]
-ENGINE = Engine(
+ENGINE = VllmSettings(
     tensor_parallel_size=2,
     gpu_memory_utilization=0.6,
     max_num_batched_tokens=16384,
@@ -44,7 +44,7 @@ ENGINE = Engine(
     gpus_of_training_node=8,
 )
 # The paper's run: 16 tasks x 8 rollouts on 2 nodes x 8 GPUs.
-FULL = Run(
+FULL = RunSizes(
     recipe="full",
     model_name="UI-TARS",
     model=UI_TARS,
@@ -81,7 +81,7 @@ FULL = Run(
     checkpoints_kept=2,
     engine=ENGINE,
 )
-ENOUGH = Machine(memory_bytes=2000 * GB, gpu_bytes=80 * GB, disk_bytes=1000 * GB)
+ENOUGH = NodeCapacity(memory_bytes=2000 * GB, gpu_bytes=80 * GB, disk_bytes=1000 * GB)
 
 
 # Windows of 5 screenshots over 50 steps: 2 tasks x 8 on one node.
@@ -144,9 +144,9 @@ def test_rows_that_carry_pixel_values_are_told_with_the_manager_that_leaves_them
     parts = host_memory(pixels)
     assert parts["pixel values fetched: 8 ranks x 32 trajectories"] == 8 * 32 * images_bytes(pixels)
     assert parts["rollout workers, an episode each in processing"] == 3 * 8 * trajectory_bytes(FULL)
-    (problem,) = reckon(pixels, dataclasses.replace(ENOUGH, memory_bytes=600 * GB)).problems
+    (problem,) = estimate(pixels, dataclasses.replace(ENOUGH, memory_bytes=600 * GB)).problems
     assert "agent_loop_manager_class=arpo_verl.plugin.loop_manager.GuiAgentLoopManager" in problem.remedy
-    assert not reckon(FULL, dataclasses.replace(ENOUGH, memory_bytes=600 * GB)).problems
+    assert not estimate(FULL, dataclasses.replace(ENOUGH, memory_bytes=600 * GB)).problems
 
 
 def test_an_episode_of_several_rows_has_the_pixel_values_of_each():
@@ -163,19 +163,19 @@ def test_an_episode_of_several_rows_has_the_pixel_values_of_each():
     # The last row: prompt, newest screenshot, a reply of 512, and 49 replies with 5 tokens around each.
     fits = reply_tokens_that_fit(WINDOW)
     assert 400 + 2691 + 16 + 512 + 49 * (fits + 5) <= 16384 < 400 + 2691 + 16 + 512 + 49 * (fits + 6)
-    text = str(reckon(WINDOW, ENOUGH))
+    text = str(estimate(WINDOW, ENOUGH))
     assert "46, of 253 MB pixel values each" in text and "2 of 368 rows" in text and "does not fit" not in text
 
 
 def test_replies_that_leave_no_room_for_all_steps_are_told_where_a_row_holds_them_all():
-    assert reckon(WINDOW, ENOUGH).problems == (), "their oldest screenshots give way"
-    (problem,) = reckon(dataclasses.replace(WINDOW, max_replies=150), ENOUGH).problems
-    assert "150 steps with replies of more than" in problem.what and "gui_agent.max_steps" in problem.remedy
+    assert estimate(WINDOW, ENOUGH).problems == (), "their oldest screenshots give way"
+    (problem,) = estimate(dataclasses.replace(WINDOW, max_replies=150), ENOUGH).problems
+    assert "150 turns with replies of more than" in problem.what and "gui_agent.max_steps" in problem.remedy
 
 
 def test_the_brief_form_has_five_lines_with_the_totals_and_what_does_not_fit():
     small = dataclasses.replace(ENOUGH, disk_bytes=100 * GB)
-    report = reckon(FULL, small)
+    report = estimate(FULL, small)
     assert [line[:13].strip() for line in report.brief[:5]] == ["model", "a step", "host memory", "GPU memory", "disk"]
     together = [line.split("together")[1].strip() for line in report.lines if "together" in line]
     assert together[0] in report.brief[2] and together[1] in report.brief[3]
@@ -296,8 +296,8 @@ def test_the_sizes_that_split_the_heads():
 
 
 def test_a_run_that_fits_has_no_problem():
-    assert reckon(FULL, ENOUGH).problems == ()
-    assert reckon(FULL, Machine()).problems == (), "nothing is known of the machine"
+    assert estimate(FULL, ENOUGH).problems == ()
+    assert estimate(FULL, NodeCapacity()).problems == (), "nothing is known of the machine"
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_run_that_fits_has_no_problem():
     ],
 )
 def test_what_does_not_fit_is_told_with_the_option_to_change(run, machine, says, option):
-    problems = reckon(dataclasses.replace(FULL, **run), dataclasses.replace(ENOUGH, **machine)).problems
+    problems = estimate(dataclasses.replace(FULL, **run), dataclasses.replace(ENOUGH, **machine)).problems
     (problem,) = [problem for problem in problems if says in problem.what]
     assert option in problem.remedy
     assert problem.only_slow == ("vLLM" in says or "longest" in says)
@@ -321,7 +321,7 @@ def test_what_does_not_fit_is_told_with_the_option_to_change(run, machine, says,
 
 def test_a_cpu_run_has_no_gpu_part_and_trains_in_host_memory():
     run = dataclasses.replace(FULL, on_gpus=False, engine=None)
-    text = str(reckon(run, Machine()))
+    text = str(estimate(run, NodeCapacity()))
     assert "GPU" not in text and "vLLM" not in text
     assert host_memory(run)["weights, gradients, optimizer"] == training_state_bytes(UI_TARS.num_parameters)
 

@@ -108,11 +108,13 @@ def test_a_processor_without_the_two_parts_makes_them_in_one(processings, settin
 
 
 def test_pixels_of_a_models_own_processor_are_made_at_once(processor, caplog):
-    own = type("OwnImageProcessor", (type(processor),), {})(size={"shortest_edge": 3136, "longest_edge": 100_352})
+    models_processor = type("OwnImageProcessor", (type(processor),), {})(
+        size={"shortest_edge": 3136, "longest_edge": 100_352}
+    )
     shots = [picture(1, (640, 480))]
     pixels._tell_once.cache_clear()
     for _ in range(2):
-        assert torch.equal(pixel_values(shots, own), pixel_values(shots, processor).tensor())
+        assert torch.equal(pixel_values(shots, models_processor), pixel_values(shots, processor).tensor())
     assert [record.message for record in caplog.records if "OwnImageProcessor is no" in record.message]
     assert caplog.text.count("OwnImageProcessor") == 1
 

@@ -151,13 +151,13 @@ def check_an_episode_fits(
 @pytest.mark.parametrize("policy", POLICIES)
 def test_all_of_a_recipe_fits_where_it_says_it_does(name, policy):
     """GPUs of 80 GB, and the nodes of docs/osworld.md."""
-    from arpo_verl.footprint import GB, Machine, reckon
+    from arpo_verl.footprint import GB, NodeCapacity, estimate
     from arpo_verl.plugin.recipe_footprint import model_shape, read_run
 
     recipe = compose_recipe(name, *choices(policy, None))
     run = read_run(recipe, model_shape(recipe.actor_rollout_ref.model.path))
-    node = Machine(memory_bytes=(400 if "subset" in name else 1000) * GB, gpu_bytes=80 * GB, disk_bytes=1000 * GB)
-    problems = reckon(run, node).problems
+    node = NodeCapacity(memory_bytes=(400 if "subset" in name else 1000) * GB, gpu_bytes=80 * GB, disk_bytes=1000 * GB)
+    problems = estimate(run, node).problems
     assert not any("processed images" in problem.what for problem in problems), "each screenshot is processed once"
     # An asynchronous run has 32 episodes on an engine, and Qwen3-VL's keys and values are two and a half times as
     # large: not all of them fit the cache at their longest, which few are at once.
@@ -166,12 +166,12 @@ def test_all_of_a_recipe_fits_where_it_says_it_does(name, policy):
 
 
 def test_the_smoke_recipe_fits_one_gpu_of_48_gb_and_goes_the_way_of_osworlds():
-    from arpo_verl.footprint import GB, Machine, reckon
+    from arpo_verl.footprint import GB, NodeCapacity, estimate
     from arpo_verl.plugin.recipe_footprint import model_shape, read_run
 
     recipe, osworld = composed.compose_recipe("gpu_smoke"), compose_recipe("osworld_subset32")
     run = read_run(recipe, model_shape(recipe.actor_rollout_ref.model.path))
-    assert not reckon(run, Machine(memory_bytes=64 * GB, gpu_bytes=48 * GB, disk_bytes=100 * GB)).problems
+    assert not estimate(run, NodeCapacity(memory_bytes=64 * GB, gpu_bytes=48 * GB, disk_bytes=100 * GB)).problems
     agent = section_of(GuiAgentConfig, "gui_agent", recipe)
     screenshot = (640 // 32) * (480 // 32)
     prompt = sum(len(str(message)) for message in build_messages("x" * 400, kind=agent.prompt)) / CHARACTERS_PER_TOKEN

@@ -30,7 +30,7 @@ from typing import Any, TypeGuard
 
 from arpo_verl.actions.calls import excerpt
 from arpo_verl.actions.keys import parse_keys
-from arpo_verl.actions.reply import MAX_ACTIONS, Frame, Reply, check_length, checked
+from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, checked
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import (
     Action,
@@ -127,8 +127,8 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size, *, tool: Too
     return "\n".join([thought, *written] if thought else written)
 
 
-def _frame(image: Size, screen: Size, tool: Tool) -> Frame:
-    return Frame(_THOUSAND, screen, "thousandths") if tool.relative else Frame(image, screen)
+def _frame(image: Size, screen: Size, tool: Tool) -> CoordinateFrame:
+    return CoordinateFrame(_THOUSAND, screen, "thousandths") if tool.relative else CoordinateFrame(image, screen)
 
 
 # --- Tool calls --------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, strict=False)
 # --- Actions from arguments --------------------------------------------------------------------------------------
 
 
-def _build_action(arguments: Mapping[str, Any], frame: Frame, tool: Tool) -> Action:
+def _build_action(arguments: Mapping[str, Any], frame: CoordinateFrame, tool: Tool) -> Action:
     """The action of one call; arguments that it has not are left aside."""
     name = arguments.get("action")
     if not isinstance(name, str):
@@ -188,7 +188,7 @@ def _build_action(arguments: Mapping[str, Any], frame: Frame, tool: Tool) -> Act
     return _BUILDERS[name](arguments, frame)
 
 
-def _point(arguments: Mapping[str, Any], frame: Frame) -> Point | None:
+def _point(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Point | None:
     """The argument `coordinate`; None where there is none, which is where the pointer is."""
     value = arguments.get("coordinate")
     if value is None:
@@ -198,18 +198,18 @@ def _point(arguments: Mapping[str, Any], frame: Frame) -> Point | None:
     return frame.to_screen(*value)
 
 
-def _required_point(arguments: Mapping[str, Any], frame: Frame) -> Point:
+def _required_point(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Point:
     point = _point(arguments, frame)
     if point is None:
         raise ActionParseError("coordinate must say where to, got none")
     return point
 
 
-def _click(name: str) -> Callable[[Mapping[str, Any], Frame], Action]:
+def _click(name: str) -> Callable[[Mapping[str, Any], CoordinateFrame], Action]:
     return lambda arguments, frame: Click(_point(arguments, frame), *_CLICKS[name])
 
 
-def _scroll(arguments: Mapping[str, Any], frame: Frame, ahead: Direction, back: Direction) -> Action:
+def _scroll(arguments: Mapping[str, Any], frame: CoordinateFrame, ahead: Direction, back: Direction) -> Action:
     pixels = _as_number(arguments.get("pixels"))
     if pixels is None or pixels == 0:
         raise ActionParseError(f"pixels must be a number other than 0, got {_shown(arguments.get('pixels'))}")
@@ -228,7 +228,7 @@ def _text(arguments: Mapping[str, Any]) -> str:
     return text
 
 
-def _key(arguments: Mapping[str, Any], frame: Frame) -> Action:
+def _key(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Action:
     keys = arguments.get("keys")
     if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
         raise ActionParseError(f"keys must be a list of key names, got {_shown(keys)}")
@@ -243,12 +243,12 @@ def _key_names(text: str) -> tuple[str, ...]:
         return parse_keys(text.strip().removeprefix("keys=").strip("[]'\" "))
 
 
-def _terminate(arguments: Mapping[str, Any], frame: Frame) -> Action:
+def _terminate(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Action:
     """Done, unless it says that it failed."""
     return Fail() if str(arguments.get("status")).strip().lower() in ("failure", "failed", "fail") else Finish()
 
 
-_BUILDERS: Mapping[str, Callable[[Mapping[str, Any], Frame], Action]] = {
+_BUILDERS: Mapping[str, Callable[[Mapping[str, Any], CoordinateFrame], Action]] = {
     **{name: _click(name) for name in _CLICKS},
     "key": _key,
     "type": lambda arguments, frame: TypeText(_text(arguments)),
@@ -286,14 +286,14 @@ def _shown(value: object) -> str:
 # --- Actions to arguments ----------------------------------------------------------------------------------------
 
 
-def _arguments(action: Action, frame: Frame, tool: Tool) -> dict[str, Any]:
+def _arguments(action: Action, frame: CoordinateFrame, tool: Tool) -> dict[str, Any]:
     arguments = _arguments_of_any(action, frame)
     if arguments["action"] in tool.lacks:
         raise ActionParseError(f"{TOOL} has no {arguments['action']} for this model")
     return arguments
 
 
-def _arguments_of_any(action: Action, frame: Frame) -> dict[str, Any]:
+def _arguments_of_any(action: Action, frame: CoordinateFrame) -> dict[str, Any]:
     match action:
         case Click(point=point, button=button, count=count):
             for name, click in _CLICKS.items():
@@ -321,5 +321,5 @@ def _arguments_of_any(action: Action, frame: Frame) -> dict[str, Any]:
     raise ActionParseError(f"{TOOL} has no action {action!r:.80}")
 
 
-def _place(point: Point | None, frame: Frame) -> dict[str, Any]:
+def _place(point: Point | None, frame: CoordinateFrame) -> dict[str, Any]:
     return {} if point is None else {"coordinate": list(frame.to_image(point))}

@@ -15,7 +15,7 @@ MAX_REPLY_CHARS = 40_000
 kind, to 50 ms (`tests/test_scanners.py`)."""
 
 MAX_ACTIONS = 8
-"""Most actions in one reply: more would hold a desktop for minutes within one counted step."""
+"""Most actions in one reply: more would hold a desktop for minutes within one turn."""
 
 MAX_INPUT_S = 60.0
 """Most seconds of one action, by `duration_s`. OSWorld's client waits 90 s for the guest (`execute_python_command` in
@@ -32,7 +32,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Frame:
+class CoordinateFrame:
     """The two coordinate systems: the one that the model writes, and the screen's pixels."""
 
     image: Size

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 
 from arpo_verl.actions.calls import CallScanner, excerpt
 from arpo_verl.actions.keys import format_keys, parse_keys
-from arpo_verl.actions.reply import MAX_ACTIONS, Frame, Reply, check_length, checked
+from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, checked
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import (
     Action,
@@ -82,7 +82,7 @@ def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
     check_length(text)
     text = text.replace("\r\n", "\n").strip()
     thought, position = _split_thought(text)
-    frame = Frame(image_size, screen_size)
+    frame = CoordinateFrame(image_size, screen_size)
     actions: list[Action] = []
     for name, arguments in _SCANNER.read(text, position):
         if len(actions) == MAX_ACTIONS:
@@ -104,7 +104,7 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
     thought = reply.thought.strip()
     if _ACTION_LINE.search(thought) or _THOUGHT_LINE.search(thought):
         raise ActionParseError(f"a thought must not hold the grammar's own labels, got {excerpt(thought)}")
-    frame = Frame(image_size, screen_size)
+    frame = CoordinateFrame(image_size, screen_size)
     actions = "\n\n".join(_format_action(action, frame) for action in reply.actions)
     return f"Thought: {thought}\nAction: {actions}" if thought else f"Action: {actions}"
 
@@ -112,7 +112,7 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
 # --- Coordinates -------------------------------------------------------------------------------------------------
 
 
-def _parse_point(value: str, frame: Frame) -> Point:
+def _parse_point(value: str, frame: CoordinateFrame) -> Point:
     """`(x,y)`, the centre of `(x1,y1,x2,y2)`, or `<point>x y</point>`, in image pixels, to a screen point."""
     value = value.replace("<|box_start|>", "").replace("<|box_end|>", "").strip()
     match = _BOX.fullmatch(value) or _POINT.fullmatch(value)
@@ -147,7 +147,7 @@ def _split_thought(text: str) -> tuple[str, int]:
 # --- Actions from calls ------------------------------------------------------------------------------------------
 
 
-def _build_action(name: str, arguments: dict[str, str], frame: Frame) -> Action:
+def _build_action(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Action:
     """The action of one call; arguments that it has not are left aside, as OSWorld's runner does."""
     if name not in _BUILDERS:
         raise ActionParseError(f"unknown action {name!r}; known: {', '.join(sorted(_BUILDERS))}")
@@ -162,19 +162,19 @@ def _take(name: str, arguments: dict[str, str], keys: tuple[str, ...]) -> str:
     raise ActionParseError(f"{name} must have {' or '.join(keys)}, got {', '.join(arguments)[:60] or 'no argument'}")
 
 
-def _start(name: str, arguments: dict[str, str], frame: Frame) -> Point:
+def _start(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Point:
     return _parse_point(_take(name, arguments, _START_NAMES), frame)
 
 
-def _click(name: str, arguments: dict[str, str], frame: Frame) -> Action:
+def _click(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Action:
     return Click(_start(name, arguments, frame), *_CLICKS[name])
 
 
-def _drag(name: str, arguments: dict[str, str], frame: Frame) -> Action:
+def _drag(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Action:
     return Drag(_start(name, arguments, frame), _parse_point(_take(name, arguments, _END_NAMES), frame))
 
 
-def _scroll(name: str, arguments: dict[str, str], frame: Frame) -> Action:
+def _scroll(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Action:
     said = _take(name, arguments, ("direction",))
     # Within more words, as OSWorld's runner looks for it: `scroll down`.
     direction = next((word for word in _DIRECTIONS if word in said.lower()), None)
@@ -184,11 +184,11 @@ def _scroll(name: str, arguments: dict[str, str], frame: Frame) -> Action:
     return Scroll(direction, _start(name, arguments, frame) if has_point else None)
 
 
-def _hotkey(name: str, arguments: dict[str, str], frame: Frame) -> Action:
+def _hotkey(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Action:
     return Hotkey(parse_keys(_take(name, arguments, ("key", "hotkey"))))
 
 
-_BUILDERS: Mapping[str, Callable[[str, dict[str, str], Frame], Action]] = {
+_BUILDERS: Mapping[str, Callable[[str, dict[str, str], CoordinateFrame], Action]] = {
     **dict.fromkeys(_CLICKS, _click),
     "hover": lambda name, arguments, frame: Move(_start(name, arguments, frame)),
     **dict.fromkeys(("drag", "select"), _drag),
@@ -204,7 +204,7 @@ _BUILDERS: Mapping[str, Callable[[str, dict[str, str], Frame], Action]] = {
 # --- Actions to text ---------------------------------------------------------------------------------------------
 
 
-def _format_action(action: Action, frame: Frame) -> str:
+def _format_action(action: Action, frame: CoordinateFrame) -> str:
     match action:
         case Click(point=Point() as point, button=button, count=count):
             for name in ("click", "left_double", "right_single"):
@@ -232,7 +232,7 @@ def _format_action(action: Action, frame: Frame) -> str:
     raise ActionParseError(f"UI-TARS has no action {action!r}")
 
 
-def _format_point(point: Point, frame: Frame) -> str:
+def _format_point(point: Point, frame: CoordinateFrame) -> str:
     x, y = frame.to_image(point)
     return f"'<|box_start|>({x},{y})<|box_end|>'"
 

@@ -2,6 +2,6 @@
 
 `cli/main.py: main` is the entry point; `cli/main.py: build_parser` lists the commands. They call the rooms and print
 what comes of it; nothing imports them. `checks/` is what `doctor` looks at. `trainer_process` and `step_display` belong
-to `train`; `replies`, `prompted`, `watched_desktop` and `verdict` to `try`; `options` reads the recipe's section
-`environment` from a command line.
+to `train`; `by_hand` and `replies` to `try`; `playing_options`, `playing` (what is played, and how) and `policies` (who
+plays) to `evaluate` and `filter-tasks`; `options` reads the recipe's section `environment` from a command line.
 """

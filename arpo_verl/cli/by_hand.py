@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.cli.interrupts import INTERRUPTED, ended_by_signals
 from arpo_verl.cli.options import build_environment
-from arpo_verl.cli.prompted import PromptedReplies
-from arpo_verl.cli.replies import read_replies
-from arpo_verl.cli.verdict import describe
-from arpo_verl.cli.watched_desktop import WatchedDesktop
+from arpo_verl.cli.replies import PromptedReplies, read_replies
 from arpo_verl.config import did_you_mean, require
+from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import OSWORLD_SCREEN, EnvironmentConfig
 from arpo_verl.environments.factory import default_options
+from arpo_verl.environments.threaded import ThreadedDesktop
 from arpo_verl.errors import TaskError
+from arpo_verl.files import write_whole
 from arpo_verl.records.recorder import record_episode
 from arpo_verl.rollout.blocking import play_blocking
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -26,11 +29,14 @@ from arpo_verl.rollout.prompts import prompt_of
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
 from arpo_verl.tasks.loader import load_tasks, shipped_file, shipped_ids
-from arpo_verl.types import Size, Task
+from arpo_verl.tasks.schema import INFEASIBLE
+from arpo_verl.types import Action, Evaluation, Fail, Observation, Size, StopReason, Task
+
+T = TypeVar("T")
 
 
 def play_by_hand(args: argparse.Namespace) -> int:
-    """Play the task of `arpo-verl try`; return 0 when it was played and judged."""
+    """Play the task of `arpo-verl try`; return 0 when it was played and evaluated."""
     task = find_task(args.task)
     environment = environment_config(args, task)
     max_steps = args.max_steps
@@ -44,15 +50,15 @@ def play_by_hand(args: argparse.Namespace) -> int:
     _say(f"task {task.task_id}: {task.instruction}")
     newest = args.out / f"newest-{task.task_id}.png"
     try:
-        with ended_by_signals(), WatchedDesktop(environment, newest, _say) as desktop:
+        with ended_by_signals(), _WatchedDesktop(environment, newest) as desktop:
             desktop.prepare()
             _say(f"the newest screenshot is always in {newest}")
             episode = play_blocking(task, desktop, conversation, agent)
             folder = _record(args.out, episode, newest)
     except KeyboardInterrupt:
-        _say("\ninterrupted: the desktop is closed, and nothing was judged")
+        _say("\ninterrupted: the desktop is closed, and nothing was evaluated")
         return INTERRUPTED
-    _say(describe(episode))
+    _say(_describe(episode))
     _say(f"recorded in {folder}")
     return 0
 
@@ -103,3 +109,75 @@ def _record(out: Path, episode: Episode, newest: Path) -> Path:
 
 def _say(line: str) -> None:
     print(line, flush=True)
+
+
+class _WatchedDesktop(DesktopEnvironment):
+    """A desktop for one person at a terminal: says what it does and how long it took, and keeps the newest screenshot.
+
+    A context manager, so that an interrupt at any moment leaves no desktop behind.
+
+    Args:
+        newest: the file that always holds the last screenshot.
+    """
+
+    def __init__(self, config: EnvironmentConfig, newest: Path):
+        self._environment = ThreadedDesktop(config, "try")
+        self._newest = newest
+
+    def prepare(self) -> None:
+        _say("booting a desktop; importing OSWorld's client alone takes some seconds ...")
+        self._timed("booted", self._environment.prepare)
+
+    def reset(self, task: Task) -> Observation:
+        _say("setting the task up ...")
+        return self._see(self._timed("set up", lambda: self._environment.reset(task)))
+
+    def step(self, action: Action) -> Observation:
+        return self._see(self._timed(str(action), lambda: self._environment.step(action)))
+
+    def evaluate(self) -> Evaluation:
+        _say("asking the evaluator ...")
+        return self._timed("evaluated", self._environment.evaluate)
+
+    def close(self) -> None:
+        self._environment.close()
+        self._newest.unlink(missing_ok=True)
+
+    def _timed(self, what: str, function: Callable[[], T]) -> T:
+        began = time.perf_counter()
+        result = function()
+        _say(f"  {time.perf_counter() - began:6.2f} s  {what}")
+        return result
+
+    def _see(self, observation: Observation) -> Observation:
+        # Replaced whole, so that a viewer that watches the file never reads half an image.
+        write_whole(self._newest, observation.screenshot, sync=False)
+        return observation
+
+
+def _describe(episode: Episode) -> str:
+    """How it ended, what each metric saw and returned, and the score, in lines for a terminal."""
+    lines = [f"stopped: {episode.stop_reason.value} after {len(episode.turns)} replies"]
+    if episode.turns[-1].parse_error is not None:
+        lines.append(f"  the last reply is malformed: {episode.turns[-1].parse_error}")
+    for call in episode.metrics:
+        lines += [
+            f"  {call.metric} returned {call.returned}",
+            f"    found    {call.result}",
+            f"    expected {call.expected}",
+        ]
+    if not episode.metrics:
+        lines.append(f"  no metric was called: {_without_metric(episode)}")
+    lines.append(f"score {episode.success:g}")
+    return "\n".join(lines)
+
+
+def _without_metric(episode: Episode) -> str:
+    said_so = any(isinstance(action, Fail) for turn in episode.turns for action in turn.actions)
+    if episode.task.spec["evaluator"].get("func") == INFEASIBLE:
+        return "the task is infeasible, and the agent " + ("said so" if said_so else "did not say so")
+    if episode.stop_reason is StopReason.DESKTOP_ENDED:
+        return "the agent ended its own desktop"
+    if episode.stop_reason is StopReason.FAILED:
+        return "the agent gave up on a task that can be done"
+    return "the evaluator found nothing to evaluate"

@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
 
         print(compare(*(EvaluationFolder(path).read() for path in args.compare)))
         return 0
-    from arpo_verl.cli.playing import open_policy, read_command
+    from arpo_verl.cli.playing import read_command
+    from arpo_verl.cli.policies import open_policy
     from arpo_verl.evaluation.midway import describe_midway
     from arpo_verl.evaluation.report import write_report
     from arpo_verl.evaluation.runner import evaluate

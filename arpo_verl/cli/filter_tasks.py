@@ -63,7 +63,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Filter; 0 when every task is settled and the list has one."""
-    from arpo_verl.cli.playing import open_policy, read_command
+    from arpo_verl.cli.playing import read_command
+    from arpo_verl.cli.policies import open_policy
     from arpo_verl.evaluation.filter_run import filter_tasks
     from arpo_verl.evaluation.filtering import Fate
     from arpo_verl.evaluation.keep_rule import KeepRule
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     with problems.gather():
         playing = read_command(args)
         budgets = playing.settings.budgets
-        require(len(budgets) == 1, "--max-steps", "one step budget", ",".join(map(str, budgets)))
+        require(len(budgets) == 1, "--max-steps", "one turn budget", ",".join(map(str, budgets)))
     if args.runs >= 1:
         with problems.gather():
             rule = KeepRule.parse(f"1 <= successes <= {args.runs - 1}" if args.keep is None else args.keep, args.runs)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from arpo_verl.cli.interrupts import INTERRUPTED
-from arpo_verl.cli.parser import Parser
+from arpo_verl.cli.parser import CommandParser
 from arpo_verl.errors import ArpoError
 from arpo_verl.files import FULL, explain_refusal
 from arpo_verl.versions import __version__, explain_missing
@@ -44,7 +44,7 @@ _STDOUT = 1
 
 def build_parser(typed: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands; only the typed one has its options, which its module adds."""
-    parser = Parser(
+    parser = CommandParser(
         prog="arpo-verl",
         description="ARPO training with stock veRL, and tools around it.",
     )

@@ -22,7 +22,7 @@ _PLAIN = {
 }
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """argparse's, without its lines of usage, and with "did you mean". Its commands' parsers are of this class too.
 
     It takes no abbreviations: a mistyped option starts nothing, such as a download of 12 GB.
@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
         return "; ".join(f"there is no option {option}{did_you_mean(option, known)}" for option in options)
 
 
-def _of_command(parser: Parser, words: Sequence[str]) -> Parser:
+def _of_command(parser: CommandParser, words: Sequence[str]) -> CommandParser:
     """The parser of the command that the words name, or of its action."""
     rest = iter(words)
     while (commands := next(_commands(parser), None)) is not None:
@@ -75,7 +75,7 @@ def _of_command(parser: Parser, words: Sequence[str]) -> Parser:
     return parser
 
 
-def _commands(parser: argparse.ArgumentParser) -> Iterator[dict[str, Parser]]:
+def _commands(parser: argparse.ArgumentParser) -> Iterator[dict[str, CommandParser]]:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             yield action.choices

@@ -14,59 +14,61 @@ def add_playing_options(parser: argparse.ArgumentParser, temperature: float = 0.
     Args:
         temperature: where none is given.
     """
-    who = parser.add_argument_group("the policy, one of these")
-    who.add_argument(
+    policy = parser.add_argument_group("the policy, one of these")
+    policy.add_argument(
         "--model", type=Path, metavar="PATH", help="a model's folder, or a checkpoint of veRL's, which is merged first"
     )
-    who.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://127.0.0.1:8000/v1")
-    own = parser.add_argument_group("of a model's folder or a checkpoint")
-    own.add_argument(
+    policy.add_argument(
+        "--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://127.0.0.1:8000/v1"
+    )
+    model = parser.add_argument_group("of a model's folder or a checkpoint")
+    model.add_argument(
         "--engine",
         choices=("vllm", "transformers"),
         help="vllm: `vllm serve` as a child, on GPUs; transformers: ours, on the CPU (default: vllm where a GPU is)",
     )
-    own.add_argument(
+    model.add_argument(
         "--vllm", default="", metavar="OPTIONS", help="of `vllm serve`, such as '--tensor-parallel-size 4'"
     )
-    of = parser.add_argument_group("of an endpoint")
-    of.add_argument("--model-name", metavar="NAME", help="default: the only model that the server has")
-    of.add_argument(
+    endpoint = parser.add_argument_group("of an endpoint")
+    endpoint.add_argument("--model-name", metavar="NAME", help="default: the only model that the server has")
+    endpoint.add_argument(
         "--api-key-env", default="OPENAI_API_KEY", metavar="VARIABLE", help="has the key (default: OPENAI_API_KEY)"
     )
-    of.add_argument(
+    endpoint.add_argument(
         "--processor",
         type=Path,
         metavar="FOLDER",
         help="a model's folder, whose processor says how screenshots are resized (default: as Qwen2.5-VL's, or "
         "Qwen3-VL's with its grammar)",
     )
-    how = parser.add_argument_group("how it plays")
-    how.add_argument(
+    play = parser.add_argument_group("how it plays")
+    play.add_argument(
         "--recipe",
         metavar="NAME",
         help="take the sections gui_agent and environment, the limits on pixels and the validation tasks of a recipe "
         "(as `arpo-verl recipes list` names it, or a YAML file); options given here win",
     )
-    how.add_argument("--tasks", metavar="WHICH", help="'embedded', 'embedded_long', or task files, folders or indices")
-    how.add_argument(
+    play.add_argument("--tasks", metavar="WHICH", help="'embedded', 'embedded_long', or task files, folders or indices")
+    play.add_argument(
         "--agent",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         help="an option of a recipe's section gui_agent, such as prompt=qwen25_vl; may be repeated",
     )
-    how.add_argument(
-        "--max-steps", type=_budgets, metavar="N[,N]", help="step budgets (default: the recipe's, else 15)"
+    play.add_argument(
+        "--max-steps", type=_budgets, metavar="N[,N]", help="turn budgets (default: the recipe's, else 15)"
     )
     words = f"0 takes the likeliest token (default: {temperature:g})"
-    how.add_argument("--temperature", type=float, default=temperature, help=words)
-    how.add_argument("--top-p", type=float, default=1.0, help="default: 1")
-    how.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
-    how.add_argument(
+    play.add_argument("--temperature", type=float, default=temperature, help=words)
+    play.add_argument("--top-p", type=float, default=1.0, help="default: 1")
+    play.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
+    play.add_argument(
         "--context", type=int, metavar="N", help="tokens of an episode (default: what the model or its server says)"
     )
-    how.add_argument("--min-pixels", type=int, metavar="N", help="of a screenshot as the model sees it")
-    how.add_argument("--max-pixels", type=int, metavar="N", help="both or neither")
+    play.add_argument("--min-pixels", type=int, metavar="N", help="of a screenshot as the model sees it")
+    play.add_argument("--max-pixels", type=int, metavar="N", help="both or neither")
     desktops = parser.add_argument_group("desktops")
     desktops.add_argument("--desktops", type=int, metavar="N", help="episodes at once (default: 8, or the recipe's)")
     add_environment_options(desktops)
@@ -79,5 +81,5 @@ def _budgets(text: str) -> tuple[int, ...]:
     except ValueError:
         budgets = ()
     if not budgets or min(budgets) < 1:
-        raise argparse.ArgumentTypeError(f"step budgets must be numbers from 1 such as 15,50,100, got {text!r}")
+        raise argparse.ArgumentTypeError(f"turn budgets must be numbers from 1 such as 15,50,100, got {text!r}")
     return budgets

@@ -1,13 +1,15 @@
-"""Replies to play an episode with, from a file: text, or a recorded episode's."""
+"""Replies to play an episode with: from a file (text, or a recorded episode's), or typed at a prompt."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from arpo_verl.errors import ConfigError
+from arpo_verl.actions.grammars import Grammar
+from arpo_verl.errors import ActionParseError, ConfigError
 from arpo_verl.types import Size
 
 SEPARATOR = "---"
@@ -54,3 +56,39 @@ def _recorded(path: Path, text: str) -> Replies:
             f"--replies must be an episode.json as a run records it, or text with {SEPARATOR} lines between replies, "
             f"got {path} with {type(error).__name__}: {error}"
         ) from error
+
+
+class PromptedReplies:
+    """Asks for one reply a screenshot; a malformed one, which would end a policy's episode, is asked for again."""
+
+    def __init__(self, grammar: Grammar, image_size: Size | None, say: Callable[[str], None]):
+        self._grammar = grammar
+        self._image_size = image_size
+        self._say = say
+        self._count = 0
+
+    def __call__(self, screen: Size) -> str | None:
+        self._count += 1
+        while True:
+            self._say(f"reply {self._count}; end it with a line of {SEPARATOR}, or the episode with Ctrl-D:")
+            text = _read_block()
+            if text is None:
+                return None
+            try:
+                self._grammar.parse(text, self._image_size or screen, screen)
+                return text
+            except ActionParseError as error:
+                self._say(f"  malformed, and a policy's episode would end here: {error}")
+
+
+def _read_block() -> str | None:
+    """Lines up to `---` or the end of input; None where the input ended before any text."""
+    lines: list[str] = []
+    while True:
+        try:
+            line = input()
+        except EOFError:
+            return "\n".join(lines).strip() or None
+        if line.rstrip() == SEPARATOR:
+            return "\n".join(lines).strip()
+        lines.append(line)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from arpo_verl.cli.composing import compose_recipe
 from arpo_verl.cli.recipes import find_recipe
-from arpo_verl.cli.run_ends import explain_end
 from arpo_verl.cli.shown import shown_command
 from arpo_verl.files import check_place
 
@@ -143,6 +142,7 @@ def _follow(process: TrainerProcess, run_dir: Path, earlier_starts: int, total: 
 
 
 def _tell_end(process: TrainerProcess, config: DictConfig, step: int | None) -> None:
+    from arpo_verl.cli.trainer_process import explain_end
     from arpo_verl.records.layout import METRICS_FILE
     from arpo_verl.records.run_summary import format_summary, summarize_run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,10 @@ _REFUSAL_LINES = 200
 _TAIL_BYTES = 64 << 10
 # Colours, and what else moves a terminal's cursor.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[^\n\t\x20-\x7e\xa0-\U0010ffff]")
+
+_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+_NO_HUB = re.compile(r"couldn't connect to 'http|outgoing traffic has been disabled|LocalEntryNotFoundError")
+_PORT = re.compile(r"Address already in use|EADDRINUSE")
 
 
 class TrainerProcess:
@@ -101,3 +106,28 @@ class TrainerProcess:
         lines = self.last_lines(_REFUSAL_LINES) if self.status == 1 else []
         first = next((number for number, line in enumerate(lines) if line.startswith(REFUSED)), len(lines))
         return [line.replace(REFUSED, "arpo-verl: ", 1) if line.startswith(REFUSED) else line for line in lines[first:]]
+
+
+def explain_end(lines: Sequence[str], run_dir: Path, model: str) -> list[str]:
+    """What ended a run: a sentence for each common cause that its last lines show, with what to do.
+
+    Args:
+        lines: the last ones that the trainer printed.
+        run_dir: the run's folder.
+        model: as the recipe names it.
+    """
+    text, found = "\n".join(lines), []
+    if _FULL.search(text):
+        free = shutil.disk_usage(run_dir).free // 2**20
+        found.append(
+            f"a disk is full ({run_dir} has {free} MiB left; `df -h` shows the others); free some space, then run the "
+            "same command again"
+        )
+    if _NO_HUB.search(text):
+        found.append(
+            f"there is no network to the model hub, and {model} is not on this machine; where there is one, run "
+            f"`hf download {model} --local-dir FOLDER`, then add actor_rollout_ref.model.path=FOLDER"
+        )
+    if _PORT.search(text):
+        found.append("another program uses a port that the run needs; `ss -ltnp` shows which, stop it and start again")
+    return found

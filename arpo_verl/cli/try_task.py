@@ -11,12 +11,12 @@ from arpo_verl.cli.options import add_environment_options
 from arpo_verl.types import Size
 
 DESCRIPTION = """\
-Runs one task step by step, prints what is done and seen, keeps the screenshots, and
+Runs one task turn by turn, prints what is done and seen, keeps the screenshots, and
 ends with the evaluator's verdict. The exit status is 0 when the task ran, whatever
 its score.
 """
 EPILOG = """replies:
-  One reply a step, in the grammar that a policy would write, such as
+  One reply a turn, in the grammar that a policy would write, such as
 
     Thought: Open the menu.
     Action: click(start_box='(24,40)')
@@ -60,7 +60,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Play the task; 0 when it was played and judged."""
+    """Play the task; 0 when it was played and evaluated."""
     from arpo_verl.cli.by_hand import play_by_hand
 
     return play_by_hand(args)

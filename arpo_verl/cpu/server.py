@@ -182,10 +182,10 @@ class TransformersServer:
         return await reply
 
     async def _generate_all(self) -> None:
-        """Step until nothing is left. An error fails all requests in flight, and the server lives on."""
+        """Decode until nothing is left. An error fails all requests in flight, and the server lives on."""
         try:
             while self._generator.num_unfinished:
-                self._deliver(await self._in_thread(self._generator.step))
+                self._deliver(await self._in_thread(self._generator.decode))
         except Exception as error:
             logger.exception("generation failed; all running requests fail with it")
             self._generator.abort()

@@ -1,7 +1,7 @@
 """Policies measured on tasks: episodes played as in training, counted, compared, and a training list chosen by them.
 
-A `evaluation/results.py: Trial` is played and becomes a `evaluation/results.py: Result` for each step budget, or a
-`evaluation/results.py: Fault`, which is no score. `evaluation/runner.py: evaluate` plays what a
+A `evaluation/results.py: Trial` is played and becomes a `evaluation/results.py: Result` for each turn budget, or a
+`evaluation/results.py: FailedTrial`, which is no score. `evaluation/runner.py: evaluate` plays what a
 `evaluation/schedule.py: Scheduler` asks for; `evaluation/policy.py: Policy` is who plays: a server
 (`evaluation/endpoint.py: EndpointPolicy`), or a checkpoint (`evaluation/own_engine.py: OwnEngine`), found and merged by
 `evaluation/checkpoint.py: model_folder`. From records alone:

@@ -16,6 +16,7 @@ from arpo_verl.files import replacing_directory
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _SHARDS = "model_world_size_*_rank_*.pt"
 _FSDP_FILE, _LORA_FILE = "fsdp_config.json", "lora_train_meta.json"
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _STEP = re.compile(r"global_step_([0-9]+)")
 _SAMPLE_BYTES = 1 << 20
 _LAST_WORDS = 800
@@ -50,6 +51,11 @@ def find_checkpoint(path: Path) -> Checkpoint:
     Raises:
         ConfigError: none of these, or an adapter's.
     """
+    if _HUB_NAME.fullmatch(str(path)) and not path.parent.exists():
+        raise ConfigError(
+            f"--model must be a folder, got {path}, which is not here; where it is a name on the model hub, run "
+            f"`hf download {path} --local-dir FOLDER`, then name FOLDER"
+        )
     path = path.expanduser().resolve()
     if (path / "config.json").is_file() and _files(path, WEIGHTS):
         return Checkpoint(path, path, False, _digest(_files(path, WEIGHTS)))

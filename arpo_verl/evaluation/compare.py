@@ -22,7 +22,7 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Pairing:
-    """Two evaluations on the tasks that both have results of, within one step budget: the second less the first."""
+    """Two evaluations on the tasks that both have results of, within one turn budget: the second less the first."""
 
     budget: int
     tasks: int
@@ -49,7 +49,7 @@ class Comparison:
     """What two evaluations come to beside each other; as text for people."""
 
     pairings: tuple[Pairing, ...]
-    """By step budget."""
+    """By turn budget."""
     left_out: tuple[str, ...]
     """What only one of them has, in words."""
     settings: tuple[str, ...]
@@ -64,7 +64,7 @@ class Comparison:
 
 
 def compare(first: Evaluated, second: Evaluated) -> Comparison:
-    """Pair two evaluations by task, within each step budget that both have.
+    """Pair two evaluations by task, within each turn budget that both have.
 
     The interval is of the mean difference over tasks like these: t with the tasks' own spread, and a little more, as in
     `evaluation.statistics`. The test flips the sign of each task's difference, as it could be were the two alike: exact
@@ -79,12 +79,12 @@ def compare(first: Evaluated, second: Evaluated) -> Comparison:
     budgets = [{result.budget for result in one.results} for one in (first, second)]
     pairings, left_out = [], []
     for budget, number in [(b, 1) for b in budgets[0] - budgets[1]] + [(b, 2) for b in budgets[1] - budgets[0]]:
-        left_out.append(f"at most {budget} steps: {_ORDINALS[number - 1]} evaluation alone")
+        left_out.append(f"at most {budget} turns: {_ORDINALS[number - 1]} evaluation alone")
     for budget in sorted(budgets[0] & budgets[1]):
         scores = [scores_by_task(r for r in one.results if r.budget == budget) for one in (first, second)]
         both = [task_id for task_id in scores[0] if task_id in scores[1]]
         left_out += [
-            f"at most {budget} steps: {_listed([id for id in its if id not in both])} of {_ORDINALS[number]} alone"
+            f"at most {budget} turns: {_listed([id for id in its if id not in both])} of {_ORDINALS[number]} alone"
             for number, its in enumerate(scores)
             if len(its) > len(both)
         ]
@@ -157,7 +157,7 @@ def _in_words(pairing: Pairing) -> str:
     if pairing.told_apart:
         verdict = f"the second is {'better' if pairing.difference > 0 else 'worse'}"
     return (
-        f"At most {pairing.budget} steps, {pairing.tasks} tasks of both: {percent(pairing.first)} and "
+        f"At most {pairing.budget} turns, {pairing.tasks} tasks of both: {percent(pairing.first)} and "
         f"{percent(pairing.second)}, {_points(pairing.difference)} points ({low_high}; p = {pairing.p_value:.3f}); "
         f"the second is better on {pairing.better}, worse on {pairing.worse}: {verdict}."
     )

@@ -60,7 +60,7 @@ def filter_tasks(
 
     Args:
         out: an evaluation's folder; one with the same settings and tasks is gone on with, whoever played in it.
-        settings: with one step budget.
+        settings: with one turn budget.
         error: see `FilterRuns`.
         group_size: of the groups in training.
         skip_infeasible: leave out tasks whose right answer is FAIL.
@@ -101,7 +101,7 @@ def _without_a_policy(out: Path, tasks: Sequence[Task], settings: EvaluationSett
     """What needs no policy: tasks that an episode which does nothing solves, and those of which that is not known."""
     if not tasks:
         return {}
-    one_step = dataclasses.replace(settings, budgets=(1,))
-    evaluated = evaluate(out, tasks, EachRun([task.task_id for task in tasks], 1, [1]), DoNothing(), one_step)
+    one_turn = dataclasses.replace(settings, budgets=(1,))
+    evaluated = evaluate(out, tasks, EachRun([task.task_id for task in tasks], 1, [1]), DoNothing(), one_turn)
     fates = {result.task_id: Fate.DOING_NOTHING for result in evaluated.results if result.success >= SOLVED}
     return fates | {fault.task_id: Fate.NOT_JUDGED for fault in evaluated.faults}

@@ -10,7 +10,7 @@ from enum import StrEnum
 from statistics import fmean
 
 from arpo_verl.evaluation.keep_rule import KeepRule
-from arpo_verl.evaluation.results import Evaluated, Fault, Result, Trial
+from arpo_verl.evaluation.results import Evaluated, FailedTrial, Result, Trial
 from arpo_verl.evaluation.statistics import SOLVED
 from arpo_verl.evaluation.task_rates import TaskRates
 
@@ -57,9 +57,9 @@ class FilterRuns:
             self._running[task_id] += 1
         return trials
 
-    def finished(self, trial: Trial, outcome: tuple[Result, ...] | Fault) -> None:
+    def finished(self, trial: Trial, outcome: tuple[Result, ...] | FailedTrial) -> None:
         self._running[trial.task_id] -= 1
-        if isinstance(outcome, Fault):
+        if isinstance(outcome, FailedTrial):
             self._faults[trial.task_id] += 1
             return
         self._rates.tell(trial.task_id, _solved(outcome[-1]))
@@ -111,7 +111,7 @@ def count_runs(evaluated: Evaluated, rule: KeepRule, max_steps: int) -> TaskRate
 
 
 def decide(
-    rates: TaskRates, task_ids: Iterable[str], faults: Iterable[Fault], rule: KeepRule, error: float
+    rates: TaskRates, task_ids: Iterable[str], faults: Iterable[FailedTrial], rule: KeepRule, error: float
 ) -> list[FilteredTask]:
     """The fate of each task that was played: the likelier one, by all that was seen. One of which infrastructure failed
     no more runs than were played anew was settled, though the doubt may have grown since by what others came to.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.evaluation.results import Evaluated, Fault, Result, Trial
+from arpo_verl.evaluation.results import Evaluated, FailedTrial, Result, Trial
 from arpo_verl.files import write_whole
 from arpo_verl.records.documents import folder_of
 from arpo_verl.records.episode_folder import remove_unfinished
@@ -91,7 +91,7 @@ class EvaluationFolder:
         found = self._read_episode(_place(trial))
         return None if found is None else found[1]
 
-    def add_fault(self, fault: Fault) -> None:
+    def add_fault(self, fault: FailedTrial) -> None:
         """Note that infrastructure failed a trial.
 
         Raises:
@@ -131,16 +131,16 @@ class EvaluationFolder:
         return None
 
     def _results(self, trial: Trial, content: Mapping[str, Any], episode_id: str) -> tuple[Result, ...]:
-        steps, stop_reason = int(content["num_steps"]), StopReason(content["stop_reason"])
+        turns, stop_reason = int(content["num_steps"]), StopReason(content["stop_reason"])
         success = _score(content["success"])
-        if not 0 <= steps <= trial.max_steps:
-            raise ValueError(f"an episode must have at most {trial.max_steps} steps, got {steps}")
+        if not 0 <= turns <= trial.max_steps:
+            raise ValueError(f"an episode must have at most {trial.max_steps} turns, got {turns}")
         midway = {int(one["steps"]): _score(one["success"]) for one in content.get("verdicts", ())}
         results = []
         for budget in self._budgets:
             # An episode that ended within a smaller budget would have ended so there too.
-            if budget == trial.max_steps or (budget < trial.max_steps and steps <= budget):
-                outcome = (success, steps, stop_reason)
+            if budget == trial.max_steps or (budget < trial.max_steps and turns <= budget):
+                outcome = (success, turns, stop_reason)
             elif budget < trial.max_steps and budget in midway:
                 outcome = (midway[budget], budget, StopReason.STEP_LIMIT)
             else:
@@ -160,10 +160,10 @@ def _place(trial: Trial) -> Path:
     return folder_of(EpisodeId(0, uid_of(trial), trial.run), trial.task_id)
 
 
-def _fault(line: Mapping[str, Any]) -> Fault | None:
+def _fault(line: Mapping[str, Any]) -> FailedTrial | None:
     try:
         trial = str(line["task_id"]), int(line["run"]), int(line["max_steps"])
-        return Fault(*trial, str(line["error"]), str(line["message"]))
+        return FailedTrial(*trial, str(line["error"]), str(line["message"]))
     except (ValueError, KeyError, TypeError):
         return None
 

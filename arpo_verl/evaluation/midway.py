@@ -1,6 +1,6 @@
-"""Whether a task may be judged on the way: only where looking changes nothing. Pure.
+"""Whether a task may be evaluated on the way: only where looking changes nothing. Pure.
 
-The evaluator of a smaller step budget would look at the desktop while a longer episode goes on. Where it might touch
+The evaluator of a smaller turn budget would look at the desktop while a longer episode goes on. Where it might touch
 that desktop, the smaller budget is played apart.
 """
 
@@ -71,7 +71,7 @@ def describe_midway(tasks: Sequence[Task], budgets: Sequence[int]) -> str:
     """One line: which smaller budgets are read off the episodes of the largest, and which are not and why."""
     reasons = Counter(reason for task in tasks if (reason := why_not_midway(task)))
     *smaller, largest = sorted(budgets)
-    what = f"budgets {', '.join(map(str, smaller))} are read off the episodes of {largest} steps"
+    what = f"budgets {', '.join(map(str, smaller))} are read off the episodes of {largest} turns"
     if not reasons:
         return f"{what} for all {len(tasks)} tasks"
     told = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())

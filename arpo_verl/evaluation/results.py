@@ -22,7 +22,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Result:
-    """What a trial came to within a step budget; a trial has one for each budget that was read off its episode."""
+    """What a trial came to within a turn budget; a trial has one for each budget that was read off its episode."""
 
     task_id: str
     domain: str
@@ -32,7 +32,7 @@ class Result:
     """The most replies that count."""
     success: float
     """The evaluator's score, in [0, 1]."""
-    steps: int
+    turns: int
     """Replies within the budget."""
     stop_reason: StopReason
     episode_id: str
@@ -44,7 +44,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Fault:
+class FailedTrial:
     """A trial that infrastructure failed, after all attempts: never scored, and played again when the run goes on."""
 
     task_id: str
@@ -62,7 +62,7 @@ class Evaluated:
 
     results: tuple[Result, ...]
     """By task in the order of the tasks, then by budget, then by run."""
-    faults: tuple[Fault, ...]
+    faults: tuple[FailedTrial, ...]
     """Those of trials that have no result."""
     settings: Mapping[str, Any]
     """What it was made with, as `evaluation.json` has it."""

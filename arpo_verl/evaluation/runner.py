@@ -26,7 +26,7 @@ from arpo_verl.errors import DesktopError, GenerationError, TaskQuarantinedError
 from arpo_verl.evaluation.folder import EvaluationFolder, uid_of
 from arpo_verl.evaluation.midway import why_not_midway
 from arpo_verl.evaluation.policy import Policy, Sampling
-from arpo_verl.evaluation.results import Evaluated, Fault, Result, Trial
+from arpo_verl.evaluation.results import Evaluated, FailedTrial, Result, Trial
 from arpo_verl.evaluation.schedule import Scheduler
 from arpo_verl.pool.attempts import attempt_until_whole
 from arpo_verl.pool.desktop_pool import MESSAGE_CHARACTERS, DesktopPool, Session
@@ -38,7 +38,7 @@ from arpo_verl.rollout.episode import play
 from arpo_verl.rollout.scoring import score_episode
 from arpo_verl.types import Task
 
-Outcome = tuple[Result, ...] | Fault
+TrialOutcome = tuple[Result, ...] | FailedTrial
 
 FAULTS_IN_A_ROW = 8
 """Trials that fail for the policy's engine with no reply of any other between: it is rather gone than in trouble."""
@@ -68,7 +68,7 @@ class EvaluationSettings:
 
     def __post_init__(self) -> None:
         ok = bool(self.budgets) and all(type(budget) is int and budget > 0 for budget in self.budgets)
-        require(ok, "--max-steps", "one step budget from 1 or several, such as 15,50", self.budgets)
+        require(ok, "--max-steps", "one turn budget from 1 or several, such as 15,50", self.budgets)
         object.__setattr__(self, "budgets", tuple(sorted(set(self.budgets))))
 
     def facts(self, policy: Policy) -> dict[str, Any]:
@@ -106,8 +106,8 @@ def evaluate(
 ) -> Evaluated:
     """Play all that `scheduler` asks for and is not on disk yet; desktops run with the call.
 
-    A trial that infrastructure failed `environment.max_attempts` times is a `Fault`, and no score; it is played again
-    when the evaluation goes on.
+    A trial that infrastructure failed `environment.max_attempts` times is a `FailedTrial`, and no score; it is played
+    again when the evaluation goes on.
 
     Args:
         out: the evaluation's folder; see `evaluation.folder`.
@@ -121,12 +121,12 @@ def evaluate(
     with EvaluationFolder.held(out, settings.facts(policy), tasks) as folder, ExitStack() as stack:
         stack.enter_context(logging_redirect_tqdm())
         progress = stack.enter_context(_Progress(settings.budgets[-1]))
-        run = _Run(folder, tasks, scheduler, policy, settings, progress, stack)
-        asyncio.run(run.play_all())
+        evaluation = _Evaluation(folder, tasks, scheduler, policy, settings, progress, stack)
+        asyncio.run(evaluation.play_all())
         return folder.read()
 
 
-class _Run:
+class _Evaluation:
     """One start of an evaluation. The pool is made when the first trial is to be played, in `stack`."""
 
     def __init__(
@@ -150,7 +150,7 @@ class _Run:
         self._failed_in_a_row = 0
 
     async def play_all(self) -> None:
-        running: dict[asyncio.Task[Outcome], Trial] = {}
+        running: dict[asyncio.Task[TrialOutcome], Trial] = {}
         try:
             while True:
                 free = self._settings.environment.num_desktops - len(running)
@@ -173,11 +173,11 @@ class _Run:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    def _finish(self, trial: Trial, outcome: Outcome, *, is_new: bool = True) -> None:
+    def _finish(self, trial: Trial, outcome: TrialOutcome, *, is_new: bool = True) -> None:
         self._scheduler.finished(trial, outcome)
         self._progress.finished(trial, outcome, self._scheduler.expected, is_new)
 
-    async def _play(self, trial: Trial) -> Outcome:
+    async def _play(self, trial: Trial) -> TrialOutcome:
         task = self._tasks[trial.task_id]
         config = self._settings.agent_of(trial, self._folder.trajectories)
         recorder = Recorder(config, _validates)
@@ -189,7 +189,7 @@ class _Run:
                 async with session.lease() as desktop:
                     writer.begin(f"{desktop.name} on {desktop.host}")
                     conversation = self._policy.conversation(config, self._settings.sampling, trial)
-                    episode = await play(task, desktop, conversation, config, writer, judge_after=budgets)
+                    episode = await play(task, desktop, conversation, config, writer, evaluate_after=budgets)
                 await writer.finish(episode, await score_episode(compute_score, episode, "", row, unclear_losses))
 
         try:
@@ -204,8 +204,10 @@ class _Run:
             )
         return results
 
-    def _fault(self, trial: Trial, error: Exception) -> Fault:
-        fault = Fault(trial.task_id, trial.run, trial.max_steps, type(error).__name__, str(error)[:MESSAGE_CHARACTERS])
+    def _fault(self, trial: Trial, error: Exception) -> FailedTrial:
+        fault = FailedTrial(
+            trial.task_id, trial.run, trial.max_steps, type(error).__name__, str(error)[:MESSAGE_CHARACTERS]
+        )
         self._folder.add_fault(fault)
         if isinstance(error, GenerationError):
             self._failed_in_a_row += 1
@@ -232,8 +234,8 @@ class _Progress(contextlib.AbstractContextManager["_Progress"]):
     def __exit__(self, *_: object) -> None:
         self._bar.close()
 
-    def finished(self, trial: Trial, outcome: Outcome, expected: int, is_new: bool) -> None:
-        if isinstance(outcome, Fault):
+    def finished(self, trial: Trial, outcome: TrialOutcome, expected: int, is_new: bool) -> None:
+        if isinstance(outcome, FailedTrial):
             self._faults += 1
         else:
             self._scores += [result.success for result in outcome if result.budget == self._budget]

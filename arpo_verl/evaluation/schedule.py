@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from arpo_verl.evaluation.results import Fault, Result, Trial
+from arpo_verl.evaluation.results import FailedTrial, Result, Trial
 
 
 class Scheduler(Protocol):
@@ -27,12 +27,12 @@ class Scheduler(Protocol):
         None: asked again after the next outcome; where nothing runs, the evaluation is over.
         """
 
-    def finished(self, trial: Trial, outcome: tuple[Result, ...] | Fault) -> None:
-        """What a trial came to: a result for each step budget that its episode tells, its own among them."""
+    def finished(self, trial: Trial, outcome: tuple[Result, ...] | FailedTrial) -> None:
+        """What a trial came to: a result for each turn budget that its episode tells, its own among them."""
 
 
 class EachRun:
-    """Each task equally often, at the largest step budget; a smaller one that an episode does not tell is played apart.
+    """Each task equally often, at the largest turn budget; a smaller one that an episode does not tell is played apart.
 
     Runs go round: an evaluation that is broken off has seen every task.
 
@@ -53,8 +53,8 @@ class EachRun:
     def next_trials(self, most: int) -> list[Trial]:
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
 
-    def finished(self, trial: Trial, outcome: tuple[Result, ...] | Fault) -> None:
-        if isinstance(outcome, Fault) or trial.max_steps != self._budgets[-1]:
+    def finished(self, trial: Trial, outcome: tuple[Result, ...] | FailedTrial) -> None:
+        if isinstance(outcome, FailedTrial) or trial.max_steps != self._budgets[-1]:
             return
         told = {result.budget for result in outcome}
         apart = [Trial(trial.task_id, trial.run, budget) for budget in self._budgets if budget not in told]

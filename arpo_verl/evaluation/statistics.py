@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
-from arpo_verl.evaluation.results import Fault, Result
+from arpo_verl.evaluation.results import FailedTrial, Result
 
 SOLVED = 1.0
 """The score of a run that solved its task; what counts where runs are counted and not averaged."""
@@ -28,7 +28,7 @@ class PassAtK:
 
 @dataclass(frozen=True)
 class Summary:
-    """What some tasks came to within a step budget. Shares are in [0, 1]; None where nothing was scored."""
+    """What some tasks came to within a turn budget. Shares are in [0, 1]; None where nothing was scored."""
 
     tasks: int
     """With a result."""
@@ -46,14 +46,14 @@ class Summary:
     interval: Interval | None
     """Of `success`, at 95%; None for fewer than two tasks."""
     pass_at_k: tuple[PassAtK, ...]
-    steps: float | None
+    turns: float | None
     """Replies a run."""
     format_errors: int
     """Runs that a malformed reply ended."""
 
 
-def summarize(task_ids: Iterable[str], results: Iterable[Result], faults: Iterable[Fault] = ()) -> Summary:
-    """Count the results of one step budget.
+def summarize(task_ids: Iterable[str], results: Iterable[Result], faults: Iterable[FailedTrial] = ()) -> Summary:
+    """Count the results of one turn budget.
 
     Args:
         task_ids: the tasks asked about; results and faults of others are passed over.
@@ -71,7 +71,7 @@ def summarize(task_ids: Iterable[str], results: Iterable[Result], faults: Iterab
         success=fmean(map(fmean, scores.values())) if scores else None,
         interval=success_interval(list(scores.values())),
         pass_at_k=passes(list(scores.values())),
-        steps=fmean(result.steps for result in counted) if counted else None,
+        turns=fmean(result.turns for result in counted) if counted else None,
         format_errors=sum(result.format_error for result in counted),
     )
 
@@ -155,8 +155,3 @@ def passes(scores: Sequence[Sequence[float]]) -> tuple[PassAtK, ...]:
         if 2 * len(values) >= len(counts):
             found.append(PassAtK(k, fmean(values), len(values)))
     return tuple(found)
-
-
-def solved_by_task(results: Iterable[Result]) -> Mapping[str, tuple[int, int]]:
-    """Runs that solved the task, and runs, of each task."""
-    return {id: (sum(score >= SOLVED for score in runs), len(runs)) for id, runs in scores_by_task(results).items()}

@@ -1,4 +1,4 @@
-"""An evaluation as tables: by domain and overall, within each step budget. Pure."""
+"""An evaluation as tables: by domain and overall, within each turn budget. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NONE = "-"
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One line of the table."""
 
     budget: int
@@ -26,8 +26,8 @@ class Row:
     summary: Summary
 
 
-def table_of(evaluated: Evaluated) -> tuple[Row, ...]:
-    """For each step budget the domains, in the order of the tasks, and then all."""
+def table_of(evaluated: Evaluated) -> tuple[TableRow, ...]:
+    """For each turn budget the domains, in the order of the tasks, and then all."""
     budgets = sorted({int(budget) for budget in evaluated.settings["max_steps"]})
     rows = []
     for budget in budgets:
@@ -38,7 +38,7 @@ def table_of(evaluated: Evaluated) -> tuple[Row, ...]:
         faults = list({(one.task_id, one.run): one for one in faults}.values())
         for domain in (*dict.fromkeys(evaluated.domains.values()), None):
             task_ids = [task_id for task_id, its in evaluated.domains.items() if domain in (None, its)]
-            rows.append(Row(budget, domain, summarize(task_ids, results, faults)))
+            rows.append(TableRow(budget, domain, summarize(task_ids, results, faults)))
     return tuple(rows)
 
 
@@ -52,37 +52,37 @@ def to_text(evaluated: Evaluated) -> str:
     return _tables(evaluated, _text_table)
 
 
-def _tables(evaluated: Evaluated, write: Callable[[Sequence[Row]], str]) -> str:
+def _tables(evaluated: Evaluated, write: Callable[[Sequence[TableRow]], str]) -> str:
     rows = table_of(evaluated)
     parts = []
     for budget in sorted({row.budget for row in rows}):
-        own = [row for row in rows if row.budget == budget]
-        notes = [*_notes(own[-1].summary), *_unfair(evaluated, budget)]
-        parts.append("\n".join([f"At most {budget} steps:\n", write(own), *(f"{note}\n" for note in notes)]))
+        rows_of_budget = [row for row in rows if row.budget == budget]
+        notes = [*_notes(rows_of_budget[-1].summary), *_unfair(evaluated, budget)]
+        parts.append("\n".join([f"At most {budget} turns:\n", write(rows_of_budget), *(f"{note}\n" for note in notes)]))
     return "\n".join(parts)
 
 
-def _markdown_table(rows: Sequence[Row]) -> str:
+def _markdown_table(rows: Sequence[TableRow]) -> str:
     head, *body = _lines(rows)
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _text_table(rows: Sequence[Row]) -> str:
+def _text_table(rows: Sequence[TableRow]) -> str:
     lines = [[cell.strip("*") for cell in line] for line in _lines(rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines)
     return "".join(f"{'  '.join(cells)}\n" for cells in padded)
 
 
-def _lines(rows: Sequence[Row]) -> list[list[str]]:
+def _lines(rows: Sequence[TableRow]) -> list[list[str]]:
     ks = sorted({one.k for row in rows for one in row.summary.pass_at_k})
     head = ["domain", "tasks", "runs", "success", "95% interval", *(f"pass@{k}" for k in ks)]
-    head += ["steps", "format errors", "faults"]
+    head += ["turns", "format errors", "faults"]
     return [head, *(_cells(row, ks) for row in rows)]
 
 
-def _cells(row: Row, ks: Sequence[int]) -> list[str]:
+def _cells(row: TableRow, ks: Sequence[int]) -> list[str]:
     summary = row.summary
     low_high = _NONE if summary.interval is None else " to ".join(map(percent, summary.interval))
     passed = {one.k: one for one in summary.pass_at_k}
@@ -95,7 +95,7 @@ def _cells(row: Row, ks: Sequence[int]) -> list[str]:
         success if row.domain is not None else f"**{success}**",
         low_high,
         *(percent(passed[k].value) if k in passed else _NONE for k in ks),
-        _NONE if summary.steps is None else f"{summary.steps:.1f}",
+        _NONE if summary.turns is None else f"{summary.turns:.1f}",
         str(summary.format_errors),
         str(summary.faults),
     ]
@@ -177,5 +177,5 @@ def _task(task_id: str, domain: str, evaluated: Evaluated) -> dict[str, Any]:
 
 
 def _run(result: Result) -> Mapping[str, Any]:
-    names = ("run", "budget", "success", "steps", "format_error", "episode_id")
+    names = ("run", "budget", "success", "turns", "format_error", "episode_id")
     return {**{name: getattr(result, name) for name in names}, "stop_reason": result.stop_reason.value}

@@ -79,8 +79,8 @@ def _chances_kept(solved: int, played: int, rule: KeepRule) -> tuple[float, ...]
     wanted = range(max(0, rule.low - solved), min(left, rule.high - solved) + 1)
     chances = []
     for a, b in _GRID:
-        own = a + solved, b + played - solved
-        logs = (_log_beta(own[0] + k, own[1] + left - k) - _log_beta(*own) for k in wanted)
+        after = a + solved, b + played - solved
+        logs = (_log_beta(after[0] + k, after[1] + left - k) - _log_beta(*after) for k in wanted)
         chances.append(sum(math.exp(_log_choices(left, k) + log) for k, log in zip(wanted, logs, strict=True)))
     return tuple(chances)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -13,11 +14,14 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import requests
 
 from arpo_verl.errors import ConfigError, EndpointError, MissingDependencyError
+from arpo_verl.evaluation.endpoint import Endpoint, EndpointPolicy, find_model
 from arpo_verl.reaper import end_with_parent
+from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.versions import SUPPORTED_VERL, pip_install
 
 logger = logging.getLogger(__name__)
@@ -28,6 +32,31 @@ START_TIMEOUT_S = 1800.0
 _END_TIMEOUT_S = 30.0
 _POLL_S = 0.5
 _LAST_WORDS = 1500
+
+
+@contextlib.contextmanager
+def vllm_policy(
+    folder: Path,
+    facts: Mapping[str, Any],
+    log: Path,
+    *,
+    images: int,
+    context: int | None,
+    pixels: Mapping[str, int],
+    options: Sequence[str],
+) -> Iterator[EndpointPolicy]:
+    """The model of a folder as a policy, on a server that ends with the block. Arguments and errors as of `serving`.
+
+    Args:
+        facts: what says which model it is.
+    """
+    from arpo_verl.plugin.policy_files import load_processor  # it imports veRL
+
+    with serving(folder, log, images=images, context=context, pixels=pixels, options=options) as url:
+        endpoint = Endpoint(url)
+        model = asyncio.run(find_model(endpoint, None))
+        geometry = ImageGeometry.from_processor(load_processor(folder), pixels)
+        yield EndpointPolicy(endpoint, model, geometry, context, {**facts, "engine": "vllm"})
 
 
 @contextlib.contextmanager

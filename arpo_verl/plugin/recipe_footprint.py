@@ -1,4 +1,4 @@
-"""From a composed recipe and this machine to what `arpo_verl/footprint.py` reckons with."""
+"""From a composed recipe and this machine to what `arpo_verl/footprint.py` estimates with."""
 
 from __future__ import annotations
 
@@ -19,7 +19,19 @@ from arpo_verl.config import build_config
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.providers import PROVIDERS, QEMU
 from arpo_verl.errors import ArpoError
-from arpo_verl.footprint import BF16, FP32, GB, KNOWN_MODELS, MANAGER, Engine, Machine, Model, Report, Run, reckon
+from arpo_verl.footprint import (
+    BF16,
+    FP32,
+    GB,
+    KNOWN_MODELS,
+    MANAGER,
+    Footprint,
+    Model,
+    NodeCapacity,
+    RunSizes,
+    VllmSettings,
+    estimate,
+)
 from arpo_verl.plugin.settings import plain_section
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -75,7 +87,7 @@ def _num_parameters(folder: Path, config: Mapping[str, Any]) -> int:
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) // (FP32 if "32" in dtype else BF16)
 
 
-def read_run(config: DictConfig, model: Model) -> Run:
+def read_run(config: DictConfig, model: Model) -> RunSizes:
     """What of the recipe counts.
 
     Raises:
@@ -93,7 +105,7 @@ def read_run(config: DictConfig, model: Model) -> Run:
     instruction = "x" * _instruction_characters(config)
     messages = build_messages(instruction, kind=agent.prompt, language=agent.language)
     characters = sum(len(part.get("text", "")) for message in messages for part in message["content"])
-    return Run(
+    return RunSizes(
         recipe=trainer.experiment_name,
         model_name=str(config.actor_rollout_ref.model.path),
         model=model,
@@ -148,13 +160,13 @@ def weight_copies(config: DictConfig) -> int:
     return 2 if config.trainer.v1.separate_async.parameter_sync_step > 1 else 1
 
 
-def reckon_recipe(config: DictConfig, **known: int | None) -> Report | None:
+def reckon_recipe(config: DictConfig, **known: int | None) -> Footprint | None:
     """What a composed recipe will take on nodes like this machine; None where the policy's shape is not known, or its
     weights are not here.
 
     Args:
         config: the recipe.
-        known: fields of `Machine` that are known better than by looking at this one; None: not known.
+        known: fields of `NodeCapacity` that are known better than by looking at this one; None: not known.
 
     Raises:
         ConfigError: a section has a wrong value.
@@ -163,7 +175,7 @@ def reckon_recipe(config: DictConfig, **known: int | None) -> Report | None:
     if model is None or model.num_parameters == 0:
         return None
     known = {name: value for name, value in known.items() if value is not None}
-    return reckon(read_run(config, model), replace(read_machine(config), **known))
+    return estimate(read_run(config, model), replace(read_machine(config), **known))
 
 
 def training_steps(config: DictConfig) -> int | None:
@@ -179,13 +191,13 @@ def training_steps(config: DictConfig) -> int | None:
     return int(steps if most is None else min(steps, most))
 
 
-def read_machine(config: DictConfig) -> Machine:
+def read_machine(config: DictConfig) -> NodeCapacity:
     """This machine, where it could be a node that trains the recipe; else nothing but the GPU that is assumed."""
     on_gpus = config.trainer.device != "cpu"
     gpu_bytes = _gpu_bytes() if on_gpus else None
     if on_gpus and gpu_bytes is None:
-        return Machine(gpu_bytes=ASSUMED_GPU_BYTES)
-    return Machine(_memory_bytes(), gpu_bytes, _free_bytes(Path(config.run_dir).absolute()))
+        return NodeCapacity(gpu_bytes=ASSUMED_GPU_BYTES)
+    return NodeCapacity(_memory_bytes(), gpu_bytes, _free_bytes(Path(config.run_dir).absolute()))
 
 
 def _free_bytes(folder: Path) -> int:
@@ -281,12 +293,12 @@ def _desktop_bytes(environment: EnvironmentConfig) -> int:
     return worker + QEMU_BYTES + (int(gib[1]) if gib else 4) * 2**30
 
 
-def _engine(config: DictConfig) -> Engine:
+def _engine(config: DictConfig) -> VllmSettings:
     rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
     cache_gib = (rollout.engine_kwargs.get("vllm") or {}).get("mm_processor_cache_gb")
     apart = trainer.v1.trainer_mode == "separate_async"
     generating = rollout.nnodes * rollout.n_gpus_per_node if apart else trainer.nnodes * trainer.n_gpus_per_node
-    return Engine(
+    return VllmSettings(
         tensor_parallel_size=rollout.tensor_model_parallel_size,
         gpu_memory_utilization=rollout.gpu_memory_utilization,
         max_num_batched_tokens=rollout.max_num_batched_tokens,

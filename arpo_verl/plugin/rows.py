@@ -107,7 +107,7 @@ def _outcome(key: str, num_rows: int, extra_fields: Mapping[str, Any], reward: f
         reward=reward,
         format_error=bool(extra_fields["format_error"]),
         stop_reason=str(getattr(extra_fields["stop_reason"], "value", extra_fields["stop_reason"])),
-        num_steps=int(extra_fields["num_steps"]),
+        num_turns=int(extra_fields["num_steps"]),
         num_rows=num_rows,
     )
 

@@ -113,7 +113,8 @@ class Replayer:
         Returns:
             Whether there was one to rebuild.
         """
-        return self.config.enable and self.config.prefetch > 0 and len(self.store) > 0 and self._prefetch.step(keys)
+        looks_ahead = self.config.enable and self.config.prefetch > 0 and len(self.store) > 0
+        return looks_ahead and self._prefetch.rebuild_next(keys)
 
     def replayed_uids(self, keys: Iterable[str]) -> set[str]:
         """The prompts whose groups a replay will make informative, should they come into the batch.

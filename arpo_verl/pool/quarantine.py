@@ -18,7 +18,7 @@ class _Record:
     began: int
     """How many episodes of all tasks had been completed by then."""
     places: list[tuple[int, str]] = field(default_factory=list)
-    """DesktopThread and host of each fault."""
+    """Slot and host of each fault."""
     until: float | None = None
 
     @property

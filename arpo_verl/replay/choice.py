@@ -48,7 +48,7 @@ class Outcome:
     reward: float
     format_error: bool
     stop_reason: str
-    num_steps: int
+    num_turns: int
     num_rows: int = 1
 
     @property
@@ -75,7 +75,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Group:
-    """The rollouts of one prompt in one step, by session. Sessions that ended in a fault are missing from it."""
+    """The rollouts of one prompt in a training step, by session. Sessions that ended in a fault are missing from it."""
 
     task_id: str
     outcomes: tuple[Outcome, ...]

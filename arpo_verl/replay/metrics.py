@@ -20,7 +20,7 @@ _MIB = 1024**2
 
 COUNTS = (
     *("replay/groups_all_failed", "replay/groups_all_solved", "replay/groups_mixed", "replay/injected"),
-    *("replay/missed", "replay/stored", "replay/stored_evicted", "replay/prefetched"),
+    *("replay/missed", "replay/stored", "replay/stored_untrained", "replay/prefetched"),
     *("batch/rows", "batch/padding_rows", "batch/updates"),
 )
 """Of a batch; of a step they are sums."""
@@ -42,7 +42,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/success_mean": statistics.fmean(outcome.success for outcome in outcomes),
         "rollout/reward_mean": statistics.fmean(outcome.reward for outcome in outcomes),
         "rollout/format_error_mean": statistics.fmean(outcome.format_error for outcome in outcomes),
-        "rollout/steps_mean": statistics.fmean(outcome.num_steps for outcome in outcomes),
+        "rollout/turns_mean": statistics.fmean(outcome.num_turns for outcome in outcomes),
         "rollout/informative_share": statistics.fmean(is_informative(group, {}) for group in groups),
         **{f"rollout/stop/{reason}": count / len(outcomes) for reason, count in reasons.items()},
     }
@@ -65,16 +65,16 @@ def group_metrics(
     }
 
 
-def store_metrics(store: SuccessStore, num_stored: int, num_evicted: int = 0) -> dict[str, float]:
+def store_metrics(store: SuccessStore, num_stored: int, num_untrained: int = 0) -> dict[str, float]:
     """The store's size after the step, and how many successes entered in it.
 
     Args:
         num_stored: all that entered.
-        num_evicted: how many of them were of groups that are not trained on.
+        num_untrained: how many of them were of groups that are not trained on.
     """
     return {
         "replay/stored": num_stored,
-        "replay/stored_evicted": num_evicted,
+        "replay/stored_untrained": num_untrained,
         "replay/store_trajectories": len(store),
         "replay/store_tasks": store.num_tasks,
         "replay/store_mib": store.num_bytes / _MIB,

@@ -40,7 +40,7 @@ class Prefetch:
         self.hits = 0
         """Rebuilt successes that were asked for since the last `clear`."""
 
-    def step(self, keys: Iterable[str]) -> bool:
+    def rebuild_next(self, keys: Iterable[str]) -> bool:
         """Look at the rows of the groups that are complete so far, and rebuild at most one replay that they want.
 
         Returns:

@@ -18,7 +18,7 @@ from arpo_verl.types import Action, Evaluation, Observation, Size, StopReason, T
 
 T = TypeVar("T")
 
-Policy = Callable[[str, list[Image.Image], list[str]], str]
+PolicyFunction = Callable[[str, list[Image.Image], list[str]], str]
 """(instruction, screenshots so far, replies so far) -> the next reply."""
 
 
@@ -39,7 +39,7 @@ class PolicyConversation:
 
     rows: tuple[EpisodeSequence, ...] = ()
 
-    def __init__(self, policy: Policy, image_size: Size | None = None):
+    def __init__(self, policy: PolicyFunction, image_size: Size | None = None):
         self._policy = policy
         self._image_size = image_size
         self._instruction = ""
@@ -68,7 +68,7 @@ class PolicyConversation:
 
 
 def play_blocking(task: Task, desktop: BlockingDesktop, conversation: Conversation, config: GuiAgentConfig) -> Episode:
-    """Play `task` to its end and have it judged; see `arpo_verl.rollout.episode.play`.
+    """Play `task` to its end and have it evaluated; see `arpo_verl.rollout.episode.play`.
 
     Everything happens in the caller's thread and without an event loop: Ctrl-C ends it at once, a notebook may call it,
     and policy and desktop may run loops of their own.

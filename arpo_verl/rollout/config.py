@@ -27,11 +27,11 @@ class GuiAgentConfig:
     """
 
     max_steps: Annotated[int, whole(1)] = 15
-    """Replies of the model in one episode; the paper's limit. Several actions in one reply are one step."""
+    """Replies of the model in one episode; the paper's limit. Several actions in one reply are one turn."""
     context: Annotated[str, one_of(CONTEXTS)] = FULL
     """What of its history the model sees. `full`: all of it, one row an episode, which ends when there is no room for
     more; the paper. `window`: the last `max_screenshots`, and the replies before them as text in the form of the
-    model's official runner; beyond the window each step is a row of its own. `segments`: a row grows to
+    model's official runner; beyond the window each turn is a row of its own. `segments`: a row grows to
     `max_screenshots`, or to the token limits, then another begins with the last `kept_screenshots`, and the replies
     before them as text: fewer rows, and the engine's prefix cache holds within one. Where replies leave a new row no
     room for so many screenshots, it shows fewer, the newest at least."""
@@ -120,7 +120,7 @@ class GuiAgentConfig:
 
     @property
     def max_turns(self) -> int:
-        """Replies that the step and screenshot limits allow together."""
+        """Replies that `max_steps` and the limit of screenshots allow together."""
         return self.row_screenshots if self.context == FULL else self.max_steps
 
     @property
@@ -131,7 +131,7 @@ class GuiAgentConfig:
 
     @property
     def max_rows(self) -> int:
-        """Rows of an episode that takes all its steps, where no row ends before by the token limits."""
+        """Rows of an episode that takes all its turns, where no row ends before by the token limits."""
         kept = self.screenshots_kept
         beyond = 0 if kept is None else max(0, self.max_steps - self.row_screenshots)
         return 1 + math.ceil(beyond / (self.row_screenshots - (kept or 0) + 1))
@@ -146,7 +146,7 @@ class GuiAgentConfig:
 
 
 def check_lengths(config: GuiAgentConfig, response_length: int, screenshot_tokens: int) -> None:
-    """Refuse token limits under which no episode could take a second step.
+    """Refuse token limits under which no episode could have a second turn.
 
     Args:
         response_length: `actor_rollout_ref.rollout.response_length`: every reply, and every screenshot but the first.

@@ -81,7 +81,7 @@ class TokenConversation:
         """Begin the first row.
 
         Raises:
-            ConfigError: the prompt does not fit its limit, or no episode could take a second step.
+            ConfigError: the prompt does not fit its limit, or no episode could have a second turn.
             MissingDependencyError: the model's own words are not installed.
         """
         check_lengths(self._config, self._limits.response, self._chat.geometry.num_tokens(screen))

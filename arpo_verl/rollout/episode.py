@@ -60,7 +60,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Midway:
-    """What the evaluator said on the way: of an episode that had ended at its step limit there."""
+    """What the evaluator said on the way: of an episode that had ended at a smaller limit of turns."""
 
     steps: int
     """Replies up to then."""
@@ -69,7 +69,7 @@ class Midway:
 
 @dataclass(frozen=True)
 class Episode:
-    """All that happened, judged. Times in seconds."""
+    """All that happened, and the verdict. Times in seconds."""
 
     task: Task
     rows: tuple[EpisodeSequence, ...] = field(repr=False)
@@ -104,12 +104,12 @@ class Episode:
         return self.stop_reason is StopReason.PARSE_ERROR
 
 
-Decode = Callable[[Observation], Awaitable[Image.Image]]
+DecodeScreenshot = Callable[[Observation], Awaitable[Image.Image]]
 """A screenshot as the policy is shown it."""
 
 
 async def decode_in_thread(observation: Observation) -> Image.Image:
-    """Decode beside the event loop, which other episodes share."""
+    """DecodeScreenshot beside the event loop, which other episodes share."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(None, decode_screenshot, observation.screenshot)
 
@@ -122,9 +122,9 @@ async def play_episode(
     config: GuiAgentConfig,
     limits: TokenLimits,
     watcher: Watcher | None = None,
-    decode: Decode = decode_in_thread,
+    decode: DecodeScreenshot = decode_in_thread,
 ) -> Episode:
-    """Let a policy play `task` to its end and have it judged; `watcher` is told what happens.
+    """Let a policy play `task` to its end and have it evaluated; `watcher` is told what happens.
 
     Raises:
         DesktopError: the desktop failed; nothing of the episode may be used.
@@ -141,24 +141,24 @@ async def play(
     conversation: Conversation,
     config: GuiAgentConfig,
     watcher: Watcher | None = None,
-    decode: Decode = decode_in_thread,
-    judge_after: Collection[int] = (),
+    decode: DecodeScreenshot = decode_in_thread,
+    evaluate_after: Collection[int] = (),
 ) -> Episode:
-    """Play `task` to its end, whoever replies, and have it judged.
+    """Play `task` to its end, whoever replies, and have it evaluated.
 
-    The evaluator judges however the episode ended, after a malformed reply or at a limit too: the state of the desktop
+    The evaluator runs however the episode ended, after a malformed reply or at a limit too: the state of the desktop
     is what counts, as in the paper's r = r_t + r_f and its code. Where the policy ended the desktop nothing is left to
-    be judged: 0, and no second try.
+    be evaluated: 0, and no second try.
 
     Args:
-        judge_after: numbers of replies after which the evaluator is asked on the way too, where the episode goes on:
+        evaluate_after: numbers of replies after which the evaluator is asked on the way too, where the episode goes on:
             only where its looking changes nothing.
 
     Raises:
         DesktopError: the desktop failed; nothing of the episode may be used.
     """
     started_at, began = time.time(), time.perf_counter()
-    player = _Player(desktop, conversation, config, watcher, decode, judge_after)
+    player = _Player(desktop, conversation, config, watcher, decode, evaluate_after)
     before_verdict_s: float | None = None
     try:
         stop_reason = await player.play(task)
@@ -199,8 +199,8 @@ class _Player:
         conversation: Conversation,
         config: GuiAgentConfig,
         watcher: Watcher | None,
-        decode: Decode,
-        judge_after: Collection[int],
+        decode: DecodeScreenshot,
+        evaluate_after: Collection[int],
     ):
         self.images: list[Image.Image] = []
         self.screenshots: list[bytes] = []
@@ -209,7 +209,7 @@ class _Player:
         self.desktop_s = 0.0
         self.reset_s = 0.0
         self.verdicts: list[Midway] = []
-        self._judge_after = judge_after
+        self._evaluate_after = evaluate_after
         self._watcher = watcher
         self._desktop = desktop
         self._conversation = conversation
@@ -232,7 +232,7 @@ class _Player:
                 return stop_reason
             if len(self.turns) == self._config.max_turns:
                 return StopReason.STEP_LIMIT
-            if len(self.turns) in self._judge_after:
+            if len(self.turns) in self._evaluate_after:
                 evaluation = await self.timed(self._desktop.evaluate())
                 self.verdicts.append(Midway(len(self.turns), evaluation.score))
             image = await self._decode(observation)

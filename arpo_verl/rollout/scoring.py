@@ -1,4 +1,4 @@
-"""From a judged episode to its reward, through the recipe's reward function."""
+"""From an evaluated episode to its reward, through the recipe's reward function."""
 
 from __future__ import annotations
 
@@ -95,5 +95,5 @@ def _outcome(episode: Episode, partial_credit: float) -> dict[str, Any]:
         "credit": max(episode.success, partial_credit * (episode.share or 0.0)),
         "format_error": float(episode.format_error),
         "stop_reason": episode.stop_reason.value,
-        "num_steps": len(episode.turns),
+        "num_turns": len(episode.turns),
     }

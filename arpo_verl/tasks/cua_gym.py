@@ -44,14 +44,14 @@ def load(argument: str) -> Iterator[Mapping[str, Any] | TaskError]:
         TaskError: there is no bundle in it.
     """
     folder = Path(argument).expanduser().absolute()
-    own = [folder] if (folder / "task.json").is_file() else []
-    bundles = own or sorted(path.parent for path in folder.glob("*/task.json"))
+    single = [folder] if (folder / "task.json").is_file() else []
+    bundles = single or sorted(path.parent for path in folder.glob("*/task.json"))
     if not bundles:
         raise TaskError(
             f"cua_gym:FOLDER must name a folder of CUA-Gym's task bundles, <task_id>/task.json, got {argument!r}; "
             "extract the data set's artifacts/*.tar.zst there"
         )
-    hub = Path(os.environ.get(HUB_VARIABLE) or (folder.parent if own else folder)).expanduser().absolute()
+    hub = Path(os.environ.get(HUB_VARIABLE) or (folder.parent if single else folder)).expanduser().absolute()
     names = _names_of_apps(hub / "websites")
     for bundle in bundles:
         try:
@@ -86,16 +86,16 @@ def _task(bundle: Path, websites: Path, names: Mapping[str, str]) -> dict[str, A
         steps.insert(0, {"type": "web_apps", "parameters": {"apps": served}})
     remove = [path for path in written if PurePosixPath(path).suffix in _CODE]
     steps.append({"type": "bundle_end", "parameters": {"remove": remove}})
-    judge: dict[str, Any] = {"func": REWARD_PROGRAM, "result": {"type": REWARD_PROGRAM, "program": program}}
+    program_evaluator: dict[str, Any] = {"func": REWARD_PROGRAM, "result": {"type": REWARD_PROGRAM, "program": program}}
     if evaluator.get("postconfig"):
-        judge["postconfig"] = evaluator["postconfig"]
+        program_evaluator["postconfig"] = evaluator["postconfig"]
     return {
         "id": content["id"],
         "instruction": content["instruction"],
         "source": "cua_gym",
         "related_apps": ["chrome"] if served else [],
         "config": steps,
-        "evaluator": judge,
+        "evaluator": program_evaluator,
     }
 
 
@@ -106,14 +106,14 @@ def _steps(bundle: Path, step: Mapping[str, Any], apps: _Apps, written: list[str
         return [{"type": "bundle_command", "parameters": parameters}]
     if kind != "download":
         return [{"type": kind, "parameters": parameters}]
-    own = [file for file in parameters["files"] if "://" not in file["url"]]
-    other = [file for file in parameters["files"] if "://" in file["url"]]
+    carried = [file for file in parameters["files"] if "://" not in file["url"]]
+    downloaded = [file for file in parameters["files"] if "://" in file["url"]]
     steps: list[dict[str, Any]] = []
-    if own:
-        written += [file["path"] for file in own]
-        files = [_file(file["path"], _read(bundle, file["url"]), apps) for file in own]
+    if carried:
+        written += [file["path"] for file in carried]
+        files = [_file(file["path"], _read(bundle, file["url"]), apps) for file in carried]
         steps.append({"type": "bundle_files", "parameters": {"files": files}})
-    return steps + ([{"type": "download", "parameters": {"files": other}}] if other else [])
+    return steps + ([{"type": "download", "parameters": {"files": downloaded}}] if downloaded else [])
 
 
 def _file(path: str, content: bytes, apps: _Apps) -> dict[str, str]:

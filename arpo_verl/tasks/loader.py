@@ -63,7 +63,7 @@ def load_tasks(
     Args:
         path: one of
             `embedded`: the suite that is shipped with the embedded desktop;
-            `embedded_long`: its long tasks, of 17 to 33 steps;
+            `embedded_long`: its long tasks, of 17 to 33 turns;
             a task's JSON file, or a JSON list of tasks;
             a folder: OSWorld's (`test_all.json` beside `examples/`), or any with task files in it or below it;
             an index such as OSWorld's `test_all.json` or `test_small.json`, `{domain: [ids]}`, beside

@@ -26,7 +26,7 @@ class TaskSelection:
     skip_missing: Annotated[bool, truth()] = False
     """Leave out tasks that an index names and that have no file."""
     skip_unusable: Annotated[bool, truth()] = False
-    """Leave out tasks that are malformed or that the installed OSWorld client does not know how to judge."""
+    """Leave out tasks that are malformed or that the installed OSWorld client does not know how to evaluate."""
     sampling: Annotated[str, one_of(SAMPLINGS)] = UNIFORM
     """Which task training draws next. `uniform`: veRL's own order, random or as in the files by `data.shuffle`.
     `frontier`: by how likely a group of it is to teach anything; see `tasks/frontier.py`. Validation plays all."""

@@ -11,9 +11,10 @@ import shutil
 import urllib.error
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from arpo_verl.desktop.packages import ACCESSIBILITY, install_command, missing_packages, package_of
@@ -25,7 +26,6 @@ from arpo_verl.environments.osworld.downloads import DownloadStore, downloads_of
 from arpo_verl.environments.osworld.task_files import default_store
 from arpo_verl.environments.providers import QEMU
 from arpo_verl.errors import TaskError
-from arpo_verl.tasks.boxed import box_reasons
 from arpo_verl.tasks.internet import apt_packages, internet_reasons
 from arpo_verl.tasks.programs import getters_of, opened_files, programs_of
 from arpo_verl.types import Task
@@ -37,7 +37,13 @@ _TERMINAL_GETTER, _TERMINAL = "vm_terminal_output", "gnome-terminal"
 _ACCESSIBILITY_GETTERS = {"accessibility_tree", "active_url_from_accessTree", _TERMINAL_GETTER}
 # They ask the system's first process, which a sandbox does not have.
 _SYSTEM_PROGRAMS = {"hostnamectl", "localectl", "loginctl", "snap", "systemctl", "timedatectl"}
-
+_TIME_ZONE_HOST = "ipapi.co"
+_IMPORTING_METRICS = {"check_python_file_by_test_suite"}
+# They read credentials or files of the machine that evaluates.
+_HOST_FILE_STEPS = {"googledrive", "login", "upload_file"}
+_HOST_FILE_GETTERS = {"googledrive_file"}
+# The client asks the internet where this machine is, for what "tomorrow" is, and goes on without an answer.
+_DATES = "rule_relativeTime"
 
 _DESKTOPS = {
     EMBEDDED: "the embedded desktop of this machine",
@@ -51,7 +57,7 @@ def explain_task(task: Task, environment: EnvironmentConfig) -> list[str]:
     if is_bundle(task.spec):
         reasons += _bundle_reasons(task, environment)
     if environment.provider in (EMBEDDED, *OSWORLD_PROVIDERS):
-        reasons += box_reasons(task.spec, environment)
+        reasons += _sandbox_reasons(task.spec, environment)
     if environment.provider == EMBEDDED:
         reasons += [*_program_reasons(task), *internet_reasons(task.spec)]
         reasons += [*_download_reasons(task, environment), *_evaluator_reasons(task)]
@@ -76,7 +82,7 @@ def _bundle_reasons(task: Task, environment: EnvironmentConfig) -> Iterator[str]
 
 
 def check_tasks_run_here(tasks: Iterable[Task], environment: EnvironmentConfig) -> None:
-    """Check that tasks can be judged, and run where the desktops are this machine's own.
+    """Check that tasks can be evaluated, and run where the desktops are this machine's own.
 
     Raises:
         TaskError: names every reason why some cannot, and these tasks.
@@ -119,6 +125,34 @@ def _program_reasons(task: Task) -> Iterator[str]:
 def _described(program: str) -> str:
     package = package_of(program)
     return f"{program} (not in Debian)" if package is None else f"{program} (apt-get install {package})"
+
+
+def _sandbox_reasons(spec: Mapping[str, Any], environment: EnvironmentConfig) -> Iterator[str]:
+    """Why no sandbox can evaluate a task as the recipe's section says, and what to do."""
+    evaluator = spec.get("evaluator", {})
+    func = evaluator.get("func", [])
+    metrics = set(func if isinstance(func, list) else [func])
+    if metrics & _IMPORTING_METRICS and not environment.evaluator_runs_policy_code:
+        yield (
+            "its metric imports what the policy wrote, which can then give itself any score "
+            "(environment.evaluator_runs_policy_code=true allows it)"
+        )
+    steps = {step["type"] for step in evaluator.get("postconfig", [])}
+    getters = getters_of(spec)
+    reading = sorted((steps & _HOST_FILE_STEPS) | ({getter["type"] for getter in getters} & _HOST_FILE_GETTERS))
+    if reading:
+        yield f"its evaluator reads files of this machine ({', '.join(reading)}), which its sandbox has not"
+    asks = any(getter["type"] == _DATES and "timezone" not in getter.get("rules", {}) for getter in getters)
+    if asks and _TIME_ZONE_HOST not in environment.evaluator_hosts:
+        yield (
+            f"its expected date depends on where this machine is, which its evaluator asks {_TIME_ZONE_HOST} "
+            f"(environment.evaluator_hosts=[{_TIME_ZONE_HOST}] allows it)"
+        )
+    for getter in getters:
+        names = getter.get("dest") or []
+        names = names if isinstance(names, list) else [names]
+        if getter["type"] == "cloud_file" and any("/" in name for name in names):
+            yield "its evaluator downloads into a folder of its own, which its sandbox has no network for"
 
 
 def _evaluator_reasons(task: Task) -> Iterator[str]:

@@ -46,7 +46,8 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "budget": as_number(row.get("budget")),
         "domain": None if row.get("domain") is None else str(row["domain"]),
-        **{name: as_number(row.get(name)) for name in (*_COUNTS, "success", "steps")},
+        **{name: as_number(row.get(name)) for name in (*_COUNTS, "success")},
+        "turns": _turns(row),
         "interval": interval if len(interval) == 2 and None not in interval else None,
         "pass_at_k": [
             {name: as_number(one.get(name)) for name in ("k", "value", "tasks")} for one in _in(row, "pass_at_k")
@@ -55,5 +56,15 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(run: dict[str, Any]) -> dict[str, Any]:
-    numbers = {name: as_number(run.get(name)) for name in ("run", "budget", "success", "steps")}
-    return {**numbers, "episode_id": str(run.get("episode_id")), "stop_reason": str(run.get("stop_reason"))}
+    numbers = {name: as_number(run.get(name)) for name in ("run", "budget", "success")}
+    return {
+        **numbers,
+        "turns": _turns(run),
+        "episode_id": str(run.get("episode_id")),
+        "stop_reason": str(run.get("stop_reason")),
+    }
+
+
+def _turns(line: dict[str, Any]) -> float | None:
+    """Older results call them steps."""
+    return as_number(line.get("turns", line.get("steps")))

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from arpo_verl.cli.main import build_parser, main
-from arpo_verl.cli.playing import QWEN3, QWEN25, _geometry, read_playing
+from arpo_verl.cli.playing import read_playing
+from arpo_verl.cli.policies import QWEN3, QWEN25, geometry
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.loader import EMBEDDED_DIR
 
@@ -41,18 +42,18 @@ def test_partial_credit_is_of_training_alone():
 
 
 def test_screenshots_are_resized_as_the_models_processor_would():
-    def geometry(*options):
+    def geometry_of(*options):
         arguments = build_parser("evaluate").parse_args(["evaluate", "--out", "e", *FAKE, *options])
-        return _geometry(arguments, read_playing(arguments))
+        return geometry(arguments.processor, read_playing(arguments))
 
-    assert geometry() == QWEN25
-    assert geometry("--agent", "prompt=qwen3_vl", "--agent", "grammar=qwen3_vl") == QWEN3
-    assert geometry("--min-pixels", "3136", "--max-pixels", "1000000") == ImageGeometry(28, 3136, 1000000)
+    assert geometry_of() == QWEN25
+    assert geometry_of("--agent", "prompt=qwen3_vl", "--agent", "grammar=qwen3_vl") == QWEN3
+    assert geometry_of("--min-pixels", "3136", "--max-pixels", "1000000") == ImageGeometry(28, 3136, 1000000)
 
 
 def test_the_models_own_processor_says_so_itself(model_path, policy):
     arguments = build_parser("evaluate").parse_args(["evaluate", "--out", "e", *FAKE, "--processor", model_path])
-    assert _geometry(arguments, read_playing(arguments)) == ImageGeometry.from_processor(policy[1])
+    assert geometry(arguments.processor, read_playing(arguments)) == ImageGeometry.from_processor(policy[1])
 
 
 OUT, SERVER = ["--out", "e"], ["--endpoint", "http://127.0.0.1:1/v1"]
@@ -80,7 +81,7 @@ def test_wrong_options_are_told_in_one_line(tmp_path, monkeypatch, capsys, optio
 def test_budgets_are_numbers(text, capsys):
     with pytest.raises(SystemExit):
         build_parser("evaluate").parse_args(["evaluate", "--max-steps", text])
-    assert "step budgets must be numbers from 1" in capsys.readouterr().err
+    assert "turn budgets must be numbers from 1" in capsys.readouterr().err
 
 
 @pytest.mark.release

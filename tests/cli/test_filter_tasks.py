@@ -7,7 +7,7 @@ import pytest
 from support.evaluation_run import DONE, HIT, Scripted, pool_of
 from support.fake_pool import MISS, FakePool
 
-from arpo_verl.cli import playing
+from arpo_verl.cli import policies
 from arpo_verl.cli.main import main
 from arpo_verl.environments.fake import FakeScript
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
@@ -38,7 +38,7 @@ def start(tmp_path, monkeypatch):
     def open_policy(args, playing, out):
         yield Sometimes()
 
-    monkeypatch.setattr(playing, "open_policy", open_policy)
+    monkeypatch.setattr(policies, "open_policy", open_policy)
     for name in ("mixed", "never"):
         file = tmp_path / "tasks" / "os" / f"{name}.json"
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -36,9 +36,9 @@ def arguments(run_dir, *more):
     return ["train", "demo", f"run_dir={run_dir}", "trainer.total_training_steps=3", *more]
 
 
-def start(run_dir, how, *more, **options):
+def start(run_dir, ending, *more, **options):
     """The front as a process of its own."""
-    env = {**os.environ, "PYTHONPATH": PATH, "STAND_IN": how, "TERM": "xterm"}
+    env = {**os.environ, "PYTHONPATH": PATH, "STAND_IN": ending, "TERM": "xterm"}
     return subprocess.Popen(
         [sys.executable, "-c", FRONT, *arguments(run_dir, *more)],
         cwd=ROOT,
@@ -53,10 +53,10 @@ def start(run_dir, how, *more, **options):
 def run(tmp_path, monkeypatch, capsys):
     """The front in this process: its exit status, standard output and standard error."""
 
-    def run(how, *more):
+    def run(ending, *more):
         monkeypatch.setattr(train, "TRAINER", "support.stand_in_trainer")
         monkeypatch.setenv("PYTHONPATH", PATH)
-        monkeypatch.setenv("STAND_IN", how)
+        monkeypatch.setenv("STAND_IN", ending)
         monkeypatch.delenv("VERL_PLATFORM", raising=False)
         monkeypatch.setattr(shown.shutil, "which", lambda name: f"/bin/{name}")
         capsys.readouterr()

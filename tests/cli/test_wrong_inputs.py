@@ -157,7 +157,7 @@ WRONG = {
         "gui_agent.max_steps?",
         "--compare empty": " evaluate: --compare needs 2 values. See",
         "--compare empty empty": ": empty must be an evaluation's folder, got one without an evaluation.json",
-        "--max-steps none": " evaluate: --max-steps: step budgets must be numbers from 1 such as 15,50,100, got 'none'. See",
+        "--max-steps none": " evaluate: --max-steps: turn budgets must be numbers from 1 such as 15,50,100, got 'none'. See",
     },
     "filter-tasks": {
         "": " filter-tasks: --out is missing. See",
@@ -166,7 +166,7 @@ WRONG = {
         "--out new --tasks embedded --model m --error 2 --group-size 1": ": 2 problems:\n- --error must be from 0 to below "
         "0.5, got 2.0\n- --group-size must be 2 or more, got 1",
         "--out new --tasks familes:training:3 --model m": ": 'familes' must be a source of tasks, one of cua_gym, families,",
-        "--out new --tasks embedded --model m --max-steps 3,5": ": --max-steps must be one step budget, got '3,5'",
+        "--out new --tasks embedded --model m --max-steps 3,5": ": --max-steps must be one turn budget, got '3,5'",
         "--out new --tasks embedded --model m --engine vlm": " filter-tasks: --engine: there is no 'vlm'; did you mean vllm",
     },
 }

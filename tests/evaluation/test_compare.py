@@ -62,15 +62,15 @@ def test_what_only_one_has_is_said():
     first = evaluated({"a": [1.0], "b": [1.0]}, budgets=(15, 50))
     second = evaluated({"b": [1.0], "c": [1.0], "d": [0.0]}, budgets=(15,))
     text = str(compare(first, second))
-    assert "at most 50 steps: the first evaluation alone" in text
-    assert "at most 15 steps: 1 tasks (a) of the first alone" in text
-    assert "at most 15 steps: 2 tasks (c, d) of the second alone" in text
+    assert "at most 50 turns: the first evaluation alone" in text
+    assert "at most 15 turns: 1 tasks (a) of the first alone" in text
+    assert "at most 15 turns: 2 tasks (c, d) of the second alone" in text
 
 
 @pytest.mark.parametrize(
     ("second", "words"),
     [
-        (evaluated({"a": [1.0]}, budgets=(50,)), "at most 15 steps: the first evaluation alone"),
+        (evaluated({"a": [1.0]}, budgets=(50,)), "at most 15 turns: the first evaluation alone"),
         (evaluated({"z": [1.0]}), r"1 tasks \(z\) of the second alone"),
         (evaluated({}), "the first evaluation alone"),
     ],

@@ -119,7 +119,7 @@ def test_an_episode_is_a_conversation_with_all_its_screenshots(tmp_path):
     replies = [HIT, DONE]
     with serving(lambda number, body: says(replies[number - 1], total=200)) as server:
         (result,) = play(tmp_path / "e", asked_policy(server, KEY), tasks=TASKS[:1], runs=1).results
-    assert (result.success, result.steps) == (1.0, 2)
+    assert (result.success, result.turns) == (1.0, 2)
     first, second = (one["body"] for one in server.asked)
     assert server.asked[0]["path"] == "/v1/chat/completions"
     assert server.asked[0]["headers"]["Authorization"] == f"Bearer {KEY}"
@@ -162,7 +162,7 @@ def test_the_same_trial_is_asked_with_the_same_seeds(tmp_path):
 def test_a_reply_that_has_no_end_is_malformed_and_one_without_words_too(tmp_path):
     with serving(lambda number, body: says(HIT, "length") if number == 1 else says(None)) as server:
         results = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:2], runs=1, desktops=1).results
-    assert [(r.stop_reason.value, r.steps) for r in results] == [("parse_error", 1)] * 2
+    assert [(r.stop_reason.value, r.turns) for r in results] == [("parse_error", 1)] * 2
 
 
 def test_a_replys_marks_go_back_to_the_model_and_what_would_make_turns_and_images_does_not(tmp_path):
@@ -186,7 +186,7 @@ def test_what_is_left_of_a_broken_mark_makes_no_turn_and_no_image(tmp_path):
 def test_an_episode_ends_where_the_context_is_full(tmp_path):
     with serving(lambda number, body: says(HIT, total=1000)) as server:
         (result,) = play(tmp_path / "e", asked_policy(server, context=1150), tasks=TASKS[:1], runs=1).results
-    assert (result.stop_reason.value, result.steps) == ("token_limit", 1)
+    assert (result.stop_reason.value, result.turns) == ("token_limit", 1)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -411,7 +411,7 @@ def test_a_window_is_sent_as_the_model_would_see_it_in_training(tmp_path):
     agent = {"context": "window", "max_screenshots": 2, "max_steps": 4}
     with serving(lambda number, body: says(replies[number - 1], total=200)) as server:
         (result,) = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent).results
-    assert result.steps == 4
+    assert result.turns == 4
     sent = [
         [m["content"] if isinstance(m["content"], str) else "image" for m in one["body"]["messages"]]
         for one in server.asked
@@ -453,6 +453,6 @@ def test_a_window_has_fewer_screenshots_where_replies_fill_it_and_ends_where_the
     with serving(answer) as server:
         policy = asked_policy(server, context=limit)
         done = play(tmp_path / "e", policy, tasks=TASKS[:1], runs=1, budgets=(40,), agent=agent)
-    assert not done.faults and done.results[0].stop_reason.value == "token_limit" and done.results[0].steps > 8
+    assert not done.faults and done.results[0].stop_reason.value == "token_limit" and done.results[0].turns > 8
     used, images = zip(*(length(one["body"]) for one in server.asked), strict=True)
     assert images[:3] == (1, 2, 3) and images[-1] == 1 and limit - used[-1] < 64 + 64 + 117 + 16 + 60

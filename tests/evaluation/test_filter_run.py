@@ -78,7 +78,7 @@ def test_what_doing_nothing_solves_is_named_and_not_played(tmp_path, monkeypatch
     assert [task.fate for task in filtered.tasks] == [Fate.DOING_NOTHING] and begun == []
     assert "doing nothing solves it on this desktop: mixed" in str(filtered)
     (result,) = EvaluationFolder(tmp_path / "do_nothing").read().results
-    assert (result.success, result.steps) == (1.0, 1)
+    assert (result.success, result.turns) == (1.0, 1)
 
 
 def test_infrastructure_decides_no_fate(tmp_path):

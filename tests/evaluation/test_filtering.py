@@ -7,7 +7,7 @@ import pytest
 from arpo_verl.errors import ConfigError
 from arpo_verl.evaluation.filtering import MOST_FAULTS, Fate, FilterRuns, count_runs, decide, outlook
 from arpo_verl.evaluation.keep_rule import KeepRule
-from arpo_verl.evaluation.results import Evaluated, Fault, Result
+from arpo_verl.evaluation.results import Evaluated, FailedTrial, Result
 from arpo_verl.evaluation.task_rates import TaskRates
 from arpo_verl.types import StopReason
 
@@ -85,7 +85,7 @@ def play(outcomes, rule, error=0.0, desktops=2, rng=None):
         trial = running.pop(rng.randrange(len(running)) if rng else 0)
         success = outcomes[trial.task_id][trial.run]
         if success is None:
-            faults.append(Fault(trial.task_id, trial.run, 15, "DesktopLostError", "gone"))
+            faults.append(FailedTrial(trial.task_id, trial.run, 15, "DesktopLostError", "gone"))
             runs.finished(trial, faults[-1])
         else:
             results.append(result(trial, success))
@@ -158,7 +158,7 @@ def test_a_task_whose_failed_runs_were_played_anew_stays_settled_though_its_doub
     rates = TaskRates()
     for _ in range(10):
         rates.tell("a", False)
-    faults = [Fault("a", run, 15, "DesktopLostError", "gone") for run in range(10, 10 + failed)]
+    faults = [FailedTrial("a", run, 15, "DesktopLostError", "gone") for run in range(10, 10 + failed)]
     (task,) = decide(rates, ["a"], faults, SOME, error=0.001)
     assert task.doubt > 0.001 and task.fate is fate
 

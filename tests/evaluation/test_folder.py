@@ -9,7 +9,7 @@ import pytest
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.evaluation.folder import EvaluationFolder, uid_of
-from arpo_verl.evaluation.results import Fault, Trial
+from arpo_verl.evaluation.results import FailedTrial, Trial
 from arpo_verl.records.documents import folder_of
 from arpo_verl.types import EpisodeId, StopReason, Task
 
@@ -36,7 +36,7 @@ def folder(tmp_path):
 def test_an_episode_tells_every_budget_that_it_ended_within(folder):
     record(folder, Trial("a", 0, 15))
     results = folder.results(Trial("a", 0, 15))
-    assert [(r.budget, r.success, r.steps, r.domain) for r in results] == [(5, 1.0, 3, "os"), (15, 1.0, 3, "os")]
+    assert [(r.budget, r.success, r.turns, r.domain) for r in results] == [(5, 1.0, 3, "os"), (15, 1.0, 3, "os")]
     assert folder.read().results == results
 
 
@@ -45,7 +45,7 @@ def test_a_longer_one_tells_a_budget_by_its_verdict_on_the_way_alone(folder):
     record(folder, Trial("a", 1, 15), num_steps=9, verdicts=[{"steps": 5, "success": 0.0}])
     assert [r.budget for r in folder.results(Trial("a", 0, 15))] == [15]
     midway, end = folder.results(Trial("a", 1, 15))
-    assert (midway.budget, midway.success, midway.steps, midway.stop_reason) == (5, 0.0, 5, StopReason.STEP_LIMIT)
+    assert (midway.budget, midway.success, midway.turns, midway.stop_reason) == (5, 0.0, 5, StopReason.STEP_LIMIT)
     assert (end.budget, end.success) == (15, 1.0)
     record(folder, Trial("a", 0, 5), success=0.5)
     assert [(r.budget, r.run, r.success) for r in folder.read().results] == [
@@ -84,7 +84,7 @@ def test_a_torn_record_is_none(folder):
 
 
 def test_a_fault_counts_until_its_trial_has_a_result(folder):
-    faults = [Fault(task_id, 0, 15, "DesktopLostError", "gone") for task_id in ("a", "b", "a")]
+    faults = [FailedTrial(task_id, 0, 15, "DesktopLostError", "gone") for task_id in ("a", "b", "a")]
     for fault in faults:
         folder.add_fault(fault)
     assert folder.read().faults == tuple(faults[:2])

@@ -51,8 +51,8 @@ def test_what_is_drawn_follows_from_the_trial_whichever_desktop_plays_it_when(tm
 def test_over_http_the_likeliest_replies_are_the_same(tmp_path, engine, server, policy):
     model = asyncio.run(find_model(Endpoint(server.url), None))
     asked = EndpointPolicy(Endpoint(server.url), model, ImageGeometry.from_processor(policy[1]))
-    for start, who in (("own", engine), ("asked", asked)):
-        play(tmp_path / start, who, tasks=TASKS[:2], runs=1, sampling=Sampling(temperature=0))
+    for folder, policy_asked in (("own", engine), ("asked", asked)):
+        play(tmp_path / folder, policy_asked, tasks=TASKS[:2], runs=1, sampling=Sampling(temperature=0))
     assert texts(tmp_path / "own") == texts(tmp_path / "asked") != {}
 
 

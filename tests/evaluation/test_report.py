@@ -8,7 +8,7 @@ import pytest
 
 from arpo_verl.evaluation.folder import uid_of
 from arpo_verl.evaluation.report import write_report
-from arpo_verl.evaluation.results import Evaluated, Fault, Result, Trial
+from arpo_verl.evaluation.results import Evaluated, FailedTrial, Result, Trial
 from arpo_verl.evaluation.tables import table_of, to_csv, to_json, to_markdown
 from arpo_verl.records.documents import folder_of
 from arpo_verl.types import EpisodeId, StopReason
@@ -17,19 +17,19 @@ SETTINGS = {"max_steps": [5, 15], "policy": {"model": "org/model"}}
 
 
 def result(task_id, run, budget, success, domain="os", **values):
-    values = {"steps": 3, "stop_reason": StopReason.FINISHED, "episode_id": "step_000000/x", **values}
+    values = {"turns": 3, "stop_reason": StopReason.FINISHED, "episode_id": "step_000000/x", **values}
     return Result(task_id, domain, run, budget, success, **values)
 
 
 RESULTS = (
-    result("a", 0, 5, 0.0, steps=5, stop_reason=StopReason.STEP_LIMIT),
+    result("a", 0, 5, 0.0, turns=5, stop_reason=StopReason.STEP_LIMIT),
     result("a", 1, 5, 1.0),
-    result("a", 0, 15, 1.0, steps=7),
+    result("a", 0, 15, 1.0, turns=7),
     result("a", 1, 15, 1.0),
     result("b", 0, 5, 0.0, "chrome", stop_reason=StopReason.PARSE_ERROR),
     result("b", 0, 15, 0.0, "chrome", stop_reason=StopReason.PARSE_ERROR),
 )
-FAULTS = (Fault("b", 1, 15, "DesktopLostError", "gone"),)
+FAULTS = (FailedTrial("b", 1, 15, "DesktopLostError", "gone"),)
 EVALUATED = Evaluated(RESULTS, FAULTS, SETTINGS, {"a": "os", "b": "chrome", "c": ""})
 
 
@@ -50,7 +50,7 @@ def test_a_fault_is_one_of_each_budget_that_it_would_have_told():
 
 def test_markdown_says_what_is_left_out():
     text = to_markdown(EVALUATED)
-    assert "At most 5 steps:" in text and "At most 15 steps:" in text
+    assert "At most 5 turns:" in text and "At most 15 turns:" in text
     assert "| os | 1 | 2 | 50.0% | - | 100.0% | 4.0 | 0 | 0 |" in text
     assert "| **all** | 2 | 3 | **50.0%** |" in text
     assert "1 tasks have no result and are in no figure." in text

@@ -21,7 +21,7 @@ READ = {"evaluator": {"func": "exact_match", "result": {"type": "vm_file"}, "exp
 def test_every_task_is_played_so_often_and_recorded(tmp_path):
     evaluated = play(tmp_path / "e", Scripted())
     assert len(evaluated.results) == len(TASKS) * RUNS and not evaluated.faults
-    assert {(r.success, r.steps, r.stop_reason, r.domain) for r in evaluated.results} == {
+    assert {(r.success, r.turns, r.stop_reason, r.domain) for r in evaluated.results} == {
         (1.0, 2, StopReason.FINISHED, "os")
     }
     assert evaluated.settings["policy"] == {"model": "scripted"}
@@ -113,7 +113,7 @@ def test_a_smaller_budget_is_read_off_where_looking_changes_nothing_and_played_a
     policy = Scripted([HIT, MISS, MISS, DONE], begun.append)
     evaluated = play(tmp_path / "e", policy, tasks=tasks, runs=1, budgets=(2, 3, 8), desktops=1)
     assert begun == [Trial("reads", 0, 8), Trial("acts", 0, 8), Trial("acts", 0, 2), Trial("acts", 0, 3)]
-    found = [(r.task_id, r.budget, r.success, r.steps, r.stop_reason.value) for r in evaluated.results]
+    found = [(r.task_id, r.budget, r.success, r.turns, r.stop_reason.value) for r in evaluated.results]
     limit, done = "step_limit", "finished"
     assert found == [
         *(("reads", 2, 1.0, 2, limit), ("reads", 3, 1.0, 3, limit), ("reads", 8, 1.0, 4, done)),

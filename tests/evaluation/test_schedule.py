@@ -1,6 +1,6 @@
 """What `evaluate` plays next."""
 
-from arpo_verl.evaluation.results import Fault, Result, Trial
+from arpo_verl.evaluation.results import FailedTrial, Result, Trial
 from arpo_verl.evaluation.schedule import EachRun
 from arpo_verl.types import StopReason
 
@@ -30,5 +30,5 @@ def test_a_budget_that_an_episode_does_not_tell_is_played_apart():
 def test_a_fault_asks_for_nothing_more():
     scheduler = EachRun(["a"], 1, [15, 50])
     (trial,) = scheduler.next_trials(1)
-    scheduler.finished(trial, Fault("a", 0, 50, "DesktopLostError", "gone"))
+    scheduler.finished(trial, FailedTrial("a", 0, 50, "DesktopLostError", "gone"))
     assert scheduler.next_trials(1) == []

@@ -6,11 +6,10 @@ from statistics import fmean
 
 import pytest
 
-from arpo_verl.evaluation.results import Fault, Result
+from arpo_verl.evaluation.results import FailedTrial, Result
 from arpo_verl.evaluation.statistics import (
     pass_at_k,
     passes,
-    solved_by_task,
     success_interval,
     summarize,
     t_quantile,
@@ -18,8 +17,8 @@ from arpo_verl.evaluation.statistics import (
 from arpo_verl.types import StopReason
 
 
-def result(task_id, run, success, steps=4, stop_reason=StopReason.FINISHED):
-    return Result(task_id, "os", run, 15, success, steps, stop_reason, "step_000000/x")
+def result(task_id, run, success, turns=4, stop_reason=StopReason.FINISHED):
+    return Result(task_id, "os", run, 15, success, turns, stop_reason, "step_000000/x")
 
 
 def test_success_is_the_mean_over_tasks_however_many_runs_each_has():
@@ -30,21 +29,21 @@ def test_success_is_the_mean_over_tasks_however_many_runs_each_has():
 
 def test_faults_and_missing_runs_are_told_and_never_scored():
     results = [result("a", 0, 1.0), result("a", 1, 1.0), result("b", 1, 0.0), result("z", 0, 0.0)]
-    faults = [Fault("b", 0, 15, "DesktopLostError", "gone"), Fault("z", 1, 15, "DesktopLostError", "gone")]
+    faults = [FailedTrial("b", 0, 15, "DesktopLostError", "gone"), FailedTrial("z", 1, 15, "DesktopLostError", "gone")]
     summary = summarize(["a", "b", "c"], results, faults)
     assert (summary.success, summary.tasks, summary.unscored) == (0.5, 2, 1)
     assert (summary.runs, summary.fewest_runs, summary.most_runs, summary.faults) == (3, 1, 2, 1)
 
 
-def test_steps_and_format_errors_are_of_runs():
+def test_turns_and_format_errors_are_of_runs():
     results = [result("a", 0, 1.0, 3), result("a", 1, 0.0, 6, StopReason.PARSE_ERROR), result("b", 0, 0.0, 15)]
     summary = summarize(["a", "b"], results)
-    assert (summary.steps, summary.format_errors) == (8.0, 1)
+    assert (summary.turns, summary.format_errors) == (8.0, 1)
 
 
 def test_nothing_scored_is_no_figure():
     summary = summarize(["a"], [])
-    assert (summary.success, summary.interval, summary.steps, summary.pass_at_k) == (None, None, None, ())
+    assert (summary.success, summary.interval, summary.turns, summary.pass_at_k) == (None, None, None, ())
     assert (summary.unscored, summary.runs, summary.most_runs) == (1, 0, 0)
 
 
@@ -116,6 +115,5 @@ def test_pass_at_k_is_over_the_tasks_that_have_k_runs():
 
 
 def test_a_part_of_the_score_solves_nothing():
-    results = [result("a", 0, 0.9), result("a", 1, 1.0), result("b", 0, 0.5)]
-    assert solved_by_task(results) == {"a": (1, 2), "b": (0, 1)}
     assert passes([[0.9, 0.5]])[0].value == 0
+    assert passes([[0.9, 1.0], [0.5, 0.0]])[0].value == 0.5

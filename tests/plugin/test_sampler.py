@@ -320,7 +320,7 @@ def test_what_groups_won_that_are_thrown_away_is_kept(empty_queue, rollouts, sam
     assert sorted(batch.keys) == ["p3_0_0", "p3_1_0"]
     # Not into the step that made them.
     assert metrics["replay/injected"] == 0 and metrics["replay/missed"] == 1
-    assert (metrics["replay/stored"], metrics["replay/stored_evicted"]) == (2, 2)
+    assert (metrics["replay/stored"], metrics["replay/stored_untrained"]) == (2, 2)
     kept = [(t.task_id, t.step, t.episode.step, t.episode.uid) for t in replaying.replayer.store.trajectories()]
     assert sorted(kept) == [("a", 20, 20, "p1"), ("b", 1, 1, "p2")]
     assert metrics["rollout/success_mean"] == 2 / 5, "all that was played, trained on or not"
@@ -328,7 +328,7 @@ def test_what_groups_won_that_are_thrown_away_is_kept(empty_queue, rollouts, sam
     assert not tq.kv_list("train").get("train")
     rollouts.put("p4", [rollouts.output("b", 0.0, seed=i, step=21) for i in (6, 7)], step=21)
     _, metrics = replaying.sample(global_steps=21, partition_id="train", batch_size=1)
-    assert metrics["replay/injected"] == 1 and metrics["replay/stored_evicted"] == 0
+    assert metrics["replay/injected"] == 1 and metrics["replay/stored_untrained"] == 0
 
 
 def open_frontier(replaying):

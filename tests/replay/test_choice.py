@@ -212,7 +212,7 @@ def test_rollout_metrics_tell_how_the_rollouts_ended():
         "rollout/success_mean": 0.25,
         "rollout/reward_mean": 0.125,  # 1, 0, -0.5, 0
         "rollout/format_error_mean": 0.25,
-        "rollout/steps_mean": 3.0,
+        "rollout/turns_mean": 3.0,
         "rollout/informative_share": 1.0,
         "rollout/stop/finished": 0.5,
         "rollout/stop/failed": 0.0,

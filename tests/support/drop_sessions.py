@@ -17,10 +17,10 @@ NUM_LOST = 4
 def _is_lost(row) -> bool:
     if int(row["session_id"]) != 1 or int(row["global_steps"]) != 1:
         return False
-    own = FOLDER / f"{row['uid']}_1"
-    if not own.exists() and len(list(FOLDER.iterdir())) < NUM_LOST:
-        own.touch()
-    return own.exists()
+    mark = FOLDER / f"{row['uid']}_1"
+    if not mark.exists() and len(list(FOLDER.iterdir())) < NUM_LOST:
+        mark.touch()
+    return mark.exists()
 
 
 def _lose(agent_loop) -> None:

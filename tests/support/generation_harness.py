@@ -73,5 +73,5 @@ def run(generator: Any, *requests: GenerationRequest) -> dict[str, GenerationRes
         generator.add(one)
     results: dict[str, GenerationResult] = {}
     while generator.num_unfinished:
-        results.update({result.request_id: result for result in generator.step()})
+        results.update({result.request_id: result for result in generator.decode()})
     return results

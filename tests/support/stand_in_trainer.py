@@ -18,14 +18,14 @@ STEPS = 3
 
 def main() -> None:
     options = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
-    how, run_dir = os.environ.get("STAND_IN", "ends"), Path(options["run_dir"])
+    ending, run_dir = os.environ.get("STAND_IN", "ends"), Path(options["run_dir"])
     checkpoints = run_dir / "checkpoints"
     latest = checkpoints / "latest_checkpointed_iteration.txt"
     first = int(latest.read_text()) + 1 if latest.exists() else 1
     print("\n".join(f"noise {number}" for number in range(100)))
     print(f"process {os.getpid()}")
     print(f"platform {os.environ.get('VERL_PLATFORM')}, logger {options.get('trainer.logger')}")
-    if how == "refused":
+    if ending == "refused":
         raise SystemExit("arpo_verl: 2 problems:\n- the recipe cannot run\n- nor this")
     keep_earlier_metrics(run_dir, resumes=latest.exists())
     note_start(run_dir, OmegaConf.create(), ["host memory  5.1 GB of 25 GB"])
@@ -40,7 +40,7 @@ def main() -> None:
             latest.write_text(str(step))
             log(file, step, training(step))
             if step == 2:
-                end(how)
+                end(ending)
 
 
 def training(step: int) -> dict[str, float]:
@@ -59,15 +59,15 @@ def log(file, step: int, data: dict) -> None:
     file.write(orjson.dumps({"step": step, "data": data}) + b"\n")
 
 
-def end(how: str) -> None:
-    if how == "crashes":
+def end(ending: str) -> None:
+    if ending == "crashes":
         raise RuntimeError("the \x1b[36mworker\x1b[0m died")
-    if how == "is killed":
+    if ending == "is killed":
         print("the last words")
         os.kill(os.getpid(), signal.SIGKILL)
-    if how == "waits":
+    if ending == "waits":
         threading.Event().wait()
-    if how == "ignores":
+    if ending == "ignores":
         signal.signal(signal.SIGINT, lambda *_: print("not yet"))
         threading.Event().wait(600)
 

@@ -74,10 +74,10 @@ def test_files_that_are_no_text_and_downloads_and_other_steps_go_along(tmp_path)
     bundle = write_bundle(tmp_path, reward="print('REWARD: 0.0')")
     content = bytes(range(256))
     (bundle / "initial_setup.docx").write_bytes(content)
-    own = {"url": "./initial_setup.docx", "path": "/home/user/a.docx"}
-    other = {"url": "https://example.com/b.png", "path": "/home/user/b.png"}
+    carried = {"url": "./initial_setup.docx", "path": "/home/user/a.docx"}
+    downloaded = {"url": "https://example.com/b.png", "path": "/home/user/b.png"}
     config = [
-        {"type": "download", "parameters": {"files": [own, other]}},
+        {"type": "download", "parameters": {"files": [carried, downloaded]}},
         {"type": "open", "parameters": {"path": "/home/user/a.docx"}},
         {"type": "execute", "parameters": {"command": ["true"]}},
     ]
@@ -94,7 +94,7 @@ def test_files_that_are_no_text_and_downloads_and_other_steps_go_along(tmp_path)
     assert steps(task, "bundle_files")[0]["files"] == [
         {"path": "/home/user/a.docx", "base64": base64.b64encode(content).decode()}
     ]
-    assert steps(task, "download") == [{"files": [other]}] and steps(task, "bundle_end") == [{"remove": []}]
+    assert steps(task, "download") == [{"files": [downloaded]}] and steps(task, "bundle_end") == [{"remove": []}]
     assert task.spec["evaluator"]["postconfig"] == postconfig
 
 

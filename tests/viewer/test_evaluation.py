@@ -9,12 +9,12 @@ from arpo_verl.viewer.documents import run_document
 from arpo_verl.viewer.evaluation import evaluation_document
 
 ROW = {"budget": 15, "domain": None, "tasks": 2, "unscored": 0, "runs": 4, "faults": 1, "format_errors": 0}
-ROW |= {"success": 0.5, "interval": [0.2, 0.8], "steps": 4.5, "pass_at_k": [{"k": 2, "value": 0.75, "tasks": 2}]}
+ROW |= {"success": 0.5, "interval": [0.2, 0.8], "turns": 4.5, "pass_at_k": [{"k": 2, "value": 0.75, "tasks": 2}]}
 RUN = {
     "run": 0,
     "budget": 15,
     "success": 1.0,
-    "steps": 4,
+    "turns": 4,
     "episode_id": "step_000001/a__u_0",
     "stop_reason": "finished",
 }
@@ -37,6 +37,12 @@ def test_a_run_without_results_is_no_evaluation(tmp_path):
 def test_tables_and_runs_are_handed_over(tmp_path):
     run = opened(tmp_path, {"table": [ROW], "tasks": [{"task_id": "a", "domain": "os", "runs": [RUN]}]})
     assert run_document(run, run.snapshot(), live=False)["evaluation"] is True
+    assert evaluation_document(run) == {"table": [ROW], "tasks": [{"task_id": "a", "domain": "os", "runs": [RUN]}]}
+
+
+def test_older_results_that_call_turns_steps_are_read_too(tmp_path):
+    older = [{("steps" if name == "turns" else name): value for name, value in line.items()} for line in (ROW, RUN)]
+    run = opened(tmp_path, {"table": older[:1], "tasks": [{"task_id": "a", "domain": "os", "runs": older[1:]}]})
     assert evaluation_document(run) == {"table": [ROW], "tasks": [{"task_id": "a", "domain": "os", "runs": [RUN]}]}
 
 

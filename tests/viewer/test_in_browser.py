@@ -174,12 +174,12 @@ def test_keyboard_opens_steps_and_goes_back(server, made, page):
     page.keyboard.press("j")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
-    see(page, ".stepper", "step 1 of 7")
+    see(page, ".stepper", "turn 1 of 7")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("j")
-    see(page, ".stepper", "step 3 of 7")
+    see(page, ".stepper", "turn 3 of 7")
     page.keyboard.press("ArrowLeft")
-    see(page, ".stepper", "step 2 of 7")
+    see(page, ".stepper", "turn 2 of 7")
     page.keyboard.press("n")
     see(page, ".crumbs", "3 of 5 episodes")
     page.keyboard.press("p")
@@ -195,11 +195,11 @@ def test_keyboard_opens_steps_and_goes_back(server, made, page):
 
 def test_click_is_marked_where_it_went(server, made, page):
     page.goto(f"{server}#/episode/{made.winner}?turn=7")  # without a mark on the target
-    page.wait_for_function("() => document.querySelector('.step img')?.naturalWidth === 640")
-    page.evaluate("document.querySelector('.step img').decode()")  # else it may not be painted yet
-    target = _centre_of_red(Image.open(io.BytesIO(page.screenshot())).convert("RGB"), page.locator(".step img"))
+    page.wait_for_function("() => document.querySelector('.turn img')?.naturalWidth === 640")
+    page.evaluate("document.querySelector('.turn img').decode()")  # else it may not be painted yet
+    target = _centre_of_red(Image.open(io.BytesIO(page.screenshot())).convert("RGB"), page.locator(".turn img"))
     page.goto(f"{server}#/episode/{made.winner}?turn=1")
-    mark = page.locator(".step circle").first.bounding_box()
+    mark = page.locator(".turn circle").first.bounding_box()
     assert [mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2] == pytest.approx(target, abs=1)
 
 
@@ -218,11 +218,11 @@ def _is_red(pixel):
 @pytest.mark.release
 def test_actions_are_told_and_drawn_apart(server, made, page):
     page.goto(f"{server}#/episode/{made.winner}")
-    marks, said = page.locator(".step svg"), page.locator(".step figcaption")
+    marks, said = page.locator(".turn svg"), page.locator(".turn figcaption")
     marks.wait_for()  # they need the screenshot's size
     drawn = {}
     for turn in range(1, 8):
-        see(page, ".stepper", f"step {turn} of 7")
+        see(page, ".stepper", f"turn {turn} of 7")
         drawn[turn] = (marks.inner_html(), said.inner_text())
         page.keyboard.press("ArrowRight")
     assert drawn[1][0].count("<circle") == 4 and "click left at (480, 380)" in drawn[1][1]
@@ -243,7 +243,7 @@ def test_episode_tells_verdict_timings_and_group(server, made, page):
     see(page, ".timing", "reply 0.25 s · desktop 0.50 s")
     see(page, ".details tr.self", "session 1, this")
     see(page, ".details tr.self", "+1.00")
-    image = page.locator(".step img")
+    image = page.locator(".turn img")
     assert image.get_attribute("alt") == "Screenshot 2 of 7 of task order-tea: double click left at (480, 380)"
     assert image.evaluate("image => image.naturalWidth") == 640
 
@@ -269,7 +269,7 @@ def test_group_tells_what_a_replaced_row_was_trained_on(server, made, page):
     page.goto(f"{server}#/episode/{made.replaced}")
     see(page, ".details tr.self", "0.00 → 1.00")
     page.get_by_role("link", name="replaced by step 1").click()
-    see(page, ".stepper", "step 1 of 7")
+    see(page, ".stepper", "turn 1 of 7")
 
 
 def places(page):
@@ -289,7 +289,7 @@ def test_what_the_model_saw_of_a_window_is_marked(server, made, page):
     assert places(page) == ([2, 3, 4], [1])
     page.keyboard.press("End")
     see(page, ".context", "The model saw screenshots 6–8 of 8, and replies 1–5 as text; row 6 of 6.")
-    see(page, "[role=status]", "Step 8 of 8: click left at (480, 380). The model saw screenshots 6–8 of 8")
+    see(page, "[role=status]", "Turn 8 of 8: click left at (480, 380). The model saw screenshots 6–8 of 8")
     assert places(page) == ([6, 7, 8], [1, 2, 3, 4, 5])
     dimmed = page.locator(".film .left .shot").first.evaluate("shot => getComputedStyle(shot).opacity")
     assert float(dimmed) < 0.5
@@ -311,7 +311,7 @@ def test_where_a_row_begins_is_marked(server, made, page):
 @pytest.mark.release
 def test_an_episode_in_one_row_is_shown_as_ever(server, made, page):
     page.goto(f"{server}#/episode/{made.winner}?turn=3")
-    see(page, ".stepper", "step 3 of 7")
+    see(page, ".stepper", "turn 3 of 7")
     assert page.locator(".context, .seen, .left, .begins").count() == 0
 
 
@@ -338,8 +338,8 @@ def test_odd_contexts_are_told_as_far_as_they_go(server, page):
 @pytest.mark.release
 def test_screenshots_that_were_not_kept_are_told(server, made, page):
     page.goto(f"{server}#/episode/{made.bare}")
-    see(page, ".step .shot", "screenshot not kept")
-    see(page, ".step figcaption", "click left at (100, 100)")
+    see(page, ".turn .shot", "screenshot not kept")
+    see(page, ".turn figcaption", "click left at (100, 100)")
     assert page.locator("img").count() == 0
 
 
@@ -356,17 +356,17 @@ def test_episode_that_is_not_there_is_told(server, page):
 def test_compare_steps_both_or_one(server, made, page):
     page.goto(f"{server}#/compare/{made.replaced}?with={made.winner}")
     left, right = page.locator(".side").nth(0), page.locator(".side").nth(1)
-    playwright.expect(right.locator(".stepper")).to_contain_text("step 1 of 7")
-    playwright.expect(left.locator(".stepper")).to_contain_text("step 1 of 2")
+    playwright.expect(right.locator(".stepper")).to_contain_text("turn 1 of 7")
+    playwright.expect(left.locator(".stepper")).to_contain_text("turn 1 of 2")
     for _ in range(2):
         page.keyboard.press("ArrowRight")
-    playwright.expect(right.locator(".stepper")).to_contain_text("step 3 of 7")
-    playwright.expect(left.locator(".stepper")).to_contain_text("step 2 of 2")  # the shorter one waits at its end
+    playwright.expect(right.locator(".stepper")).to_contain_text("turn 3 of 7")
+    playwright.expect(left.locator(".stepper")).to_contain_text("turn 2 of 2")  # the shorter one waits at its end
     page.keyboard.press("l")
     page.keyboard.press("s")
     page.keyboard.press("ArrowRight")
-    playwright.expect(right.locator(".stepper")).to_contain_text("step 4 of 7")
-    playwright.expect(left.locator(".stepper")).to_contain_text("step 2 of 2")
+    playwright.expect(right.locator(".stepper")).to_contain_text("turn 4 of 7")
+    playwright.expect(left.locator(".stepper")).to_contain_text("turn 2 of 2")
     assert "free=1" in page.url
     right.get_by_label("Right").select_option(index=0)
     playwright.expect(right.locator(".badge").first).to_contain_text("failure")
@@ -442,8 +442,8 @@ def test_export_opens_from_disk(exported, made, page):
     page.goto(f"{exported}#/episodes?task=order-tea")
     see(page, ".counts", "5 episodes")
     page.goto(f"{exported}#/episode/{made.winner}?turn=3")
-    see(page, ".step figcaption", "click right")
-    page.wait_for_function("() => document.querySelector('.step img')?.naturalWidth === 640")
+    see(page, ".turn figcaption", "click right")
+    page.wait_for_function("() => document.querySelector('.turn img')?.naturalWidth === 640")
     page.goto(f"{exported}#/metrics")
     page.locator(".chart canvas").first.wait_for()
     assert page.get_by_role("link", name="Live").count() == 0
@@ -453,10 +453,10 @@ def test_export_opens_from_disk(exported, made, page):
 def test_hostile_text_stays_text(source, made, page, request):
     base = request.getfixturevalue(source)
     page.goto(f"{base}#/episode/{made.hostile}")
-    for selector in ["h1", ".task", ".thought", ".beside pre", ".verdict", ".step figcaption", ".details"]:
+    for selector in ["h1", ".task", ".thought", ".beside pre", ".verdict", ".turn figcaption", ".details"]:
         see(page, selector, MARKUP)
     page.keyboard.press("ArrowRight")
-    see(page, ".step figcaption", f"expected a call, got {MARKUP}")
+    see(page, ".turn figcaption", f"expected a call, got {MARKUP}")
     page.goto(f"{base}#/episodes?stop=parse_error")
     see(page, ".episodes tbody", MARKUP)
     page.goto(f"{base}#/heatmap")
@@ -547,7 +547,7 @@ def test_focus_goes_to_the_heading_and_is_seen(server, made, page):
 def test_list_is_found_as_it_was_left(server, made, page):
     page.goto(server)
     rows(page).nth(60).get_by_role("link").click()
-    see(page, ".stepper", "step 1 of 2")
+    see(page, ".stepper", "turn 1 of 2")
     assert page.evaluate("scrollY") == 0
     page.keyboard.press("Escape")
     playwright.expect(rows(page).nth(60).get_by_role("link")).to_be_focused()
@@ -557,10 +557,10 @@ def test_list_is_found_as_it_was_left(server, made, page):
 @pytest.mark.release
 def test_episode_plays_by_itself(server, made, page):
     page.goto(f"{server}#/episode/{made.winner}")  # of so many steps that who looks late sees it play too
-    see(page, ".stepper", "step 1 of 7")
+    see(page, ".stepper", "turn 1 of 7")
     page.keyboard.press("Space")
     playwright.expect(page.get_by_role("button", name="Pause")).to_be_visible()
-    see(page, ".stepper", "step 7 of 7")
+    see(page, ".stepper", "turn 7 of 7")
     playwright.expect(page.get_by_role("button", name="Play")).to_be_visible()
 
 
@@ -573,7 +573,7 @@ def test_broken_record_is_shown_as_far_as_it_goes(own_server, written, page):
     written.episode(31, "odd", turns=odd, evaluator="none", image_size=3)
     page.goto(f"{own_server}#/episode/step_000031/odd__u1_0?turn=2")
     see(page, "h1", "odd")
-    see(page, ".stepper", "step 2 of")
+    see(page, ".stepper", "turn 2 of")
     page.goto(f"{own_server}#/metrics")
     see(page, "h1", "Metrics")
 
@@ -625,7 +625,7 @@ def test_an_evaluation_has_its_table_and_each_run_opens_its_episode(evaluation, 
     assert page.locator(".heat tbody tr").count() == 3
     page.get_by_label("Order of tasks").select_option("hard")
     see(page, ".heat tbody tr", "b")
-    page.get_by_label("Steps at most").select_option("1")
+    page.get_by_label("Turns at most").select_option("1")
     assert page.url.endswith("#/evaluation?order=hard&budget=1")
     page.get_by_role("link", name="a, run 3: score 0.00, finished").click()
     see(page, "h1", "a")

@@ -9,7 +9,7 @@ from arpo_verl.cli.checks.finding import Finding
 from arpo_verl.cli.checks.packages import check_recipe_packages
 from arpo_verl.cli.composing import compose_named
 from arpo_verl.config import Problems
-from arpo_verl.footprint import Report
+from arpo_verl.footprint import Footprint
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -70,7 +70,7 @@ def _doubtful_names(config: DictConfig) -> list[Finding]:
     return [Finding("option", False, what, hint, required=False) for what, _, hint in told]
 
 
-def _figures(report: Report | None, model: str) -> list[Finding]:
+def _figures(report: Footprint | None, model: str) -> list[Finding]:
     """Print them; what does not fit."""
     findings = []
     if report is None:

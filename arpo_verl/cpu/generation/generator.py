@@ -1,4 +1,4 @@
-"""The generator: requests in, replies out, one token for every running request a step."""
+"""The generator: requests in, replies out, one token for every running request a pass."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Generator:
         self._waiting.append(_Waiting(request, prompt))
 
     @torch.inference_mode()
-    def step(self) -> list[GenerationResult]:
+    def decode(self) -> list[GenerationResult]:
         """Generate one token for every request that has a place in the batch; return those that finished."""
         self._admit()
         if not self._running:

@@ -1,6 +1,6 @@
 """Keys and values of one sequence, and attention of many sequences packed into one row.
 
-A step of the generator concatenates the new tokens of all running sequences, prompts and single tokens alike, into one
+A pass of the generator concatenates the new tokens of all running sequences, prompts and single tokens alike, into one
 row without padding: every linear layer sees them as one batch. Only attention keeps them apart: it appends each
 sequence's keys and values to that sequence's own cache and attends within it.
 """

@@ -6,7 +6,7 @@ OSWorld's JSON, the replies that solve it, and the labels on its screen. `python
 them to a folder, and `data.train_files=families:training:512` takes them as they are.
 """
 
-from arpo_verl.tasks.families.generated import SCREEN, Box, GeneratedTask, Label
+from arpo_verl.tasks.families.generated import SCREEN, GeneratedTask, Label, Rectangle
 from arpo_verl.tasks.families.generation import SPLITS, generate, load, replies_of, write
 
-__all__ = ["SCREEN", "SPLITS", "Box", "GeneratedTask", "Label", "generate", "load", "replies_of", "write"]
+__all__ = ["SCREEN", "SPLITS", "Rectangle", "GeneratedTask", "Label", "generate", "load", "replies_of", "write"]

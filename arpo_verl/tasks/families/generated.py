@@ -11,7 +11,7 @@ SCREEN = Size(448, 336)
 """The screen of every generated task, in pixels."""
 
 
-class Box(NamedTuple):
+class Rectangle(NamedTuple):
     """Pixels of the screen, origin top left; `right` and `bottom` are the first ones outside."""
 
     left: int
@@ -25,7 +25,7 @@ class Label:
     """A text that stands on the screen, and the box of its letters: from the capitals' tops to the descenders' ends."""
 
     text: str
-    box: Box
+    box: Rectangle
 
 
 @dataclass(frozen=True)

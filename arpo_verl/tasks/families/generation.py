@@ -167,7 +167,7 @@ def _spec(task_id: str, plan: Plan) -> dict[str, Any]:
             "func": "exact_match",
             "result": {
                 "type": "vm_command_line",
-                "command": plan.judged.format(lines=len(plan.answer)),
+                "command": plan.evaluated.format(lines=len(plan.answer)),
                 "shell": True,
             },
             "expected": {"type": "rule", "rules": {"expected": "".join(f"{line}\n" for line in plan.answer)}},

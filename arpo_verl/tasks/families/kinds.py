@@ -15,7 +15,7 @@ from arpo_verl.types import Point, Size
 ANSWER = ">> ~/answer.txt"
 NOTHING = "> /dev/null"
 
-# What is judged: each waits at most 0.3 s for a program that was just closed.
+# What is evaluated: each waits at most 0.3 s for a program that was just closed.
 PRINTED = (
     "for i in 1 2 3 4 5 6; do [ $(cat ~/answer.txt | wc -l) -ge {lines} ] && break; sleep 0.05; done; cat ~/answer.txt"
 )
@@ -61,7 +61,7 @@ class Plan:
     presses: Sequence[Press]
     answer: Sequence[str]
     """What the task's evaluator must find, in lines."""
-    judged: str = PRINTED
+    evaluated: str = PRINTED
 
 
 class Draw:
@@ -181,7 +181,9 @@ def press(draw: Draw) -> Plan:
 def choose(draw: Draw) -> Plan:
     """Choose the named entry of a list, and press OK."""
     title, *words = draw.words(1 + draw.whole(4, 6))
-    [opened] = _beside(draw, [Choice.of(title, draw.style(), words, draw.whole(174, 270), draw.whole(0, 30))], [ANSWER])
+    [opened] = _beside(
+        draw, [Choice.fitting(title, draw.style(), words, draw.whole(174, 270), draw.whole(0, 30))], [ANSWER]
+    )
     target = draw.choice(words[1:])  # the program has chosen the first one already
     template = draw.choice(("Choose {}.", "Choose {} from the list.", "In the list, {} is to be chosen."))
     return Plan(template.format(target), [opened], [opened.press(target), opened.press("OK")], [target])
@@ -190,7 +192,9 @@ def choose(draw: Draw) -> Plan:
 def tick(draw: Draw) -> Plan:
     """Tick one or two named boxes, and press OK."""
     title, *words = draw.words(1 + draw.whole(3, 5))
-    [opened] = _beside(draw, [Boxes.of(title, draw.style(), words, draw.whole(174, 270), draw.whole(0, 30))], [ANSWER])
+    [opened] = _beside(
+        draw, [Boxes.fitting(title, draw.style(), words, draw.whole(174, 270), draw.whole(0, 30))], [ANSWER]
+    )
     targets = draw.sample(words, draw.whole(1, 2))
     template = draw.choice(("Tick {}.", "Tick {} and press OK."))
     answer = "".join("TRUE," if word in targets else "FALSE," for word in words)
@@ -217,7 +221,7 @@ def close(draw: Draw) -> Plan:
     template = draw.choice(("Close {}.", "Close the window {}.", "The window {} is to be closed."))
     closed = Press(title, close_button(target.window, target.at), "Close")
     stay = sorted(window.title for window in windows if window.title != title)
-    return Plan(template.format(title), draw.mixed(opened), [closed], stay, judged=TITLES)
+    return Plan(template.format(title), draw.mixed(opened), [closed], stay, evaluated=TITLES)
 
 
 def two(draw: Draw) -> Plan:
@@ -253,4 +257,4 @@ FAMILIES: Mapping[str, Callable[[Draw], Plan]] = {
 HELD_OUT_FAMILIES: Mapping[str, Callable[[Draw], Plan]] = {family.__name__: family for family in (which, three)}
 """Those of the split `held_out_families`, in no other."""
 LONG_FAMILIES: Mapping[str, Callable[[Draw], Plan]] = {five.__name__: five}
-"""Those of the splits `long` and `held_out_long`: more steps than any other task has."""
+"""Those of the splits `long` and `held_out_long`: more turns than any other task has."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from string import ascii_letters
 from typing import NamedTuple
 
-from arpo_verl.tasks.families.generated import Box, Label
+from arpo_verl.tasks.families.generated import Label, Rectangle
 
 
 class Theme(NamedTuple):
@@ -92,7 +92,7 @@ class Font:
     def standing(self, text: str, left: int, baseline: int) -> Label:
         """The word from `left` on, its letters on `baseline`."""
         top, bottom = baseline - math.ceil(0.76 * self.pixels), baseline + math.ceil(0.24 * self.pixels)
-        return Label(text, Box(left, top, left + self.width(text), bottom))
+        return Label(text, Rectangle(left, top, left + self.width(text), bottom))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from arpo_verl.tasks.families.generated import Box, Label
+from arpo_verl.tasks.families.generated import Label, Rectangle
 from arpo_verl.tasks.families.styles import Font, Style
 from arpo_verl.types import Point, Size
 
@@ -62,7 +62,7 @@ def close_button(window: Window, at: Point) -> Point:
     return Point(at.x + frame(window).width - 11, at.y + TOP // 2)
 
 
-def _middle(box: Box) -> Point:
+def _middle(box: Rectangle) -> Point:
     return Point((box.left + box.right) // 2, (box.top + box.bottom) // 2)
 
 
@@ -128,11 +128,11 @@ class Message:
     def target(self, text: str, at: Point) -> Point:
         return _middle(self._box(text, at))
 
-    def _box(self, word: str, at: Point) -> Box:
+    def _box(self, word: str, at: Point) -> Rectangle:
         number = self.words.index(word)
         left = at.x + LEFT + self.indent + number * (self.button.width + 2 + self.gap)
         top = at.y + TOP + _MARGIN + self.text_size.height + _GAP
-        return Box(left, top, left + self.button.width + 2, top + self.button.height + 2)
+        return Rectangle(left, top, left + self.button.width + 2, top + self.button.height + 2)
 
 
 # --- yad ---------------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class Choice(Confirmed):
     """A list; OK prints the entry that was chosen."""
 
     @classmethod
-    def of(cls, title: str, style: Style, words: Sequence[str], width: int, more: int) -> Choice:
+    def fitting(cls, title: str, style: Style, words: Sequence[str], width: int, more: int) -> Choice:
         """As high as its entries need, and `more`."""
         height = len(words) * (style.font.line + 6) + 2 * _MARGIN + 40 + more
         return cls(title, style, tuple(words), Size(width, height))
@@ -273,7 +273,7 @@ class Boxes(Confirmed):
     """Boxes to tick; OK prints the ticked ones, in their order."""
 
     @classmethod
-    def of(cls, title: str, style: Style, words: Sequence[str], width: int, more: int) -> Boxes:
+    def fitting(cls, title: str, style: Style, words: Sequence[str], width: int, more: int) -> Boxes:
         """As high as its boxes need, and `more`."""
         return cls(title, style, tuple(words), Size(width, len(words) * (_CHECK_ROW + _GAP) + 2 * _MARGIN + 36 + more))
 

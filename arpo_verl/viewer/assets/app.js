@@ -38,10 +38,10 @@
     [
       "Episode",
       [
-        ["→, ← or j, k", "next, previous step"],
+        ["→, ← or j, k", "next, previous turn"],
         ["Space", "play, pause"],
         ["c", "compare with another"],
-        ["Home, End", "first, last step"],
+        ["Home, End", "first, last turn"],
         ["↓, ↑ or n, p", "next, previous episode of the filter"],
         ["Esc", "back to the list"],
       ],
@@ -49,8 +49,8 @@
     [
       "Compare",
       [
-        ["→, ← or j, k", "next, previous step"],
-        ["l", "step together or each alone"],
+        ["→, ← or j, k", "next, previous turn"],
+        ["l", "move together or each alone"],
         ["s", "the other side, when alone"],
         ["Esc", "back to the episode"],
       ],

@@ -1,5 +1,5 @@
 "use strict";
-/* Two episodes of one task side by side, in lock step or each on its own. */
+/* Two episodes of one task side by side, in lockstep or each on its own. */
 {
   const {
     html,
@@ -35,7 +35,7 @@
     const set = (changes) =>
       viewer.route.go({ page: "compare", id, query: { ...query, with: right, ...changes } }, { replace: true });
     const longest = Math.max(one.frames.length, two.frames.length);
-    // In lock step the shorter one stays on its last step.
+    // In lockstep the shorter one stays on its last turn.
     const locked = Math.max(clamp(query.a, longest), clamp(query.b, longest));
     const ready = one.data && (two.data || !right);
     const move = (to, which = side) =>
@@ -67,9 +67,9 @@
       <${Heading} focusKey="compare">Compare<//>
       <p class="task"><bdi>${one.data?.instruction}</bdi></p>
       <p class="compare-mode">
-        <label><input type="checkbox" checked=${!free} onChange=${toggle} /> step both together</label>
+        <label><input type="checkbox" checked=${!free} onChange=${toggle} /> move both together</label>
         <span class="muted">
-          ${free ? `The keys step the ${side === "a" ? "left" : "right"} one; s changes sides.` : `step ${locked} of ${longest}`}
+          ${free ? `The keys move the ${side === "a" ? "left" : "right"} one; s changes sides.` : `turn ${locked} of ${longest}`}
         </span>
       </p>
       <div class="compare">
@@ -137,9 +137,9 @@
         <${Link} to=${episodeRoute(data.id, { turn })}>open<//>
       </p>
       <div class="stepper">
-        ${free && html`<button type="button" disabled=${turn === 1} onClick=${() => move(earlier, which)} aria-label="Previous step">←</button>`}
-        <span>step <b>${turn}</b> of ${frames.length}</span>
-        ${free && html`<button type="button" disabled=${turn === frames.length} onClick=${() => move(later, which)} aria-label="Next step">→</button>`}
+        ${free && html`<button type="button" disabled=${turn === 1} onClick=${() => move(earlier, which)} aria-label="Previous turn">←</button>`}
+        <span>turn <b>${turn}</b> of ${frames.length}</span>
+        ${free && html`<button type="button" disabled=${turn === frames.length} onClick=${() => move(later, which)} aria-label="Next turn">→</button>`}
       </div>
       ${
         frame &&

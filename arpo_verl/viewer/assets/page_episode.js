@@ -1,5 +1,5 @@
 "use strict";
-/* One episode: film strip, step by step, the verdict, its group and what replay did with it. */
+/* One episode: film strip, turn by turn, the verdict, its group and what replay did with it. */
 {
   const { html, known, number, signed, duration, kindName, plural, useDocument, useKeys } = viewer.ui;
   const { Link, episodeRoute, Score, ReplayBadges, Waiting, Heading, Facts, Screenshot, Actions, framesOf } = viewer.ui;
@@ -56,7 +56,7 @@
 
   const SHOWN_MS = 1200;
 
-  /** Step by itself to the end; from the end, anew. */
+  /** Play by itself to the end; from the end, anew. */
   function usePlaying(turn, total, show) {
     const [playing, setPlaying] = useState(false);
     const going = playing && turn < total;
@@ -87,7 +87,7 @@
       <p class="hidden" role="status">${frame ? spoken(frame, turn, frames.length) : ""}</p>
       ${
         frame &&
-        html`<${Step} total=${frames.length} ...${{ frame, turn, show, playing, play }}>
+        html`<${Turn} total=${frames.length} ...${{ frame, turn, show, playing, play }}>
         <${Verdict} episode=${episode} />
       <//>`
       }
@@ -99,10 +99,10 @@
     `;
   }
 
-  /** The step for who does not see it. */
+  /** The turn for who does not see it. */
   function spoken({ turn, context }, number, total) {
     const seen = context ? `. ${viewer.context.describe(context)}` : "";
-    return `Step ${number} of ${total}: ${viewer.actions.describeTurn(turn)}${seen}`;
+    return `Turn ${number} of ${total}: ${viewer.actions.describeTurn(turn)}${seen}`;
   }
 
   function FilmStrip({ frames, turn, show }) {
@@ -132,17 +132,17 @@
     </ol>`;
   }
 
-  function Step({ frame, turn, total, show, playing, play, children }) {
-    return html`<section class="step" aria-label=${`Step ${turn} of ${total}`}>
+  function Turn({ frame, turn, total, show, playing, play, children }) {
+    return html`<section class="turn" aria-label=${`Turn ${turn} of ${total}`}>
       <figure>
         <${Screenshot} src=${frame.src} alt=${frame.alt} marks=${frame.marks} />
         <figcaption><${Actions} turn=${frame.turn} /></figcaption>
       </figure>
       <div class="beside">
         <div class="stepper">
-          <button type="button" disabled=${turn === 1} onClick=${() => show(turn - 1)} aria-label="Previous step">←</button>
-          <span>step <b>${turn}</b> of ${total}</span>
-          <button type="button" disabled=${turn === total} onClick=${() => show(turn + 1)} aria-label="Next step">→</button>
+          <button type="button" disabled=${turn === 1} onClick=${() => show(turn - 1)} aria-label="Previous turn">←</button>
+          <span>turn <b>${turn}</b> of ${total}</span>
+          <button type="button" disabled=${turn === total} onClick=${() => show(turn + 1)} aria-label="Next turn">→</button>
           <button type="button" disabled=${total < 2} onClick=${play}>${playing ? "Pause" : "Play"}</button>
           ${frame.turn && html`<span class="muted timing">${timing(frame.turn)}</span>`}
         </div>

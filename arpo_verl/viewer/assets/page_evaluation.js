@@ -1,5 +1,5 @@
 "use strict";
-/* An evaluation: its table within a step budget, and every task's runs, each of which opens its episode. */
+/* An evaluation: its table within a turn budget, and every task's runs, each of which opens its episode. */
 {
   const { html, known, number, percent, plural, useDocument, Heading, Link, Message, Waiting, episodeRoute } = viewer.ui;
   const { useMemo } = preactHooks;
@@ -30,7 +30,7 @@
     return html`
       <${Heading} focusKey="evaluation">Evaluation<//>
       <form class="filters" onSubmit=${(event) => event.preventDefault()}>
-        <label>Steps at most<select value=${budget} onChange=${(event) => set({ budget: event.target.value })}>
+        <label>Turns at most<select value=${budget} onChange=${(event) => set({ budget: event.target.value })}>
           ${budgets.map((one) => html`<option value=${one}>${one}</option>`)}
         </select></label>
         <label>Order of tasks<select value=${order} onChange=${(event) => set({ order: event.target.value })}>
@@ -49,12 +49,12 @@
       <caption class="hidden">Success by domain</caption>
       <thead><tr>
         <th scope="col">domain</th>
-        ${[...heads, "steps", "format errors", "faults"].map((head) => html`<th scope="col" class="numeric">${head}</th>`)}
+        ${[...heads, "turns", "format errors", "faults"].map((head) => html`<th scope="col" class="numeric">${head}</th>`)}
       </tr></thead>
       <tbody>${rows.map((row) => {
         const cells = [row.tasks, row.runs, share(row.success), row.interval ? row.interval.map(share).join(" to ") : "–"];
         cells.push(...ks.map((k) => share(row.pass_at_k.find((one) => one.k === k)?.value)));
-        cells.push(number(row.steps, 1), row.format_errors, row.faults);
+        cells.push(number(row.turns, 1), row.format_errors, row.faults);
         return html`<tr class=${row.domain === null ? "overall" : ""}>
           <th scope="row"><bdi>${row.domain === null ? "all" : row.domain || "other"}</bdi></th>
           ${cells.map((cell) => html`<td class="numeric">${cell}</td>`)}

@@ -10,7 +10,7 @@
     /^rollout\/success_mean$/,
     /^rollout\/reward_mean$/,
     /^critic\/score\/mean$/,
-    /^rollout\/steps_mean$/,
+    /^rollout\/turns_mean$/,
     /^rollout\/format_error_mean$/,
     /^replay\/injected$/,
     /^replay\/informative_share$/,

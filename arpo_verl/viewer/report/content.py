@@ -17,7 +17,7 @@ from arpo_verl.records.run import Run
 from arpo_verl.records.run_summary import RunSummary, summarize_run
 from arpo_verl.records.starts import read_starts
 from arpo_verl.records.summaries import EpisodeSummary
-from arpo_verl.viewer.report.costs import Faults, Part, TaskTime, desktop_calls, faults, slowest_tasks, step_parts
+from arpo_verl.viewer.report.costs import Faults, TaskTime, Timing, desktop_calls, faults, slowest_tasks, step_parts
 from arpo_verl.viewer.report.rates import Rate, success_rate
 from arpo_verl.viewer.report.replay import ReplayEffect, replay_effect
 from arpo_verl.viewer.report.samples import Samples, choose_samples
@@ -33,7 +33,7 @@ from arpo_verl.viewer.report.success import (
 
 
 @dataclass(frozen=True)
-class StopReason:
+class StopReasonShare:
     """How many episodes ended so, and how many of these the evaluator gave the full score."""
 
     reason: str
@@ -52,7 +52,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Report:
+class RunReport:
     """One run. What it did not record is None or empty."""
 
     name: str
@@ -71,16 +71,16 @@ class Report:
     tasks: list[TaskSuccess]
     replay: ReplayEffect
     faults: Faults
-    parts: list[Part]
-    calls: list[Part]
+    parts: list[Timing]
+    calls: list[Timing]
     slowest: list[TaskTime]
-    stop_reasons: list[StopReason]
+    stop_reasons: list[StopReasonShare]
     samples: Samples
     missing: list[str]
     """What the run does not tell, in sentences."""
 
 
-def gather(run: Run) -> Report:
+def gather(run: Run) -> RunReport:
     """Read the run and put its report together."""
     snapshot, metrics = run.snapshot(), run.metrics()
     validation = [episode for episode in snapshot.episodes if is_validation(episode)]
@@ -88,7 +88,7 @@ def gather(run: Run) -> Report:
     tasks = by_task(training, validation)
     starts = list(read_starts(run.run_dir))
     replay = replay_effect(snapshot.index.groups(), training, metrics)
-    return Report(
+    return RunReport(
         name=run.name,
         run_dir=run.run_dir,
         made_at=datetime.datetime.now().astimezone(),
@@ -143,11 +143,11 @@ def _quarantined(run_dir: Path) -> list[str]:
     return [str(task.get("task_id") if isinstance(task, dict) else task) for task in tasks]
 
 
-def _stop_reasons(training: Sequence[EpisodeSummary]) -> list[StopReason]:
+def _stop_reasons(training: Sequence[EpisodeSummary]) -> list[StopReasonShare]:
     by_reason = group_by((episode.stop_reason, episode) for episode in training)
     counts = Counter(episode.stop_reason for episode in training)
     return [
-        StopReason(reason, count / len(training), success_rate(by_reason[reason]))
+        StopReasonShare(reason, count / len(training), success_rate(by_reason[reason]))
         for reason, count in counts.most_common()
     ]
 

@@ -48,7 +48,7 @@ _IN_EPISODES = ("setup", "lost", "evaluator", "host")
 
 
 @dataclass(frozen=True)
-class Part:
+class Timing:
     """A part of a step, or a call: seconds."""
 
     name: str
@@ -68,7 +68,7 @@ class TaskTime:
     wall_s: float | None
     generate_s: float | None
     desktop_s: float | None
-    num_steps: float
+    num_turns: float
 
     @property
     def order(self) -> float:
@@ -77,7 +77,7 @@ class TaskTime:
 
 
 @dataclass(frozen=True)
-class Fault:
+class FaultCount:
     """A kind of fault and how often it came."""
 
     what: str
@@ -86,7 +86,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Faults:
-    kinds: list[Fault] | None
+    kinds: list[FaultCount] | None
     """None: the run did not log them."""
     retried: int
     """Attempts that a desktop's fault ended, and that were made again on a fresh desktop."""
@@ -96,20 +96,20 @@ class Faults:
     """Recorded folders that could not be read as an episode, and why."""
 
 
-def step_parts(metrics: Metrics) -> list[Part]:
+def step_parts(metrics: Metrics) -> list[Timing]:
     """What the steps' time is made of, most of it first; then what no timer accounts for, and validation beside it."""
     whole_s = sum(_values(metrics, STEP))
     parts = [_part(metrics, name, what, whole_s) for name, what in PARTS.items() if _values(metrics, name)]
     parts.sort(key=lambda part: sum(_values(metrics, part.name)), reverse=True)
     if whole_s:
         rest_s = max(0.0, whole_s - sum(sum(_values(metrics, name)) for name in PARTS))
-        parts.append(Part("", "everything else", rest_s / len(_values(metrics, STEP)), 0.0, rest_s / whole_s))
+        parts.append(Timing("", "everything else", rest_s / len(_values(metrics, STEP)), 0.0, rest_s / whole_s))
     if _values(metrics, VALIDATION):
         parts.append(_part(metrics, VALIDATION, "validation, beside the steps", 0.0))
     return parts
 
 
-def desktop_calls(metrics: Metrics) -> list[Part]:
+def desktop_calls(metrics: Metrics) -> list[Timing]:
     """What the desktops' calls take, by the step's means."""
     return [_part(metrics, name, what, 0.0) for name, what in CALLS.items() if _values(metrics, name)]
 
@@ -118,7 +118,10 @@ def slowest_tasks(episodes: Sequence[EpisodeSummary], count: int = 10) -> list[T
     """The tasks whose episodes take longest, after all together."""
     if not episodes:
         return []
-    tasks = [_task_time(id, of) for id, of in group_by((e.task_id, e) for e in episodes).items()]
+    tasks = [
+        _task_time(task_id, episodes_of_task)
+        for task_id, episodes_of_task in group_by((e.task_id, e) for e in episodes).items()
+    ]
     slowest = sorted((task for task in tasks if task.order > 0), key=lambda task: task.order, reverse=True)
     return [_task_time(ALL_TASKS, episodes), *slowest[:count]] if slowest else []
 
@@ -127,15 +130,15 @@ def faults(metrics: Metrics, quarantined: Iterable[str], broken: dict[str, str])
     """What broke."""
     kinds = None
     if any(name in metrics.series for name in FAULTS):
-        kinds = [Fault(what, int(sum(_values(metrics, name)))) for name, what in FAULTS.items()]
+        kinds = [FaultCount(what, int(sum(_values(metrics, name)))) for name, what in FAULTS.items()]
     in_episodes = sum(sum(_values(metrics, f"environment/faults/{kind}")) for kind in _IN_EPISODES)
     retried = int(in_episodes - sum(_values(metrics, "environment/dropped_sessions")))
     return Faults(kinds, max(0, retried), list(quarantined), broken)
 
 
-def _part(metrics: Metrics, name: str, what: str, whole_s: float) -> Part:
+def _part(metrics: Metrics, name: str, what: str, whole_s: float) -> Timing:
     values = _values(metrics, name)
-    return Part(name, what, fmean(values), max(values), sum(values) / whole_s if whole_s else None)
+    return Timing(name, what, fmean(values), max(values), sum(values) / whole_s if whole_s else None)
 
 
 def _values(metrics: Metrics, name: str) -> list[float]:

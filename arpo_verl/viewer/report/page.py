@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from arpo_verl.versions import __version__
 from arpo_verl.viewer.report import charts
-from arpo_verl.viewer.report.content import Report
+from arpo_verl.viewer.report.content import RunReport
 from arpo_verl.viewer.report.rates import Rate
 
 TEMPLATE = "report.html.j2"
@@ -21,7 +21,7 @@ SHOWN_SHARE = 0.01
 """Parts of a step below this share are in the table alone."""
 
 
-def render(report: Report) -> str:
+def render(report: RunReport) -> str:
     """The whole page."""
     with resources.as_file(resources.files(__package__) / "templates") as templates:
         environment = Environment(
@@ -38,7 +38,7 @@ def render(report: Report) -> str:
         return template.render(report=report, charts=draw_charts(report), style=style, version=__version__)
 
 
-def draw_charts(report: Report) -> dict[str, Markup | None]:
+def draw_charts(report: RunReport) -> dict[str, Markup | None]:
     """The drawings by name; None where there is nothing to draw."""
     metrics = report.metrics
     trained = [i for i, value in enumerate(metrics.column("rollout/success_mean")) if value is not None]

@@ -37,6 +37,6 @@ class Rate:
 
 
 def success_rate(episodes: Iterable[EpisodeSummary]) -> Rate:
-    """How many the evaluator gave the full score, of those that it judged."""
+    """How many the evaluator gave the full score, of those that it evaluated."""
     scores = [episode.success for episode in episodes if episode.success is not None]
     return Rate(sum(score >= 1 for score in scores), len(scores))

@@ -108,12 +108,12 @@ def _teaching(
     for group in groups:
         known = [(row, episode) for row in group if (episode := played.get((row.uid, row.session))) is not None]
         if len(known) == len(group) > 1:
-            own = [episode.success for _, episode in known]
+            played_successes = [episode.success for _, episode in known]
             # What is replayed is a success.
-            trained = [1.0 if row.replaced else success for row, success in zip(group, own, strict=True)]
-            successes.append((len(set(own)) > 1, len(set(trained)) > 1))
-            own = [episode.reward if row.replaced else row.reward for row, episode in known]
-            rewards.append((len(set(own)) > 1, len({row.reward for row in group}) > 1))
+            trained = [1.0 if row.replaced else success for row, success in zip(group, played_successes, strict=True)]
+            successes.append((len(set(played_successes)) > 1, len(set(trained)) > 1))
+            played_rewards = [episode.reward if row.replaced else row.reward for row, episode in known]
+            rewards.append((len(set(played_rewards)) > 1, len({row.reward for row in group}) > 1))
     outcomes = {"success": successes, "reward (success and format)": rewards}
     return [
         Teaching(what, *(Rate(sum(column), len(column)) for column in zip(*pairs, strict=True)))

@@ -47,10 +47,10 @@ def test_request_joins_a_running_batch_at_its_next_token(make_generator, judge, 
     generator.add(early)
     results = {}
     for _ in range(4):
-        generator.step()
+        generator.decode()
     generator.add(late)
     for _ in range(3):
-        results.update({r.request_id: r for r in generator.step()})
+        results.update({r.request_id: r for r in generator.decode()})
     assert "late" in results
     results.update(run(generator))
     for one in (early, late):
@@ -186,12 +186,12 @@ def test_abort_returns_what_is_there(make_generator, judge):
     for name in "abc":
         generator.add(request(name, judge.prompt("Task."), max_tokens=20))
     for _ in range(3):
-        generator.step()
+        generator.decode()
     (aborted,) = generator.abort({"a"})
     assert aborted.request_id == "a" and aborted.finish_reason == "abort" and len(aborted.token_ids) == 3
     rest = {r.request_id: r for r in generator.abort()}
     assert (len(rest["b"].token_ids), len(rest["c"].token_ids)) == (3, 0)
-    assert generator.num_unfinished == 0 and generator.step() == []
+    assert generator.num_unfinished == 0 and generator.decode() == []
 
 
 def test_new_weights_drop_keys_values_and_image_features(make_generator, judge, packed_model, screenshots):
@@ -210,7 +210,7 @@ def test_new_weights_drop_keys_values_and_image_features(make_generator, judge, 
 def test_new_weights_under_running_requests_are_refused(make_generator, judge):
     generator = make_generator()
     generator.add(request("a", judge.prompt("Task.")))
-    generator.step()
+    generator.decode()
     with pytest.raises(RuntimeError, match="abort them first"):
         generator.weights_changed()
 

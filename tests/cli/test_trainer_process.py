@@ -1,10 +1,10 @@
-"""What ended a run, in a sentence."""
+"""What `arpo-verl train` says of a trainer that ended."""
 
 import re
 
 import pytest
 
-from arpo_verl.cli.run_ends import explain_end
+from arpo_verl.cli.trainer_process import explain_end
 
 NO_HUB = (
     "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached"

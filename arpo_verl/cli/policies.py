@@ -1,0 +1,72 @@
+"""Who plays, by the options of `cli/playing_options.py`: a server's model, or a model's folder."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from arpo_verl.cli.playing import Playing
+from arpo_verl.evaluation.checkpoint import find_checkpoint, model_folder
+from arpo_verl.evaluation.endpoint import Endpoint, EndpointPolicy, find_model, read_api_key
+from arpo_verl.evaluation.policy import Policy
+from arpo_verl.rollout.vision import ImageGeometry
+
+QWEN25 = ImageGeometry(28, 4 * 28 * 28, 16384 * 28 * 28)
+QWEN3 = ImageGeometry(32, 64 * 32 * 32, 16384 * 32 * 32)
+"""The resizing of these models' own processors, UI-TARS-1.5's being Qwen2.5-VL's."""
+
+
+@contextlib.contextmanager
+def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterator[Policy]:
+    """The policy of the options, for the length of the block.
+
+    Args:
+        out: the folder of what is played; a checkpoint is merged into it.
+
+    Raises:
+        ConfigError: there is no such policy.
+        EndpointError: the server does not answer.
+    """
+    if args.endpoint is not None:
+        endpoint = Endpoint(args.endpoint, read_api_key(args.api_key_env))
+        model = asyncio.run(find_model(endpoint, args.model_name))
+        yield EndpointPolicy(endpoint, model, geometry(args.processor, playing), args.context)
+        return
+    checkpoint = find_checkpoint(args.model)
+    folder = model_folder(checkpoint, out)
+    if args.engine == "transformers" or (args.engine is None and not _has_gpu()):
+        from arpo_verl.evaluation.own_engine import OwnEngine
+
+        yield OwnEngine(folder, checkpoint.facts, playing.pixels, args.context)
+        return
+    from arpo_verl.evaluation.vllm_server import vllm_policy
+
+    images = playing.settings.agent.row_screenshots
+    values = {"images": images, "context": args.context, "pixels": playing.pixels, "options": shlex.split(args.vllm)}
+    out.mkdir(parents=True, exist_ok=True)
+    with vllm_policy(folder, checkpoint.facts, out / "vllm-server.log", **values) as policy:
+        yield policy
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def geometry(processor: Path | None, playing: Playing) -> ImageGeometry:
+    """How a server's model resizes screenshots.
+
+    Args:
+        processor: a model's folder with its processor; None: as the models of the grammar do.
+    """
+    if processor is not None:
+        from arpo_verl.plugin.policy_files import load_processor
+
+        return ImageGeometry.from_processor(load_processor(processor), playing.pixels)
+    usual = QWEN3 if playing.settings.agent.grammar == "qwen3_vl" else QWEN25
+    return ImageGeometry(usual.factor, *(playing.pixels.values() or (usual.min_pixels, usual.max_pixels)))
