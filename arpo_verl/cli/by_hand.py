@@ -27,6 +27,7 @@ from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
 from arpo_verl.tasks.loader import load_tasks, shipped_file, shipped_ids
 from arpo_verl.types import Size, Task
+from arpo_verl.untrusted import printable_lines
 
 
 def play_by_hand(args: argparse.Namespace) -> int:
@@ -102,4 +103,4 @@ def _record(out: Path, episode: Episode, newest: Path) -> Path:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    print(printable_lines(line), flush=True)
