@@ -1,5 +1,7 @@
 """A recipe's file that somebody else made, as far as reading it goes: what a recipe names is run, so it is trusted."""
 
+from itertools import pairwise
+
 import pytest
 
 pytest.importorskip("verl")
@@ -7,7 +9,7 @@ from support.hostile_files import KINDS  # noqa: E402
 
 from arpo_verl.cli.main import main  # noqa: E402
 
-LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefghijklmno", "bcdefghijklmnop"))
+LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in pairwise("abcdefghijklmnop"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
