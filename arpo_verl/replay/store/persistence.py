@@ -242,6 +242,8 @@ def read_records(folder: Path | str, manifest: Manifest) -> Iterator[tuple[int, 
     for number, (serial, line) in enumerate(zip(manifest.serials, lines, strict=True), 1):
         try:
             values = read_record(line)
+            for name in values["screenshots"]:
+                screenshot_path(folder, name)
             decode_values(values, lambda name: b"")
         except ReplayError as error:
             raise ReplayError(f"line {number} of {path}: {printable(str(error))[:500]}") from error
