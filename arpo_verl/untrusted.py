@@ -47,12 +47,16 @@ def open_regular(path: Path, most_bytes: int = MOST_BYTES) -> Iterator[BinaryIO]
         if error.errno != errno.ELOOP:
             raise
         raise RefusedFileError(errno.ELOOP, "is a link, which we do not follow; copy the file itself", path) from error
+    status = os.fstat(descriptor)
+    why = None
+    if not stat.S_ISREG(status.st_mode):
+        why = "is no regular file; put a file in its place"
+    elif status.st_size > most_bytes:
+        why = f"is larger than {most_bytes} bytes, the most that we read"
+    if why is not None:
+        os.close(descriptor)
+        raise RefusedFileError(errno.EINVAL, why, path)
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise RefusedFileError(errno.EINVAL, "is no regular file; put a file in its place", path)
-        if status.st_size > most_bytes:
-            raise RefusedFileError(errno.EFBIG, f"is larger than {most_bytes >> 10} KiB, the most that is read", path)
         yield file
 
 
