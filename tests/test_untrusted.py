@@ -3,6 +3,9 @@
 import pytest
 from support.hostile_files import KINDS
 
+from arpo_verl.cli.replies import read_replies
+from arpo_verl.errors import ConfigError
+from arpo_verl.records.layout import LATEST_CHECKPOINT, saved_step
 from arpo_verl.untrusted import (
     MOST_DEPTH,
     MOST_JSON_BYTES,
@@ -70,3 +73,18 @@ def test_nothing_of_a_text_moves_a_cursor(text):
 def test_what_can_be_read_stays():
     assert printable("d\u00e9j\u00e0 vu \u65e5\u672c \U0001f600") == "d\u00e9j\u00e0 vu \u65e5\u672c \U0001f600"
     assert printable_lines("a\n\nb") == "a\n\nb"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whoever_reads_a_small_file_of_a_run_or_a_user_refuses_what_is_none(tmp_path, kind):
+    KINDS[kind](tmp_path / LATEST_CHECKPOINT)
+    assert saved_step(tmp_path) is None
+    with pytest.raises(ConfigError, match="--replies must be a text file of replies"):
+        read_replies(tmp_path / LATEST_CHECKPOINT)
+
+
+@pytest.mark.parametrize("text", ["[" * 9999, '{"turns": [{"text": 1}]}', '{"turns": [], "image_size": ["a", 1]}', "3"])
+def test_a_recorded_episode_to_play_again_is_typed(tmp_path, text):
+    (tmp_path / "episode.json").write_text(text)
+    with pytest.raises(ConfigError, match="--replies must be an episode.json"):
+        read_replies(tmp_path / "episode.json")
