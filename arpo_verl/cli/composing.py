@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 1 << 20
 """Of a recipe's file; the longest of ours has 6 KB."""
+_MOST_DEPTH = 50
 
 
 def compose_recipe(recipe: Path, overrides: Sequence[str]) -> DictConfig:
@@ -43,7 +44,7 @@ def compose_recipe(recipe: Path, overrides: Sequence[str]) -> DictConfig:
         config = _compose(recipe, overrides)
     except YAMLError as error:
         raise ConfigError(f"{recipe} is not YAML: {' '.join(str(error).split())}") from error
-    except (HydraException, OmegaConfBaseException, UnicodeDecodeError, RecursionError) as error:
+    except (HydraException, OmegaConfBaseException, UnicodeDecodeError) as error:
         problems = Problems()
         problems.errors += [ConfigError(reason) for reason in _reasons(recipe, overrides)]
         problems.raise_all()
@@ -68,9 +69,15 @@ def _check_file(recipe: Path) -> None:
     """Refuse a file that Hydra would be endless about: OmegaConf copies what an alias stands for at each alias."""
     import yaml
 
-    events = yaml.parse(read_text(recipe, _MOST_BYTES), Loader=yaml.SafeLoader)
-    if any(isinstance(event, yaml.AliasEvent) for event in events):
-        raise ConfigError(f"{recipe} has a YAML alias (*NAME), which we do not read; refer to an option by ${{option}}")
+    depth = 0
+    for event in yaml.parse(read_text(recipe, _MOST_BYTES), Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MOST_DEPTH:
+            raise ConfigError(f"{recipe} is nested deeper than {_MOST_DEPTH} levels; write its options with fewer")
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(
+                f"{recipe} has a YAML alias (*NAME), which we do not read; refer to an option by ${{NAME}}"
+            )
 
 
 def _compose(recipe: Path, overrides: Sequence[str]) -> DictConfig:
