@@ -97,7 +97,7 @@ def parse_json(text: str | bytes, odd_number: Callable[[str], Any] | None = None
         raise ValueError(f"it is longer than {MOST_JSON_BYTES >> 20} MiB")
 
     def integer(digits: str) -> Any:
-        if len(digits) <= MOST_DIGITS:
+        if len(digits.removeprefix("-")) <= MOST_DIGITS:
             return int(digits)
         if odd_number is None:
             raise ValueError(f"it has a number of more than {MOST_DIGITS} digits")
@@ -112,7 +112,7 @@ def parse_json(text: str | bytes, odd_number: Callable[[str], Any] | None = None
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     level = [value]
-    for _ in range(MOST_DEPTH + 1):
+    for _ in range(MOST_DEPTH):
         inner = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list)))
         level = [one for values in inner for one in values if isinstance(one, (dict, list))]
         if not level:

@@ -124,7 +124,7 @@ def _settle_problems(problems: list[TaskProblem], good: int, skip_missing: bool,
         logger.warning("%d tasks are left out: missing, malformed or unknown here", len(problems) - len(fatal))
     if not fatal:
         return
-    named = "\n".join(f"  {printable(f'{p.where}: {p.what}')[:1000]}" for p in fatal[:MAX_NAMED_PROBLEMS])
+    named = "\n".join(f"  {printable(p.where)[:300]}: {printable(p.what)[:2000]}" for p in fatal[:MAX_NAMED_PROBLEMS])
     rest = f"\n  and {len(fatal) - MAX_NAMED_PROBLEMS} more" if len(fatal) > MAX_NAMED_PROBLEMS else ""
     missing = any(p.missing for p in fatal)
     remedy = "; data.tasks.skip_missing=true leaves out those without a file" if missing else ""
