@@ -13,14 +13,12 @@ import fcntl
 import logging
 import os
 import shutil
-import stat
 import tempfile
 import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 from uuid import uuid4
 
 from arpo_verl import reaper
@@ -30,9 +28,6 @@ logger = logging.getLogger(__name__)
 
 PART_PREFIX = ".part-"
 """Of what an interrupted write leaves behind."""
-
-MOST_BYTES = 1 << 30
-"""Largest file that is read whole: a sparse one claims any size."""
 
 _CHUNK_BYTES = 1 << 20
 _LOCK = ".in-use"
@@ -117,32 +112,6 @@ def write_whole(path: Path, content: bytes, *, sync: bool = True) -> None:
         with contextlib.suppress(OSError):
             os.unlink(part)
         raise
-
-
-@contextmanager
-def open_regular(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that others may have put there: no link, which could lead anywhere, no pipe, which would hang whoever
-    reads it, and nothing larger than `MOST_BYTES`.
-
-    Raises:
-        OSError: it is not there, or no such file.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-            raise OSError(errno.EINVAL, f"must be a regular file of at most {MOST_BYTES >> 20} MiB", str(path))
-        yield file
-
-
-def read_regular(path: Path) -> bytes:
-    """Read such a file.
-
-    Raises:
-        OSError: as `open_regular`.
-    """
-    with open_regular(path) as file:
-        return file.read()
 
 
 def link_whole(source: Path, path: Path) -> bool:

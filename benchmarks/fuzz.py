@@ -1,4 +1,5 @@
-"""A coverage-guided fuzzer over everything that reads a model's text, with what must hold of each (`fuzz_targets.py`).
+"""A coverage-guided fuzzer over what reads a model's text or somebody's files, with what must hold of each
+(`fuzz_targets.py`).
 
     .venv/bin/python benchmarks/fuzz.py [--smoke] [--inputs N] [--target NAME] [--seed N] [--json PATH]
 
@@ -20,7 +21,8 @@ from typing import Any
 
 from figures import Arguments, machine, report
 
-INSTRUMENTED = ["arpo_verl.actions", "arpo_verl.records", "arpo_verl.rollout"]
+ROOMS = ("actions", "migration", "records", "replay", "rollout", "tasks", "untrusted")
+INSTRUMENTED = [f"arpo_verl.{room}" for room in ROOMS]
 MAX_BYTES = 2048
 """Of an input: long enough for any path through the grammars; what long ones cost is `tests/test_scanners.py`'s."""
 SLOW_S = 20

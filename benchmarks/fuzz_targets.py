@@ -1,4 +1,5 @@
-"""What is done with a model's text, each with the check that nothing came of it but data.
+"""What is done with a model's text and with files from somebody else, each with the check that nothing came of it but
+data.
 
 A target takes any text, and raises `AssertionError` where a promise is broken. `benchmarks/fuzz.py` runs them under a
 coverage-guided fuzzer, `tests/test_hostile_text.py` under hypothesis.
@@ -8,29 +9,42 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import base64
 import functools
 import importlib.util
 import io
 import json
 import re
+import tempfile
+import zlib
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from arpo_verl import untrusted
 from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.actions.keys import KEY_NAMES, format_keys, parse_keys
 from arpo_verl.actions.pyautogui import duration_s, to_code
 from arpo_verl.actions.reply import MAX_ACTIONS, MAX_INPUT_S, MAX_REPLY_CHARS
-from arpo_verl.errors import ActionParseError
+from arpo_verl.errors import ActionParseError, ConfigError, ReplayError, TaskError
+from arpo_verl.migration.recipe import convert, describe
+from arpo_verl.migration.settings import read_settings
 from arpo_verl.records.documents import EpisodeRecord
 from arpo_verl.records.json_files import dump_json, parse_json
+from arpo_verl.records.recorded import read_episodes
+from arpo_verl.records.run import open_run
+from arpo_verl.replay.store.inspection import format_contents, inspect_store
+from arpo_verl.replay.store.persistence import FORMAT, MANIFEST, VERSION, load_store, save_store
+from arpo_verl.replay.store.record import decode_record, encode_record
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.episode import Episode, play
 from arpo_verl.rollout.prompts import prompt_of
 from arpo_verl.rollout.scoring import Score
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
+from arpo_verl.tasks.loader import load_tasks
 from arpo_verl.types import (
     Action,
     Click,
@@ -256,11 +270,165 @@ def check_record(episode: Episode, name: str) -> None:
     assert said == [(turn.text, turn.parse_error) for turn in episode.turns]
 
 
+# --- Files from somebody else ----------------------------------------------------------------------------------------
+
+
+MEMORY_DISK = Path("/dev/shm")
+
+
+@functools.cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder for what a target reads; it goes with the process."""
+    return tempfile.TemporaryDirectory(prefix="arpo-fuzz-", dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None)
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a pair that stands for no byte
+        return text.encode("utf-8", "surrogatepass")
+
+
+def _write(name: str, content: bytes) -> Path:
+    path = Path(_scratch().name, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def check_stored(text: str) -> None:
+    """A line of a store is refused, or is a trajectory that is written as it was read."""
+
+    def named(name: str) -> bytes:
+        return name.encode("ascii", "backslashreplace")
+
+    try:
+        trajectory = decode_record(_bytes(text), named)
+    except ReplayError:
+        return
+    assert f"{trajectory.step:06d}".isdigit()
+    names = [screenshot.decode() for screenshot in trajectory.screenshots]
+    written = encode_record(trajectory, names)
+    assert encode_record(decode_record(written, named), names) == written
+
+
+def check_store(text: str) -> None:
+    """A store is refused, or is shown in lines for a terminal and is the same after it was saved again.
+
+    The text up to the first zero byte holds fields of the manifest, as JSON, what is behind it the records. Whoever
+    makes a store can make its checksums, too.
+    """
+    fields, _, lines = text.partition("\0")
+    try:
+        given = untrusted.parse_json(fields)
+    except ValueError:
+        given = {}
+    name = f"trajectories-{sha256(_bytes(lines)).hexdigest()}.jsonl"
+    values = {"format": FORMAT, "version": VERSION, "trajectories": name, **(given if isinstance(given, dict) else {})}
+    values.pop("checksum", None)
+    checksum = sha256(json.dumps(values, sort_keys=True).encode("ascii")).hexdigest()
+    records = _write(f"store/{name}", _bytes(lines))
+    folder = _write(f"store/{MANIFEST}", json.dumps({**values, "checksum": checksum}).encode("ascii")).parent
+    again = folder.with_name("again")
+    try:
+        contents = inspect_store(folder)
+        fingerprint = contents.manifest.fingerprint
+        assert all(line.isprintable() for line in format_contents(contents).split("\n"))
+        store = load_store(folder, fingerprint)
+        save_store(store, again, fingerprint)
+        assert list(load_store(again, fingerprint).records()) == list(store.records())
+    except ReplayError as error:
+        assert str(error).isprintable()
+    finally:
+        records.unlink()
+
+
+def check_recorded(text: str) -> None:
+    """A run's folder is read to what lists, charts and seeds are made of; the rest is passed over or refused.
+
+    Its files hold the text up to the first zero byte, its tokens what is behind it.
+    """
+    content, _, tokens = text.partition("\0")
+    step = "run/trajectories/step_000001"
+    for name in ("metrics.jsonl", "starts.jsonl", "pool.json"):
+        _write(f"run/{name}", _bytes(content))
+    for name in ("groups.jsonl", ".two/live.json", "one/episode.json"):
+        _write(f"{step}/{name}", _bytes(content))
+    run = open_run(_write(f"{step}/one/tokens.json", _bytes(tokens or "[]")).parents[3])
+    episodes = [[getattr(one, name) for name in one.__slots__] for one in run.episodes()]
+    running = [[one.content, one.turns] for one in run.running()]
+    shown = [episodes, running, run.pool(), dict(run.metrics().series), [group.records() for group in run.groups()]]
+    assert json.loads(dump_json(shown))[0] == json.loads(json.dumps(episodes))
+    try:
+        recorded = list(read_episodes(run.trajectories))
+    except ReplayError:
+        return
+    for episode in recorded:
+        assert all(isinstance(one, str) for one in (episode.task_id, episode.instruction, *episode.replies))
+
+
+def check_task(text: str) -> None:
+    """A file of tasks is refused in lines for a terminal, or has tasks with ids that name a file in a folder."""
+    try:
+        tasks = load_tasks(_write("tasks/task.json", _bytes(text)))
+    except TaskError as error:
+        assert all(line.isprintable() for line in str(error).split("\n"))
+        return
+    for task in tasks:
+        assert re.fullmatch(r"[\w.-]+", task.task_id, re.ASCII) and task.task_id not in (".", "..")
+        assert isinstance(task.instruction, str) and isinstance(task.spec, Mapping)
+
+
+def check_convert(name: str, text: str) -> None:
+    """A script or a configuration of another trainer is refused, or becomes options that are told in plain lines."""
+    try:
+        made = [convert(settings) for settings in read_settings(_write(f"theirs/{name}", _bytes(text)), {})]
+    except ConfigError:
+        return
+    assert all(line.isprintable() for one in made for line in describe(one))
+
+
+def check_printed(text: str) -> None:
+    """A text for a terminal has its length, and nothing in it moves the cursor."""
+    shown = untrusted.printable(text)
+    assert len(shown) == len(text) and shown.isprintable()
+
+
 TARGETS: Mapping[str, Callable[[str], None]] = {
     **{name: functools.partial(check_reply, name) for name in GRAMMARS},
     "keys": check_keys,
     "typed": check_typed,
     "episode": check_episode,
+    "stored": check_stored,
+    "store": check_store,
+    "recorded": check_recorded,
+    "task": check_task,
+    "script": functools.partial(check_convert, "run.sh"),
+    "configuration": functools.partial(check_convert, "config.yaml"),
+    "printed": check_printed,
+}
+
+MANIFEST_FIELDS = {
+    "fingerprint": {"tokenizer": "aa", "processor": "bb", "prompt": "cc"},
+    "capacity_per_task": 8,
+    "serials": [0],
+    "saved_at": "2026-01-01T00:00:00+00:00",
+    "written_by": "arpo-verl",
+}
+STORED: dict[str, Any] = {
+    **{"task_id": "a", "step": 1, "success": 1.0, "reward": 1.0, "num_turns": 1, "screenshots": [], "episode": None},
+    **{"extra_fields": {}, "mm_processor_kwargs": None, "rollout_log_probs": None},
+    **dict.fromkeys(("prompt_ids", "response_ids"), base64.b64encode(zlib.compress(bytes(8))).decode()),
+    "response_mask": base64.b64encode(zlib.compress(bytes(2))).decode(),
+}
+EPISODE: dict[str, Any] = {
+    **{"task_id": "a", "instruction": "b", "step": 1, "uid": "u", "session": 0, "success": 1.0, "reward": 1.0},
+    **{"stop_reason": "finished", "screenshots": ["/dev/zero"], "turns": [{"text": "t"}], "image_size": [1, 2]},
+    **{"prompt_tokens": 1, "response_tokens": 1, "format_error": False, "validation": False, "reward_extra_info": {}},
+}
+TASK: dict[str, Any] = {
+    **{"id": "a", "instruction": "b", "config": [{"type": "launch", "parameters": {"command": ["x"]}}]},
+    "evaluator": {"func": "exact_match", "result": {"type": "vm_file", "path": "/x"}, "expected": {"type": "rule"}},
 }
 
 # Whatever is not text of a model's own: what the fuzzer and hypothesis begin with and put together.
@@ -286,6 +454,14 @@ SNIPPETS = (
     ),
     "ctrl+shift+t",
     "page down ctrl--",
+    *(json.dumps(value) for value in (STORED, {**STORED, "step": 10**400}, EPISODE, TASK, [TASK], {"os": ["../one"]})),
+    f"{json.dumps(MANIFEST_FIELDS)}\0{json.dumps(STORED)}\n",
+    f"{json.dumps({**MANIFEST_FIELDS, 'serials': ['/../../x']})}\0{json.dumps(STORED)}\n",
+    json.dumps({"step": 1, "data": {"rollout/success_mean": 0.5}, "time": 1, "rows": [], "uid": "u"}) + "\n",
+    "python -m verl.trainer.main config=config.yaml data.seed=3 \\\n  worker.actor.model.model_path=p",
+    "data: {seed: 7}\nworker: {actor: {model: {model_path: \x1b[2J}}}\n",
+    "a: &a [x, x]\nb: &b [*a, *a]\n",
+    "[" * 500,
 )
 
 WORDS = (

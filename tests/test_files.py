@@ -107,23 +107,6 @@ def test_a_folder_that_another_took_for_abandoned_while_it_was_made_is_made_agai
     assert len(made) == 2 and list(tmp_path.iterdir()) == [scratch.path]
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "huge"])
-def test_what_is_no_regular_file_is_not_read(tmp_path, kind):
-    path = tmp_path / "file"
-    if kind == "link":
-        (tmp_path / "other").write_bytes(b"other")
-        path.symlink_to("other")
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        with path.open("wb") as file:
-            file.truncate(files.MOST_BYTES + 1)
-    with pytest.raises(OSError):
-        files.read_regular(path)
-
-
 def test_a_folder_is_replaced_when_its_block_ends_well_and_else_kept(tmp_path):
     target = tmp_path / "target"
     for name in ("first", "second"):

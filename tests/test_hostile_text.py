@@ -1,10 +1,21 @@
-"""Everything that reads a model's text, under hypothesis: nothing comes of it but data, and nothing is raised but a
-refusal. What must hold is in `benchmarks/fuzz_targets.py`, which `make fuzz` runs under a coverage-guided fuzzer."""
+"""Everything that reads a model's text or somebody's files, under hypothesis: nothing comes of it but data, and nothing
+is raised but a refusal. What must hold is in `benchmarks/fuzz_targets.py`, which `make fuzz` runs under a
+coverage-guided fuzzer."""
 
 import json
 
 import pytest
-from fuzz_targets import SNIPPETS, TARGETS, WORDS, check_code, clients_source
+from fuzz_targets import (
+    EPISODE,
+    MANIFEST_FIELDS,
+    SNIPPETS,
+    STORED,
+    TARGETS,
+    TASK,
+    WORDS,
+    check_code,
+    clients_source,
+)
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -46,6 +57,35 @@ CALLS = st.builds(
 REPLIES = CALLS | st.builds(
     lambda template, text: template.replace("{}", text).replace("{0}", text), *map(st.sampled_from, [TEMPLATES]), TEXT
 )
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.sampled_from([10**400, "/dev/zero", "\x1b[2J"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def changed(*documents):
+    """One of these documents as JSON, with other values in some of its fields."""
+    return st.one_of(map(_changed, documents))
+
+
+def _changed(document):
+    fields = st.dictionaries(st.sampled_from(sorted(document)), VALUES, max_size=2)
+    return fields.map(lambda new: json.dumps(document | new))
+
+
+METRICS = {"step": 1, "data": {"a": 1}, "time": 1, "uid": "u", "rows": [{"session": 0}], "turns": [{}], "recipe": {}}
+STORES = st.builds("{}\0{}".format, changed(MANIFEST_FIELDS), changed(STORED))
+DOCUMENTS = changed(STORED, EPISODE, TASK, METRICS) | STORES | TEXT
+
+
+@pytest.mark.parametrize("target", ["stored", "store", "recorded", "task", "script", "configuration", "printed"])
+@given(text=DOCUMENTS)
+@settings(max_examples=100, deadline=None)
+def test_a_file_from_somebody_else_is_refused_or_is_what_it_says(target, text):
+    TARGETS[target](text)
 
 
 @pytest.mark.parametrize("grammar", ["ui_tars", "qwen25_vl", "qwen3_vl"])

@@ -31,6 +31,7 @@ from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
 from arpo_verl.tasks.loader import load_tasks, shipped_file, shipped_ids
 from arpo_verl.tasks.schema import INFEASIBLE
 from arpo_verl.types import Action, Evaluation, Fail, Observation, Size, StopReason, Task
+from arpo_verl.untrusted import printable_lines
 
 T = TypeVar("T")
 
@@ -108,7 +109,7 @@ def _record(out: Path, episode: Episode, newest: Path) -> Path:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    print(printable_lines(line), flush=True)
 
 
 class _WatchedDesktop(DesktopEnvironment):

@@ -12,11 +12,16 @@ from arpo_verl.cli.recipes import find_recipe, recipes_folder
 from arpo_verl.config import Problems, did_you_mean
 from arpo_verl.errors import ConfigError
 from arpo_verl.removed_options import removal
+from arpo_verl.untrusted import read_text
 from arpo_verl.versions import verl_folder
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
+
+_MOST_BYTES = 1 << 20
+"""Of a recipe's file; the longest of ours has 6 KB."""
+_MOST_DEPTH = 50
 
 
 def compose_recipe(recipe: Path, overrides: Sequence[str]) -> DictConfig:
@@ -35,6 +40,7 @@ def compose_recipe(recipe: Path, overrides: Sequence[str]) -> DictConfig:
         hint = did_you_mean(recipe.stem, others, str(recipe.parent / "_")[:-1])
         raise ConfigError(f"there is no recipe {recipe}{hint.replace('?', '.yaml?')}")
     try:
+        _check_file(recipe)
         config = _compose(recipe, overrides)
     except YAMLError as error:
         raise ConfigError(f"{recipe} is not YAML: {' '.join(str(error).split())}") from error
@@ -57,6 +63,21 @@ def compose_named(name: str, overrides: Sequence[str] = ()) -> DictConfig:
         ConfigError: as `compose_recipe`, or there is no such recipe.
     """
     return compose_recipe(find_recipe(name), overrides)
+
+
+def _check_file(recipe: Path) -> None:
+    """Refuse a file that Hydra would be endless about: OmegaConf copies what an alias stands for at each alias."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(read_text(recipe, _MOST_BYTES), Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MOST_DEPTH:
+            raise ConfigError(f"{recipe} is nested deeper than {_MOST_DEPTH} levels; write its options with fewer")
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(
+                f"{recipe} has a YAML alias (*NAME), which we do not read; refer to an option by ${{NAME}}"
+            )
 
 
 def _compose(recipe: Path, overrides: Sequence[str]) -> DictConfig:

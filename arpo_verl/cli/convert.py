@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arpo_verl.config import require
-from arpo_verl.errors import ConfigError
+from arpo_verl.untrusted import printable
 
 if TYPE_CHECKING:
     from arpo_verl.migration.recipe import Converted
@@ -43,19 +43,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Write the recipes and tell what they do not have."""
     from arpo_verl.cli.recipes import save_recipe
-    from arpo_verl.migration.recipe import convert, describe, printable, write_recipe
+    from arpo_verl.migration.recipe import convert, describe, write_recipe
     from arpo_verl.migration.settings import read_settings
 
     for text in args.overrides:
         require("=" in text, "an override", "KEY=VALUE", text)
     overrides = dict(text.split("=", 1) for text in args.overrides)
-    try:
-        runs = read_settings(args.source, overrides, args.config, args.ignore)
-        converted = [convert(settings) for settings in runs]
-    except ConfigError as error:  # it may quote a file of somebody else's
-        raise ConfigError("\n".join(printable(line) for line in str(error).split("\n"))) from error
+    runs = read_settings(args.source, overrides, args.config, args.ignore)
+    converted = [convert(settings) for settings in runs]
     for file in dict.fromkeys(file for settings in runs for file in settings.files):
-        print(f"Read {file}", file=sys.stderr if args.out == Path("-") else sys.stdout)
+        print(printable(f"Read {file}"), file=sys.stderr if args.out == Path("-") else sys.stdout)
     if args.out == Path("-"):
         print("\n---\n".join(write_recipe(one, args.source.name) for one in converted))
         return 0

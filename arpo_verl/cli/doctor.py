@@ -12,6 +12,7 @@ from arpo_verl.cli.checks.machine import check_embedded_desktop, check_machine
 from arpo_verl.cli.checks.packages import check_osworld, check_registrations, check_versions
 from arpo_verl.cli.options import add_environment_options, build_environment
 from arpo_verl.errors import ConfigError
+from arpo_verl.untrusted import printable_lines
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,7 +53,7 @@ def _check_tasks(args: argparse.Namespace) -> int:
 
     reports = tasks.report_tasks(args.task_dir, build_environment(args, {"screen_size": [1920, 1080]}))
     write = tasks.as_json if args.json else tasks.as_markdown if args.markdown else tasks.as_text
-    print(write(reports))
+    print(printable_lines(write(reports)))
     return 0 if all(report.ok for report in reports) else 1
 
 
@@ -76,6 +77,6 @@ def _check_machine() -> int:
 def _print(findings: Sequence[Finding]) -> None:
     for finding in findings:
         mark = "ok  " if finding.ok else ("FAIL" if finding.required else "note")
-        print(f"[{mark}] {finding.subject}: {finding.detail}")
+        print(printable_lines(f"[{mark}] {finding.subject}: {finding.detail}"))
         if not finding.ok and finding.remedy:
-            print(f"       -> {finding.remedy}")
+            print(printable_lines(f"       -> {finding.remedy}"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from arpo_verl.cli.interrupts import INTERRUPTED, ended_by_signals
 from arpo_verl.cli.playing_options import add_playing_options
 from arpo_verl.cli.shown import shown_command
+from arpo_verl.untrusted import printable_lines
 
 FAULTY = 1
 
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         from arpo_verl.evaluation.compare import compare
         from arpo_verl.evaluation.folder import EvaluationFolder
 
-        print(compare(*(EvaluationFolder(path).read() for path in args.compare)))
+        print(printable_lines(compare(*(EvaluationFolder(path).read() for path in args.compare))))
         return 0
     from arpo_verl.cli.playing import read_command
     from arpo_verl.cli.policies import open_policy
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\ninterrupted; the same command goes on, {args.out} has what was played")
         return INTERRUPTED
-    print(f"\n{write_report(args.out)}")
+    print(printable_lines(f"\n{write_report(args.out)}"))
     if evaluated.faults:
         print(f"infrastructure failed {len(evaluated.faults)} trials; the same command plays them again")
     print(f"tables    {args.out}/results.md, results.csv\nepisodes  {shown_command('view', args.out)}")

@@ -14,6 +14,7 @@ from arpo_verl.cli.interrupts import INTERRUPTED
 from arpo_verl.cli.parser import CommandParser
 from arpo_verl.errors import ArpoError
 from arpo_verl.files import FULL, explain_refusal
+from arpo_verl.untrusted import printable_lines
 from arpo_verl.versions import __version__, explain_missing
 
 COMMANDS = {
@@ -82,18 +83,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return 128 + signal.SIGPIPE
     except ArpoError as error:
-        print(f"arpo-verl: {error}", file=sys.stderr)
-        return 2
+        return _refuse(str(error))
     except ModuleNotFoundError as error:
         if (explained := explain_missing(error.name)) is None:
             raise
-        print(f"arpo-verl: {explained}", file=sys.stderr)
-        return 2
+        return _refuse(explained)
     except OSError as error:
         if error.filename is None and error.errno not in FULL:
             raise
-        print(f"arpo-verl: {explain_refusal(error)}", file=sys.stderr)
-        return 2
+        return _refuse(explain_refusal(error))
+
+
+def _refuse(reason: str) -> int:
+    """Print why; it may quote a file of somebody else's."""
+    print(f"arpo-verl: {printable_lines(reason)}", file=sys.stderr)
+    return 2
 
 
 def _lost_reader() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from arpo_verl.actions.grammars import Grammar
 from arpo_verl.errors import ActionParseError, ConfigError
 from arpo_verl.types import Size
+from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, read_text
 
 SEPARATOR = "---"
 """A line with nothing else ends a reply: a reply itself holds blank lines."""
@@ -31,7 +31,7 @@ def read_replies(path: Path) -> Replies:
         ConfigError: the file cannot be read or holds none.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, MOST_JSON_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--replies must be a text file of replies, got {path}: {error}") from error
     replies = _recorded(path, text) if path.suffix == ".json" else Replies(split_replies(text))
@@ -48,9 +48,11 @@ def split_replies(text: str) -> tuple[str, ...]:
 
 def _recorded(path: Path, text: str) -> Replies:
     try:
-        episode = json.loads(text)
-        size = episode.get("image_size")
-        return Replies(tuple(turn["text"] for turn in episode["turns"]), Size(*size) if size else None)
+        episode = parse_json(text)
+        size, texts = episode.get("image_size"), tuple(turn["text"] for turn in episode["turns"])
+        if not all(isinstance(one, str) for one in texts) or not all(type(one) is int for one in size or ()):
+            raise ValueError("a text or a size that is none")
+        return Replies(texts, Size(*size) if size else None)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"--replies must be an episode.json as a run records it, or text with {SEPARATOR} lines between replies, "

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arpo_verl.cli.options import add_environment_options, build_environment
+from arpo_verl.untrusted import printable, printable_lines
 
 if TYPE_CHECKING:
     from arpo_verl.types import Task
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         write_list(args.out, tasks)
     else:
         _show(tasks)
-    print(by_domain(tasks))
+    print(printable_lines(by_domain(tasks)))
     if left_out:
         print(f"{left_out} more cannot run here; `arpo-verl doctor --task-dir {args.source}` says why")
     if args.out is not None:
@@ -82,4 +83,4 @@ def _usable(args: argparse.Namespace) -> tuple[list[Task], int]:
 
 def _show(tasks: Sequence[Task]) -> None:
     for task in tasks:
-        print(f"{task.domain or 'other'}/{task.task_id}  {' '.join(task.instruction.split())[:_SHOWN]}")
+        print(printable(f"{task.domain or 'other'}/{task.task_id}  {' '.join(task.instruction.split())[:_SHOWN]}"))

@@ -12,6 +12,7 @@ import yaml
 from arpo_verl.migration.keys import KEYS, RENAMED, find_key
 from arpo_verl.migration.rules import MISSING, apply_rules
 from arpo_verl.migration.settings import Settings
+from arpo_verl.untrusted import printable
 
 BASE = "osworld_full"
 UNSAID = "as theirs does where nothing is said"
@@ -137,11 +138,6 @@ def _write(name: str, node: Any, depth: int) -> list[str]:
     for key, child in node.items():
         lines += _write(key, child, depth + 1)
     return lines
-
-
-def printable(text: str) -> str:
-    """One line that neither ends a comment nor moves a terminal's cursor."""
-    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
 def _short(value: Any) -> str:

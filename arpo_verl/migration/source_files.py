@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ import yaml
 
 from arpo_verl.config import require
 from arpo_verl.errors import ConfigError
-from arpo_verl.files import open_regular
 from arpo_verl.migration.keys import find_key
 from arpo_verl.migration.script import MAX_BYTES, Unreadable
 from arpo_verl.migration.shell.arithmetic import MOST
+from arpo_verl.untrusted import read_text as read_file
 
 MAX_DEPTH = 8
 
@@ -23,6 +24,7 @@ def find_config(name: str | Unreadable | None, script: Path) -> Path | None:
 
     The script's own folder comes first, then the two above it, then a file of that name beside the script, for files
     that were copied out of a repository. The current folder comes last: the file there may be of another project.
+    No name leads out of these folders: a stranger's script could name any file of the user's.
 
     Raises:
         ConfigError: none of these has it.
@@ -32,8 +34,10 @@ def find_config(name: str | Unreadable | None, script: Path) -> Path | None:
     text = name.source if isinstance(name, Unreadable) else name
     # What is not known is a folder that the script looks up: the rest of the path still names the file.
     known = Path(re.sub(r"^.*(?:[`})]|\$\w+)/*", "", text, flags=re.S)) if isinstance(name, Unreadable) else Path(text)
-    folders = script.absolute().parents[:3]
-    places = [folder / known for folder in folders] + [folders[0] / known.name, Path.cwd() / known]
+    folders = [folder for folder in script.absolute().parents[:3] if folder.name]
+    around = [*((folder, folder / known) for folder in folders)]
+    around += [(script.absolute().parent, script.absolute().parent / known.name), (Path.cwd(), Path.cwd() / known)]
+    places = [place for folder, place in around if os.path.realpath(place).startswith(f"{os.path.realpath(folder)}/")]
     found = next((place for place in places if known.name and place.is_file()), None)
     if found is None:
         where = ", ".join(dict.fromkeys(str(place) for place in places if known.name))
@@ -51,11 +55,8 @@ def read_text(path: Path) -> str:
         ConfigError: it is no such file.
     """
     try:
-        with open_regular(path.resolve(strict=True)) as file:
-            data = file.read(MAX_BYTES + 1) or b""
-        require(len(data) <= MAX_BYTES, str(path), f"at most {MAX_BYTES} bytes", "more")
-        return data.decode("utf-8")
-    except (OSError, RuntimeError, UnicodeDecodeError) as error:
+        return read_file(path, MAX_BYTES)
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"what is converted must be a text file that can be read, got {path}: {error}") from error
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.records.json_files import read_json_object
+from arpo_verl.untrusted import read_regular
 
 METRICS_FILE = "metrics.jsonl"
 """veRL's own; those of earlier starts lie beside it, see `records.metrics`."""
@@ -38,12 +39,14 @@ HIDDEN = "."
 SCREENSHOT_NAME = re.compile(r"[0-9]{2,6}\.(png|jpg|jpeg|webp)")
 
 _PNG = b"\x89PNG"
+_MOST_STEP_BYTES = 100
+"""Of a file that holds a step's number."""
 
 
 def saved_step(checkpoints: Path) -> int | None:
     """The step of the checkpoint that a run goes on from; None where there is none."""
     try:
-        return int((checkpoints / LATEST_CHECKPOINT).read_text("ascii"))
+        return int(read_regular(checkpoints / LATEST_CHECKPOINT, _MOST_STEP_BYTES))
     except (OSError, ValueError):
         return None
 
@@ -55,7 +58,7 @@ def step_folder(step: int) -> str:
 
 def step_of(folder_name: str) -> int | None:
     """The step that a folder `step_000012` is for; None where it is no such folder."""
-    match = re.fullmatch(r"step_([0-9]+)", folder_name)
+    match = re.fullmatch(r"step_([0-9]{1,15})", folder_name)
     return int(match[1]) if match else None
 
 

@@ -10,12 +10,13 @@ from typing import Any
 from PIL import Image
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.files import read_regular
+from arpo_verl.images import MAX_BYTES
 from arpo_verl.records.json_files import parse_json
-from arpo_verl.records.layout import EPISODE_FILE, HIDDEN, TOKENS_FILE, read_episode
+from arpo_verl.records.layout import EPISODE_FILE, HIDDEN, TOKENS_FILE, is_screenshot, read_episode
 from arpo_verl.rollout.sequence import Generated
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Size
+from arpo_verl.untrusted import MOST_JSON_BYTES, read_regular
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,13 @@ def _read_folder(folder: Path) -> Iterator[RecordedEpisode]:
 
 def _read_recorded(folder: Path) -> RecordedEpisode:
     values, tokens = read_episode(folder), folder / TOKENS_FILE
-    replies = parse_json(read_regular(tokens)) if tokens.exists() else []
-    has_size = values.get("image_size") is not None
+    replies = parse_json(read_regular(tokens, MOST_JSON_BYTES)) if tokens.exists() else []
+    size = values.get("image_size")
+    texts = [values[name] for name in ("task_id", "instruction", "stop_reason")]
+    texts += [turn["text"] for turn in values["turns"]]
+    numbers = [*(size or ()), *(token_id for reply in replies for token_id in reply["token_ids"])]
+    if not all(isinstance(text, str) for text in texts) or not all(type(number) is int for number in numbers):
+        raise ValueError(f"{folder} has something else in the place of a text or a whole number")
     return RecordedEpisode(
         source=str(folder),
         task_id=values["task_id"],
@@ -98,17 +104,19 @@ def _read_recorded(folder: Path) -> RecordedEpisode:
         screenshots=_screenshots(folder, values["screenshots"]),
         replies=tuple(turn["text"] for turn in values["turns"]),
         tokens=tuple(Generated(tuple(reply["token_ids"]), _tuple(reply["log_probs"])) for reply in replies),
-        image_size=Size(*values["image_size"]) if has_size else None,
+        image_size=Size(*size) if size else None,
         num_tokens=(values["prompt_tokens"], values["response_tokens"]),
         format_error=bool(values["format_error"]),
         validation=bool(values["validation"]),
-        reward_extra_info=values["reward_extra_info"],
+        reward_extra_info=dict(values["reward_extra_info"]),
     )
 
 
 def _screenshots(folder: Path, names: list[str]) -> tuple[bytes, ...]:
+    if strange := [name for name in names if not is_screenshot(name)]:
+        raise ValueError(f"{folder / EPISODE_FILE} names {strange[0]!r:.80}, which is no NN.png, NN.jpg or NN.webp")
     paths = [folder / name for name in names]
-    return tuple(read_regular(path) for path in paths) if all(path.exists() for path in paths) else ()
+    return tuple(read_regular(path, MAX_BYTES) for path in paths) if all(path.exists() for path in paths) else ()
 
 
 def _tuple(values: list[float] | None) -> tuple[float, ...] | None:

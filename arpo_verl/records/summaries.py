@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 from arpo_verl.records.json_files import as_number
 from arpo_verl.records.layout import read_episode, screenshot_names, step_of
 
+_WHOLE_END = 1 << 53
+"""Whole numbers are below it: a browser holds each of these exactly."""
+
 
 class EpisodeKey(NamedTuple):
     """Who an episode is to the trainer. As a reference, None where it is not known."""
@@ -93,4 +96,4 @@ def _text(content: Mapping[str, Any], name: str) -> str:
 
 def _whole(content: Mapping[str, Any], name: str, otherwise: int) -> int:
     value = content.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+    return value if type(value) is int and abs(value) < _WHOLE_END else otherwise

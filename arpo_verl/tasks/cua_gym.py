@@ -24,7 +24,7 @@ from typing import Any
 
 from arpo_verl.environments.osworld.bundle_steps import REWARD_PROGRAM
 from arpo_verl.errors import TaskError
-from arpo_verl.files import read_regular
+from arpo_verl.untrusted import parse_json, read_regular
 
 FIRST_PORT = 8100
 MAX_FILE_BYTES = 16 << 20
@@ -56,7 +56,7 @@ def load(argument: str) -> Iterator[Mapping[str, Any] | TaskError]:
     for bundle in bundles:
         try:
             yield _task(bundle, hub / "websites", names)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
             yield TaskError(f"the bundle {bundle} cannot be read: {type(error).__name__}: {error}")
 
 
@@ -71,7 +71,7 @@ def _upper(name: str) -> str:
 
 
 def _task(bundle: Path, websites: Path, names: Mapping[str, str]) -> dict[str, Any]:
-    content = json.loads(_read(bundle, "task.json"))
+    content = parse_json(_read(bundle, "task.json"))
     evaluator = content["evaluator"]
     if evaluator.get("type") != "python":
         raise ValueError(f"its evaluator must be of type python, got {evaluator.get('type')!r}")
@@ -127,9 +127,7 @@ def _read(bundle: Path, url: str) -> bytes:
     path = (bundle / url).resolve()
     if not path.is_relative_to(bundle.resolve()):
         raise ValueError(f"{url!r} lies outside of the bundle")
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ValueError(f"{url!r} has more than {MAX_FILE_BYTES >> 20} MiB")
-    return read_regular(path)
+    return read_regular(path, MAX_FILE_BYTES)
 
 
 class _Apps:

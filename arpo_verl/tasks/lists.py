@@ -12,6 +12,7 @@ from arpo_verl.config import did_you_mean
 from arpo_verl.errors import TaskError
 from arpo_verl.files import write_whole
 from arpo_verl.types import Task
+from arpo_verl.untrusted import read_regular
 
 
 def of_domains(tasks: Sequence[Task], domains: Sequence[str]) -> list[Task]:
@@ -62,7 +63,7 @@ def write_list(path: Path, tasks: Sequence[Task]) -> None:
             f"{absent[0]}"
         )
     content = json.dumps(index, indent=2).encode() + b"\n"
-    if path.exists() and path.read_bytes() != content:
+    if path.exists() and read_regular(path.resolve()) != content:
         raise TaskError(f"{path} exists and has other tasks; we do not overwrite it. Give another name by --out")
     write_whole(path, content)
 

@@ -16,6 +16,7 @@ from arpo_verl.tasks.catalogue import installed_catalogue
 from arpo_verl.tasks.schema import problems_of
 from arpo_verl.tasks.sources import source_tasks, split_source
 from arpo_verl.types import Task
+from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, printable, read_text
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class _Found:
 
     where: str
     path: Path | None = None
+    folder: Path | None = None
+    """Which the path does not leave, whatever an index or a link of somebody else's says."""
     spec: Any = None
     domain: str = ""
     """Where no folder says it."""
@@ -121,7 +124,7 @@ def _settle_problems(problems: list[TaskProblem], good: int, skip_missing: bool,
         logger.warning("%d tasks are left out: missing, malformed or unknown here", len(problems) - len(fatal))
     if not fatal:
         return
-    named = "\n".join(f"  {p.where}: {p.what}" for p in fatal[:MAX_NAMED_PROBLEMS])
+    named = "\n".join(f"  {printable(p.where)[:300]}: {printable(p.what)[:2000]}" for p in fatal[:MAX_NAMED_PROBLEMS])
     rest = f"\n  and {len(fatal) - MAX_NAMED_PROBLEMS} more" if len(fatal) > MAX_NAMED_PROBLEMS else ""
     missing = any(p.missing for p in fatal)
     remedy = "; data.tasks.skip_missing=true leaves out those without a file" if missing else ""
@@ -164,7 +167,7 @@ def _find(path: Path) -> Iterator[_Found | TaskProblem]:
         if index.is_file() and (path / "examples").is_dir():
             yield from _find(index)
         else:
-            yield from (_Found(str(file), file) for file in sorted(path.rglob("*.json")))
+            yield from (_Found(str(file), file, path) for file in sorted(path.rglob("*.json")))
         return
     content = _read_ids(path) if path.suffix == ".txt" else _read_json(path)
     if isinstance(content, TaskProblem):
@@ -189,17 +192,25 @@ def _find_indexed(path: Path, content: Mapping[str, list[str]] | list[str]) -> I
     examples = path.parent / "examples"
     if isinstance(content, list):
         by_id = {file.stem: file for file in examples.glob("*/*.json")}
-        yield from (_Found(f"{path.name} names {i}", by_id.get(i, examples / "*" / f"{i}.json")) for i in content)
+        files = {i: by_id.get(i, examples / "*" / f"{i}.json") for i in content}
+        yield from (_Found(f"{path.name} names {i}", files[i], examples) for i in content)
         return
     for domain, ids in content.items():
-        yield from (_Found(f"{path.name} names {domain}/{i}", examples / domain / f"{i}.json") for i in ids)
+        yield from (_Found(f"{path.name} names {domain}/{i}", examples / domain / f"{i}.json", examples) for i in ids)
+
+
+def _is_within(path: Path, folder: Path | None) -> bool:
+    return folder is None or os.path.realpath(path).startswith(f"{os.path.realpath(folder)}{os.sep}")
 
 
 def _load_one(found: _Found) -> Task | TaskProblem:
     spec = found.spec
     if found.path is not None:
-        if not found.path.is_file():
+        if not os.path.isfile(found.path):
             return TaskProblem(found.where, f"there is no file {found.path}", missing=True)
+        if not _is_within(found.path, found.folder):
+            what = f"{found.path} leads out of {found.folder}; copy the task itself into the folder"
+            return TaskProblem(found.where, what)
         spec = _read_json(found.path)
         if isinstance(spec, TaskProblem):
             return spec
@@ -215,9 +226,11 @@ def _load_one(found: _Found) -> Task | TaskProblem:
 def _read_json(path: Path) -> Any:
     text = _read_text(path)
     try:
-        return text if isinstance(text, TaskProblem) else json.loads(text)
+        return text if isinstance(text, TaskProblem) else parse_json(text)
     except json.JSONDecodeError as error:
         return TaskProblem(str(path), f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}")
+    except ValueError as error:
+        return TaskProblem(str(path), f"not JSON that we read: {error}")
 
 
 def _read_ids(path: Path) -> list[str] | TaskProblem:
@@ -231,7 +244,7 @@ def _read_ids(path: Path) -> list[str] | TaskProblem:
 
 def _read_text(path: Path) -> str | TaskProblem:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path, MOST_JSON_BYTES)
     except UnicodeDecodeError as error:
         return TaskProblem(str(path), f"not UTF-8 text: {error}")
     except OSError as error:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from arpo_verl.errors import FetchError
-from arpo_verl.files import open_regular, write_whole
+from arpo_verl.files import write_whole
 from arpo_verl.tasks.schema import problems_of
+from arpo_verl.untrusted import open_regular, read_regular
 from arpo_verl.versions import OSWORLD_ARCHIVE, OSWORLD_COMMIT
 
 INDEX = "test_all.json"
@@ -176,5 +177,4 @@ def _same(path: Path, content: bytes) -> bool:
 
 
 def _read(path: Path) -> bytes:
-    with open_regular(path) as file:
-        return file.read(_MAX_FILE_BYTES)
+    return read_regular(path, _MAX_FILE_BYTES)

@@ -24,9 +24,9 @@ def problems_of(spec: Any, catalogue: Catalogue | None) -> list[str]:
         return [f"a task must have id, instruction and evaluator; {', '.join(missing)} missing"]
     problems = []
     if not isinstance(spec["id"], str) or not _TASK_ID.fullmatch(spec["id"]):
-        problems.append(f"id must be letters, digits, '.', '_' and '-', got {spec['id']!r}")
+        problems.append(f"id must be letters, digits, '.', '_' and '-', got {spec['id']!r:.80}")
     if not isinstance(spec["instruction"], str) or not spec["instruction"].strip():
-        problems.append(f"instruction must be text, got {spec['instruction']!r}")
+        problems.append(f"instruction must be text, got {spec['instruction']!r:.80}")
     problems.extend(_step_problems(spec.get("config", []), "config", catalogue))
     problems.extend(_evaluator_problems(spec["evaluator"], catalogue))
     return problems
@@ -39,8 +39,9 @@ def _step_problems(steps: Any, where: str, catalogue: Catalogue | None) -> Itera
     for number, step in enumerate(steps):
         if not isinstance(step, Mapping) or not isinstance(step.get("parameters"), Mapping) or "type" not in step:
             yield f"{where}[{number}] must be an object with type and parameters, got {step!r:.80}"
-        elif catalogue is not None:
-            yield from _unknown(step["type"], catalogue.setup_steps, f"{where}[{number}].type", "set-up step")
+        else:
+            known = catalogue.setup_steps if catalogue else None
+            yield from _unknown(step["type"], known, f"{where}[{number}].type", "set-up step")
 
 
 def _evaluator_problems(evaluator: Any, catalogue: Catalogue | None) -> Iterator[str]:
@@ -52,13 +53,12 @@ def _evaluator_problems(evaluator: Any, catalogue: Catalogue | None) -> Iterator
     if func == INFEASIBLE:
         return
     funcs = func if isinstance(func, list) else [func]
-    if catalogue is not None:
-        for name in funcs:
-            yield from _unknown(name, catalogue.metrics, "evaluator.func", "metric")
+    for name in funcs:
+        yield from _unknown(name, catalogue.metrics if catalogue else None, "evaluator.func", "metric")
     if not evaluator.get("result"):
         yield "evaluator.result must say what the metric looks at, got none"
     if evaluator.get("conj", "and") not in ("and", "or"):
-        yield f"evaluator.conj must be 'and' or 'or', got {evaluator['conj']!r}"
+        yield f"evaluator.conj must be 'and' or 'or', got {evaluator['conj']!r:.80}"
     for key in ("result", "expected", "options"):
         yield from _part_problems(evaluator.get(key), f"evaluator.{key}", func, catalogue)
 
@@ -77,11 +77,13 @@ def _part_problems(part: Any, where: str, func: Any, catalogue: Catalogue | None
             continue
         if not isinstance(getter, Mapping) or "type" not in getter:
             yield f"{where} must be an object with a getter's type, got {getter!r:.80}"
-        elif catalogue is not None:
-            yield from _unknown(getter["type"], catalogue.getters, f"{where}.type", "getter")
+        else:
+            yield from _unknown(getter["type"], catalogue.getters if catalogue else None, f"{where}.type", "getter")
 
 
-def _unknown(name: Any, known: Collection[str], where: str, what: str) -> Iterator[str]:
-    if name in known:
-        return
-    yield f"{where} names the {what} {name!r}, which the installed desktop-env does not have{did_you_mean(name, known)}"
+def _unknown(name: Any, known: Collection[str] | None, where: str, what: str) -> Iterator[str]:
+    if not isinstance(name, str):
+        yield f"{where} must be the name of a {what}, got {name!r:.80}"
+    elif known is not None and name not in known:
+        hint = did_you_mean(name[:80], known)
+        yield f"{where} names the {what} {name[:80]!r}, which the installed desktop-env does not have{hint}"

@@ -11,10 +11,10 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from arpo_verl.files import read_regular
 from arpo_verl.records.json_files import dump_json
 from arpo_verl.records.layout import SCREENSHOT_NAME
 from arpo_verl.records.run import Run
+from arpo_verl.untrusted import read_regular
 from arpo_verl.viewer.access import AccessControl
 from arpo_verl.viewer.documents import (
     EpisodesFeed,

@@ -17,6 +17,12 @@ def overrides(text: str) -> dict:
     return command.overrides
 
 
+@pytest.mark.parametrize("space", ["\u00a0", "\u2028", "\x0b", "\x0c", "\x85"])
+def test_what_is_a_space_to_python_alone_is_a_part_of_its_word(space):
+    """A script that was copied off a page may have some; one such outside of quotes was an assertion that failed."""
+    assert overrides(f"python -m verl.trainer.main data.seed=a{space}b{space}") == {"data.seed": f"a{space}b{space}"}
+
+
 def test_words_quotes_comments_and_continued_lines_are_a_shells():
     script = (
         "#!/bin/bash\n"

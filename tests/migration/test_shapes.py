@@ -248,6 +248,22 @@ def _make_loop(path):
     path.symlink_to(path.name)
 
 
+@pytest.mark.parametrize("named", ["{}/secret.yaml", "../../../{}/secret.yaml", "linked.yaml", "circle.yaml"])
+def test_no_name_in_a_script_leads_out_of_its_repository(named, repository, tmp_path_factory, monkeypatch, capsys):
+    """It could have named any file of the user's, which the recipe would then quote."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "secret.yaml").write_text("data: {seed: 4711}")
+    (repository / "linked.yaml").symlink_to(elsewhere / "secret.yaml")
+    (repository / "circle.yaml").symlink_to("circle.yaml")
+    monkeypatch.chdir(repository)
+    (repository / "examples" / "deep").mkdir()
+    name = named.format(elsewhere if named.startswith("{") else elsewhere.name)
+    script = write_script(repository, f"python -m verl.trainer.main config={name}", "deep/run.sh")
+    assert main(["convert", str(script), "--out", "-"]) == 2
+    said = capsys.readouterr()
+    assert "was not found" in said.err and "--config YAML" in said.err and "4711" not in said.out + said.err
+
+
 def test_a_link_to_a_file_is_followed(repository):
     write_script(repository, SHAPES["two stages"])
     (repository / "link.sh").symlink_to(repository / "examples" / "run.sh")

@@ -2,14 +2,18 @@
 
 import json
 import os
+import re
 import threading
 
 import pytest
 from support.viewer_run import png
 
+from arpo_verl.errors import ReplayError
+from arpo_verl.records import json_files
 from arpo_verl.records.film_strip import Frame, thumbnail
 from arpo_verl.records.recorded import read_episodes
 from arpo_verl.records.run import open_run
+from arpo_verl.records.run_summary import summarize_run
 from arpo_verl.records.starts import read_starts
 
 SECRET = "the contents of another's file"
@@ -53,6 +57,97 @@ def test_a_link_is_not_followed_and_a_pipe_hangs_nobody(written, tmp_path, name,
     else:
         path.symlink_to(tmp_path / "secret")
     assert SECRET not in within_a_minute(lambda: read_everything(written.path))
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../../../secret", "../secret.png", "secret", 1, None, ["00.png"]])
+def test_no_path_comes_of_an_episodes_screenshots(written, tmp_path, name):
+    """Seeds made of such a record would have held any file of the user's."""
+    (tmp_path / "secret").write_text(SECRET)
+    written.episode(1, screenshots=1, prompt_tokens=1, response_tokens=1, reward_extra_info={})
+    (episode,) = read_episodes(written.trajectories)
+    assert len(episode.screenshots) == 1
+    edit_episode(written, screenshots=[name])
+    told = within_a_minute(lambda: refusal(written.trajectories))
+    assert "must hold recorded episodes" in told and SECRET not in told
+
+
+def refusal(trajectories):
+    with pytest.raises(ReplayError) as told:
+        list(read_episodes(trajectories))
+    return str(told.value)
+
+
+def edit_episode(written, **changes):
+    (path,) = written.trajectories.rglob("episode.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("task_id", 1),
+        ("instruction", None),
+        ("stop_reason", []),
+        ("turns", [{"text": 1}]),
+        ("turns", "abc"),
+        ("image_size", ["a", "b"]),
+        ("image_size", [1, 2, 3]),
+        ("success", None),
+        ("reward", "much"),
+        ("reward_extra_info", 3),
+        ("screenshots", 3),
+    ],
+)
+def test_a_recorded_episode_is_typed(written, name, value):
+    written.episode(1, screenshots=1, prompt_tokens=1, response_tokens=1, reward_extra_info={})
+    edit_episode(written, **{name: value})
+    with pytest.raises(ReplayError, match="must hold recorded episodes"):
+        list(read_episodes(written.trajectories))
+
+
+def test_s5_endless_numbers_are_none_at_all(written):
+    """`report` died on an integer of 400 digits."""
+    written.episode(1)
+    written.group(1, "u1", {"session": 0, "reward": 1.0, "advantage": 0.5})
+    metrics = {"step": 1, "data": {"rollout/success_mean": 1, "timing_s/step": 2}}
+    files = {
+        written.path / "metrics.jsonl": json.dumps(metrics) + "\n" + json.dumps(metrics).replace(": 1,", ": 2,", 1),
+        written.path / "pool.json": json.dumps({"time": 1, "desktops": 3}),
+        written.path / "starts.jsonl": json.dumps({"time": 1, "recipe": {"a": 1}, "versions": {}}),
+        written.trajectories / "frontier.jsonl": json.dumps(
+            {"step": 1, "tasks": [{"task_id": "a", "rate": 1, "low": 0, "high": 1, "share": 1, "drawn": 1}]}
+        ),
+    }
+    for path in (*written.trajectories.rglob("episode.json"), *written.trajectories.rglob("groups.jsonl")):
+        files[path] = path.read_text()
+    for path, text in files.items():
+        path.write_text(text + "\n" + re.sub(r"(?<=: )\d+(\.\d+)?", "9" * 400, text))
+    for path in (*written.trajectories.rglob("episode.json"), written.path / "pool.json"):
+        path.write_text(path.read_text().split("\n")[1])
+    (written.trajectories / ("step_" + "9" * 200)).mkdir()
+    run = open_run(written.path)
+    (summary,) = run.episodes()
+    assert (summary.success, summary.reward, summary.step, summary.wall_s) == (None, None, 1, None)
+    assert run.metrics().steps == (1, 2) and run.metrics().column("timing_s/step") == (2, 2)
+    assert run.pool() is None and len(run.groups()) == 1 and len(run.frontier()) == 1
+    summarize_run(written.path)
+    pytest.importorskip("matplotlib")
+    from arpo_verl.viewer.report import write_report
+
+    assert write_report(run, written.path / "report.html") > 0
+
+
+def test_a_line_of_no_object_is_passed_over_however_long_it_is(written, monkeypatch):
+    monkeypatch.setattr(json_files, "MOST_JSON_BYTES", 100)
+    lines = [b'{"a": 1}', b"x" * 250, b'{"b": "' + b"y" * 200 + b'"}', b'{"c": 3}', b'{"d":']
+    path = written.path / "lines.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    file = json_files.GrowingFile(path)
+    assert file.read_new(lambda: None) == [{"a": 1}, {"c": 3}]
+    with path.open("ab") as stream:
+        stream.write(b' 4}\n{"e": 5}')
+    assert file.read_new(lambda: None) == [{"d": 4}, {"e": 5}]
+    assert file.read_new(lambda: None) == []
 
 
 def test_a_screenshot_as_thin_as_a_hair_is_none():

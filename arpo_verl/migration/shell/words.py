@@ -13,7 +13,7 @@ MAX_DEPTH = 40
 _SPACE = re.compile(r"(?:[ \t\r]|\\\r?\n|#[^\n]*)+")
 _OPERATOR = re.compile(r";;&|;;|;&|&&|\|\||\|&|[;|&()]")
 _REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|<>|<&|<|>>|>&|>\||>)|&>>?")
-_PLAIN = re.compile(r"[^\s'\"\\$`;|&()<>]+|\$")
+_PLAIN = re.compile(r"[^ \t\r\n'\"\\$`;|&()<>]+|\$")
 _BLANK = re.compile(r"<[A-Za-z][^<>\n;|&()$`'\"\\]{0,80}>(?=[\s/]|$)")
 """`KEY=<your path>`: a place to fill in. A shell would read from such a file, and write into the next option."""
 _SIMPLE = re.compile(r"\$(?:[A-Za-z_]\w*|[\d@*#?!$-])")

@@ -32,9 +32,9 @@ def export_store(folder: Path, out: Path, decode: Decode | None = None) -> int:
         OSError: the disk refuses.
     """
     count = 0
-    for serial, record in read_records(folder, read_manifest(folder)):
+    for serial, record in list(read_records(folder, read_manifest(folder))):  # nothing is written of a damaged store
         trajectory = decode_record(record.record, lambda name: read_screenshot(folder, name))
-        task = re.sub(r"[^\w.-]", "_", trajectory.task_id)[:80].lstrip(".") or "_"
+        task = re.sub(r"[^\w.-]", "_", trajectory.task_id, flags=re.ASCII)[:80].lstrip(".") or "_"
         target = out / task / f"step_{trajectory.step:06d}_{serial}"
         target.mkdir(parents=True, exist_ok=True)
         _export_trajectory(target, trajectory, record, decode)

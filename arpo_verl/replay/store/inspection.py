@@ -7,8 +7,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from arpo_verl.replay.store.persistence import SCREENSHOTS, Manifest, read_manifest, read_records
+from arpo_verl.replay.store.persistence import Manifest, read_manifest, read_records, screenshot_path
 from arpo_verl.replay.store.record import read_record
+from arpo_verl.untrusted import printable
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ def inspect_store(folder: Path | str) -> StoreContents:
     for _, record in read_records(folder, manifest):
         lines[record.task_id].append(record.record)
         for name in record.screenshots:
-            path = folder / SCREENSHOTS / name
-            sizes[name] = path.stat().st_size if path.exists() else 0
+            path = screenshot_path(folder, name)
+            sizes[name] = path.lstat().st_size if path.exists() else 0
     tasks = tuple(_task_contents(task_id, of_task, sizes) for task_id, of_task in sorted(lines.items()))
     num_bytes = sum(sizes.values()) + sum(len(line) for of_task in lines.values() for line in of_task)
     return StoreContents(str(folder), manifest, tasks, num_bytes)
@@ -85,7 +86,7 @@ def format_contents(contents: StoreContents) -> str:
         f"{'log-probs':>9}"
     )
     rows = [
-        f"{task.task_id[:40]:40} {task.trajectories:>6} {task.num_bytes / 2**20:>8.2f} "
+        f"{printable(task.task_id)[:40]:40} {task.trajectories:>6} {task.num_bytes / 2**20:>8.2f} "
         f"{f'{task.first_step}-{task.last_step}':>13} {newest - task.last_step:>5} {task.mean_success:>7.2f} "
         f"{task.mean_screenshots:>6.1f} {task.mean_rows:>5.1f} {f'{task.with_log_probs}/{task.trajectories}':>9}"
         for task in contents.tasks

@@ -15,7 +15,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,9 +26,11 @@ from typing import Any
 
 from arpo_verl import files
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.store.record import read_record
+from arpo_verl.images import MAX_BYTES
+from arpo_verl.replay.store.record import decode_values, read_record
 from arpo_verl.replay.store.screenshots import screenshot_name
 from arpo_verl.replay.store.success_store import StoredRecord, SuccessStore
+from arpo_verl.untrusted import MOST_BYTES, parse_json, printable, read_regular
 from arpo_verl.versions import __version__
 
 logger = logging.getLogger(__name__)
@@ -40,6 +43,8 @@ those of version 4 alone say how often they were replayed; before version 5 the 
 MANIFEST = "store.json"
 SCREENSHOTS = "screenshots"
 _TRAJECTORIES = "trajectories-"
+_RECORDS_NAME = re.compile(rf"{_TRAJECTORIES}[0-9a-f]{{64}}\.jsonl")
+_SCREENSHOT_NAME = re.compile(r"[0-9a-f]{64}\.(png|jpg|webp|bin)")
 
 # Each waits for the disk, not for the processor.
 _WRITERS = 8
@@ -154,7 +159,7 @@ def read_manifest(folder: Path | str) -> Manifest:
     """
     path = Path(folder) / MANIFEST
     try:
-        values = json.loads(path.read_bytes())
+        values = parse_json(read_regular(path))
     except FileNotFoundError as error:
         raise ReplayError(f"a saved replay store must have a {MANIFEST}, but {folder} has none") from error
     except (OSError, ValueError) as error:
@@ -164,14 +169,43 @@ def read_manifest(folder: Path | str) -> Manifest:
     if values.get("version") not in READABLE_VERSIONS:
         known = " or ".join(map(str, READABLE_VERSIONS))
         raise ReplayError(
-            f"{path} must be of version {known}, got {values.get('version')!r}, written by {values.get('written_by')}; "
-            "read it with that version of arpo-verl"
+            f"{path} must be of version {known}, got {values.get('version')!r:.80}, written by "
+            f"{printable(str(values.get('written_by')))[:80]}; read it with that version of arpo-verl"
         )
     if values.pop("checksum", None) != _checksum(values):
         raise ReplayError(f"{path} is damaged: its checksum does not match; take an earlier checkpoint's store")
-    names = [field.name for field in dataclasses.fields(Manifest)]
-    fields = {name: values[name] for name in names}
-    return Manifest(**{**fields, "fingerprint": Fingerprint(**values["fingerprint"])})
+    wrong = [name for name, holds in _MANIFEST_RULES.items() if not holds(values.get(name))]
+    if wrong:
+        raise ReplayError(
+            f"{path} must be a replay store's manifest, but arpo-verl writes no such {', '.join(wrong)}; take another "
+            "store, or have its owner save it again"
+        )
+    fields = {name: values[name] for name in _MANIFEST_RULES}
+    fingerprint, serials = Fingerprint(**values["fingerprint"]), tuple(values["serials"])
+    return Manifest(**{**fields, "fingerprint": fingerprint, "serials": serials})
+
+
+def _is_fingerprint(value: object) -> bool:
+    if not isinstance(value, dict) or value.keys() != {field.name for field in dataclasses.fields(Fingerprint)}:
+        return False
+    return all(isinstance(part, str) and part.isprintable() for part in value.values())
+
+
+def _are_serials(value: object) -> bool:
+    """Equal ones would be one trajectory in the store, under the tasks of both."""
+    if not isinstance(value, list) or not all(type(serial) is int and serial >= 0 for serial in value):
+        return False
+    return len(set(value)) == len(value)
+
+
+_MANIFEST_RULES: Mapping[str, Callable[[Any], bool]] = {
+    "fingerprint": _is_fingerprint,
+    "capacity_per_task": lambda value: type(value) is int and value > 0,
+    "trajectories": lambda value: isinstance(value, str) and _RECORDS_NAME.fullmatch(value) is not None,
+    "serials": _are_serials,
+    "saved_at": lambda value: isinstance(value, str) and value.isprintable(),
+    "written_by": lambda value: isinstance(value, str) and value.isprintable(),
+}
 
 
 def check_fingerprint(folder: Path | str, manifest: Manifest, expected: Fingerprint) -> None:
@@ -194,19 +228,37 @@ def check_fingerprint(folder: Path | str, manifest: Manifest, expected: Fingerpr
 
 
 def read_records(folder: Path | str, manifest: Manifest) -> Iterator[tuple[int, StoredRecord]]:
-    """The saved records with their serials, in the order in which they would leave the store.
+    """The saved records with their serials, in the order in which they would leave the store; each is checked whole,
+    but for its screenshots.
 
     Raises:
-        ReplayError: the file is missing or damaged.
+        ReplayError: the file is missing or damaged, or a record is none of a success.
     """
     path = Path(folder) / manifest.trajectories
     content = _read(path)
     lines = content.splitlines()
     if path.name != _records_name(content) or len(lines) != len(manifest.serials):
         raise ReplayError(f"{path} is damaged: its checksum does not match; take an earlier checkpoint's store")
-    for serial, line in zip(manifest.serials, lines, strict=True):
-        values = read_record(line)
+    for number, (serial, line) in enumerate(zip(manifest.serials, lines, strict=True), 1):
+        try:
+            values = read_record(line)
+            for name in values["screenshots"]:
+                screenshot_path(folder, name)
+            decode_values(values, lambda name: b"")
+        except ReplayError as error:
+            raise ReplayError(f"line {number} of {path}: {printable(str(error))[:500]}") from error
         yield serial, StoredRecord(values["task_id"], line, tuple(values["screenshots"]))
+
+
+def screenshot_path(folder: Path | str, name: str) -> Path:
+    """Where a saved screenshot is.
+
+    Raises:
+        ReplayError: no screenshot of a store has such a name, which comes from a record.
+    """
+    if not _SCREENSHOT_NAME.fullmatch(name):
+        raise ReplayError(f"a screenshot of a store must be named by its SHA-256, got {name!r:.80} in {folder}")
+    return Path(folder) / SCREENSHOTS / name
 
 
 def read_screenshot(folder: Path | str, name: str) -> bytes:
@@ -215,8 +267,8 @@ def read_screenshot(folder: Path | str, name: str) -> bytes:
     Raises:
         ReplayError: it is missing or damaged.
     """
-    path = Path(folder) / SCREENSHOTS / name
-    content = _read(path)
+    path = screenshot_path(folder, name)
+    content = _read(path, MAX_BYTES)
     if screenshot_name(content) != name:
         raise ReplayError(f"{path} is damaged: its checksum does not match; take an earlier checkpoint's store")
     return content
@@ -225,14 +277,14 @@ def read_screenshot(folder: Path | str, name: str) -> bytes:
 def _is_whole(path: Path) -> bool:
     """Whether the file holds what its name says."""
     try:
-        return screenshot_name(path.read_bytes()) == path.name
+        return screenshot_name(read_regular(path, MAX_BYTES)) == path.name
     except OSError:
         return False
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path, most_bytes)
     except OSError as error:
         raise ReplayError(
             f"the replay store in {path.parent} is not whole: {error}; copy the folder with all that is in it"

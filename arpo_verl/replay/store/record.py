@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import math
 import sys
 import zlib
 from array import array
@@ -18,12 +19,35 @@ from typing import Any
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory, TypeCode, check_scores
 from arpo_verl.types import EpisodeId
+from arpo_verl.untrusted import parse_json
 
 NOT_ITS_OWN = ("episode", "use")
 """Fields of a record that are not the trajectory's: two episodes may come to one. Earlier checkouts wrote `use`, how
 often a success was replayed; nobody reads it any more."""
 
 _PLAIN_FIELDS = ("task_id", "step", "success", "reward", "num_turns", "extra_fields", "mm_processor_kwargs")
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "task_id": (str,),
+    "step": (int,),
+    "success": (int, float),
+    "reward": (int, float),
+    "num_turns": (int,),
+    "extra_fields": (dict,),
+    "mm_processor_kwargs": (dict, type(None)),
+    "screenshots": (list,),
+    "rows": (list,),
+    "episode": (dict, type(None)),
+    "use": (object,),
+    **dict.fromkeys(COLUMNS, (str,)),
+    "rollout_log_probs": (str, type(None)),
+}
+_EPISODE_KINDS = {"step": int, "uid": str, "session": int}
+_REQUIRED = {"task_id", "step", "screenshots", *COLUMNS}
+_STEPS_END = 1 << 53
+"""Step numbers are below it: floats hold each of these exactly."""
+_MOST_COLUMN_BYTES = 16 << 20
+"""Of an unpacked column, 4,194,304 tokens: an episode of 15 screenshots at 1080p has some 40,000."""
 
 
 def encode_record(trajectory: StoredTrajectory, screenshots: Sequence[str]) -> bytes:
@@ -55,34 +79,71 @@ def decode_record(record: bytes, screenshot: Callable[[str], bytes]) -> StoredTr
     Raises:
         ReplayError: the record is not one of ours.
     """
-    values = read_record(record)
-    values.pop("use", None)
+    return decode_values(read_record(record), screenshot)
+
+
+def decode_values(values: Mapping[str, Any], screenshot: Callable[[str], bytes]) -> StoredTrajectory:
+    """The same of what `read_record` gave.
+
+    Raises:
+        ReplayError: they are no trajectory's.
+    """
+    fields = {name: value for name, value in values.items() if name != "use"}
     try:
-        values |= {name: read_column(values, name) for name in COLUMNS}
-        values["screenshots"] = tuple(screenshot(name) for name in values["screenshots"])
+        fields |= {name: read_column(values, name) for name in COLUMNS}
+        _check_columns(fields)
+        fields["screenshots"] = tuple(screenshot(name) for name in values["screenshots"])
         if values.get("episode") is not None:
-            values["episode"] = EpisodeId(**values["episode"])
-        return StoredTrajectory(**values)
+            fields["episode"] = EpisodeId(**values["episode"])
+        return StoredTrajectory(**fields)
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         if isinstance(error, ReplayError):
             raise
-        raise ReplayError(f"a record must hold a trajectory's fields, got {sorted(values)}: {error!r}") from error
+        raise ReplayError(f"a record must hold a trajectory's fields, got {sorted(values)}: {error!r:.200}") from error
+
+
+def _check_columns(columns: Mapping[str, Any]) -> None:
+    """Refuse values that a trainer would only fail on in the middle of a step."""
+    log_probs = columns["rollout_log_probs"]
+    for name, holds, expected in (
+        ("prompt_ids", min(columns["prompt_ids"], default=0) >= 0, "token ids from 0"),
+        ("response_ids", min(columns["response_ids"], default=0) >= 0, "token ids from 0"),
+        ("response_mask", max(columns["response_mask"], default=0) <= 1, "0 and 1"),
+        ("rollout_log_probs", log_probs is None or all(map(math.isfinite, log_probs)), "finite numbers"),
+    ):
+        if not holds:
+            raise ReplayError(f"a record's {name} must be {expected}, got others; leave it out of the store")
 
 
 def read_record(record: bytes) -> dict[str, Any]:
     """The record's fields, columns still packed: enough to list what a store holds.
 
     Raises:
-        ReplayError: it is no JSON object, or its reward or success is not a finite number.
+        ReplayError: it is no JSON object, a field is missing, unknown or of another type, or its reward or success is
+            not a finite number.
     """
     try:
-        values = json.loads(record)
-    except (ValueError, RecursionError) as error:
+        values = parse_json(record)
+    except ValueError as error:
         raise ReplayError(f"a record must be one line of JSON, got {record[:80]!r}: {error}") from error
     if not isinstance(values, dict):
         raise ReplayError(f"a record must be a JSON object, got {type(values).__name__}")
     check_scores(values.get("task_id"), values.get("success"), values.get("reward"))
+    wrong = sorted(_REQUIRED - values.keys()) or [name for name in values if not _is_right(name, values[name])]
+    if wrong:
+        raise ReplayError(f"a record's field {wrong[0]!r:.80} is missing, unknown or of another type")
     return values
+
+
+def _is_right(name: str, value: Any) -> bool:
+    kinds = _KINDS.get(name, ())
+    if kinds == (int,):
+        return type(value) is int and 0 <= value < _STEPS_END
+    if name == "screenshots" and isinstance(value, list):
+        return all(isinstance(one, str) for one in value)
+    if name == "episode" and isinstance(value, dict):
+        return {key: type(one) for key, one in value.items()} == _EPISODE_KINDS
+    return isinstance(value, kinds)
 
 
 def _as_line(values: Mapping[str, Any]) -> bytes:
@@ -100,8 +161,11 @@ def _pack(column: array[Any]) -> str:
 
 
 def _unpack(text: str, type_code: TypeCode) -> array[Any]:
-    column = array(type_code, zlib.decompress(base64.b64decode(text, validate=True)))
-    return _little_endian(column)
+    unpacker = zlib.decompressobj()
+    content = unpacker.decompress(base64.b64decode(text, validate=True), _MOST_COLUMN_BYTES + 1)
+    if len(content) > _MOST_COLUMN_BYTES or not unpacker.eof:
+        raise ValueError(f"a column must unpack to at most {_MOST_COLUMN_BYTES >> 20} MiB, and be whole")
+    return _little_endian(array(type_code, content))
 
 
 def _little_endian(column: array[Any]) -> array[Any]:

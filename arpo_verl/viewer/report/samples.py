@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arpo_verl.files import read_regular
 from arpo_verl.records.film_strip import Frame, thumbnail
 from arpo_verl.records.run import Run
 from arpo_verl.records.summaries import EpisodeSummary
+from arpo_verl.untrusted import read_regular
 from arpo_verl.viewer.report.success import TaskSuccess
 
 EPISODES_A_KIND = 3

@@ -1,0 +1,130 @@
+"""Files and text that somebody else may have made: read within bounds, checked, and safe to print.
+
+Stores, records, recipes, scripts and task files travel between people. A reader of one of them takes no pipe, no
+device and nothing of unbounded size or depth, builds no path of what it says, and prints none of it as it stands.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MOST_BYTES = 1 << 30
+"""Largest file that is read whole: a sparse one claims any size."""
+MOST_JSON_BYTES = 32 << 20
+"""Largest JSON text that is parsed: the shortest values take 25 times as much memory as their text."""
+MOST_DEPTH = 100
+"""Levels of JSON's lists and objects: what reads or copies them afterwards calls itself for each level."""
+MOST_DIGITS = 20
+"""Of a whole number in JSON: 64 bits have 20, and a float, which many become, holds no more than 308."""
+
+
+class RefusedFileError(OSError):
+    """A file is no regular file, or too large to be read."""
+
+    def __str__(self) -> str:
+        return f"{self.filename} {self.strerror}"
+
+
+@contextmanager
+def open_regular(path: Path, most_bytes: int = MOST_BYTES) -> Iterator[BinaryIO]:
+    """Open a file that others may have put there: no link, which could lead anywhere, and no pipe, which would hang
+    whoever reads it. A path that the user named is resolved before, as `read_text` does it.
+
+    Raises:
+        OSError: it is not there, is no such file, or has more bytes.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise RefusedFileError(errno.ELOOP, "is a link, which we do not follow; copy the file itself", path) from error
+    status = os.fstat(descriptor)
+    why = None
+    if not stat.S_ISREG(status.st_mode):
+        why = "is no regular file; put a file in its place"
+    elif status.st_size > most_bytes:
+        why = f"is larger than {most_bytes} bytes, the most that we read"
+    if why is not None:
+        os.close(descriptor)
+        raise RefusedFileError(errno.EINVAL, why, path)
+    with open(descriptor, "rb") as file:
+        yield file
+
+
+def read_regular(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """Read such a file.
+
+    Raises:
+        OSError: as `open_regular`.
+    """
+    with open_regular(path, most_bytes) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
+
+
+def read_text(path: Path, most_bytes: int) -> str:
+    """The text of a file that the user named, by a link too.
+
+    Raises:
+        OSError: as `open_regular`.
+        UnicodeDecodeError: it is no UTF-8 text.
+    """
+    try:
+        return read_regular(path.resolve(strict=True), most_bytes).decode("utf-8")
+    except RuntimeError as error:  # of Python 3.12 and before, about links in a circle
+        raise RefusedFileError(errno.ELOOP, "is a link that leads back to itself; name a file", path) from error
+
+
+def parse_json(text: str | bytes, odd_number: Callable[[str], Any] | None = None) -> Any:
+    """Parse JSON within bounds.
+
+    Args:
+        odd_number: gives what stands for a number that is not finite or has more than `MOST_DIGITS` digits. By default
+            the first stay as they are, and the second are refused.
+
+    Raises:
+        ValueError: it is no JSON, longer than `MOST_JSON_BYTES` or nested deeper than `MOST_DEPTH`.
+    """
+    if len(text) > MOST_JSON_BYTES:
+        raise ValueError(f"it is longer than {MOST_JSON_BYTES >> 20} MiB")
+
+    def integer(digits: str) -> Any:
+        if len(digits.removeprefix("-")) <= MOST_DIGITS:
+            return int(digits)
+        if odd_number is None:
+            raise ValueError(f"it has a number of more than {MOST_DIGITS} digits")
+        return odd_number(digits)
+
+    def real(digits: str) -> Any:
+        value = float(digits)
+        return value if math.isfinite(value) or odd_number is None else odd_number(digits)
+
+    try:
+        value = json.loads(text, parse_int=integer, parse_float=real, parse_constant=odd_number or float)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        inner = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list)))
+        level = [one for values in inner for one in values if isinstance(one, (dict, list))]
+        if not level:
+            return value
+    raise ValueError("it is nested too deeply")
+
+
+def printable(text: str) -> str:
+    """One line that neither moves a terminal's cursor nor ends a comment; what is no printable character is `?`."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same of each line of a text."""
+    return "\n".join(map(printable, text.split("\n")))
