@@ -37,7 +37,6 @@ class TestOffloadedWeights:
         [
             ("actor_rollout_ref.actor.strategy=fsdp",),
             ("trainer.v1.separate_async.parameter_sync_step=1", "data.train_batch_size=8"),
-            ("algorithm.rollout_correction.bypass_mode=true",),
             ("trainer.v1.trainer_mode=colocate_async", "trainer.nnodes=2", "actor_rollout_ref.rollout.nnodes=0"),
         ],
     )
