@@ -61,6 +61,8 @@ class Model:
     merge_size: int
     """Patches along the side of a visual token."""
     temporal_patch_size: int = 2
+    model_type: str = "qwen2_5_vl"
+    """The family, as its `config.json` names it."""
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any], num_parameters: int) -> Model:
@@ -88,6 +90,7 @@ class Model:
             patch_size=vision["patch_size"],
             merge_size=vision["spatial_merge_size"],
             temporal_patch_size=vision.get("temporal_patch_size", 2),
+            model_type=config.get("model_type", ""),
         )
 
     @property
@@ -120,6 +123,7 @@ KNOWN_MODELS = {
     "Qwen/Qwen2.5-VL-7B-Instruct": _QWEN25_VL_7B,
     "Qwen/Qwen3-VL-8B-Instruct": Model(
         num_parameters=8_767_123_696,
+        model_type="qwen3_vl",
         hidden_size=4096,
         num_layers=36,
         num_heads=32,
@@ -136,6 +140,7 @@ KNOWN_MODELS = {
     ),
     "Qwen/Qwen3-VL-2B-Instruct": Model(
         num_parameters=2_127_532_032,
+        model_type="qwen3_vl",
         hidden_size=2048,
         num_layers=28,
         num_heads=16,
@@ -224,6 +229,8 @@ class RunSizes:
     checkpoints_kept: int | None
     engine: VllmSettings | None
     """None: not vLLM."""
+    reference_split: int = 0
+    """Over how many GPUs a sequence of the reference model is split; 0: there is none."""
 
     @property
     def num_gpus(self) -> int:
@@ -359,8 +366,12 @@ def host_memory(run: RunSizes) -> dict[str, int]:
         states += FP32 * run.weight_copies
         if states:
             parts["weights and optimizer, offloaded or copied"] = states * parameters // run.num_nodes
+        if run.reference_split:
+            parts["weights of the reference model"] = FP32 * parameters // run.num_nodes
     else:
         parts["weights, gradients, optimizer"] = training_state_bytes(parameters)
+        if run.reference_split:
+            parts["weights of the reference model"] = FP32 * parameters
     if run.engine is not None:
         engines = run.engine.gpus_of_training_node // run.engine.tensor_parallel_size
         parts[f"vLLM's cache of processed images, {engines} engines"] = engines * run.engine.image_cache_bytes
@@ -418,20 +429,43 @@ def update_memory(run: RunSizes) -> dict[str, int]:
     vision_layer = layer_activation_bytes(patches, model.vision_hidden_size, model.vision_intermediate_size)
     checkpoints = BF16 * model.num_layers * local * model.hidden_size
     vision_checkpoints = BF16 * model.vision_layers * patches * model.vision_hidden_size
-    embeddings = (1 if model.tied_embeddings else 2) * model.vocab_size * model.hidden_size
-    in_layer = (model.num_parameters - embeddings) // model.num_layers
     return {
         "weights, a share of fp32": FP32 * model.num_parameters // run.num_gpus,
         "gradients, a share of fp32": FP32 * model.num_parameters // run.num_gpus,
         "optimizer, a share": ADAM_BYTES * model.num_parameters // run.num_gpus,
-        "gathered weights, two layers and the largest matrix": BF16
-        * (2 * in_layer + model.vocab_size * model.hidden_size),
+        "gathered weights, two layers and the largest matrix": _gathered_bytes(model),
         "activations, language model": checkpoints + layer,
         "activations, image encoder": vision_checkpoints + vision_layer,
         # In bf16, and their gradient.
         "logits": 2 * BF16 * local * model.vocab_size,
         "CUDA and NCCL (assumed)": GPU_RESERVE_BYTES,
     }
+
+
+def reference_memory(run: Run) -> dict[str, int]:
+    """Bytes on one GPU while the reference model scores, layer by layer and without gradients.
+
+    Its weights stay in host memory, whatever the recipe offloads: `_build_fsdp_module` of `transformer_impl.py`, FSDP.
+    """
+    model, tokens = run.model, min(longest_sequence(run), run.max_sequence_tokens) * run.micro_batch_size
+    local = -(-tokens // run.reference_split)
+    patches = run.micro_batch_size * run.max_screenshots * screenshot_tokens(model, run.image) * model.merge_size**2
+    layer = layer_activation_bytes(local, model.hidden_size, model.intermediate_size)
+    vision_layer = layer_activation_bytes(patches, model.vision_hidden_size, model.vision_intermediate_size)
+    states = FP32 * (not run.offloads_weights) + ADAM_BYTES * (not run.offloads_optimizer)
+    return {
+        "weights and optimizer of the policy, not offloaded": states * model.num_parameters // run.num_gpus,
+        "gathered weights, two layers and the largest matrix": _gathered_bytes(model),
+        "activations of a layer": max(layer, vision_layer),
+        "logits": BF16 * local * model.vocab_size,
+        "CUDA and NCCL (assumed)": GPU_RESERVE_BYTES,
+    }
+
+
+def _gathered_bytes(model: Model) -> int:
+    embeddings = (1 if model.tied_embeddings else 2) * model.vocab_size * model.hidden_size
+    in_layer = (model.num_parameters - embeddings) // model.num_layers
+    return BF16 * (2 * in_layer + model.vocab_size * model.hidden_size)
 
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int) -> int:
@@ -597,9 +631,18 @@ def _host(run: RunSizes, machine: NodeCapacity, lines: list[str], problems: list
 def _gpu(run: RunSizes, machine: NodeCapacity, lines: list[str], problems: list[Problem]) -> None:
     if not run.on_gpus:
         return
-    parts = update_memory(run)
     gpu = machine.gpu_bytes
-    total = _table("memory of a GPU in the update", parts, lines, "" if gpu is None else f"of {size(gpu)}")
+    there = "" if gpu is None else f"of {size(gpu)}"
+    total = _table("memory of a GPU in the update", update_memory(run), lines, there)
+    if run.reference_split:
+        scoring = _table("the same while the reference model scores", reference_memory(run), lines, there)
+        if gpu is not None and scoring > gpu:
+            problems.append(
+                Problem(
+                    f"{size(scoring)} in a GPU of {size(gpu)}, while the reference model scores",
+                    "raise actor_rollout_ref.ref.fsdp_config.ulysses_sequence_parallel_size, or leave the KL term out",
+                )
+            )
     if gpu is not None and total > gpu:
         sizes = ", ".join(map(str, run.model.sequence_parallel_sizes))
         problems.append(

@@ -23,6 +23,7 @@ from arpo_verl.footprint import (
     longest_sequence,
     made_bytes,
     pixel_bytes,
+    reference_memory,
     reply_tokens_that_fit,
     row_bytes,
     rows_per_rank,
@@ -333,3 +334,16 @@ def test_the_kv_cache_has_what_weights_and_the_largest_batch_leave():
     assert held < 0.6 * 80 * GB - 8.29 * GB
     assert kv_cache_tokens(FULL, dataclasses.replace(ENGINE, max_num_batched_tokens=65536), 80 * GB) < tokens
     assert kv_cache_tokens(FULL, ENGINE, 10 * GB) == 0
+
+
+def test_a_reference_model_is_counted_in_host_memory_and_while_it_scores():
+    run = dataclasses.replace(FULL, reference_split=4)
+    assert host_memory(run)["weights of the reference model"] == 4 * UI_TARS.num_parameters // run.num_nodes
+    assert "weights of the reference model" not in host_memory(FULL)
+    assert "while the reference model scores" in str(reckon(run, ENOUGH)) and reckon(run, ENOUGH).problems == ()
+    unsplit = dataclasses.replace(FULL, reference_split=1)
+    assert reference_memory(unsplit)["logits"] == 2 * longest_sequence(FULL) * UI_TARS.vocab_size
+    assert sum(reference_memory(run).values()) < sum(reference_memory(unsplit).values())
+    small = dataclasses.replace(ENOUGH, gpu_bytes=30 * GB)
+    (problem,) = [problem for problem in reckon(unsplit, small).problems if "reference" in problem.what]
+    assert "actor_rollout_ref.ref.fsdp_config.ulysses_sequence_parallel_size" in problem.remedy

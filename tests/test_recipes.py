@@ -211,7 +211,6 @@ def test_the_copies_of_the_weights_are_those_that_the_trainer_saves():
     assert copies("osworld_full") == 0 and copies("osworld_full_async") == 2
     one_update = ("trainer.v1.separate_async.parameter_sync_step=1", "data.train_batch_size=8")
     assert copies("osworld_full_async", *one_update) == 1
-    assert copies("osworld_full_async", "algorithm.rollout_correction.bypass_mode=true") == 0
 
 
 @pytest.mark.parametrize(
@@ -232,6 +231,23 @@ def test_steps_are_counted_as_the_trainer_counts_them(overrides, steps):
     from arpo_verl.plugin.recipe_footprint import training_steps
 
     assert training_steps(composing.compose_named("demo", overrides)) == steps
+
+
+def test_a_reference_model_is_split_and_batched_as_the_policy_and_counted():
+    from verl.utils.config import validate_config
+
+    from arpo_verl.plugin.recipe_footprint import model_shape, read_run
+
+    recipe = compose_recipe("osworld_full", "actor_rollout_ref.actor.use_kl_loss=true")
+    reference = recipe.actor_rollout_ref.ref
+    assert (
+        reference.fsdp_config.ulysses_sequence_parallel_size == 4 and reference.log_prob_micro_batch_size_per_gpu == 1
+    )
+    validate_config(recipe, use_reference_policy=True, use_critic=False)
+    assert read_run(recipe, model_shape(recipe.actor_rollout_ref.model.path)).reference_split == 4
+    recipe = compose_recipe("embedded")
+    reference, actor = recipe.actor_rollout_ref.ref.fsdp_config, recipe.actor_rollout_ref.actor.fsdp_config
+    assert all(reference[name] == actor[name] for name in ("dtype", "model_dtype", "mixed_precision"))
 
 
 def test_the_demo_saves_each_step_and_keeps_one_checkpoint():

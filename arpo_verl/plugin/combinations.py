@@ -1,137 +1,430 @@
-"""Options of veRL's own that cannot work together, or that nothing reads: refused before anything starts.
+"""Options that contradict each other, and options that nothing reads: a table that is checked before anything starts.
 
-Each rests on a line of veRL 0.9.1; `tests/plugin/test_combinations.py` runs those lines, and fails where an upgrade
-mends one, so that its refusal can go.
+This half is about what a run does and what it learns from; `sizes.py` has batches, GPUs and engines. A rule names the
+line of veRL 0.9.1 that it rests on. `tests/plugin/test_combinations.py` looks for all of these in the installed veRL,
+so that an upgrade that mends one shows which rule can go.
 """
 
 from __future__ import annotations
 
-from omegaconf import DictConfig, OmegaConf
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
 
-from arpo_verl.config import Problems, require
-from arpo_verl.footprint import Model
-from arpo_verl.plugin.recipe_footprint import sequence_parallel_size, weight_copies
+from arpo_verl.footprint import MANAGER
+from arpo_verl.plugin.recipe_rules import Recipe, Rule, is_none, no, one_of, yes
+from arpo_verl.plugin.sizes import SIZE_RULES
 from arpo_verl.replay.config import SAMPLERS
-from arpo_verl.rollout.config import FULL
+from arpo_verl.rollout.reward_result import RESERVED
+from arpo_verl.rollout.scoring import EXTRA
 
-_FSDP = "actor_rollout_ref.actor.fsdp_config"
+_TRAINER = "trainer/ppo/v1/trainer_base.py"
+_OLD_TRAINER = "trainer/ppo/ray_trainer.py"
+_BUFFER = "trainer/ppo/v1/replay_buffer.py"
+_LOSSES = "trainer/ppo/core_algos.py"
+_CORRECTION = "trainer/ppo/rollout_corr_helper.py"
+_IS, _RS = "algorithm.rollout_correction.rollout_is", "algorithm.rollout_correction.rollout_rs"
+_KWARGS = "trainer.v1.sampler.sampler_kwargs"
+_SAMPLER = "trainer.v1.sampler.custom_sampler"
+_FULL = "or set gui_agent.context=full"
+_OUR_REWARD = "pkg://arpo_verl.reward"
 
-
-def check_combinations(config: DictConfig, model: Model | None) -> None:
-    """Refuse what cannot work.
-
-    Args:
-        config: the composed recipe.
-        model: the policy's shape; None where it is not known, and what depends on it is veRL's to refuse.
-
-    Raises:
-        ConfigError: each combination that cannot work, with the way out.
-    """
-    problems = Problems()
-    for check in (_check_trainer, _check_offload, _check_several_rows, _check_frozen):
-        with problems.gather():
-            check(config)
-    if model is not None:
-        for check_model in (_check_fused_kernels, _check_sequence_parallel):
-            with problems.gather():
-                check_model(config, model)
-    problems.raise_all()
+LOGGERS = tuple("console file tensorboard wandb swanlab mlflow vemlp_wandb clearml trackio rl_insight tracking".split())
+_SAVED = ("model", "optimizer", "extra", "hf_model")
+_KL = [name + end for name in ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3") for end in ("", "+")]
+# Estimators that a group of one ends or leaves without an advantage (others take its reward as it is), and those for
+# which the V1 trainer does not compute what they take.
+_OF_GROUPS = ("grpo_passk", "rloo_vectorized")
+_WITHOUT_V1 = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
 
 
-def _check_trainer(config: DictConfig) -> None:
-    require(
-        config.trainer.use_v1,
+def _strangers(values: Any, known: Collection[str]) -> list[str]:
+    values = [values] if isinstance(values, str) else values
+    return [value for value in values or () if value not in known]
+
+
+def _loads_no_plugin(recipe: Recipe) -> bool:
+    """As `verl/__init__.py` reads the two variables."""
+    plugins = (recipe["VERL_USE_EXTERNAL_PLUGINS"] or "auto").strip().lower()
+    modules = (recipe["VERL_USE_EXTERNAL_MODULES"] or "").split(",")
+    loads = plugins == "auto" or "arpo_verl" in [name.strip() for name in plugins.split(",")]
+    return not loads and "arpo_verl.plugin" not in modules
+
+
+def _lacks_checkpoint(recipe: Recipe) -> bool:
+    path = str(recipe["trainer.resume_from_path"] or "")
+    return re.search(r"global_step_\d+$", path) is None or not Path(path, "actor").is_dir()
+
+
+def _lacks_metric(recipe: Recipe) -> bool:
+    """Whether no episode has the reward that groups are filtered by. A function of the user's may return any."""
+    metric = recipe["algorithm.filter_groups.metric"]
+    is_ours = recipe["reward.custom_reward_function.path"] == _OUR_REWARD
+    return bool(metric and metric != "reward" and (metric in RESERVED or (is_ours and metric not in EXTRA)))
+
+
+def _has_unread_clip(recipe: Recipe) -> bool:
+    clip, pair = recipe["actor.clip_ratio"], (recipe["actor.clip_ratio_low"], recipe["actor.clip_ratio_high"])
+    is_read = None in pair or str(recipe["actor.policy_loss.loss_mode"]).startswith("dppo")
+    return not is_read and clip not in (0.2, *pair)
+
+
+def _copied(name: str, option: str, original: str) -> Rule:
+    """The sampler is handed a copy of the option, where the recipe has it there."""
+
+    def broken(recipe: Recipe) -> bool:
+        kwargs = recipe[_KWARGS] or {}
+        return bool(recipe.has_our_sampler and name in kwargs and kwargs[name] != recipe[option])
+
+    remedy = f"write `{name}: ${{{original}}}` there"
+    return Rule(f"{_KWARGS}.{name}", broken, f"{original}, {{{option}}}", remedy)
+
+
+ENGINE = Rule(
+    "model_engine",
+    {"model_engine": lambda name: name != "dp"},
+    "dp, which is FSDP: rows of screenshots were never tried with veRL's other engines",
+    "leave it out",
+)
+"""What all other rules take for granted."""
+
+PLUGIN_RULES = (
+    Rule(
         "trainer.use_v1",
+        {"trainer.use_v1": no},
         "true: sampler, desktops and replay hang on the V1 trainer",
-        False,
         "leave it out",
-    )
-
-
-def _check_frozen(config: DictConfig) -> None:
-    require(
-        not config.actor_rollout_ref.actor.get("freeze_vision_tower", False),
-        "actor_rollout_ref.actor.freeze_vision_tower",
-        "false: nothing in veRL 0.9.1's FSDP trainer reads it, so the image encoder would be trained all the same",
-        True,
-        "to save memory lower data.mm_processor_kwargs.max_pixels",
-    )
-
-
-def _check_offload(config: DictConfig) -> None:
-    """With several updates a step, veRL scores each batch by the weights that the step began with.
-
-    It saves the newer weights, restores the older, scores, and restores the newer (`PPOTrainerSeparateAsync`,
-    `_compute_old_log_prob`). `fsdp2_sharded_save_to_cpu` saves by `.cpu()`, which copies nothing of what lies in host
-    memory: the copy is the weights themselves, the older overwrite it, and the update before is lost.
-    """
-    actor = config.actor_rollout_ref.actor
-    if weight_copies(config) < 2 or actor.strategy != "fsdp2" or config.trainer.device == "cpu":
-        return
-    for option in ("param_offload", "offload_policy"):
-        require(
-            not actor.fsdp_config[option],
-            f"{_FSDP}.{option}",
-            "false with trainer_mode=separate_async and several updates a step: all but the last would be lost",
-            True,
-            "set it to false (optimizer_offload may stay true), or take actor_rollout_ref.actor.strategy=fsdp, which "
-            "copies",
+        "trainer/main_ppo.py | if config.trainer.use_v1:",
+    ),
+    one_of(
+        "trainer.v1.trainer_mode", ("sync", "colocate_async", "separate_async"), f"{_TRAINER} | def register_trainer"
+    ),
+    Rule(
+        "VERL_USE_EXTERNAL_PLUGINS",
+        _loads_no_plugin,
+        "auto, or a list with arpo_verl: veRL's workers would not know the agent loop gui_agent",
+        "unset it in the environment",
+        "__init__.py | _plugins_policy = os.getenv(",
+    ),
+    Rule(
+        "rollout.agent.default_agent_loop",
+        {"rollout.agent.default_agent_loop": lambda name: name != "gui_agent"},
+        "gui_agent: none of veRL's agent loops works on a desktop",
+        "leave it out",
+    ),
+    Rule(
+        "rollout.agent.agent_loop_manager_class",
+        {"rollout.agent.agent_loop_manager_class": lambda name: name not in (None, MANAGER)},
+        f"{MANAGER}: with another one a rollout worker that dies leaves the trainer waiting for ever",
+        "leave it out",
+        "trainer/main_ppo.py | load_class_from_fqn(manager_class_fqn",
+    ),
+    *(
+        Rule(
+            f"{_SAMPLER}.{name}",
+            {"replay.enable": yes, f"{_SAMPLER}.{name}": no},
+            "our sampler's with replay.enable=true: veRL's own samplers replay nothing",
+            "leave it out, or set replay.enable=false",
+            f'{_TRAINER} | custom_sampler is not None and custom_sampler.get("path")',
         )
+        for name in ("path", "name")
+    ),
+    Rule(
+        "algorithm.replay",
+        {"algorithm.adv_estimator": "replay_grpo", "algorithm.replay": is_none},
+        "the section `replay`: veRL hands an estimator nothing but `algorithm`",
+        "write `replay: ${replay}` under `algorithm:`",
+        f"{_OLD_TRAINER} | adv_kwargs = {{",
+    ),
+    _copied("tokenizer_path", "model.tokenizer_path", "actor_rollout_ref.model.tokenizer_path"),
+    _copied("custom_chat_template", "model.custom_chat_template", "actor_rollout_ref.model.custom_chat_template"),
+    _copied("filter_groups", "algorithm.filter_groups", "algorithm.filter_groups"),
+    *(
+        Rule(
+            option,
+            {option: lambda value: value is not None},
+            f"null: the V1 trainer reads {instead} alone",
+            f"set {instead}",
+            "experimental/reward_loop/reward_loop.py | def migrate_legacy_reward_impl(config):",
+        )
+        for option, instead in (
+            ("custom_reward_function.path", "reward.custom_reward_function.path"),
+            ("reward_model.enable", "reward.reward_model.enable"),
+            ("reward_model.reward_manager", "reward.reward_manager.name"),
+        )
+    ),
+)
+"""Which trainer runs, and whether our parts are in it."""
 
+RUN_RULES = (
+    Rule(
+        "trainer.val_before_train",
+        {"trainer.val_only": yes, "trainer.val_before_train": no},
+        "true with trainer.val_only=true, which veRL reads only there: it would train",
+        "set it to true, or leave trainer.val_only out",
+        f'{_TRAINER} | if self.config.trainer.get("val_only", False):',
+    ),
+    one_of("trainer.resume_mode", ("auto", "disable", "resume_path"), f"{_TRAINER} | Unknown resume mode"),
+    Rule(
+        "trainer.resume_from_path",
+        lambda recipe: recipe["trainer.resume_mode"] == "resume_path" and _lacks_checkpoint(recipe),
+        "the folder global_step_N of a checkpoint, with actor/ in it, with trainer.resume_mode=resume_path",
+        "name one that is here, or set trainer.resume_mode=auto",
+        f'{_TRAINER} | self.global_steps = int(global_step_folder.split("global_step_")[-1])',
+    ),
+    Rule(
+        "trainer.resume_mode",
+        {"trainer.resume_from_path": yes, "trainer.resume_mode": lambda mode: mode in ("auto", "disable")},
+        "resume_path with trainer.resume_from_path={trainer.resume_from_path}, which no other mode reads",
+        "set it so, or leave trainer.resume_from_path out",
+        f'{_TRAINER} | elif self.config.trainer.resume_mode == "resume_path":',
+    ),
+    Rule(
+        "actor.checkpoint.load_contents",
+        {
+            "trainer.resume_mode": lambda mode: mode != "disable",
+            "actor.checkpoint.load_contents": lambda names: "model" not in (names or ()),
+        },
+        "with `model` where a run may resume: it would go on with the weights that it began with",
+        "add `model` to actor_rollout_ref.actor.checkpoint.save_contents, or set trainer.resume_mode=disable",
+        'utils/checkpoint/checkpoint_manager.py | return "model" in self.checkpoint_load_contents',
+    ),
+    Rule(
+        "actor.checkpoint.save_contents",
+        {"actor.checkpoint.save_contents": lambda names: _strangers(names, _SAVED)},
+        f"a list of {', '.join(_SAVED)}: veRL leaves every other name out without a word",
+        "correct it",
+        'utils/checkpoint/checkpoint_manager.py | return "model" in self.checkpoint_save_contents',
+    ),
+    Rule(
+        "actor.checkpoint.async_save",
+        {"actor.checkpoint.async_save": yes},
+        "false: veRL would never note which checkpoint to resume from, and FSDP does not save in the background",
+        "leave it out",
+        f'{_TRAINER} | if actor_ckpt_cfg.get("async_save", False):',
+    ),
+    Rule(
+        "trainer.total_epochs",
+        {"trainer.total_epochs": lambda number: number < 1, "trainer.val_only": no},
+        "1 or more: without an epoch veRL trains nothing",
+        "to validate alone set trainer.val_only=true",
+        f"{_TRAINER} | while current_epoch < self.config.trainer.total_epochs",
+    ),
+    Rule(
+        "trainer.total_training_steps",
+        lambda recipe: recipe.steps and (recipe["trainer.total_training_steps"] or 0) > recipe.steps,
+        "at most {steps}, the steps of trainer.total_epochs={trainer.total_epochs}: veRL would end after them without "
+        "a last checkpoint and a last validation",
+        "raise trainer.total_epochs, or leave it out",
+        f"{_TRAINER} | is_last_step = self.global_steps >= self.total_training_steps",
+    ),
+    Rule(
+        "trainer.critic_warmup",
+        {"trainer.critic_warmup": yes, "has_critic": no},
+        "0 without a critic: the policy is not trained before that step",
+        "leave it out",
+        f"{_TRAINER} | if self.config.trainer.critic_warmup <= self.global_steps:",
+    ),
+    Rule(
+        "trainer.logger",
+        {"trainer.logger": lambda names: _strangers(names, LOGGERS)},
+        f"of {', '.join(LOGGERS)}",
+        "correct it",
+        "utils/tracking.py | assert backend in self.supported_backend",
+    ),
+)
+"""What a run does, where it begins and where it ends."""
 
-def _check_several_rows(config: DictConfig) -> None:
-    """What veRL does with an episode's last row alone, or with each row as if it were an episode.
+LEARNING_RULES = (
+    Rule(
+        "rollout.n",
+        {"rollout.n": 1, "replay.enable": yes},
+        "2 or more with replay.enable=true: every advantage of a group of one is 0",
+        "set it to 8 as in the paper, or set replay.enable=false",
+    ),
+    Rule(
+        "rollout.n",
+        {"rollout.n": 1, "replay.enable": no, "algorithm.adv_estimator": lambda name: name in _OF_GROUPS},
+        "2 or more with algorithm.adv_estimator={algorithm.adv_estimator}: a group of one has nothing to compare",
+        "raise it",
+        f"{_LOSSES} | / (c - 1).clamp_min(1)) * (c > 1)",
+    ),
+    Rule(
+        "rollout.n",
+        {"rollout.n": 1, "algorithm.filter_groups.enable": yes},
+        "2 or more with algorithm.filter_groups.enable=true: a group of one is never filtered",
+        "raise it, or leave the filter out",
+        f"{_BUFFER} | if len(values) > 1 and float(np.std(values)) == 0.0 else None",
+    ),
+    Rule(
+        "algorithm.filter_groups.metric",
+        lambda recipe: recipe["algorithm.filter_groups.enable"] and _lacks_metric(recipe),
+        f"reward, or one of {', '.join(EXTRA)}: no episode has another reward",
+        "set it to reward",
+        f"{_BUFFER} | Finished groups are missing DAPO metric",
+    ),
+    Rule(
+        "algorithm.filter_groups.enable",
+        {
+            "algorithm.filter_groups.enable": yes,
+            "reward.reward_model.enable": yes,
+            "reward.reward_model.enable_resource_pool": no,
+        },
+        "false with a reward model on the trainer's GPUs, which scores after groups are filtered",
+        "set reward.reward_model.enable_resource_pool=true",
+        f"{_TRAINER} | streaming_reward_path = not reward_model.enable or reward_model.enable_resource_pool",
+    ),
+    Rule(
+        "algorithm.adv_estimator",
+        {"algorithm.adv_estimator": lambda name: name in _WITHOUT_V1},
+        "another one: the V1 trainer does not compute what {algorithm.adv_estimator} needs",
+        "set it to replay_grpo or grpo",
+        f'{_TRAINER} | fields = ["uid", "response_mask", "rm_scores", "rollout_log_probs", "old_log_probs"',
+    ),
+    Rule(
+        "critic.enable",
+        {"algorithm.adv_estimator": "gae", "has_critic": no},
+        "true or null with algorithm.adv_estimator=gae, which needs the critic's values",
+        "leave it out, or set algorithm.adv_estimator=replay_grpo",
+        f'{_OLD_TRAINER} | values=data.batch["values"],',
+    ),
+    Rule(
+        "algorithm.rollout_correction.bypass_mode",
+        {"algorithm.rollout_correction.bypass_mode": yes},
+        "false: the V1 trainer takes the rollout's log-probs for the policy's but never installs this mode's loss, and "
+        "rollout_is, rollout_rs and loss_type do nothing",
+        "set it to false; algorithm.rollout_correction.rollout_is=token corrects for the rollout's policy",
+        f'{_TRAINER} | data["old_log_probs"] = data.pop("rollout_log_probs")',
+    ),
+    Rule(
+        "actor.policy_loss.loss_mode",
+        {"actor.policy_loss.loss_mode": "bypass_mode"},
+        "another loss: the V1 trainer hands this one nothing of algorithm.rollout_correction",
+        "leave it out",
+        f'{_CORRECTION} | policy_loss_config["loss_mode"] = "bypass_mode"',
+    ),
+    *(
+        Rule(
+            "rollout.calculate_log_probs",
+            {option: yes, "rollout.calculate_log_probs": no},
+            f"true with {option}={{{option}}}, which veRL leaves out where a batch has no log-probs",
+            f"leave it out, or set {option}=null",
+            f'{_TRAINER} | rollout_corr_config is not None and "rollout_log_probs" in data.batch',
+        )
+        for option in (_IS, _RS)
+    ),
+    one_of(_IS, ("token", "sequence"), f'{_CORRECTION} | valid_is_levels = {{"token", "sequence"}}'),
+    Rule(
+        f"{_RS}_threshold",
+        {_RS: yes, f"{_RS}_threshold": is_none},
+        f"given with {_RS}={{{_RS}}}",
+        f"set a bound, or {_RS}=null",
+        f"{_CORRECTION} | rollout_rs_threshold must be provided for rejection sampling.",
+    ),
+    one_of(
+        "actor.kl_loss_type", _KL, f'{_LOSSES} | if kl_penalty in ("low_var_kl", "k3"):', {"actor.use_kl_loss": yes}
+    ),
+    Rule(
+        "actor.clip_ratio",
+        _has_unread_clip,
+        "left out: the loss reads actor.clip_ratio_low={actor.clip_ratio_low} and "
+        "actor.clip_ratio_high={actor.clip_ratio_high} in its place",
+        "set these two",
+        f"{_LOSSES} | clip_ratio_low = config.clip_ratio_low if config.clip_ratio_low is not None else clip_ratio",
+    ),
+    Rule(
+        "actor.clip_ratio_c",
+        {"actor.clip_ratio_c": lambda number: number <= 1},
+        "more than 1",
+        "leave it out",
+        f"{_LOSSES} | assert clip_ratio_c > 1.0",
+    ),
+    Rule(
+        "actor.grad_clip",
+        lambda recipe: recipe["actor.grad_clip"] not in (None, 1.0, recipe["actor.optim.clip_grad"]),
+        "left out: no engine of veRL's reads it",
+        "set actor_rollout_ref.actor.optim.clip_grad",
+        "workers/engine/fsdp/transformer_impl.py | assert self.optimizer_config.clip_grad is not None",
+    ),
+    Rule(
+        "actor.freeze_vision_tower",
+        {"actor.freeze_vision_tower": yes},
+        "false: nothing in veRL 0.9.1's FSDP trainer reads it, so the image encoder would be trained all the same",
+        "to save memory lower data.mm_processor_kwargs.max_pixels",
+    ),
+    Rule(
+        "rollout.temperature",
+        {"rollout.temperature": lambda number: number <= 0},
+        "more than 0 in training: the policy's logits are divided by it",
+        "to validate greedily set actor_rollout_ref.rollout.val_kwargs.do_sample=false",
+        "workers/engine/fsdp/transformer_impl.py | return logits / temperature.clamp(min=1e-8)",
+    ),
+    Rule(
+        "actor.loss_agg_mode",
+        {"algorithm.episode_weight": "equal", "actor.loss_agg_mode": lambda mode: mode != "token-mean"},
+        "token-mean with algorithm.episode_weight=equal, whose factors are for that mean",
+        "leave it out",
+    ),
+    # Draws follow what our sampler sees; of veRL's own the dataset would never hear, and draw all tasks alike.
+    *(
+        Rule(
+            option,
+            {"is_frontier": yes, option: lambda value, ours=ours: value not in ours},
+            f"{' or '.join(map(str, ours))} with data.tasks.sampling=frontier",
+            "or set it to uniform",
+        )
+        for option, ours in (
+            (f"{_SAMPLER}.name", tuple(SAMPLERS)),
+            ("data.custom_cls.name", ("TaskDataset",)),
+            ("data.dataloader_num_workers", (0,)),
+        )
+    ),
+)
+"""What advantages are taken over, and what the loss reads."""
 
-    Routed experts are those that the engine tells with its last reply; teachers' log-probs are asked for the last row
-    (`agent_loop_tq.py: _agent_loop_postprocess`); advantages are taken over last rows for the built-in `grpo` alone
-    (`compute_advantage_for_multi_trajectories`), and over episodes by ours, which knows them by our samplers' labels.
-    """
-    if OmegaConf.select(config, "gui_agent.context", default=FULL) == FULL:
-        return
-    remedy = "or set gui_agent.context=full"
-    mode = str(config.actor_rollout_ref.actor.loss_agg_mode)
-    expected = "token-mean or token-sum with episodes of several rows: a mean over sequences takes each for an episode"
-    require(mode.startswith("token"), "actor_rollout_ref.actor.loss_agg_mode", expected, mode, remedy)
-    expected = "false with episodes of several rows: its mini-batches would be cut apart from the policy's"
-    require(not OmegaConf.select(config, "critic.enable", default=False), "critic.enable", expected, True, remedy)
-    for name in ("actor_rollout_ref.rollout.enable_rollout_routing_replay", "distillation.enabled"):
-        expected = "false with episodes of several rows: only the last one would have what it takes"
-        require(not OmegaConf.select(config, name, default=False), name, expected, True, remedy)
-    estimator = config.algorithm.adv_estimator
-    expected = "replay_grpo or grpo with episodes of several rows: any other takes each row for a rollout of the group"
-    require(estimator in ("replay_grpo", "grpo"), "algorithm.adv_estimator", expected, estimator, remedy)
-    sampler = config.trainer.v1.sampler.custom_sampler.name
-    expected = f"{' or '.join(SAMPLERS)} with replay_grpo and episodes of several rows: they tell it whose each is"
-    name = "trainer.v1.sampler.custom_sampler.name"
-    require(estimator == "grpo" or sampler in SAMPLERS, name, expected, sampler, remedy)
+ROW_RULES = (
+    Rule(
+        "actor.loss_agg_mode",
+        {"has_several_rows": yes, "actor.loss_agg_mode": lambda mode: not str(mode).startswith("token")},
+        "token-mean or token-sum with episodes of several rows: a mean over sequences takes each for an episode",
+        _FULL,
+    ),
+    Rule(
+        "critic.enable",
+        {"has_several_rows": yes, "critic.enable": yes},
+        "false with episodes of several rows: its mini-batches would be cut apart from the policy's",
+        _FULL,
+    ),
+    # Routed experts are those of the engine's last reply; teachers' log-probs are asked for the last row.
+    *(
+        Rule(
+            option,
+            {"has_several_rows": yes, option: yes},
+            "false with episodes of several rows: only the last one would have what it takes",
+            _FULL,
+            "trainer/ppo/v1/agent_loop_tq.py | async def _agent_loop_postprocess",
+        )
+        for option in ("rollout.enable_rollout_routing_replay", "distillation.enabled")
+    ),
+    Rule(
+        "algorithm.adv_estimator",
+        {"has_several_rows": yes, "algorithm.adv_estimator": lambda name: name not in ("replay_grpo", "grpo")},
+        "replay_grpo or grpo with episodes of several rows: any other takes each row for a rollout of the group",
+        _FULL,
+        "trainer/ppo/v1/utils.py | if adv_estimator != core_algos.AdvantageEstimator.GRPO:",
+    ),
+    Rule(
+        f"{_SAMPLER}.name",
+        {
+            "has_several_rows": yes,
+            "algorithm.adv_estimator": lambda name: name != "grpo",
+            "has_our_sampler": no,
+        },
+        f"{' or '.join(SAMPLERS)} with replay_grpo and episodes of several rows: they tell it whose each is",
+        _FULL,
+    ),
+)
+"""What veRL does with an episode's last row alone, or with each row as if it were an episode."""
 
-
-def _check_fused_kernels(config: DictConfig, model: Model) -> None:
-    """FSDP2 shards an output matrix of its own by itself (`_select_fsdp2_wrap_targets`), and the fused forward
-    multiplies by it without calling it (`forward_with_torch_backend`): a DTensor by a Tensor."""
-    refused = config.actor_rollout_ref.actor.strategy == "fsdp2" and not model.tied_embeddings
-    require(
-        not (refused and config.actor_rollout_ref.model.use_fused_kernels),
-        "actor_rollout_ref.model.use_fused_kernels",
-        "false with actor.strategy=fsdp2 and a policy whose output matrix is its own: the first update would end with "
-        "`mixed torch.Tensor and DTensor`",
-        True,
-        "for memory set actor_rollout_ref.actor.entropy_from_logits_with_chunking=true, or lower "
-        "data.mm_processor_kwargs.max_pixels",
-    )
-
-
-def _check_sequence_parallel(config: DictConfig, model: Model) -> None:
-    """As `apply_monkey_patch` and `FSDPEngine` will ask, in the workers."""
-    size, name = sequence_parallel_size(config), f"{_FSDP}.ulysses_sequence_parallel_size"
-    sizes, gpus = model.sequence_parallel_sizes, config.trainer.nnodes * config.trainer.n_gpus_per_node
-    heads = f"{model.num_heads} attention heads and {model.num_kv_heads} key-value heads"
-    fitting = [n for n in sizes if gpus % n == 0]
-    expected = f"one of {', '.join(map(str, fitting))}: what splits this policy's {heads}, and {gpus} GPUs"
-    require(size in fitting, name, expected, size)
-    require(
-        size == 1 or config.actor_rollout_ref.model.use_remove_padding,
-        "actor_rollout_ref.model.use_remove_padding",
-        f"true with {name}={size}",
-        False,
-    )
+RULES = (*PLUGIN_RULES, *RUN_RULES, *LEARNING_RULES, *ROW_RULES, *SIZE_RULES)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -14,24 +12,21 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.provider_checks import check_provider
 from arpo_verl.environments.providers import PROVIDERS
 from arpo_verl.files import check_place
-from arpo_verl.footprint import Model, sequence_tokens
-from arpo_verl.plugin.combinations import check_combinations
+from arpo_verl.footprint import Model, screenshot_tokens, sequence_tokens
+from arpo_verl.plugin.combinations import ENGINE, RULES
 from arpo_verl.plugin.policy_files import PolicyFiles
-from arpo_verl.plugin.recipe_footprint import model_shape, read_run
-from arpo_verl.plugin.recipe_values import check_values, is_default, is_given
-from arpo_verl.plugin.settings import EQUAL, episode_weight_of, plain_section
+from arpo_verl.plugin.recipe_footprint import longest_instruction, model_shape, read_run
+from arpo_verl.plugin.recipe_rules import Checks, Recipe, check_rules
+from arpo_verl.plugin.recipe_values import check_by_verl, check_values, is_default, is_given
+from arpo_verl.plugin.settings import episode_weight_of, plain_section
 from arpo_verl.replay.config import SAMPLERS, ReplayConfig, check_filter, check_sampler
-from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest, read_records
-from arpo_verl.replay.store.record import read_record
+from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest
 from arpo_verl.rollout.config import FULL, GuiAgentConfig, check_lengths
 from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.vision import ImageGeometry, check_pixel_limits
-from arpo_verl.tasks.selection import FRONTIER, TaskSelection, load_selected_tasks
+from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.versions import require_verl
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 # Folders and files of a recipe: what it writes, and what it may read from this machine.
 _WRITTEN = ("run_dir", "trainer.default_local_dir", "gui_agent.trajectory_dir", "environment.status_file")
@@ -52,19 +47,26 @@ def check_recipe(config: DictConfig) -> None:
         ArpoError: all that is wrong, each with what was expected, what came and what to do.
     """
     require_verl()
-    checks = _Checks()
-    checks.run(check_values, config)
+    checks = Checks()
+    model: Model | None = None
+    uses_fsdp = config.get("model_engine", "dp") == "dp"
+    if uses_fsdp:
+        checks.run(check_values, config)
+        checks.run(check_by_verl, config)
+    else:  # whose sections no other check knows
+        checks.run(ENGINE.check, Recipe(config))
     environment = checks.run(_section_of, EnvironmentConfig, "environment", config)
     agent = checks.run(_section_of, GuiAgentConfig, "gui_agent", config)
     replay = checks.run(_section_of, ReplayConfig, "replay", config)
     selection = checks.run(_selection, config)
     for check in _FOR_ALL:
         checks.run(check, config)
-    model = checks.run(model_shape, str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
-    checks.run(check_combinations, config, model)
-    if replay is not None:
-        checks.run(_check_seeds_log_probs, config, replay)
+    if uses_fsdp:
+        model = checks.run(model_shape, str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
+        checks.run(check_rules, RULES, Recipe(config, model))
     checks.run(_check_filter, config)
+    if replay is not None and replay.enable and replay.seed_from is not None:
+        checks.run(read_manifest, replay.seed_from)
     if agent is not None:
         checks.run(_check_words, agent)
         checks.run(_check_image_limit, config, agent)
@@ -74,34 +76,12 @@ def check_recipe(config: DictConfig) -> None:
     if checks.run(_is_local_model, config) and agent is not None:
         checks.run(_check_lengths, config, agent, environment)
         checks.run(_check_seeds, config, agent, replay)
+    elif model is not None:
+        checks.run(_check_first_turn, config, model)
     if selection is not None:
-        checks.run(_check_frontier, config, selection)
         checks.run(_check_tasks, config, selection, environment)
     checks.tell_defaults(lambda name: is_default(name, OmegaConf.select(config, name)))
     checks.raise_all()
-
-
-class _Checks(Problems):
-    """Makes one check after the other. One that breaks on an unusual recipe hides nothing that the others find."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._broken: Exception | None = None
-
-    def run(self, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """What the check returns; None where it found something."""
-        try:
-            with self.gather():
-                return check(*args, **kwargs)
-        except Exception as error:
-            self._broken = self._broken or error
-        return None
-
-    def raise_all(self) -> None:
-        """Raise what was found; else, what broke."""
-        super().raise_all()
-        if self._broken is not None:
-            raise self._broken
 
 
 def joins_cluster(config: DictConfig) -> bool:
@@ -172,52 +152,13 @@ def _check_tasks(config: DictConfig, selection: TaskSelection, environment: Envi
     problems.raise_all()
 
 
-def _check_frontier(config: DictConfig, selection: TaskSelection) -> None:
-    """Draws follow what the sampler sees; of veRL's own the dataset would never hear, and draw all tasks alike."""
-    if selection.sampling != FRONTIER:
-        return
-    sampler, dataset = config.trainer.v1.sampler.custom_sampler.name, config.data.custom_cls.name
-    for name, used, ours in (
-        ("trainer.v1.sampler.custom_sampler.name", sampler, tuple(SAMPLERS)),
-        ("data.custom_cls.name", dataset, ("TaskDataset",)),
-        ("data.dataloader_num_workers", config.data.dataloader_num_workers, (0,)),
-    ):
-        words = f"{' or '.join(map(str, ours))} with data.tasks.sampling=frontier"
-        require(used in ours, name, words, used, "or set it to uniform")
-
-
 def _check_mode(config: DictConfig) -> None:
     check_sampler(config.trainer.v1.sampler.custom_sampler.name, config.trainer.v1.trainer_mode)
 
 
-def _check_seeds_log_probs(config: DictConfig, replay: ReplayConfig) -> None:
-    """In bypass mode the log-probs of the rollout are the old ones of the ratio: there is no going without."""
-    seed_from = replay.seed_from
-    if not replay.enable or seed_from is None:
-        return
-    manifest = read_manifest(seed_from)
-    if not (config.algorithm.get("rollout_correction") or {}).get("bypass_mode"):
-        return
-    records = [read_record(stored.record) for _, stored in read_records(seed_from, manifest)]
-    unknown = sum(record["rollout_log_probs"] is None for record in records)
-    name, remedy = "algorithm.rollout_correction.bypass_mode", "set it to false, or begin without these seeds"
-    expected = f"false with the {unknown} of {len(records)} seeds in {seed_from} that have no log-probs"
-    require(unknown == 0, name, expected, True, remedy)
-
-
 def _check_filter(config: DictConfig) -> None:
-    sampler, filter_groups = config.trainer.v1.sampler, config.algorithm.get("filter_groups") or {}
-    if not filter_groups.get("enable") or sampler.custom_sampler.name not in SAMPLERS:
-        return
-    check_filter(filter_groups)
-    reward_model = config.reward.reward_model
-    require(
-        not reward_model.enable or reward_model.enable_resource_pool,
-        "algorithm.filter_groups.enable",
-        "false with a reward model on the trainer's GPUs",
-        True,
-        "groups are filtered before it scores them; set reward.reward_model.enable_resource_pool=true",
-    )
+    if config.trainer.v1.sampler.custom_sampler.name in SAMPLERS:
+        check_filter(config.algorithm.get("filter_groups") or {})
 
 
 def _section_of(cls: type[ConfigT], name: str, config: DictConfig) -> ConfigT:
@@ -272,13 +213,7 @@ def _check_row(config: DictConfig, model: Model | None, agent: GuiAgentConfig) -
 
 
 def _check_episode_weight(config: DictConfig) -> None:
-    mode = config.actor_rollout_ref.actor.loss_agg_mode
-    require(
-        episode_weight_of(config.algorithm) != EQUAL or mode == "token-mean",
-        "actor_rollout_ref.actor.loss_agg_mode",
-        "token-mean with algorithm.episode_weight=equal, whose factors are for that mean",
-        mode,
-    )
+    episode_weight_of(config.algorithm)
 
 
 def _is_local_model(config: DictConfig) -> bool:
@@ -313,7 +248,30 @@ def _check_lengths(config: DictConfig, agent: GuiAgentConfig, environment: Envir
 
     processor = AutoProcessor.from_pretrained(Path(PolicyFiles.of_recipe(config).processor).expanduser())
     geometry = ImageGeometry.from_processor(processor, config.data.get("mm_processor_kwargs"))
-    check_lengths(agent, config.data.max_response_length, geometry.num_tokens(environment.screen_size))
+    shown, problems = geometry.num_tokens(environment.screen_size), Problems()
+    with problems.gather():
+        check_lengths(agent, config.data.max_response_length, shown)
+    messages = build_messages(longest_instruction(config), kind=agent.prompt, language=agent.language)
+    words = "".join(part.get("text", "") for message in messages for part in message["content"])
+    with problems.gather():
+        _require_first_turn(config, shown, len(processor.tokenizer(words)["input_ids"]))
+    problems.raise_all()
+
+
+def _check_first_turn(config: DictConfig, model: Model) -> None:
+    """Without the tokenizer here: of the prompt, half of what is estimated."""
+    run = read_run(config, model)
+    _require_first_turn(config, screenshot_tokens(model, run.image), run.instruction_tokens // 2)
+
+
+def _require_first_turn(config: DictConfig, shown: int, words: int) -> None:
+    require(
+        config.data.max_prompt_length >= shown + words,
+        "data.max_prompt_length",
+        f"at least {shown + words}, what the first turn takes: a screenshot of {shown} tokens, and the prompt",
+        config.data.max_prompt_length,
+        "raise it, or lower the processor's max_pixels",
+    )
 
 
 def _check_seeds(config: DictConfig, agent: GuiAgentConfig, replay: ReplayConfig | None) -> None:

@@ -141,21 +141,33 @@ def read_run(config: DictConfig, model: Model) -> RunSizes:
         replays_ahead=replay.prefetch if replay.enable else 0,
         checkpoints_kept=trainer.max_actor_ckpt_to_keep,
         engine=_engine(config) if rollout.name == "vllm" else None,
+        reference_split=sequence_parallel_size(config, "ref") if has_reference(config) else 0,
     )
 
 
-def sequence_parallel_size(config: DictConfig) -> int:
-    """Over how many GPUs the trainer splits a sequence (Ulysses); of veRL's two names the older wins where set."""
-    actor = config.actor_rollout_ref.actor
-    older, newer = actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size
+def sequence_parallel_size(config: DictConfig, role: str = "actor") -> int:
+    """Over how many GPUs the trainer splits a sequence (Ulysses); of veRL's two names the older wins where set.
+
+    Args:
+        role: `actor`, or `ref` for the reference model.
+    """
+    section = config.actor_rollout_ref[role]
+    older, newer = section.ulysses_sequence_parallel_size, section.fsdp_config.ulysses_sequence_parallel_size
     return int(older if (older or 1) > 1 else newer or 1)
+
+
+def has_reference(config: DictConfig) -> bool:
+    """Whether a KL term keeps a reference model beside the policy; with LoRA it is the policy without its adapter."""
+    model = config.actor_rollout_ref.model
+    has_adapter = model.get("lora_rank", 0) > 0 or (model.get("lora") or {}).get("rank", 0) > 0
+    has_term = config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss
+    return bool(has_term and not has_adapter and model.get("lora_adapter_path") is None)
 
 
 def weight_copies(config: DictConfig) -> int:
     """What `PPOTrainerSeparateAsync._compute_old_log_prob` saves: at a step's first update the weights that it began
     with, at each later one the newest as well."""
-    correction = config.algorithm.get("rollout_correction") or {}
-    if config.trainer.v1.trainer_mode != "separate_async" or correction.get("bypass_mode", False):
+    if config.trainer.v1.trainer_mode != "separate_async":
         return 0
     return 2 if config.trainer.v1.separate_async.parameter_sync_step > 1 else 1
 
@@ -178,17 +190,53 @@ def reckon_recipe(config: DictConfig, **known: int | None) -> Footprint | None:
     return estimate(read_run(config, model), replace(read_machine(config), **known))
 
 
-def training_steps(config: DictConfig) -> int | None:
-    """How many steps the trainer makes of a composed recipe, as `PPOTrainer._init_dataloader` counts them; None where
-    its tasks cannot be read.
-    """
-    data, most = config.data, config.trainer.total_training_steps
-    tasks = len(_tasks(config, "data.train_files")) * (OmegaConf.select(data, "tasks.repeat") or 1)
-    if not tasks:
-        return None if most is None else int(most)
+def longest_instruction(config: DictConfig) -> str:
+    """Of all tasks; empty where none can be read."""
+    tasks = (task for name in ("data.train_files", "data.val_files") for task in _tasks(config, name))
+    return max((task.instruction for task in tasks), key=len, default="")
+
+
+def num_training_rows(config: DictConfig) -> int | None:
+    """Rows of the training data, a task as often as an epoch draws it; None where its tasks cannot be read."""
+    data = config.data
+    rows = len(_tasks(config, "data.train_files")) * (OmegaConf.select(data, "tasks.repeat") or 1)
     limit = data.get("train_max_samples", -1)
-    steps = (min(tasks, limit) if limit > 0 else tasks) // data.train_batch_size * config.trainer.total_epochs
-    return int(steps if most is None else min(steps, most))
+    return (min(rows, limit) if limit > 0 else rows) or None
+
+
+def steps_of_epochs(config: DictConfig) -> int | None:
+    """Steps in all epochs, as `PPOTrainer._init_dataloader` counts them; None where the tasks cannot be read."""
+    rows = num_training_rows(config)
+    return None if rows is None else int(rows // config.data.train_batch_size * config.trainer.total_epochs)
+
+
+def training_steps(config: DictConfig) -> int | None:
+    """How many steps the trainer makes of a composed recipe; None where its tasks cannot be read."""
+    steps, most = steps_of_epochs(config), config.trainer.total_training_steps
+    known = [int(number) for number in (steps, most) if number is not None]
+    return min(known, default=None)
+
+
+def describe_schedule(config: DictConfig) -> str:
+    """One line: how many steps a run has, and when it saves and validates, the last time included."""
+    trainer, steps = config.trainer, training_steps(config)
+    if trainer.val_only:
+        return "steps        none: it validates and ends"
+    tests = _times(trainer.test_freq, steps)
+    if trainer.val_before_train:
+        tests = ["before step 1", *tests]
+    saved, validated = (", ".join(times) or "never" for times in (_times(trainer.save_freq, steps), tests))
+    return f"steps        {'unknown' if steps is None else steps}; saves: {saved}; validates: {validated}"
+
+
+def _times(every: int, steps: int | None) -> list[str]:
+    """When the trainer does what it does each `every` steps and at its end; never where that is not positive."""
+    if every <= 0:
+        return []
+    end = "after the last step" if steps is None else f"after step {steps}"
+    return (
+        [end] if steps is not None and every >= steps else ["every step" if every == 1 else f"every {every} steps", end]
+    )
 
 
 def read_machine(config: DictConfig) -> NodeCapacity:

@@ -1,8 +1,11 @@
-"""Values of a recipe without a meaning of ours: those that are missing, of a wrong type, or beside veRL's own names."""
+"""Values without a meaning of ours: what a recipe lacks, wrong types, names beside veRL's, and what veRL refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+import io
+import warnings
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
-from arpo_verl.config import Problems, did_you_mean
+from arpo_verl.config import Problems, did_you_mean, one_of, require
 from arpo_verl.errors import ConfigError
 from arpo_verl.removed_options import REMOVED, removal
 from arpo_verl.versions import verl_folder
@@ -40,6 +43,9 @@ _NUMBERS = {
 _OURS = ("gui_agent", "environment", "replay", "run_dir", "variant")
 _CHOICES = ("baseline", "context", "engine", "policy")
 _NOT_COMPARED = (*_OURS, "data.tasks", "ray_kwargs", "hydra", "model_engine")
+# Sections that veRL makes an object of in a worker, after minutes; it checks their values then.
+_OBJECTS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "trainer.v1.separate_async.hybrid_rollout")
+_OUR_SAMPLERS = "pkg://arpo_verl.plugin.sampler"
 
 
 def is_given(config: DictConfig, name: str) -> bool:
@@ -73,6 +79,57 @@ def check_values(config: DictConfig) -> None:
             problems.errors.append(ConfigError(message))
     problems.errors += [ConfigError(message) for message in (*_wrong_numbers(config), *_dead_references(config))]
     problems.raise_all()
+
+
+def check_by_verl(config: DictConfig) -> None:
+    """Have veRL check the recipe: by its `validate_config`, as its command does, and by objects that its workers make.
+
+    Both run without a GPU and load no model. A critic is left out: to check one, veRL loads its tokenizer.
+
+    Raises:
+        ConfigError: each refusal, in veRL's own words.
+    """
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+    from verl.trainer.ppo.utils import need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    if any(_wrong_numbers(config)):
+        return  # veRL would only fail to calculate
+    problems = Problems()
+    with problems.gather(), _in_verls_words("the recipe"):
+        validate_config(config, need_reference_policy(config), use_critic=False)
+    for name in _OBJECTS:
+        with problems.gather(), _in_verls_words(name):
+            omega_conf_to_dataclass(OmegaConf.select(config, name))
+    # A sampler of the user's own may come with an estimator, and a library for the workers with a loss.
+    if OmegaConf.select(config, "trainer.v1.sampler.custom_sampler.path") in (None, _OUR_SAMPLERS):
+        with problems.gather():
+            _check_name(config, "algorithm.adv_estimator", {*ADV_ESTIMATOR_REGISTRY, "replay_grpo"})
+    if config.actor_rollout_ref.model.get("external_lib") is None:
+        with problems.gather():
+            _check_name(config, "actor_rollout_ref.actor.policy_loss.loss_mode", POLICY_LOSS_REGISTRY)
+    problems.raise_all()
+
+
+@contextlib.contextmanager
+def _in_verls_words(what: str) -> Iterator[None]:
+    """An error of veRL's checks, which also print, as one of ours."""
+    from hydra.errors import HydraException
+
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    except (AssertionError, HydraException, NotImplementedError, ValueError) as error:
+        said = " ".join(str(error.__cause__ or error).split())  # Hydra wraps what a class raises
+        raise ConfigError(f"veRL refuses {what}: {said}") from error
+    except ImportError:
+        pass  # of an engine that is not installed here: the packages of the recipe are checked elsewhere
+
+
+def _check_name(config: DictConfig, option: str, known: Collection[str]) -> None:
+    value, rule = OmegaConf.select(config, option), one_of(sorted(known))
+    require(rule.holds(value), option, rule.expected, value, rule.remedy_for(value))
 
 
 def _has(node: Any, name: str) -> bool:

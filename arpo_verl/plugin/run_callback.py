@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from arpo_verl.errors import ArpoError
 from arpo_verl.files import explain_refusal
 from arpo_verl.plugin.preflight import check_recipe, joins_cluster
-from arpo_verl.plugin.recipe_footprint import reckon_recipe, training_steps
+from arpo_verl.plugin.recipe_footprint import describe_schedule, reckon_recipe, training_steps
 from arpo_verl.plugin.recipe_values import doubtful_names
 from arpo_verl.plugin.run_folder import hold_run
 from arpo_verl.records.layout import LATEST_CHECKPOINT, METRICS_FILE
@@ -50,7 +50,7 @@ class RunCallback(Callback):
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse a recipe that cannot run, before Ray, the model or a desktop starts; log into the run's folder."""
         refuse_unfit(config)
-        estimate = (*tell_footprint(config), *tell_doubtful_names(config))
+        estimate = (*tell_footprint(config), *tell_schedule(config), *tell_doubtful_names(config))
         settle_ray_token(joins=joins_cluster(config))
         run_dir = Path(config.run_dir).absolute()
         try:
@@ -141,6 +141,17 @@ def tell_footprint(config: DictConfig) -> tuple[str, ...]:
     unknown = f"what the run will take is not known: {model} has no known shape"
     print(report or unknown, flush=True)
     return (unknown,) if report is None else report.brief
+
+
+def tell_schedule(config: DictConfig) -> tuple[str, ...]:
+    """Print how many steps the run has, and when it saves and validates; return the same."""
+    try:
+        line = describe_schedule(config)
+    except Exception:  # no reason not to train
+        logger.warning("when the run saves and validates could not be told", exc_info=True)
+        return ()
+    print(line, flush=True)
+    return (line,)
 
 
 def count_steps(config: DictConfig) -> int | None:

@@ -259,9 +259,9 @@ WRONG_RECIPES = {
         "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image=3": (
             "replay.mode was removed: rollouts that began within a success ended 25 points below injected successes",
             "replay.std must be population or sample, got 'populatoin'; did you mean population?",
+            "data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier, got 4; or set it to uniform",
             "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image must be at least the 15 screenshots",
             f"{MODEL} 'nowhere'; name the folder into which the model was downloaded",
-            "data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier, got 4; or set it to uniform",
             "data.tasks.ids must name tasks of embedded, which lacks dialog-confirm-yse; did you mean dialog-confirm-yes?",
         )
     },
@@ -273,8 +273,8 @@ WRONG_RECIPES = {
             "gui_agent.kept_screenshots must be less than gui_agent.max_screenshots (5), and null but with context=",
             "data.tasks.frontier.group_size must be a whole number of at least 1, ",
             "data.mm_processor_kwargs must be with both min_pixels and max_pixels or neither",
-            "actor_rollout_ref.actor.loss_agg_mode must be token-mean or token-sum with episodes of several rows",
             "actor_rollout_ref.actor.freeze_vision_tower must be false: ",
+            "actor_rollout_ref.actor.loss_agg_mode must be token-mean or token-sum with episodes of several rows",
             f"{MODEL} 'nowhere'",
         )
     },

@@ -11,19 +11,29 @@ from support.composed import compose_recipe
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.footprint import KNOWN_MODELS
-from arpo_verl.plugin.combinations import check_combinations
+from arpo_verl.plugin.combinations import LOGGERS, RULES
+from arpo_verl.plugin.recipe_rules import Recipe, check_rules
+from arpo_verl.versions import verl_folder
 
 UI_TARS = KNOWN_MODELS["ByteDance-Seed/UI-TARS-1.5-7B"]
 FSDP = "actor_rollout_ref.actor.fsdp_config"
 
 
 def check(name: str, *overrides: str, model=UI_TARS) -> None:
-    check_combinations(compose_recipe(name, "data.train_files=t.json", "data.val_files=t.json", *overrides), model)
+    config = compose_recipe(name, "data.train_files=t.json", "data.val_files=t.json", *overrides)
+    check_rules(RULES, Recipe(config, model))
 
 
-@pytest.mark.parametrize("name", ["osworld_subset32", "osworld_window", "osworld_full", "osworld_full_async"])
-def test_the_shipped_recipes_pass(name):
-    check(name)
+@pytest.mark.parametrize("source", sorted({rule.source for rule in RULES if rule.source}))
+def test_verl_still_has_the_line_that_a_rule_rests_on(source):
+    file, line = source.split(" | ")
+    assert line in (verl_folder() / file).read_text("utf-8"), "look whether the rule can go"
+
+
+def test_a_rule_says_why_and_what_to_set():
+    assert all(rule.expected for rule in RULES)
+    silent = [rule.option for rule in RULES if not rule.remedy and not rule.known]
+    assert all("ulysses_sequence_parallel_size" in option for option in silent), "these list what can be set"
 
 
 class TestOffloadedWeights:
@@ -37,7 +47,6 @@ class TestOffloadedWeights:
         [
             ("actor_rollout_ref.actor.strategy=fsdp",),
             ("trainer.v1.separate_async.parameter_sync_step=1", "data.train_batch_size=8"),
-            ("algorithm.rollout_correction.bypass_mode=true",),
             ("trainer.v1.trainer_mode=colocate_async", "trainer.nnodes=2", "actor_rollout_ref.rollout.nnodes=0"),
         ],
     )
@@ -85,6 +94,18 @@ class TestFusedKernels:
             check("osworld_full", fused)
         check("osworld_full", fused, "actor_rollout_ref.actor.strategy=fsdp")
         check("osworld_full", fused, model=dataclasses.replace(UI_TARS, tied_embeddings=True))
+
+    def test_pass_with_qwen3_vl_whose_forward_gathers_the_matrix_but_not_for_triton(self):
+        fused, qwen3 = "actor_rollout_ref.model.use_fused_kernels=true", KNOWN_MODELS["Qwen/Qwen3-VL-8B-Instruct"]
+        check("osworld_full", fused, model=qwen3)
+        with pytest.raises(ConfigError, match="use_fused_kernels must be false"):
+            check(
+                "osworld_full", fused, "actor_rollout_ref.model.fused_kernel_options.impl_backend=triton", model=qwen3
+            )
+        gathers = "vocab_weights = vocab_weights.full_tensor()"
+        for family, gathered in (("qwen3_vl", True), ("qwen2_vl", False)):
+            source = (verl_folder() / "models" / "transformers" / f"{family}.py").read_text("utf-8")
+            assert (gathers in source) == gathered
 
     @pytest.mark.release
     def test_verl_still_multiplies_by_a_sharded_matrix_unless_it_is_the_inputs_own(self, model_path):
@@ -159,3 +180,9 @@ def test_freezing_the_image_encoder_is_refused_since_nothing_reads_it():
     package = Path(verl.__file__).parent
     readers = [path.name for path in package.rglob("*.py") if "freeze_vision_tower" in path.read_text("utf-8")]
     assert readers == ["actor.py"], "something besides the config's own class reads it now: drop the refusal"
+
+
+def test_the_loggers_are_verls():
+    from verl.utils.tracking import Tracking
+
+    assert {*Tracking.supported_backend, "tracking"} == set(LOGGERS)  # an older name that veRL still takes

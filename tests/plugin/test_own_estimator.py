@@ -11,7 +11,8 @@ from support.composed import compose_recipe
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_adv_estimator_fn
 from verl.utils.import_utils import load_extern_object
 
-from arpo_verl.plugin.combinations import check_combinations
+from arpo_verl.plugin.combinations import RULES
+from arpo_verl.plugin.recipe_rules import Recipe, check_rules
 from arpo_verl.plugin.sampler import ReplaySampler
 from arpo_verl.replay.labels import RowLabel
 
@@ -50,4 +51,4 @@ def test_the_pages_command_composes_and_fits_together():
     recipe, overrides = re.search(r"arpo-verl train (\w+) (.*)", PAGE.read_text(encoding="utf-8")).groups()
     config = compose_recipe(recipe, *overrides.split())
     assert config.algorithm.adv_estimator == "leave_one_out"
-    check_combinations(config, None)
+    check_rules(RULES, Recipe(config))

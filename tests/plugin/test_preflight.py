@@ -10,7 +10,6 @@ import pytest
 from policies.build import build_policy
 from support import ROOT
 from support.composed import compose_recipe
-from support.replay_trajectories import stored
 
 from arpo_verl import versions
 from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, SeveralErrors, TaskError
@@ -41,6 +40,7 @@ def check(policy, monkeypatch, tmp_path):
 
     def check_with(*overrides: str) -> None:
         few = [f"data.{split}_files={shipped_file('dialog-confirm-yes')}" for split in ("train", "val")]
+        few.append("+data.tasks.repeat=8")  # a step's
         check_recipe(compose_recipe("embedded", f"actor_rollout_ref.model.path={policy}", *few, *overrides))
 
     return check_with
@@ -55,8 +55,11 @@ def test_every_recipe_passes_with_its_tasks_and_its_policy_there(name, policy, m
     monkeypatch.setattr(preflight, "check_provider", lambda _: None)  # Docker and its virtual machine
     monkeypatch.setattr(preflight, "RAY_CLUSTER_FILE", tmp_path / "none")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    needed = [f"data.{split}_files={shipped_file('dialog-confirm-yes')}" for split in ("train", "val")]
-    if not name.startswith("osworld"):
+    needed = []
+    if name.startswith("osworld"):
+        needed = [f"data.{split}_files={shipped_file('dialog-confirm-yes')}" for split in ("train", "val")]
+        needed.append("+data.tasks.repeat=16")
+    elif name != "gpu_smoke":
         needed = [f"actor_rollout_ref.model.path={policy}"]
     check_recipe(compose_recipe(name, *needed))
 
@@ -147,21 +150,6 @@ def test_frontier_sampling_is_refused_where_it_would_hear_of_nothing(check, over
         check("data.tasks.sampling=frontier", override)
 
 
-def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(check, policy, tmp_path):
-    inputs = ModelInputs.load(PolicyFiles(str(policy)), {})
-    own = model_fingerprint(inputs.tokenizer, inputs.processor, {}, GuiAgentConfig(prompt="compact"))
-    store = SuccessStore(8)
-    store.add(stored())
-    save_store(store, tmp_path / "seeds", own)
-    bypass = ["algorithm.rollout_correction.bypass_mode=true", f"replay.seed_from={tmp_path / 'seeds'}"]
-    check(*bypass)
-    store.add(stored(rollout_log_probs=None))
-    save_store(store, tmp_path / "seeds", own)
-    check(bypass[1])
-    with pytest.raises(ConfigError, match="1 of 2 seeds in .* that have no log-probs"):
-        check(*bypass)
-
-
 @pytest.mark.parametrize(
     ("override", "error", "says"),
     [
@@ -181,6 +169,11 @@ def test_seeds_without_log_probs_are_refused_where_log_probs_are_the_old_ones(ch
         ("environment.screen_size=[100000,4]", ConfigError, "screen_size"),
         ("environment.provider=dokcer", ConfigError, "environment.provider"),
         ("data.max_response_length=100", ConfigError, "max_response_length"),
+        (
+            "data.max_prompt_length=100",
+            ConfigError,
+            "data.max_prompt_length must be at least .*what the first turn takes",
+        ),
         ("+data.mm_processor_kwargs.max_pixels=31360", ConfigError, "both min_pixels and max_pixels or neither"),
         ("trainer.use_v1=false", ConfigError, "trainer.use_v1 must be true"),
         ("gui_agent.context=windows", ConfigError, "gui_agent.context must be one of full, window, segments"),
@@ -259,6 +252,7 @@ DOCKER = (
     "environment.provider=docker",
     "environment.screen_size=[1920,1080]",
     "+environment.path_to_vm=/no/such.qcow2",
+    "data.max_prompt_length=4096",
 )
 
 
@@ -295,9 +289,14 @@ def test_relative_paths_are_refused_where_a_running_cluster_is_joined(check, pol
         check(cluster, f"run_dir={tmp_path}", "data.train_files=[embedded,tasks]")
 
 
-@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
-def test_the_sampler_follows_the_trainer_mode(check, mode):
-    check(f"trainer.v1.trainer_mode={mode}")
+def test_the_sampler_follows_the_trainer_mode(check):
+    check("trainer.v1.trainer_mode=colocate_async")
+    apart = ("nnodes=1", "n_gpus_per_node=1", "checkpoint_engine.backend=ray")
+    check(
+        "trainer.v1.trainer_mode=separate_async",
+        *(f"actor_rollout_ref.rollout.{option}" for option in apart),
+        "trainer.v1.separate_async.parameter_sync_step=4",
+    )
 
 
 def test_a_task_that_starts_an_unknown_program_is_refused(check, tmp_path):

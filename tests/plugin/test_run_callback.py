@@ -10,6 +10,7 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 from support import ROOT
+from support.composed import compose_recipe
 
 from arpo_verl.files import check_place
 from arpo_verl.plugin import run_callback, run_folder
@@ -190,3 +191,29 @@ def test_a_token_that_may_be_asked_for_is_named_where_a_cluster_is_joined(tmp_pa
         " there: if the cluster refuses this run, set RAY_AUTH_MODE=token for it"
     ]
     assert "RAY_AUTH_TOKEN" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ((), "steps        20; saves: every step, after step 20; validates: before step 1, after step 20"),
+        (
+            ("trainer.save_freq=8", "trainer.test_freq=4", "trainer.total_training_steps=9"),
+            "steps        9; saves: every 8 steps, after step 9; validates: before step 1, every 4 steps, after step 9",
+        ),
+        (
+            ("trainer.save_freq=-1", "trainer.test_freq=-1", "trainer.val_before_train=false"),
+            "steps        20; saves: never; validates: never",
+        ),
+        (
+            ("data.train_files=nowhere.json", "trainer.save_freq=8"),
+            "steps        unknown; saves: every 8 steps, after the last step; "
+            "validates: before step 1, every 1000 steps, after the last step",
+        ),
+        (("trainer.val_only=true",), "steps        none: it validates and ends"),
+    ],
+)
+def test_a_run_says_how_many_steps_it_has_and_when_it_saves_and_validates_last(overrides, line, capsys):
+    config = compose_recipe("demo", *overrides)
+    assert run_callback.tell_schedule(config) == (line,)
+    assert capsys.readouterr().out == f"{line}\n"

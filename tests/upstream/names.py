@@ -413,6 +413,7 @@ OPEN_KEYS = (
     "trainer.v1.sampler.by_mode",
     "trainer.v1.sampler.sampler_kwargs",
     "actor_rollout_ref.actor.fsdp_config.mixed_precision",
+    "actor_rollout_ref.ref.fsdp_config.mixed_precision",
     "actor_rollout_ref.model.override_config",
     "actor_rollout_ref.rollout.engine_kwargs",
     "data.mm_processor_kwargs",

@@ -29,7 +29,7 @@ def check_recipe_fits(
     Raises:
         ConfigError: there is no such recipe, or it does not compose.
     """
-    from arpo_verl.plugin.recipe_footprint import reckon_recipe
+    from arpo_verl.plugin.recipe_footprint import describe_schedule, reckon_recipe
     from arpo_verl.plugin.recipe_values import is_given
 
     config = compose_named(name, overrides)
@@ -39,12 +39,16 @@ def check_recipe_fits(
     except Exception:  # a null where nobody writes one
         findings.append(Finding("packages", False, "cannot be checked", "correct first what is refused below"))
     try:
-        report = reckon_recipe(config, memory_bytes=_bytes(node_gb), gpu_bytes=_bytes(gpu_gb))
+        report, schedule = (
+            reckon_recipe(config, memory_bytes=_bytes(node_gb), gpu_bytes=_bytes(gpu_gb)),
+            describe_schedule(config),
+        )
     except Exception:  # a wrong value, also a null or a 0 where nobody writes one
         findings.append(Finding("figures", False, "cannot be estimated", "correct first what is refused below"))
     else:
         model = "actor_rollout_ref.model.path"
         findings += _figures(report, config.actor_rollout_ref.model.path) if is_given(config, model) else []
+        print(schedule)
     return [*findings, *_doubtful_names(config), *_refusals(config)]
 
 

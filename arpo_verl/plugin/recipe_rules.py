@@ -1,0 +1,244 @@
+"""What a table of contradictions is made of: a recipe that is read by option names, and rules about it."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+
+from arpo_verl.config import Problems, did_you_mean, require
+from arpo_verl.footprint import Model
+from arpo_verl.plugin.recipe_footprint import has_reference, num_training_rows, sequence_parallel_size, steps_of_epochs
+from arpo_verl.replay.config import SAMPLERS
+from arpo_verl.rollout.config import FULL
+from arpo_verl.tasks.selection import FRONTIER
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_SHORT = ("actor", "model", "ref", "rollout")
+
+
+def full_name(option: str) -> str:
+    """An option's name as the command line takes it: rules leave `actor_rollout_ref.` out."""
+    return f"actor_rollout_ref.{option}" if option.partition(".")[0] in _SHORT else option
+
+
+class Recipe:
+    """A composed recipe, read by the names of its options and of the properties below.
+
+    Args:
+        config: the recipe.
+        model: the policy's shape; None where it is not known.
+    """
+
+    def __init__(self, config: DictConfig, model: Model | None = None) -> None:
+        self.config, self.model = config, model
+
+    def __getitem__(self, name: str) -> Any:
+        """None where the recipe does not have it. A name in capitals is a variable of the environment."""
+        if name.isupper():
+            return os.environ.get(name)
+        if hasattr(type(self), name):
+            return getattr(self, name)
+        return OmegaConf.select(self.config, full_name(name), throw_on_missing=False)
+
+    def fill(self, text: str) -> str:
+        """The text with the value of each `{option}` in its place."""
+        return re.sub(r"(?<!\$)\{([\w.]+)\}", lambda match: str(self[match[1]]), text)
+
+    @property
+    def mode(self) -> str:
+        """The trainer's."""
+        return str(self["trainer.v1.trainer_mode"])
+
+    @property
+    def gpus(self) -> int:
+        """That train."""
+        return int(self["trainer.nnodes"] * self["trainer.n_gpus_per_node"])
+
+    @property
+    def gpus_per_engine(self) -> int:
+        """Of the rollout."""
+        sizes = (f"rollout.{kind}_parallel_size" for kind in ("tensor_model", "data", "pipeline_model"))
+        return int(math.prod(self[size] or 1 for size in sizes))
+
+    @property
+    def actor_split(self) -> int:
+        """Over how many GPUs the trainer splits a sequence."""
+        return sequence_parallel_size(self.config)
+
+    @property
+    def ref_split(self) -> int:
+        """The same of the reference model."""
+        return sequence_parallel_size(self.config, "ref")
+
+    @property
+    def ranks(self) -> int:
+        """Shares of a mini-batch: GPUs that split a sequence have one together."""
+        return max(1, self.gpus // self.actor_split)
+
+    @property
+    def rows_per_update(self) -> int:
+        """Where an episode is one row."""
+        return int(self["actor.ppo_mini_batch_size"] * self["rollout.n"])
+
+    @property
+    def rows_per_rank(self) -> int:
+        """Of an update."""
+        return self.rows_per_update // self.ranks
+
+    @property
+    def tasks_of_updates(self) -> int:
+        """Of a step in mode `separate_async`."""
+        return int(self["trainer.v1.separate_async.parameter_sync_step"] * self["actor.ppo_mini_batch_size"])
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that the recipe allows."""
+        return int(self["data.max_prompt_length"] + self["data.max_response_length"])
+
+    @cached_property
+    def tasks(self) -> int | None:
+        """Rows of the training data; None where it cannot be read."""
+        return num_training_rows(self.config)
+
+    @cached_property
+    def steps(self) -> int | None:
+        """In all epochs; None as for `tasks`."""
+        return steps_of_epochs(self.config)
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether there is a reference model beside the policy."""
+        return has_reference(self.config)
+
+    @property
+    def has_critic(self) -> bool:
+        """As veRL's `need_critic` asks."""
+        enable = self["critic.enable"]
+        return bool(self["algorithm.adv_estimator"] == "gae" if enable is None else enable)
+
+    @property
+    def has_several_rows(self) -> bool:
+        """Whether an episode is more than one row."""
+        return bool((self["gui_agent.context"] or FULL) != FULL)
+
+    @property
+    def is_frontier(self) -> bool:
+        """Whether tasks are drawn by what the policy can just do."""
+        return bool(self["data.tasks.sampling"] == FRONTIER)
+
+    @property
+    def has_our_sampler(self) -> bool:
+        """By its name: a user's own may build on it."""
+        return self["trainer.v1.sampler.custom_sampler.name"] in SAMPLERS
+
+    @property
+    def fitting_splits(self) -> list[int]:
+        """What splits the policy's heads and the GPUs."""
+        sizes = self.model.sequence_parallel_sizes if self.model else []
+        return [size for size in sizes if self.gpus % size == 0]
+
+    @property
+    def splits(self) -> str:
+        """The same, for a message."""
+        return ", ".join(map(str, self.fitting_splits))
+
+    @property
+    def heads(self) -> str:
+        """The policy's, for a message."""
+        model = self.model
+        return f"{model.num_heads} attention heads and {model.num_kv_heads} key-value heads" if model else ""
+
+
+yes, no = bool, operator.not_
+
+
+def is_none(value: Any) -> bool:
+    """Whether nothing was given."""
+    return value is None
+
+
+class Rule(NamedTuple):
+    """What is wrong, and the message about it. `{option}` in a text stands for the option's value."""
+
+    option: str
+    broken: Callable[[Recipe], Any] | Mapping[str, Any]
+    """When it is wrong: a function of the recipe; or by option a value, or a function of its value, which all hold."""
+    expected: str
+    """What the option must be, and after a colon why."""
+    remedy: str = ""
+    source: str = ""
+    """The line of veRL that this rests on: its file, ` | ` and a piece of it."""
+    known: Collection[str] = ()
+    """For a hint where the value is a typo of one of these."""
+
+    def check(self, recipe: Recipe) -> None:
+        """Refuse a recipe that breaks the rule.
+
+        Raises:
+            ConfigError: with option, reason, value and what to set.
+        """
+        if callable(self.broken):
+            is_broken = bool(self.broken(recipe))
+        else:
+            is_broken = all(_matches(recipe[name], wanted) for name, wanted in self.broken.items())
+        if is_broken:
+            value = recipe[self.option]
+            remedy = recipe.fill(self.remedy) or did_you_mean(value, self.known).removeprefix("; ")
+            require(False, full_name(self.option), recipe.fill(self.expected), value, remedy)
+
+
+def _matches(value: Any, wanted: Any) -> bool:
+    return bool(wanted(value)) if callable(wanted) else bool(value == wanted)
+
+
+def one_of(option: str, known: Collection[str], source: str = "", when: Mapping[str, Any] | None = None) -> Rule:
+    """The rule that an option has one of these values.
+
+    Args:
+        when: further conditions, as a rule's.
+    """
+    broken = {**(when or {}), option: lambda value: value is not None and value not in known}
+    return Rule(option, broken, f"one of {', '.join(known)}", source=source, known=known)
+
+
+class Checks(Problems):
+    """Makes one check after the other. One that breaks on an unusual recipe hides nothing that the others find."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._failure: Exception | None = None
+
+    def run(self, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """What the check returns; None where it found something."""
+        try:
+            with self.gather():
+                return check(*args, **kwargs)
+        except Exception as error:
+            self._failure = self._failure or error
+        return None
+
+    def raise_all(self) -> None:
+        """Raise what was found; else, what broke."""
+        super().raise_all()
+        if self._failure is not None:
+            raise self._failure
+
+
+def check_rules(rules: Iterable[Rule], recipe: Recipe) -> None:
+    """Hold a recipe to all of these rules.
+
+    Raises:
+        ConfigError: says each that is broken.
+    """
+    checks = Checks()
+    for rule in rules:
+        checks.run(rule.check, recipe)
+    checks.raise_all()
