@@ -442,7 +442,7 @@ def update_memory(run: RunSizes) -> dict[str, int]:
     }
 
 
-def reference_memory(run: Run) -> dict[str, int]:
+def reference_memory(run: RunSizes) -> dict[str, int]:
     """Bytes on one GPU while the reference model scores, layer by layer and without gradients.
 
     Its weights stay in host memory, whatever the recipe offloads: `_build_fsdp_module` of `transformer_impl.py`, FSDP.

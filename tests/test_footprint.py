@@ -340,10 +340,10 @@ def test_a_reference_model_is_counted_in_host_memory_and_while_it_scores():
     run = dataclasses.replace(FULL, reference_split=4)
     assert host_memory(run)["weights of the reference model"] == 4 * UI_TARS.num_parameters // run.num_nodes
     assert "weights of the reference model" not in host_memory(FULL)
-    assert "while the reference model scores" in str(reckon(run, ENOUGH)) and reckon(run, ENOUGH).problems == ()
+    assert "while the reference model scores" in str(estimate(run, ENOUGH)) and estimate(run, ENOUGH).problems == ()
     unsplit = dataclasses.replace(FULL, reference_split=1)
     assert reference_memory(unsplit)["logits"] == 2 * longest_sequence(FULL) * UI_TARS.vocab_size
     assert sum(reference_memory(run).values()) < sum(reference_memory(unsplit).values())
     small = dataclasses.replace(ENOUGH, gpu_bytes=30 * GB)
-    (problem,) = [problem for problem in reckon(unsplit, small).problems if "reference" in problem.what]
+    (problem,) = [problem for problem in estimate(unsplit, small).problems if "reference" in problem.what]
     assert "actor_rollout_ref.ref.fsdp_config.ulysses_sequence_parallel_size" in problem.remedy

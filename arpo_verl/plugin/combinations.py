@@ -25,7 +25,6 @@ _BUFFER = "trainer/ppo/v1/replay_buffer.py"
 _LOSSES = "trainer/ppo/core_algos.py"
 _CORRECTION = "trainer/ppo/rollout_corr_helper.py"
 _IS, _RS = "algorithm.rollout_correction.rollout_is", "algorithm.rollout_correction.rollout_rs"
-_KWARGS = "trainer.v1.sampler.sampler_kwargs"
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
 _FULL = "or set gui_agent.context=full"
 _OUR_REWARD = "pkg://arpo_verl.reward"
@@ -68,17 +67,6 @@ def _has_unread_clip(recipe: Recipe) -> bool:
     clip, pair = recipe["actor.clip_ratio"], (recipe["actor.clip_ratio_low"], recipe["actor.clip_ratio_high"])
     is_read = None in pair or str(recipe["actor.policy_loss.loss_mode"]).startswith("dppo")
     return not is_read and clip not in (0.2, *pair)
-
-
-def _copied(name: str, option: str, original: str) -> Rule:
-    """The sampler is handed a copy of the option, where the recipe has it there."""
-
-    def broken(recipe: Recipe) -> bool:
-        kwargs = recipe[_KWARGS] or {}
-        return bool(recipe.has_our_sampler and name in kwargs and kwargs[name] != recipe[option])
-
-    remedy = f"write `{name}: ${{{original}}}` there"
-    return Rule(f"{_KWARGS}.{name}", broken, f"{original}, {{{option}}}", remedy)
 
 
 ENGINE = Rule(
@@ -137,9 +125,6 @@ PLUGIN_RULES = (
         "write `replay: ${replay}` under `algorithm:`",
         f"{_OLD_TRAINER} | adv_kwargs = {{",
     ),
-    _copied("tokenizer_path", "model.tokenizer_path", "actor_rollout_ref.model.tokenizer_path"),
-    _copied("custom_chat_template", "model.custom_chat_template", "actor_rollout_ref.model.custom_chat_template"),
-    _copied("filter_groups", "algorithm.filter_groups", "algorithm.filter_groups"),
     *(
         Rule(
             option,
