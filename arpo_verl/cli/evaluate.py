@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
         from arpo_verl.evaluation.compare import compare
         from arpo_verl.evaluation.folder import EvaluationFolder
 
-        print(printable_lines(compare(*(EvaluationFolder(path).read() for path in args.compare))))
+        compared = compare(*(EvaluationFolder(path).read() for path in args.compare))
+        print(printable_lines(str(compared)))
         return 0
     from arpo_verl.cli.playing import read_command
     from arpo_verl.cli.policies import open_policy
