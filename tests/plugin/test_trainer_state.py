@@ -28,7 +28,7 @@ def test_every_section_of_a_recipe_leads_to_the_same_state():
 
 def test_the_state_reads_each_option_where_the_recipe_has_it():
     own = ("replay.capacity_per_task=3", "trainer.default_local_dir=here", "trainer.resume_mode=disable")
-    more = ("data.mm_processor_kwargs={max_pixels: 9000}", "actor_rollout_ref.model.tokenizer_path=there")
+    more = ("+data.mm_processor_kwargs.max_pixels=9000", "actor_rollout_ref.model.tokenizer_path=there")
     state = trainer_state(compose_recipe("embedded", *own, *more).data)
     assert state.replay.capacity_per_task == 3 and state.resume == ResumeConfig("here", "disable", None)
     assert state.agent.max_steps == state.recipe.gui_agent.max_steps and state.environment.provider == "embedded"
