@@ -50,8 +50,7 @@ def run(args: argparse.Namespace) -> int:
         from arpo_verl.evaluation.compare import compare
         from arpo_verl.evaluation.folder import EvaluationFolder
 
-        compared = compare(*(EvaluationFolder(path).read() for path in args.compare))
-        print(printable_lines(str(compared)))
+        print(printable_lines(str(compare(*(EvaluationFolder(path).read() for path in args.compare)))))
         return 0
     from arpo_verl.cli.playing import read_command
     from arpo_verl.cli.policies import open_policy
