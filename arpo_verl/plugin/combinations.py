@@ -118,13 +118,6 @@ PLUGIN_RULES = (
         )
         for name in ("path", "name")
     ),
-    Rule(
-        "algorithm.replay",
-        {"algorithm.adv_estimator": "replay_grpo", "algorithm.replay": is_none},
-        "the section `replay`: veRL hands an estimator nothing but `algorithm`",
-        "write `replay: ${replay}` under `algorithm:`",
-        f"{_OLD_TRAINER} | adv_kwargs = {{",
-    ),
     *(
         Rule(
             option,

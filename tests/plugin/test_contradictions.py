@@ -42,7 +42,6 @@ CONTRADICTORY = [
     (FULL, f"{R}.agent.default_agent_loop=tool_agent", "default_agent_loop must be gui_agent"),
     (FULL, f"{R}.agent.agent_loop_manager_class=my.Manager", "leaves the trainer waiting for ever, got 'my.Manager'"),
     (FULL, "trainer.v1.sampler.custom_sampler.path=null", "veRL's own samplers replay nothing"),
-    (FULL, "algorithm.replay=null", "write `replay: ${replay}` under `algorithm:`"),
     (FULL, "custom_reward_function.path=mine.py", "the V1 trainer reads reward.custom_reward_function.path alone"),
     (FULL, "reward_model.reward_manager=dapo", "got 'dapo'; set reward.reward_manager.name"),
     # What a run does, where it begins and ends
