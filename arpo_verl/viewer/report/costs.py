@@ -32,7 +32,7 @@ CALLS = {
     "environment/evaluate_s/mean": "evaluate",
 }
 FAULTS = {
-    "environment/dropped_sessions": "sessions dropped: their desktops, the rollout engine or their worker failed",
+    "environment/dropped_sessions": "sessions dropped, whatever the reason",
     "environment/rollout_workers_lost": "rollout workers that died and were replaced",
     "environment/faults/boot": "desktops that did not boot",
     "environment/faults/setup": "task set-ups that failed",
