@@ -103,7 +103,7 @@ PLUGIN_RULES = (
     ),
     Rule(
         "rollout.agent.agent_loop_manager_class",
-        {"rollout.agent.agent_loop_manager_class": lambda name: name not in (None, MANAGER)},
+        {"rollout.agent.agent_loop_manager_class": lambda name: name != MANAGER},
         f"{MANAGER}: with another one a rollout worker that dies leaves the trainer waiting for ever",
         "leave it out",
         "trainer/main_ppo.py | load_class_from_fqn(manager_class_fqn",

@@ -96,8 +96,11 @@ class TrainerEngines:
             raise EngineLostError(f"{_describe(status.lost)} No rollout engine is left. {_GO_ON}")
 
     def lost(self) -> tuple[LostEngine, ...]:
-        """The engines that are lost."""
-        lost = self._look().lost if self.is_watching else ()
+        """The engines that are lost; none while the router does not answer."""
+        try:
+            lost = self._look().lost if self.is_watching else ()
+        except GetTimeoutError:
+            return ()
         self._note(lost)
         return lost
 

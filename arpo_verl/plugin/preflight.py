@@ -19,6 +19,7 @@ from arpo_verl.plugin.recipe_footprint import longest_instruction, model_shape, 
 from arpo_verl.plugin.recipe_rules import Checks, Recipe, check_rules
 from arpo_verl.plugin.recipe_values import check_by_verl, check_values, is_default, is_given
 from arpo_verl.plugin.settings import episode_weight_of, plain_section
+from arpo_verl.plugin.trainer_state import TrainerState
 from arpo_verl.replay.config import SAMPLERS, ReplayConfig, check_filter, check_sampler
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest
 from arpo_verl.rollout.config import FULL, GuiAgentConfig, check_lengths
@@ -65,6 +66,7 @@ def check_recipe(config: DictConfig) -> None:
         model = checks.run(model_shape, str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
         checks.run(check_rules, RULES, Recipe(config, model))
     checks.run(_check_filter, config)
+    checks.run(lambda: TrainerState(config).sampler if _has_our_sampler(config) else None)
     if replay is not None and replay.enable and replay.seed_from is not None:
         checks.run(read_manifest, replay.seed_from)
     if agent is not None:
@@ -156,8 +158,12 @@ def _check_mode(config: DictConfig) -> None:
     check_sampler(config.trainer.v1.sampler.custom_sampler.name, config.trainer.v1.trainer_mode)
 
 
+def _has_our_sampler(config: DictConfig) -> bool:
+    return config.trainer.v1.sampler.custom_sampler.name in SAMPLERS
+
+
 def _check_filter(config: DictConfig) -> None:
-    if config.trainer.v1.sampler.custom_sampler.name in SAMPLERS:
+    if _has_our_sampler(config):
         check_filter(config.algorithm.get("filter_groups") or {})
 
 

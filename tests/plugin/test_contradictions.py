@@ -196,7 +196,6 @@ SOUND = [
     *((FULL, f"+policy={name}") for name in ("qwen25_vl", "qwen3_vl")),
     *((FULL, f"+context={name}") for name in ("window", "segments")),
     (WINDOW, "replay.enable=false algorithm.adv_estimator=grpo"),
-    (FULL, f"{R}.agent.agent_loop_manager_class=null"),
     (FULL, "VERL_USE_EXTERNAL_PLUGINS=other,arpo_verl"),
     (FULL, "VERL_USE_EXTERNAL_PLUGINS=none VERL_USE_EXTERNAL_MODULES=arpo_verl.plugin"),
     (FULL, "trainer.val_only=true"),
