@@ -78,9 +78,12 @@ def read_text(path: Path, most_bytes: int) -> str:
         UnicodeDecodeError: it is no UTF-8 text.
     """
     try:
-        return read_regular(path.resolve(strict=True), most_bytes).decode("utf-8")
-    except RuntimeError as error:  # of Python 3.12 and before, about links in a circle
+        file = path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError: Python 3.12 and before, about links in a circle
+        if isinstance(error, OSError) and error.errno != errno.ELOOP:
+            raise
         raise RefusedFileError(errno.ELOOP, "is a link that leads back to itself; name a file", path) from error
+    return read_regular(file, most_bytes).decode("utf-8")
 
 
 def parse_json(text: str | bytes, odd_number: Callable[[str], Any] | None = None) -> Any:

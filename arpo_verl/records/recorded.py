@@ -70,7 +70,7 @@ def read_episodes(source: Path | str) -> Iterator[RecordedEpisode]:
     except (OSError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, ReplayError):
             raise
-        raise ReplayError(f"{source} must hold recorded episodes, but: {error!r}") from error
+        raise ReplayError(f"{source} must hold recorded episodes, but: {type(error).__name__}: {error}") from error
 
 
 def _read_folder(folder: Path) -> Iterator[RecordedEpisode]:

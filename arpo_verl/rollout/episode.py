@@ -109,7 +109,7 @@ DecodeScreenshot = Callable[[Observation], Awaitable[Image.Image]]
 
 
 async def decode_in_thread(observation: Observation) -> Image.Image:
-    """DecodeScreenshot beside the event loop, which other episodes share."""
+    """Decode beside the event loop, which other episodes share."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(None, decode_screenshot, observation.screenshot)
 

@@ -262,7 +262,7 @@ RESULT = {"type": "vm_file", "path": "/a", "dest": "a"}
     ],
     ids=["import", "hosts", "drive", "upload", "folder"],
 )
-def test_what_a_box_cannot_judge_is_refused_wherever_the_desktop_is(provider, evaluator, reason, allowed):
+def test_what_a_sandbox_cannot_evaluate_is_refused_wherever_the_desktop_is(provider, evaluator, reason, allowed):
     path = "/x.qcow2" if provider == "docker" else None
     task = make_task(evaluator={"func": "exact_match", "result": RESULT, **evaluator})
     options = {"provider": provider, "path_to_vm": path}

@@ -340,7 +340,7 @@ def test_a_database_runs_nothing_of_its_own(make, host, tmp_path):
     assert desktop.score_of(task) == 1.0
 
 
-def test_a_pdf_names_no_file_of_the_boxs(make, host):
+def test_a_pdf_names_no_file_of_the_sandboxs(make, host):
     """Older releases of pdfminer unpickle what a document's /Encoding leads to."""
     font = b"/Type/Font/Subtype/Type0/BaseFont/X/Encoding/..#2f..#2fcache#2ft#2fevil/DescendantFonts[4 0 R]"
     objects = [
@@ -695,7 +695,7 @@ report(uid=os.getuid(), abstract=refused(connect, socket.AF_UNIX, chr(0) + "sand
         assert found["first"]["uid"] != second_found["uid"]
 
 
-def test_a_fork_bomb_ends_with_its_box(inside):
+def test_a_fork_bomb_ends_with_its_sandbox(inside):
     found = inside("""
 started, bomb = 0, "import _thread, time; _thread.stack_size(1 << 16)\\n"
 bomb += "while True: _thread.start_new_thread(time.sleep, (600,)); print(1, flush=True)"

@@ -46,13 +46,13 @@ def main(control_fd: int) -> None:
                 packet, descriptors, _, _ = socket.recv_fds(control, MAX_PACKET, 1)
                 if not packet:
                     break
-                _fork_box(control, namespaces, descriptors[0])
+                _fork_sandbox(control, namespaces, descriptors[0])
     except (BrokenPipeError, ConnectionResetError):
         pass  # the worker is gone
     os._exit(0)
 
 
-def _fork_box(control: socket.socket, namespaces: ProcessNamespaces, channel: int) -> None:
+def _fork_sandbox(control: socket.socket, namespaces: ProcessNamespaces, channel: int) -> None:
     try:
         pid = namespaces.fork()
     except OSError as error:
