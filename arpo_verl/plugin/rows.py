@@ -148,15 +148,17 @@ def read_trajectories(
 def _trajectory(outcome: Outcome, rows: Sequence[Mapping[str, Any]], step: int, episode: EpisodeId) -> StoredTrajectory:
     screenshots: list[bytes] = []
     stored = []
+    log_probs = [row.get("rollout_log_probs") for row in rows]
+    # An engine that answers with NaN has told nothing.
+    is_told = all(values is not None and bool(torch.isfinite(values).all()) for values in log_probs)
     for row in rows:
-        log_probs = row.get("rollout_log_probs")
         screenshots += row[SCREENSHOTS]
         stored.append(
             StoredRow(
                 prompt_ids=row["prompts"].tolist(),
                 response_ids=row["responses"].tolist(),
                 response_mask=row["response_mask"].tolist(),
-                rollout_log_probs=None if log_probs is None else log_probs.tolist(),
+                rollout_log_probs=row["rollout_log_probs"].tolist() if is_told else None,
                 screenshots=range(int(row["extra_fields"].get(FIRST_SCREENSHOT, 0)), len(screenshots)),
             )
         )
