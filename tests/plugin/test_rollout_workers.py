@@ -19,7 +19,7 @@ from support.scripted_workers import DIE, DIE_PUTTING, FAIL, Play, put_row
 
 from arpo_verl.cpu.warm_workers import py_executable
 from arpo_verl.errors import RolloutWorkerError, SessionsLostError
-from arpo_verl.plugin import engine_loss, rollout_workers, sampler, trainer_state
+from arpo_verl.plugin import engine_loss, rollout_workers, sampler, settings, trainer_state
 from arpo_verl.plugin.lost_prompts import LostPrompts, LostSessions, Prompt
 from arpo_verl.plugin.rollout_workers import FRUITLESS_BATCHES, FruitlessPrompts, RolloutWorkers
 from arpo_verl.plugin.sampler import ReplaySampler, ReplaySamplerAsync
@@ -67,6 +67,7 @@ def play(empty_queue, python):
     yield make
     for each in made:
         each.close()
+    settings._connect.cache_clear()  # a test that ends its pool ends no other one's
 
 
 def status(tq, uid, partition_id="train"):
