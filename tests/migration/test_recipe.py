@@ -206,7 +206,7 @@ def test_what_only_their_trainer_or_the_user_could_resolve_is_left_open(override
         ("{a: " * 60 + "1" + "}" * 60, "plain YAML"),
         ("- data", "sections of options"),
         ("data: 3", "--ignore data"),
-        ("x" * 300_000, "at most"),
+        ("x" * 300_000, "larger than 262144 bytes"),
         ("trainer: {total_epochs: 99999999999999999999999999999e9999}", "must be int"),
         (f"trainer: {{total_epochs: {'9' * 30}}}", "more than 64 bits"),
         ("\x00", "plain YAML"),
