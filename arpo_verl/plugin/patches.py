@@ -1,4 +1,7 @@
-"""The two guarded patches of veRL, where it has no plugin point: one of the trainer, one of the workers."""
+"""Guarded patches of veRL, where it has no plugin point: one of the trainer, one of the workers.
+
+A third, of what the trainer calls all rollout engines by, is in `plugin/engine_loss.py`.
+"""
 
 from __future__ import annotations
 
