@@ -2,7 +2,7 @@
 
 Every figure is of the worst case: all episodes use all their screenshots and write replies of full length. Bytes are
 counted from shapes as veRL 0.9.1 makes them; processes themselves (Ray, veRL and vLLM take 1 to 3 GB each) are not.
-`plugin/recipe_footprint.py` reads `RunSizes` and `NodeCapacity` from a composed recipe and this machine.
+`plugin/recipe/footprint.py` reads `RunSizes` and `NodeCapacity` from a composed recipe and this machine.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def check_an_episode_fits(
 def test_all_of_a_recipe_fits_where_it_says_it_does(name, policy):
     """GPUs of 80 GB, and the nodes of docs/osworld.md."""
     from arpo_verl.footprint import GB, NodeCapacity, estimate
-    from arpo_verl.plugin.recipe_footprint import model_shape, read_run
+    from arpo_verl.plugin.recipe.footprint import model_shape, read_run
 
     recipe = compose_recipe(name, *choices(policy, None))
     run = read_run(recipe, model_shape(recipe.actor_rollout_ref.model.path))
@@ -167,7 +167,7 @@ def test_all_of_a_recipe_fits_where_it_says_it_does(name, policy):
 
 def test_the_smoke_recipe_fits_one_gpu_of_48_gb_and_goes_the_way_of_osworlds():
     from arpo_verl.footprint import GB, NodeCapacity, estimate
-    from arpo_verl.plugin.recipe_footprint import model_shape, read_run
+    from arpo_verl.plugin.recipe.footprint import model_shape, read_run
 
     recipe, osworld = composed.compose_recipe("gpu_smoke"), compose_recipe("osworld_subset32")
     run = read_run(recipe, model_shape(recipe.actor_rollout_ref.model.path))
@@ -202,7 +202,7 @@ def test_a_whole_update_is_not_filled_up_however_many_gpus_train():
 
 
 def test_the_copies_of_the_weights_are_those_that_the_trainer_saves():
-    from arpo_verl.plugin.recipe_footprint import model_shape, read_run
+    from arpo_verl.plugin.recipe.footprint import model_shape, read_run
 
     def copies(name: str, *overrides: str) -> int:
         recipe = compose_recipe(name, *overrides)
@@ -228,7 +228,7 @@ def test_the_copies_of_the_weights_are_those_that_the_trainer_saves():
 )
 def test_steps_are_counted_as_the_trainer_counts_them(overrides, steps):
     from arpo_verl.cli import composing
-    from arpo_verl.plugin.recipe_footprint import training_steps
+    from arpo_verl.plugin.recipe.footprint import training_steps
 
     assert training_steps(composing.compose_named("demo", overrides)) == steps
 
@@ -236,7 +236,7 @@ def test_steps_are_counted_as_the_trainer_counts_them(overrides, steps):
 def test_a_reference_model_is_split_and_batched_as_the_policy_and_counted():
     from verl.utils.config import validate_config
 
-    from arpo_verl.plugin.recipe_footprint import model_shape, read_run
+    from arpo_verl.plugin.recipe.footprint import model_shape, read_run
 
     recipe = compose_recipe("osworld_full", "actor_rollout_ref.actor.use_kl_loss=true")
     reference = recipe.actor_rollout_ref.ref

@@ -69,11 +69,12 @@ def test_a_password_is_read_from_the_variable_that_the_recipe_names(monkeypatch)
 
 def test_a_start_notes_the_recipe_without_its_secrets(tmp_path, monkeypatch, capfd, caplog):
     pytest.importorskip("verl")
-    from arpo_verl.plugin import preflight, run_callback
+    from arpo_verl.plugin import run_callback
+    from arpo_verl.plugin.recipe import checks
 
     # A cluster that another test has just started is none that this run joins.
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(preflight, "RAY_CLUSTER_FILE", tmp_path / "none")
+    monkeypatch.setattr(checks, "RAY_CLUSTER_FILE", tmp_path / "none")
     caplog.set_level(logging.DEBUG)
     for name in (
         "VERL_FILE_LOGGER_PATH",

@@ -109,7 +109,7 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
 
 def _count_steps(config: DictConfig) -> int | None:
     """How many steps the run has; None where the trainer will say what is wrong."""
-    from arpo_verl.plugin.recipe_footprint import training_steps
+    from arpo_verl.plugin.recipe.footprint import training_steps
 
     try:
         return training_steps(config)

@@ -2,8 +2,8 @@
 
 The modules, in the order of a training step:
 
-- before anything starts: `run_callback` checks the recipe (`preflight`, `recipe_values`, `combinations`), estimates
-  what the run takes (`recipe_footprint`) and takes the `run_folder`; `patches` mends two functions of veRL's;
+- before anything starts: `run_callback` has the recipe checked and estimated (`recipe/`), and takes the `run_folder`;
+  `patches` mends two functions of veRL's;
 - what the recipe says: `settings`, `policy_files`; in the trainer's process `trainer_state`;
 - tasks: `dataset`;
 - episodes, in the rollout workers: `loop_manager` starts them, `rollout_workers` hands them prompts, `lost_prompts`

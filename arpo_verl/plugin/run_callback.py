@@ -16,9 +16,9 @@ from omegaconf import DictConfig
 
 from arpo_verl.errors import ArpoError
 from arpo_verl.files import explain_refusal
-from arpo_verl.plugin.preflight import check_recipe, joins_cluster
-from arpo_verl.plugin.recipe_footprint import describe_schedule, reckon_recipe, training_steps
-from arpo_verl.plugin.recipe_values import doubtful_names
+from arpo_verl.plugin.recipe.checks import check_recipe, joins_cluster
+from arpo_verl.plugin.recipe.footprint import describe_schedule, reckon_recipe, training_steps
+from arpo_verl.plugin.recipe.values import doubtful_names
 from arpo_verl.plugin.run_folder import hold_run
 from arpo_verl.records.layout import LATEST_CHECKPOINT, METRICS_FILE
 from arpo_verl.records.metrics import keep_earlier_metrics

@@ -17,7 +17,7 @@ from arpo_verl.cli.composing import compose_recipe  # noqa: E402
 from arpo_verl.cli.main import main  # noqa: E402
 from arpo_verl.cli.recipes import copy_recipe, recipes_folder  # noqa: E402
 from arpo_verl.errors import MissingDependencyError  # noqa: E402
-from arpo_verl.plugin.recipe_footprint import model_shape  # noqa: E402
+from arpo_verl.plugin.recipe.footprint import model_shape  # noqa: E402
 from arpo_verl.tasks.loader import EMBEDDED_DIR  # noqa: E402
 from arpo_verl.versions import TESTED, require_verl  # noqa: E402
 

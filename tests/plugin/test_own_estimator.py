@@ -11,8 +11,8 @@ from support.composed import compose_recipe
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_adv_estimator_fn
 from verl.utils.import_utils import load_extern_object
 
-from arpo_verl.plugin.combinations import RULES
-from arpo_verl.plugin.recipe_rules import Recipe, check_rules
+from arpo_verl.plugin.recipe.combinations import RULES
+from arpo_verl.plugin.recipe.rules import Recipe, check_rules
 from arpo_verl.plugin.sampler import ReplaySampler
 from arpo_verl.replay.labels import RowLabel
 

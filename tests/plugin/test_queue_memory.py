@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorStack
 
 from arpo_verl.footprint import pixel_bytes, screenshot_tokens
-from arpo_verl.plugin.recipe_footprint import model_shape
+from arpo_verl.plugin.recipe.footprint import model_shape
 from arpo_verl.types import Size
 
 ROWS, ROW_BYTES = 8, 32 * 2**20

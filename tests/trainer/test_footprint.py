@@ -7,7 +7,7 @@ from trainer_run import ROOT
 
 from arpo_verl.cli.composing import compose_recipe
 from arpo_verl.footprint import checkpoint_bytes, longest_sequence, sequence_tokens
-from arpo_verl.plugin.recipe_footprint import model_shape, read_run
+from arpo_verl.plugin.recipe.footprint import model_shape, read_run
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 

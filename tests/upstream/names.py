@@ -105,12 +105,12 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         ("assert mini_batch_size % self.engine.get_data_parallel_size() == 0",),
     ),
     (
-        "plugin.recipe_footprint",
+        "plugin.recipe.footprint",
         "verl.trainer.ppo.v1.trainer_separate_async:PPOTrainerSeparateAsync._compute_old_log_prob",
         ("save_model_to_cpu(0)", "save_model_to_cpu(self.local_trigger_step)"),
     ),
     (
-        "plugin.recipe_footprint",
+        "plugin.recipe.footprint",
         f"{_TRAINER}._init_dataloader",
         (
             "self.steps_per_epoch = len(self.train_dataset) // self.config.data.train_batch_size",

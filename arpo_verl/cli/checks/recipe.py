@@ -29,8 +29,8 @@ def check_recipe_fits(
     Raises:
         ConfigError: there is no such recipe, or it does not compose.
     """
-    from arpo_verl.plugin.recipe_footprint import describe_schedule, reckon_recipe
-    from arpo_verl.plugin.recipe_values import is_given
+    from arpo_verl.plugin.recipe.footprint import describe_schedule, reckon_recipe
+    from arpo_verl.plugin.recipe.values import is_given
 
     config = compose_named(name, overrides)
     findings = []
@@ -54,7 +54,7 @@ def check_recipe_fits(
 
 def _refusals(config: DictConfig) -> list[Finding]:
     """What the trainer would refuse; one that says so where it refuses nothing."""
-    from arpo_verl.plugin.preflight import check_recipe
+    from arpo_verl.plugin.recipe.checks import check_recipe
 
     problems = Problems()
     try:
@@ -68,7 +68,7 @@ def _refusals(config: DictConfig) -> list[Finding]:
 
 
 def _doubtful_names(config: DictConfig) -> list[Finding]:
-    from arpo_verl.plugin.recipe_values import doubtful_names
+    from arpo_verl.plugin.recipe.values import doubtful_names
 
     told = [line.partition("; ") for line in doubtful_names(config)]
     return [Finding("option", False, what, hint, required=False) for what, _, hint in told]

@@ -11,8 +11,8 @@ from support.composed import compose_recipe
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.footprint import KNOWN_MODELS
-from arpo_verl.plugin.combinations import LOGGERS, RULES
-from arpo_verl.plugin.recipe_rules import Recipe, check_rules
+from arpo_verl.plugin.recipe.combinations import LOGGERS, RULES
+from arpo_verl.plugin.recipe.rules import Recipe, check_rules
 from arpo_verl.versions import verl_folder
 
 UI_TARS = KNOWN_MODELS["ByteDance-Seed/UI-TARS-1.5-7B"]

@@ -4,7 +4,7 @@ import pytest
 from support.composed import compose_recipe
 
 from arpo_verl.config import Problems
-from arpo_verl.plugin.recipe_values import check_values, doubtful_names, verls_defaults
+from arpo_verl.plugin.recipe.values import check_values, doubtful_names, verls_defaults
 
 TASKS = ("data.train_files=embedded", "data.val_files=embedded")
 ADDED = (

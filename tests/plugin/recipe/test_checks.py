@@ -13,10 +13,10 @@ from support.composed import compose_recipe
 
 from arpo_verl import versions
 from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, SeveralErrors, TaskError
-from arpo_verl.plugin import preflight
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.policy_files import PolicyFiles
-from arpo_verl.plugin.preflight import check_recipe
+from arpo_verl.plugin.recipe import checks
+from arpo_verl.plugin.recipe.checks import check_recipe
 from arpo_verl.replay.store.persistence import save_store
 from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.rollout import official_words
@@ -52,8 +52,8 @@ def test_the_shipped_recipe_passes(check):
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem != "arpo"))
 def test_every_recipe_passes_with_its_tasks_and_its_policy_there(name, policy, monkeypatch, tmp_path):
-    monkeypatch.setattr(preflight, "check_provider", lambda _: None)  # Docker and its virtual machine
-    monkeypatch.setattr(preflight, "RAY_CLUSTER_FILE", tmp_path / "none")
+    monkeypatch.setattr(checks, "check_provider", lambda _: None)  # Docker and its virtual machine
+    monkeypatch.setattr(checks, "RAY_CLUSTER_FILE", tmp_path / "none")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     needed = []
     if name.startswith("osworld"):
@@ -65,7 +65,7 @@ def test_every_recipe_passes_with_its_tasks_and_its_policy_there(name, policy, m
 
 
 def test_a_check_that_breaks_hides_nothing_that_others_find(check, monkeypatch):
-    monkeypatch.setattr(preflight, "model_shape", lambda _: 1 / 0)
+    monkeypatch.setattr(checks, "model_shape", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         check()
     with pytest.raises(ConfigError, match="^gui_agent.max_steps must be"):
@@ -258,7 +258,7 @@ DOCKER = (
 
 def test_what_a_provider_lacks_is_named_before_anything_starts_where_desktops_are_here(check, monkeypatch, tmp_path):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(preflight, "RAY_CLUSTER_FILE", tmp_path / "none")
+    monkeypatch.setattr(checks, "RAY_CLUSTER_FILE", tmp_path / "none")
     overrides = (*DOCKER, "data.max_response_length=100000")
     with pytest.raises((ConfigError, MissingDependencyError), match="/no/such.qcow2|pip install"):
         check(*overrides)

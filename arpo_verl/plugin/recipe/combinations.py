@@ -1,7 +1,7 @@
 """Options that contradict each other, and options that nothing reads: a table that is checked before anything starts.
 
 This half is about what a run does and what it learns from; `sizes.py` has batches, GPUs and engines. A rule names the
-line of veRL 0.9.1 that it rests on. `tests/plugin/test_combinations.py` looks for all of these in the installed veRL,
+line of veRL 0.9.1 that it rests on. `tests/plugin/recipe/test_combinations.py` looks for each in the installed veRL,
 so that an upgrade that mends one shows which rule can go.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.footprint import MANAGER
-from arpo_verl.plugin.recipe_rules import Recipe, Rule, is_none, no, one_of, yes
-from arpo_verl.plugin.sizes import SIZE_RULES
+from arpo_verl.plugin.recipe.rules import Recipe, Rule, is_none, no, one_of, yes
+from arpo_verl.plugin.recipe.sizes import SIZE_RULES
 from arpo_verl.replay.config import SAMPLERS
 from arpo_verl.rollout.reward_result import RESERVED
 from arpo_verl.rollout.scoring import EXTRA

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from arpo_verl.plugin.recipe_footprint import weight_copies
-from arpo_verl.plugin.recipe_rules import Recipe, Rule, full_name, no, one_of, yes
+from arpo_verl.plugin.recipe.footprint import weight_copies
+from arpo_verl.plugin.recipe.rules import Recipe, Rule, full_name, no, one_of, yes
 
 _TRAINER = "trainer/ppo/v1/trainer_base.py"
 _ASYNC = "trainer/ppo/v1/trainer_separate_async.py"

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.config import Problems, did_you_mean, require
 from arpo_verl.footprint import Model
-from arpo_verl.plugin.recipe_footprint import has_reference, num_training_rows, sequence_parallel_size, steps_of_epochs
+from arpo_verl.plugin.recipe.footprint import has_reference, num_training_rows, sequence_parallel_size, steps_of_epochs
 from arpo_verl.replay.config import SAMPLERS
 from arpo_verl.rollout.config import FULL
 from arpo_verl.tasks.selection import FRONTIER

@@ -13,8 +13,8 @@ import pytest
 from support.composed import compose_recipe
 
 from arpo_verl.config import Problems
-from arpo_verl.plugin import preflight
-from arpo_verl.plugin.preflight import check_recipe
+from arpo_verl.plugin.recipe import checks
+from arpo_verl.plugin.recipe.checks import check_recipe
 from arpo_verl.rollout.official_words import PACKAGE
 from arpo_verl.tasks.loader import shipped_file
 
@@ -275,8 +275,8 @@ def problems_of(monkeypatch, tmp_path):
     """What a start with these words would be refused with, and the CPU seconds of the check."""
     for name in ("VERL_USE_EXTERNAL_PLUGINS", "VERL_USE_EXTERNAL_MODULES", "VERL_LOGGING_LEVEL", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(preflight, "check_provider", lambda _: None)  # Docker and its virtual machine
-    monkeypatch.setattr(preflight, "RAY_CLUSTER_FILE", tmp_path / "none")
+    monkeypatch.setattr(checks, "check_provider", lambda _: None)  # Docker and its virtual machine
+    monkeypatch.setattr(checks, "RAY_CLUSTER_FILE", tmp_path / "none")
     monkeypatch.chdir(tmp_path)
     Path("checkpoints/global_step_3/actor").mkdir(parents=True)
     tasks = [f"data.{split}_files={shipped_file('dialog-confirm-yes')}" for split in ("train", "val")]
