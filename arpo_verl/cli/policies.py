@@ -65,7 +65,7 @@ def geometry(processor: Path | None, playing: Playing) -> ImageGeometry:
         processor: a model's folder with its processor; None: as the models of the grammar do.
     """
     if processor is not None:
-        from arpo_verl.plugin.policy_files import load_processor
+        from arpo_verl.plugin.settings import load_processor
 
         return ImageGeometry.from_processor(load_processor(processor), playing.pixels)
     usual = QWEN3 if playing.settings.agent.grammar == "qwen3_vl" else QWEN25

@@ -13,7 +13,7 @@ from arpo_verl.cpu.lone import load_engine
 from arpo_verl.errors import GenerationError
 from arpo_verl.evaluation.policy import Sampling, reply_seed
 from arpo_verl.evaluation.results import Trial
-from arpo_verl.plugin.policy_files import chat_tokenizer
+from arpo_verl.plugin.settings import chat_tokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation, TokenConversation, TokenLimits
 from arpo_verl.rollout.sequence import Generated

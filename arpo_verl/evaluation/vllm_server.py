@@ -50,7 +50,7 @@ def vllm_policy(
     Args:
         facts: what says which model it is.
     """
-    from arpo_verl.plugin.policy_files import load_processor  # it imports veRL
+    from arpo_verl.plugin.settings import load_processor  # it imports veRL
 
     with serving(folder, log, images=images, context=context, pixels=pixels, options=options) as url:
         endpoint = Endpoint(url)

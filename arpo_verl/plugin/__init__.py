@@ -4,14 +4,15 @@ The modules, in the order of a training step:
 
 - before anything starts: `run_callback` has the recipe checked and estimated (`recipe/`), and takes the `run_folder`;
   `patches` mends two functions of veRL's;
-- what the recipe says: `settings`, `policy_files`; in the trainer's process `trainer_state`;
+- what the recipe says: `settings`; in the trainer's process `trainer_state`, and `trainer_watch`, which ends the run
+  where it cannot go on;
 - tasks: `dataset`;
 - episodes, in the rollout workers: `loop_manager` starts them, `rollout_workers` hands them prompts, `lost_prompts`
   puts right what a dead one left; `agent_loop` plays an episode, `sent_images` takes its screenshots to the engine;
 - a batch, in the trainer's process: `plugin/sampler.py: Replayer.process` reads it (`rows`, over `queue`), has
   `replay/choice.py: choose_replays` choose a success for a failed group, puts it in a failure's place by
   `plugin/rows.py: inject` (with `model_inputs`), stores the batch's own successes and forms mini-batches (`padding`);
-  `job_desktops`, `run_records`, `step_metrics` and `validation_samples` watch it;
+  `run_records`, `step_metrics` and `validation_samples` watch it;
 - advantages: `plugin/estimator.py: compute_replay_grpo_advantage`;
 - checkpoints: `checkpoints` saves and restores the store; `seeding` makes one to begin with.
 
@@ -58,7 +59,7 @@ def _patch_workers(tensordict_utils: ModuleType) -> None:
 
 
 def _patch_engine_calls(base: ModuleType) -> None:
-    from arpo_verl.plugin.engine_loss import survive_lost_engines
+    from arpo_verl.plugin.patches import survive_lost_engines
 
     survive_lost_engines(base)
 

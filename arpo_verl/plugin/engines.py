@@ -27,7 +27,7 @@ from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServer
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
-from arpo_verl.plugin.engine_status import EngineStatus, LostEngine, in_words, is_death
+from arpo_verl.plugin.trainer_watch import EngineStatus, LostEngine, in_words, is_death
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,6 @@ from ray.actor import ActorHandle
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-from arpo_verl.plugin.engine_loss import TRAINER_ENGINES
 from arpo_verl.plugin.engines import EngineClient, watched
 from arpo_verl.plugin.lost_prompts import LostPrompts, LostSessions, read_prompts
 from arpo_verl.plugin.model_inputs import lazy_inputs
@@ -30,6 +29,7 @@ from arpo_verl.plugin.queue import TensorDict, plain
 from arpo_verl.plugin.rollout_workers import FruitlessPrompts, RolloutWorkers
 from arpo_verl.plugin.rows import SCREENSHOTS
 from arpo_verl.plugin.settings import connect_pool, load_settings
+from arpo_verl.plugin.trainer_watch import TRAINER_ENGINES
 
 _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # type: ignore[attr-defined]  # the class under Ray's actor
 

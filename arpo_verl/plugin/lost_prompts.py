@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.plugin import queue
-from arpo_verl.plugin.engine_status import in_words
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, TensorDict, plain
 from arpo_verl.plugin.settings import connect_pool, load_settings
+from arpo_verl.plugin.trainer_watch import in_words
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.records.episode_folder import remove_unfinished
 from arpo_verl.replay.choice import session_of, uid_of

@@ -17,7 +17,7 @@ from verl.utils.fs import copy_to_local
 from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.images import image_size
 from arpo_verl.pixels import pixel_values
-from arpo_verl.plugin.policy_files import PolicyFiles
+from arpo_verl.plugin.settings import PolicyFiles
 from arpo_verl.replay.store.persistence import Fingerprint
 from arpo_verl.rollout.config import FULL, GuiAgentConfig
 from arpo_verl.rollout.prompts import build_messages

@@ -1,19 +1,25 @@
-"""Guarded patches of veRL, where it has no plugin point: one of the trainer, one of the workers.
-
-A third, of what the trainer calls all rollout engines by, is in `plugin/engine_loss.py`.
-"""
+"""Guarded patches of veRL, where it has no plugin point: two of the trainer, one of the workers."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
+from collections.abc import Callable, Coroutine
 from types import ModuleType
 from typing import Any
 
+from arpo_verl.plugin.trainer_watch import TRAINER_ENGINES, in_words, is_death
 from arpo_verl.replay.labels import labelled_rows
 
 _CORRECTION = "compute_rollout_correction_and_add_to_batch"
 _POSITION_FIX = "maybe_fix_3d_position_ids"
 _POSITION_IDS = "position_ids"
+_CALLS = {
+    "sleep_replicas": "sleep",
+    "abort_replicas": "abort_all_requests",
+    "resume_generation_replicas": "resume_generation",
+}
+"""Methods of veRL's `CheckpointEngineManager`, and of each replica, which they call."""
 
 
 def leave_unknown_log_probs_alone(trainer_base: ModuleType) -> None:
@@ -73,3 +79,70 @@ def read_equal_lengths(tensordict_utils: ModuleType) -> None:
         fix(data)
 
     setattr(tensordict_utils, _POSITION_FIX, fix_all)
+
+
+def survive_lost_engines(base: ModuleType) -> None:
+    """Have veRL's calls to all rollout engines pass over a dead one; a second call changes nothing.
+
+    veRL puts its engines to sleep, trains, saves, and gives the engines new weights. It has no hook around its calls to
+    engines, and each of them fails where one engine does (0.9.1, `checkpoint_engine/base.py:
+    CheckpointEngineManager`). Patched, they pass over a dead engine, and where the weights would be updated the run
+    ends. We replace the methods in their class, so a module that has imported the class before us gets them too.
+
+    Args:
+        base: the module `verl.checkpoint_engine.base`.
+    """
+    from verl.utils.ray_utils import auto_await
+
+    manager = base.CheckpointEngineManager
+    if hasattr(manager.update_weights, "_arpo_verl_patched"):
+        return
+    for name, call in _CALLS.items():
+        setattr(manager, name, auto_await(_on_each(getattr(manager, name).__wrapped__, call)))
+    update_weights = auto_await(_unless_lost(manager.update_weights.__wrapped__))
+    update_weights._arpo_verl_patched = True
+    manager.update_weights = update_weights
+
+
+_Method = Callable[..., Coroutine[Any, Any, Any]]
+
+
+def _on_each(stock: _Method, call: str) -> _Method:
+    """Call all replicas; one that died, or gives no answer, is lost and passed over."""
+
+    @functools.wraps(stock)
+    async def on_each(manager: Any, **kwargs: Any) -> None:
+        if not TRAINER_ENGINES.is_watching:
+            await stock(manager, **kwargs)
+            return
+        if TRAINER_ENGINES.is_ending:
+            return
+        calls = [
+            asyncio.wait_for(getattr(replica, call)(**kwargs), TRAINER_ENGINES.timeout_s)
+            for replica in manager.replicas
+        ]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        for replica, outcome in zip(manager.replicas, outcomes, strict=True):
+            if isinstance(outcome, TimeoutError):
+                TRAINER_ENGINES.lose(replica, f"it did not end `{call}` in {TRAINER_ENGINES.timeout_s:g} s")
+            elif isinstance(outcome, BaseException):
+                if not is_death(outcome):
+                    raise outcome
+                TRAINER_ENGINES.lose(replica, in_words(outcome))
+
+    return on_each
+
+
+def _unless_lost(stock: _Method) -> _Method:
+    """Update weights, or have the run end."""
+
+    @functools.wraps(stock)
+    async def update_weights(manager: Any, global_steps: int | None = None) -> dict[str, Any]:
+        await TRAINER_ENGINES.find_dead(manager.replicas)
+        if TRAINER_ENGINES.lost():
+            TRAINER_ENGINES.end_run()
+            return {}
+        metrics: dict[str, Any] = await stock(manager, global_steps)
+        return metrics
+
+    return update_weights

@@ -21,10 +21,9 @@ from ray.actor import ActorHandle
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
 from arpo_verl.errors import RolloutWorkerError, SessionsLostError
-from arpo_verl.plugin.engine_status import in_words
 from arpo_verl.plugin.lost_prompts import LostPrompts, Prompt
 from arpo_verl.plugin.queue import TRAINING
-from arpo_verl.plugin.trainer_state import TRAINER_FAULT
+from arpo_verl.plugin.trainer_watch import TRAINER_FAULT, in_words
 
 logger = logging.getLogger(__name__)
 

@@ -20,15 +20,14 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from arpo_verl.errors import DesktopLostError
 from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.checkpoints import restore_store
-from arpo_verl.plugin.engine_loss import TRAINER_ENGINES
-from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.padding import MiniBatches
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
 from arpo_verl.plugin.run_folder import require_shared
 from arpo_verl.plugin.run_records import RunRecords
 from arpo_verl.plugin.step_metrics import SCORED_METRICS, StepMetrics, staleness_without
-from arpo_verl.plugin.trainer_state import TRAINER_FAULT, TrainerState, trainer_state
+from arpo_verl.plugin.trainer_state import TrainerState, trainer_state
+from arpo_verl.plugin.trainer_watch import TRAINER_ENGINES, TRAINER_FAULT, JobDesktops
 from arpo_verl.plugin.validation_samples import EpisodeLoggers, ValidationSamples
 from arpo_verl.replay.choice import Group, Outcome, Replacement, choose_replays, form_groups, uid_of
 from arpo_verl.replay.config import check_filter, check_sampler

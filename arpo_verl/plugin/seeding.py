@@ -60,7 +60,7 @@ class SeedPolicy:
             ReplayError: the model folder cannot be read.
         """
         from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
-        from arpo_verl.plugin.policy_files import PolicyFiles, chat_tokenizer
+        from arpo_verl.plugin.settings import PolicyFiles, chat_tokenizer
 
         agent = build_config(GuiAgentConfig, "gui_agent", plain_section("gui_agent", recipe.gui_agent))
         model, rollout = recipe.actor_rollout_ref.model, recipe.actor_rollout_ref.rollout

@@ -22,9 +22,8 @@ from omegaconf import DictConfig, OmegaConf
 from arpo_verl.config import ConfigT, build_config, check_fields, number, whole
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError
-from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.run_records import GroupLog
-from arpo_verl.plugin.settings import plain_section
+from arpo_verl.plugin.settings import PolicyFiles, plain_section
 from arpo_verl.replay.choice import Group
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -193,27 +192,6 @@ class TrainerState:
         section = OmegaConf.select(self.recipe, name)
         return build_config(cls, name, None if section is None else plain_section(name, section))
 
-
-class TrainerFault:
-    """An error that was found beside the trainer's thread, and that this thread raises where it next waits."""
-
-    def __init__(self) -> None:
-        self._error: BaseException | None = None
-
-    def tell(self, error: BaseException) -> None:
-        """Have the trainer end with this error, unless there is an earlier one."""
-        logger.error("the run ends: %s", error)
-        self._error = self._error or error
-
-    def check(self) -> None:
-        """Raise the error, where there is one."""
-        if self._error is not None:
-            raise self._error
-
-
-TRAINER_FAULT = TrainerFault()
-"""Of this process, whatever the recipe: the rollout workers' watch tells it, the sampler and whoever hands out prompts
-raise it."""
 
 _latest = TrainerState(OmegaConf.create())
 

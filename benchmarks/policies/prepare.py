@@ -120,7 +120,7 @@ def _train(
     out_dir: Path, settings: PolicyConfig, demonstrations: Sequence[RecordedEpisode], key: str
 ) -> dict[str, Any]:
     """Build, warm-start and write the policy; returns its report."""
-    from arpo_verl.plugin.policy_files import load_processor
+    from arpo_verl.plugin.settings import load_processor
     from policies.build import build_processor, corpus_tokenizer, random_model, save_policy
     from policies.sequences import SequenceBuilder
     from policies.warm_start import WarmStartConfig, imitate

@@ -14,8 +14,8 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.router import GlobalRequestLoadBalancer, _load_router_yaml
 
 import arpo_verl.plugin as plugin
-from arpo_verl.plugin.engine_status import in_words, is_death
 from arpo_verl.plugin.engines import MAX_FAILURES, EngineRouter, watched
+from arpo_verl.plugin.trainer_watch import in_words, is_death
 
 SESSIONS, TURNS = 128, 15
 

@@ -9,7 +9,7 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, DesktopLostError
-from arpo_verl.plugin.job_desktops import JobDesktops
+from arpo_verl.plugin.trainer_watch import JobDesktops
 
 FAKE = EnvironmentConfig(provider="fake", num_desktops=2, host_resource="docker:")
 

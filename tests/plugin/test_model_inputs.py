@@ -7,7 +7,7 @@ from verl.utils import hf_processor, hf_tokenizer
 from verl.workers.config import HFModelConfig
 
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
-from arpo_verl.plugin.policy_files import PolicyFiles
+from arpo_verl.plugin.settings import PolicyFiles
 from arpo_verl.rollout.config import GuiAgentConfig
 
 COMPACT = GuiAgentConfig(prompt="compact")

@@ -19,11 +19,11 @@ from support.scripted_workers import DIE, DIE_PUTTING, FAIL, Play, put_row
 
 from arpo_verl.cpu.warm_workers import py_executable
 from arpo_verl.errors import RolloutWorkerError, SessionsLostError
-from arpo_verl.plugin import engine_loss, rollout_workers, sampler, settings, trainer_state
+from arpo_verl.plugin import rollout_workers, sampler, settings, trainer_watch
 from arpo_verl.plugin.lost_prompts import LostPrompts, LostSessions, Prompt
 from arpo_verl.plugin.rollout_workers import FRUITLESS_BATCHES, FruitlessPrompts, RolloutWorkers
 from arpo_verl.plugin.sampler import ReplaySampler, ReplaySamplerAsync
-from arpo_verl.plugin.trainer_state import TrainerFault
+from arpo_verl.plugin.trainer_watch import TrainerFault
 from arpo_verl.records.documents import folder_of
 from arpo_verl.records.episode_folder import EpisodeFolder
 from arpo_verl.types import EpisodeId
@@ -50,7 +50,7 @@ def queue(empty_queue):
 def fault(monkeypatch):
     """No fault of another test."""
     own = TrainerFault()
-    for module in (engine_loss, trainer_state, rollout_workers, sampler):
+    for module in (trainer_watch, rollout_workers, sampler):
         monkeypatch.setattr(module, "TRAINER_FAULT", own)
     return own
 

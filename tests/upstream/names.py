@@ -273,7 +273,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         ('yaml_config.get("router_class"', "ray_cls.remote(servers, yaml_config)"),
     ),
     *(
-        ("plugin.engine_loss", f"verl.checkpoint_engine.base:CheckpointEngineManager.{name}", (f"r.{call}(",))
+        ("plugin.patches", f"verl.checkpoint_engine.base:CheckpointEngineManager.{name}", (f"r.{call}(",))
         for name, call in (
             ("sleep_replicas", "sleep"),
             ("abort_replicas", "abort_all_requests"),
@@ -281,7 +281,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         )
     ),
     (
-        "plugin.engine_loss",
+        "plugin.trainer_watch",
         f"{_TRAINER}.fit",
         ("self._save_checkpoint()", "self.on_step_end()", "self.logger.log(data=metrics"),
     ),

@@ -13,12 +13,11 @@ from arpo_verl.environments.provider_checks import check_provider
 from arpo_verl.environments.providers import PROVIDERS
 from arpo_verl.files import check_place
 from arpo_verl.footprint import Model, screenshot_tokens, sequence_tokens
-from arpo_verl.plugin.policy_files import PolicyFiles
 from arpo_verl.plugin.recipe.combinations import ENGINE, RULES
 from arpo_verl.plugin.recipe.footprint import longest_instruction, model_shape, read_run
 from arpo_verl.plugin.recipe.rules import Checks, Recipe, check_rules
 from arpo_verl.plugin.recipe.values import check_by_verl, check_values, is_default, is_given
-from arpo_verl.plugin.settings import episode_weight_of, plain_section
+from arpo_verl.plugin.settings import PolicyFiles, episode_weight_of, plain_section
 from arpo_verl.plugin.trainer_state import TrainerState
 from arpo_verl.replay.config import SAMPLERS, ReplayConfig, check_filter, check_sampler
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest

@@ -86,7 +86,7 @@ class RowBuilder:
     """Tokenizes examples through the agent loop's own code, and finds what is to be looked at."""
 
     def __init__(self, chat: Any, lexicon: Sequence[str]) -> None:
-        """`chat` as `arpo_verl.plugin.policy_files.chat_tokenizer` makes it."""
+        """`chat` as `arpo_verl.plugin.settings.chat_tokenizer` makes it."""
         self.tokenizer, self._chat = chat.tokenizer, chat
         ids = word_ids(self.tokenizer, lexicon).tolist()
         self.words = {token: number for number, forms in enumerate(ids) for token in forms}

@@ -117,7 +117,7 @@ class Schooling:
     """The policy, its lessons, and the folder that they are kept in."""
 
     def __init__(self, folder: Path, plan: LessonPlan) -> None:
-        from arpo_verl.plugin.policy_files import chat_tokenizer, load_processor
+        from arpo_verl.plugin.settings import chat_tokenizer, load_processor
 
         self.folder, self.plan = folder, plan
         folder.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ def test_what_the_towers_layers_hand_on_is_in_the_order_of_screens_and_patches(s
 
 
 def test_positions_are_the_stock_ones(schooling):
-    from arpo_verl.plugin.policy_files import load_processor
+    from arpo_verl.plugin.settings import load_processor
 
     row = schooling.rows.row(next(iter(examples_of("training", 0))))
     is_image = (row.input_ids == schooling.rows.image).int()[None]

@@ -11,9 +11,8 @@ from support.engines import Engine, Remote, make_client, make_router
 from verl.checkpoint_engine import CheckpointEngineManager
 
 from arpo_verl.errors import EngineLostError
-from arpo_verl.plugin import engine_loss
-from arpo_verl.plugin.engine_loss import TrainerEngines
-from arpo_verl.plugin.trainer_state import TrainerFault
+from arpo_verl.plugin import patches, trainer_watch
+from arpo_verl.plugin.trainer_watch import TrainerEngines, TrainerFault
 
 TIMEOUT_S = 600.0
 
@@ -23,24 +22,24 @@ def clock(monkeypatch):
     """Seconds that pass when the test says so."""
     now = SimpleNamespace(s=1000.0)
     own = SimpleNamespace(monotonic=lambda: now.s, strftime=time.strftime, gmtime=time.gmtime)
-    monkeypatch.setattr(engine_loss, "time", own)
+    monkeypatch.setattr(trainer_watch, "time", own)
     return now
 
 
 @pytest.fixture
 def fault(monkeypatch):
     own = TrainerFault()
-    monkeypatch.setattr(engine_loss, "TRAINER_FAULT", own)
+    monkeypatch.setattr(trainer_watch, "TRAINER_FAULT", own)
     return own
 
 
 @pytest.fixture
 def trainer(monkeypatch, fault):
     """Its engines, of which two are there; `trainer.config` is its own section."""
-    monkeypatch.setattr(engine_loss.ray, "get", lambda call, timeout=None: call.result)
-    monkeypatch.setattr(engine_loss.ray, "kill", lambda server: server.killed())
+    monkeypatch.setattr(trainer_watch.ray, "get", lambda call, timeout=None: call.result)
+    monkeypatch.setattr(trainer_watch.ray, "kill", lambda server: server.killed())
     engines = TrainerEngines()
-    monkeypatch.setattr(engine_loss, "TRAINER_ENGINES", engines)
+    monkeypatch.setattr(trainer_watch, "TRAINER_ENGINES", engines)
     router = make_router([Engine(0), Engine(1)])
     config = OmegaConf.create({"save_freq": 20})
     engines.watch(Remote(router), TIMEOUT_S, config)
@@ -150,7 +149,7 @@ def test_the_routers_death_ends_the_run(trainer, clock, monkeypatch):
     def dead(call, timeout=None):
         raise ActorDiedError
 
-    monkeypatch.setattr(engine_loss.ray, "get", dead)
+    monkeypatch.setattr(trainer_watch.ray, "get", dead)
     with pytest.raises(EngineLostError, match="sends requests to the rollout engines died"):
         trainer.engines.check()
 
@@ -222,20 +221,20 @@ def test_the_loop_manager_has_the_engines_watched_as_the_recipe_says(trainer, mo
 
 
 def test_without_our_router_nothing_is_changed(monkeypatch, fault):
-    monkeypatch.setattr(engine_loss, "TRAINER_ENGINES", TrainerEngines())
-    monkeypatch.setattr(engine_loss.ray, "get", lambda call, timeout=None: call.result)
+    monkeypatch.setattr(trainer_watch, "TRAINER_ENGINES", TrainerEngines())
+    monkeypatch.setattr(trainer_watch.ray, "get", lambda call, timeout=None: call.result)
     manager = manager_of(Replica(0, ActorDiedError()))
     with pytest.raises(ActorDiedError):
         manager.sleep_replicas()
     manager.update_weights(3)
     assert manager.updates == [3]
-    engine_loss.TRAINER_ENGINES.check()
-    assert engine_loss.TRAINER_ENGINES.read() == {}
+    trainer_watch.TRAINER_ENGINES.check()
+    assert trainer_watch.TRAINER_ENGINES.read() == {}
 
 
 def test_the_patch_is_there_once_whoever_imported_the_class_before():
     import verl.checkpoint_engine.base as base
 
     before = CheckpointEngineManager.update_weights
-    engine_loss.survive_lost_engines(base)
+    patches.survive_lost_engines(base)
     assert CheckpointEngineManager.update_weights is before and before._arpo_verl_patched

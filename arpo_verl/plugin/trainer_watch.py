@@ -1,33 +1,40 @@
-"""What the trainer does about lost rollout engines: it finishes the step, and ends where veRL needs every engine.
+"""What the trainer watches while it waits for rollouts: faults found beside its thread, its engines, its desktops.
 
-While a step's rollouts are on their way, the sampler asks here at each look at the queue. The router knows the engines
-that died from the calls that they failed (`arpo_verl.plugin.engines`). An engine that hangs fails no call, so we find
-it here: it has calls, and ends none of them for `gui_agent.engine_timeout_s`. Only time in which the trainer waits
-counts, because veRL holds its engines up on purpose while it updates.
+The sampler asks all three at each look at veRL's queue, since the queue itself does not say why sessions fail.
 
-Then veRL puts its engines to sleep, trains, saves, and gives the engines new weights. It has no hook around its calls
-to engines, and each of them fails where one engine does. So we patch them (veRL 0.9.1, `checkpoint_engine/base.py:
-CheckpointEngineManager`): they pass over a dead engine, and where the weights would be updated the run ends. We replace
-the methods in their class, so a module that has imported the class before us gets them too.
+An engine may be lost. The router knows those that died from the calls that they failed (`arpo_verl.plugin.engines`). An
+engine that hangs fails no call, so we find it here: it has calls, and ends none of them for
+`gui_agent.engine_timeout_s`. Only time in which the trainer waits counts, because veRL holds its engines up on purpose
+while it updates. The step of a loss is finished and saved, and the run ends where veRL needs every engine
+(`arpo_verl.plugin.patches`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
+import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
-from types import ModuleType
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    NodeDiedError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+)
 
-from arpo_verl.errors import EngineLostError
-from arpo_verl.plugin.engine_status import EngineStatus, LostEngine, in_words, is_death
-from arpo_verl.plugin.trainer_state import TRAINER_FAULT
+from arpo_verl.errors import ConfigError, DesktopLostError, EngineLostError
+
+if TYPE_CHECKING:
+    from arpo_verl.environments.config import EnvironmentConfig
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +43,68 @@ _PROBE_TIMEOUT_S = 10.0
 """An engine that lives answers a call that does nothing in milliseconds; one that is busy is not asked again."""
 _LONGEST_LOOK_S = 10.0
 """Between two looks of a trainer that waits; in a longer time it did something else."""
-_CALLS = {
-    "sleep_replicas": "sleep",
-    "abort_replicas": "abort_all_requests",
-    "resume_generation_replicas": "resume_generation",
-}
-"""Methods of veRL's `CheckpointEngineManager`, and of each replica, which they call."""
+_CHARACTERS = 1000
+"""Of an error, in a message."""
+
+
+class TrainerFault:
+    """An error that was found beside the trainer's thread, and that this thread raises where it next waits."""
+
+    def __init__(self) -> None:
+        self._error: BaseException | None = None
+
+    def tell(self, error: BaseException) -> None:
+        """Have the trainer end with this error, unless there is an earlier one."""
+        logger.error("the run ends: %s", error)
+        self._error = self._error or error
+
+    def check(self) -> None:
+        """Raise the error, where there is one."""
+        if self._error is not None:
+            raise self._error
+
+
+TRAINER_FAULT = TrainerFault()
+"""Of this process, whatever the recipe: the rollout workers' watch tells it, the sampler and whoever hands out prompts
+raise it."""
+
+
+@dataclass(frozen=True)
+class LostEngine:
+    """An engine that gets no more requests."""
+
+    server_id: str
+    since: float
+    """Unix time at which it was found."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """What the router knows of all engines."""
+
+    lost: tuple[LostEngine, ...]
+    serving: int
+    """Engines that get requests."""
+    open_calls: Mapping[str, int]
+    """By engine, the calls that it has not ended."""
+    ended_calls: Mapping[str, int]
+    """By engine, the calls that it has ended in any way."""
+    retried: int
+    """Calls so far that one engine failed and another answered."""
+
+
+def is_death(error: BaseException) -> bool:
+    """Whether an actor's call raised this because the actor's process is gone."""
+    passing = isinstance(error, (ActorUnavailableError, RayTaskError))  # the second: raised in the actor, which lives
+    return isinstance(error, (RayActorError, NodeDiedError, OutOfMemoryError)) and not passing
+
+
+def in_words(error: BaseException) -> str:
+    """The error on one line, shortened, without the colours and underlined code of Ray's messages."""
+    plain = re.sub(r"\x1b\[[\d;]*m|\^{2,}", "", str(error))
+    text = f"{type(error).__name__}: {' '.join(plain.split())}"
+    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS // 2]} ... {text[-_CHARACTERS // 2 :]}"
 
 
 class TrainerEngines:
@@ -193,68 +256,6 @@ _GO_ON = (
 )
 
 
-def survive_lost_engines(base: ModuleType) -> None:
-    """Patch veRL's calls to all engines; a second call changes nothing.
-
-    Args:
-        base: the module `verl.checkpoint_engine.base`.
-    """
-    from verl.utils.ray_utils import auto_await
-
-    manager = base.CheckpointEngineManager
-    if hasattr(manager.update_weights, "_arpo_verl_patched"):
-        return
-    for name, call in _CALLS.items():
-        setattr(manager, name, auto_await(_on_each(getattr(manager, name).__wrapped__, call)))
-    update_weights = auto_await(_unless_lost(manager.update_weights.__wrapped__))
-    update_weights._arpo_verl_patched = True
-    manager.update_weights = update_weights
-
-
-_Method = Callable[..., Coroutine[Any, Any, Any]]
-
-
-def _on_each(stock: _Method, call: str) -> _Method:
-    """Call all replicas; one that died, or gives no answer, is lost and passed over."""
-
-    @functools.wraps(stock)
-    async def on_each(manager: Any, **kwargs: Any) -> None:
-        if not TRAINER_ENGINES.is_watching:
-            await stock(manager, **kwargs)
-            return
-        if TRAINER_ENGINES.is_ending:
-            return
-        calls = [
-            asyncio.wait_for(getattr(replica, call)(**kwargs), TRAINER_ENGINES.timeout_s)
-            for replica in manager.replicas
-        ]
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        for replica, outcome in zip(manager.replicas, outcomes, strict=True):
-            if isinstance(outcome, TimeoutError):
-                TRAINER_ENGINES.lose(replica, f"it did not end `{call}` in {TRAINER_ENGINES.timeout_s:g} s")
-            elif isinstance(outcome, BaseException):
-                if not is_death(outcome):
-                    raise outcome
-                TRAINER_ENGINES.lose(replica, in_words(outcome))
-
-    return on_each
-
-
-def _unless_lost(stock: _Method) -> _Method:
-    """Update weights, or have the run end."""
-
-    @functools.wraps(stock)
-    async def update_weights(manager: Any, global_steps: int | None = None) -> dict[str, Any]:
-        await TRAINER_ENGINES.find_dead(manager.replicas)
-        if TRAINER_ENGINES.lost():
-            TRAINER_ENGINES.end_run()
-            return {}
-        metrics: dict[str, Any] = await stock(manager, global_steps)
-        return metrics
-
-    return update_weights
-
-
 def _describe(lost: Sequence[LostEngine]) -> str:
     """Each engine, since when and why."""
     lines = []
@@ -262,3 +263,57 @@ def _describe(lost: Sequence[LostEngine]) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(engine.since))
         lines.append(f"Rollout engine {engine.server_id} is lost since {since}: {engine.reason}.")
     return " ".join(lines)
+
+
+class JobDesktops:
+    """Makes the job's desktop pool with the trainer, so that desktops boot while the model loads.
+
+    The pool lives as long as the process that made it: the trainer's, not one of the rollout workers'.
+
+    Args:
+        environment: the recipe's section `environment`; None makes and reads nothing.
+
+    Raises:
+        ConfigError: for a Ray cluster that cannot hold the desktops.
+    """
+
+    def __init__(self, environment: EnvironmentConfig | None) -> None:
+        self._pool = None
+        if environment is not None and ray.is_initialized():
+            from arpo_verl.pool.desktop_pool import DesktopPool
+            from arpo_verl.pool.placement import check_cluster
+
+            check_cluster(environment, ray.nodes())
+            self._pool = DesktopPool.connect(environment)
+
+    def check(self) -> None:
+        """Ask whether a rollout, or the pool, found that the run cannot go on: only the trainer can end it.
+
+        Raises:
+            ConfigError: says why.
+            DesktopLostError: the pool's own process died. Every session would fail, and veRL draw others without end.
+        """
+        if self._pool is None:
+            return
+        try:
+            refusal = self._pool.refusal()
+        except (ActorDiedError, OutOfMemoryError) as error:
+            raise DesktopLostError(
+                "The job's desktop pool died, and no desktop can be had without it. Start the same command again: it "
+                f"resumes from the last checkpoint. Ray says: {error}"
+            ) from error
+        except ray.exceptions.RayError:  # as in `read`
+            return
+        if refusal:
+            raise ConfigError(refusal)
+
+    def read(self) -> dict[str, float]:
+        """The pool's `environment/*` since the last call; nothing when there is no pool or it does not answer."""
+        if self._pool is None:
+            return {}
+        try:
+            return self._pool.metrics()
+        except ray.exceptions.RayError as error:
+            # A lost pool fails the rollouts loudly enough; the batch at hand is good.
+            logger.warning("the desktop pool gave no metrics this step: %s", error)
+            return {}
