@@ -29,7 +29,7 @@ from arpo_verl.plugin.queue import TensorDict, plain
 from arpo_verl.plugin.rollout_workers import FruitlessPrompts, RolloutWorkers
 from arpo_verl.plugin.rows import SCREENSHOTS
 from arpo_verl.plugin.settings import connect_pool, load_settings
-from arpo_verl.plugin.trainer_watch import TRAINER_ENGINES
+from arpo_verl.plugin.trainer_state import trainer_state
 
 _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # type: ignore[attr-defined]  # the class under Ray's actor
 
@@ -114,7 +114,8 @@ class GuiAgentLoopManager(AgentLoopManagerTQ):
         fruitless = FruitlessPrompts(
             self.config.data.train_batch_size, keeps_partial=self.config.trainer.v1.trainer_mode == "sync"
         )
-        self.workers = RolloutWorkers(self.agent_loop_workers, self._start_worker, lost_prompts, fruitless)
+        fault = trainer_state(self.config).fault
+        self.workers = RolloutWorkers(self.agent_loop_workers, self._start_worker, lost_prompts, fruitless, fault)
 
     def _watch_engines(self) -> Any:
         """Returns the router that remembers lost engines; None where the recipe has another."""
@@ -123,7 +124,8 @@ class GuiAgentLoopManager(AgentLoopManagerTQ):
         router = self.llm_client._load_balancer
         if self.rollout_config.get("full_determinism", False):
             ray.get(router.route_by_hash.remote())
-        TRAINER_ENGINES.watch(router, load_settings(self.config).agent.engine_timeout_s, self.config.trainer)
+        engines = trainer_state(self.config).engines
+        engines.watch(router, load_settings(self.config).agent.engine_timeout_s, self.config.trainer)
         return router
 
     def _start_worker(self) -> ActorHandle[Any]:

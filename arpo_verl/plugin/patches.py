@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from types import ModuleType
 from typing import Any
 
-from arpo_verl.plugin.trainer_watch import TRAINER_ENGINES, in_words, is_death
+from arpo_verl.plugin.trainer_watch import TrainerEngines, in_words, is_death
 from arpo_verl.replay.labels import labelled_rows
 
 _CORRECTION = "compute_rollout_correction_and_add_to_batch"
@@ -104,6 +104,12 @@ def survive_lost_engines(base: ModuleType) -> None:
     manager.update_weights = update_weights
 
 
+def _engines() -> TrainerEngines:
+    from arpo_verl.plugin.trainer_state import running_state  # only the trainer's process needs it
+
+    return running_state().engines
+
+
 _Method = Callable[..., Coroutine[Any, Any, Any]]
 
 
@@ -112,23 +118,21 @@ def _on_each(stock: _Method, call: str) -> _Method:
 
     @functools.wraps(stock)
     async def on_each(manager: Any, **kwargs: Any) -> None:
-        if not TRAINER_ENGINES.is_watching:
+        engines = _engines()
+        if not engines.is_watching:
             await stock(manager, **kwargs)
             return
-        if TRAINER_ENGINES.is_ending:
+        if engines.is_ending:
             return
-        calls = [
-            asyncio.wait_for(getattr(replica, call)(**kwargs), TRAINER_ENGINES.timeout_s)
-            for replica in manager.replicas
-        ]
+        calls = [asyncio.wait_for(getattr(replica, call)(**kwargs), engines.timeout_s) for replica in manager.replicas]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         for replica, outcome in zip(manager.replicas, outcomes, strict=True):
             if isinstance(outcome, TimeoutError):
-                TRAINER_ENGINES.lose(replica, f"it did not end `{call}` in {TRAINER_ENGINES.timeout_s:g} s")
+                engines.lose(replica, f"it did not end `{call}` in {engines.timeout_s:g} s")
             elif isinstance(outcome, BaseException):
                 if not is_death(outcome):
                     raise outcome
-                TRAINER_ENGINES.lose(replica, in_words(outcome))
+                engines.lose(replica, in_words(outcome))
 
     return on_each
 
@@ -138,9 +142,10 @@ def _unless_lost(stock: _Method) -> _Method:
 
     @functools.wraps(stock)
     async def update_weights(manager: Any, global_steps: int | None = None) -> dict[str, Any]:
-        await TRAINER_ENGINES.find_dead(manager.replicas)
-        if TRAINER_ENGINES.lost():
-            TRAINER_ENGINES.end_run()
+        engines = _engines()
+        await engines.find_dead(manager.replicas)
+        if engines.lost():
+            engines.end_run()
             return {}
         metrics: dict[str, Any] = await stock(manager, global_steps)
         return metrics

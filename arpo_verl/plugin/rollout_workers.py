@@ -23,7 +23,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 from arpo_verl.errors import RolloutWorkerError, SessionsLostError
 from arpo_verl.plugin.lost_prompts import LostPrompts, Prompt
 from arpo_verl.plugin.queue import TRAINING
-from arpo_verl.plugin.trainer_watch import TRAINER_FAULT, in_words
+from arpo_verl.plugin.trainer_watch import TrainerFault, in_words
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +102,7 @@ class RolloutWorkers:
         start: starts another one.
         lost_prompts: puts right what a dead one left.
         fruitless: told of each prompt that is over.
+        fault: ends the run.
     """
 
     def __init__(
@@ -110,9 +111,11 @@ class RolloutWorkers:
         start: Callable[[], ActorHandle[Any]],
         lost_prompts: LostPrompts,
         fruitless: FruitlessPrompts,
+        fault: TrainerFault,
     ) -> None:
         self._actors = actors
         self._fruitless = fruitless
+        self._fault = fault
         self._start = start
         self._lost_prompts = lost_prompts
         self._places = [_Place(number, actor) for number, actor in enumerate(actors)]
@@ -130,7 +133,7 @@ class RolloutWorkers:
         Raises:
             RolloutWorkerError: the workers die again and again.
         """
-        TRAINER_FAULT.check()
+        self._fault.check()
         asyncio.run_coroutine_threadsafe(self._give(prompts), self._loop).result()
 
     def close(self) -> None:
@@ -173,7 +176,7 @@ class RolloutWorkers:
             prompts, place.prompts = place.prompts, set()
             dead, is_last = place.actor, place.deaths == MAX_DEATHS
             if is_last:
-                TRAINER_FAULT.tell(_keeps_dying(place, error))
+                self._fault.tell(_keeps_dying(place, error))
             else:
                 self._actors[place.number] = place.actor = self._start()
                 logger.warning("rollout worker %d died, and another takes its place: %s", place.number, in_words(error))
@@ -191,7 +194,7 @@ class RolloutWorkers:
         """An error of a worker's, or of this module's: prompts would be waited for in vain."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            TRAINER_FAULT.tell(error)
+            self._fault.tell(error)
 
 
 async def _death_of(actor: ActorHandle[Any]) -> RayError:

@@ -27,7 +27,7 @@ from arpo_verl.plugin.run_folder import require_shared
 from arpo_verl.plugin.run_records import RunRecords
 from arpo_verl.plugin.step_metrics import SCORED_METRICS, StepMetrics, staleness_without
 from arpo_verl.plugin.trainer_state import TrainerState, trainer_state
-from arpo_verl.plugin.trainer_watch import TRAINER_ENGINES, TRAINER_FAULT, JobDesktops
+from arpo_verl.plugin.trainer_watch import JobDesktops
 from arpo_verl.plugin.validation_samples import EpisodeLoggers, ValidationSamples
 from arpo_verl.replay.choice import Group, Outcome, Replacement, choose_replays, form_groups, uid_of
 from arpo_verl.replay.config import check_filter, check_sampler
@@ -159,7 +159,7 @@ class Replayer:
         own["timing_s/replay"] = time.perf_counter() - start_s
         own = self._step_metrics.of_batch(self._draw, own)
         if self._step_metrics.is_last(self._draw):  # the pool counts from one reading to the next
-            own |= self.desktops.read() | TRAINER_ENGINES.read()
+            own |= self.desktops.read() | self.state.engines.read()
             if (frontier := self.state.frontier) is not None:
                 own |= frontier.metrics()
                 self.records.frontier_moved(self._step, frontier.changed())
@@ -285,8 +285,8 @@ class ReplaySampler(ReplayBuffer):
         """As veRL looks at the queue, in each of its loops. Why a session failed is not in there: the pool says it, and
         who watches the workers; both say it first."""
         super()._sync_metadata_from_transfer_queue()  # type: ignore[no-untyped-call]  # veRL's
-        TRAINER_FAULT.check()
-        TRAINER_ENGINES.check()
+        self.replayer.state.fault.check()
+        self.replayer.state.engines.check()
         self.replayer.desktops.check()
 
     def _clear_groups(self, partition_id: str, uids: set[str]) -> None:

@@ -24,6 +24,7 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError
 from arpo_verl.plugin.run_records import GroupLog
 from arpo_verl.plugin.settings import PolicyFiles, plain_section
+from arpo_verl.plugin.trainer_watch import TrainerEngines, TrainerFault
 from arpo_verl.replay.choice import Group
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -119,6 +120,11 @@ class TrainerState:
         self.recipe = recipe
         self.groups = GroupLog()
         """The sampler opens it for a batch, the estimator writes it."""
+        self.fault = TrainerFault()
+        """Whoever watches the rollout workers or the engines reports it. The sampler, and whoever hands out prompts,
+        raise it."""
+        self.engines = TrainerEngines(self.fault)
+        """The loop manager has them watched. The sampler and veRL's patched calls to engines ask about them."""
         self.late_metrics = LateMetrics()
         """The sampler opens them, the estimator fills them."""
         self.frontier: Frontier | None = None
@@ -211,4 +217,12 @@ def trainer_state(section: object) -> TrainerState:
     recipe: Any = section._get_root()
     if recipe is not _latest.recipe:
         _latest = TrainerState(recipe)
+    return _latest
+
+
+def running_state() -> TrainerState:
+    """Return the state of the run of this process, for a part that has no section of the recipe at hand.
+
+    Before any part has asked by a section it is the state of an empty recipe, which watches nothing.
+    """
     return _latest

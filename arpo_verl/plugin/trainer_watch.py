@@ -64,11 +64,6 @@ class TrainerFault:
             raise self._error
 
 
-TRAINER_FAULT = TrainerFault()
-"""Of this process, whatever the recipe: the rollout workers' watch tells it, the sampler and whoever hands out prompts
-raise it."""
-
-
 @dataclass(frozen=True)
 class LostEngine:
     """An engine that gets no more requests."""
@@ -108,9 +103,14 @@ def in_words(error: BaseException) -> str:
 
 
 class TrainerEngines:
-    """The run's rollout engines, as the trainer's process sees them. Without `watch` it does nothing."""
+    """The run's rollout engines, as the trainer's process sees them. Without `watch` it does nothing.
 
-    def __init__(self) -> None:
+    Args:
+        fault: ends the run.
+    """
+
+    def __init__(self, fault: TrainerFault) -> None:
+        self._fault = fault
         self._router: Any = None
         self._trainer_config: Any = None
         self.timeout_s = 0.0
@@ -210,7 +210,7 @@ class TrainerEngines:
         """Have the trainer end where it next hands out prompts or waits for them: its engines have old weights."""
         self.is_ending = True
         what = _describe(self.lost())
-        TRAINER_FAULT.tell(
+        self._fault.tell(
             EngineLostError(
                 f"{what} Its requests went to the others, and the step was trained to its end. veRL's weight update "
                 f"needs every engine, so the run ends here. {_GO_ON}"
@@ -246,9 +246,6 @@ class TrainerEngines:
         if self._trainer_config.save_freq > 0:
             self._trainer_config.save_freq = 1
 
-
-TRAINER_ENGINES = TrainerEngines()
-"""Of this process: the loop manager has it watch, the sampler and veRL's patched calls to engines ask it."""
 
 _GO_ON = (
     "Look at the engine's log (worker-*.err in Ray's folder on its node, by default /tmp/ray/session_latest/logs), and "

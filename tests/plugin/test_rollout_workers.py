@@ -19,7 +19,7 @@ from support.scripted_workers import DIE, DIE_PUTTING, FAIL, Play, put_row
 
 from arpo_verl.cpu.warm_workers import py_executable
 from arpo_verl.errors import RolloutWorkerError, SessionsLostError
-from arpo_verl.plugin import rollout_workers, sampler, settings, trainer_watch
+from arpo_verl.plugin import rollout_workers, settings
 from arpo_verl.plugin.lost_prompts import LostPrompts, LostSessions, Prompt
 from arpo_verl.plugin.rollout_workers import FRUITLESS_BATCHES, FruitlessPrompts, RolloutWorkers
 from arpo_verl.plugin.sampler import ReplaySampler, ReplaySamplerAsync
@@ -44,15 +44,6 @@ def python(local_ray):
 @pytest.fixture
 def queue(empty_queue):
     return empty_queue
-
-
-@pytest.fixture(autouse=True)
-def fault(monkeypatch):
-    """No fault of another test."""
-    own = TrainerFault()
-    for module in (trainer_watch, rollout_workers, sampler):
-        monkeypatch.setattr(module, "TRAINER_FAULT", own)
-    return own
 
 
 @pytest.fixture
@@ -113,7 +104,7 @@ def make_sampler(run):
         "actor_rollout_ref.actor.ppo_mini_batch_size=1",
         *shape,
     )
-    return of_mode(
+    sampler = of_mode(
         trainer_mode=run.trainer_mode,
         trainer_config={},
         max_off_policy_threshold=None,
@@ -121,6 +112,8 @@ def make_sampler(run):
         sampler_kwargs=recipe.trainer.v1.sampler.sampler_kwargs,
         refill_fn=run.refill,
     )
+    sampler.replayer.state.fault = run.state.fault  # the manager has a recipe of its own
+    return sampler
 
 
 def test_a_prompt_of_which_nothing_is_left_starts_again_on_another_worker(play, queue):
@@ -167,7 +160,7 @@ def test_a_validation_waits_for_none_that_died(play, queue):
 
 
 @pytest.mark.release
-def test_a_prompt_that_kills_whoever_plays_it_is_dropped_and_the_others_go_on(play, queue, fault):
+def test_a_prompt_that_kills_whoever_plays_it_is_dropped_and_the_others_go_on(play, queue):
     run = play(num_workers=3)
     deadly, sound = run.draw(2)
     for times in (1, 2, 3):
@@ -177,7 +170,7 @@ def test_a_prompt_that_kills_whoever_plays_it_is_dropped_and_the_others_go_on(pl
     assert len(set(run.begun(f"{deadly}_0", 3))) == 3, "it dies at another's each time"
     run.tell(sessions(sound))
     wait_for(lambda: status(queue, sound) == "finished")
-    fault.check()
+    run.state.fault.check()
 
 
 @pytest.mark.release
@@ -220,7 +213,7 @@ def test_workers_that_keep_dying_end_the_run_with_one_error(play, queue, partiti
 
 
 @pytest.mark.release
-def test_a_finished_prompt_ends_a_row_of_deaths(play, queue, fault):
+def test_a_finished_prompt_ends_a_row_of_deaths(play, queue):
     run = play(num_workers=1)
     for deaths in (2, 1):
         (uid,) = run.draw(1)
@@ -231,7 +224,7 @@ def test_a_finished_prompt_ends_a_row_of_deaths(play, queue, fault):
         run.tell(sessions(uid))
         wait_for(lambda: run.manager.workers._places[0].deaths == 0)
         assert status(queue, uid) == "finished"
-    fault.check()
+    run.state.fault.check()
 
 
 @pytest.mark.release
@@ -243,7 +236,7 @@ def test_an_error_of_a_workers_own_ends_the_run(play):
         sample(run, 1)
 
 
-def test_a_worker_that_rays_memory_monitor_kills_is_replaced_too(monkeypatch, fault):
+def test_a_worker_that_rays_memory_monitor_kills_is_replaced_too(monkeypatch):
     """Ray has an error of its own for that death, which is none of an actor's."""
     asked, played = asyncio.Event(), Future()
 
@@ -274,7 +267,8 @@ def test_a_worker_that_rays_memory_monitor_kills_is_replaced_too(monkeypatch, fa
     monkeypatch.setattr(rollout_workers, "ray", SimpleNamespace(kill=lambda actor: None))
     actors = [actor(killed_at_work, killed_playing)]
     lost_prompts = SimpleNamespace(settle=start_all_again)
-    workers = RolloutWorkers(actors, lambda: actor(lives, plays), lost_prompts, FruitlessPrompts(1, keeps_partial=True))
+    fault, fruitless = TrainerFault(), FruitlessPrompts(1, keeps_partial=True)
+    workers = RolloutWorkers(actors, lambda: actor(lives, plays), lost_prompts, fruitless, fault)
     workers.play([Prompt("batch", "u", "train", 1)])
     assert played.result(PATIENCE_S) == "batch"
     workers.close()

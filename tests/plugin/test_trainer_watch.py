@@ -12,7 +12,7 @@ from verl.checkpoint_engine import CheckpointEngineManager
 
 from arpo_verl.errors import EngineLostError
 from arpo_verl.plugin import patches, trainer_watch
-from arpo_verl.plugin.trainer_watch import TrainerEngines, TrainerFault
+from arpo_verl.plugin.trainer_state import trainer_state
 
 TIMEOUT_S = 600.0
 
@@ -27,23 +27,20 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def fault(monkeypatch):
-    own = TrainerFault()
-    monkeypatch.setattr(trainer_watch, "TRAINER_FAULT", own)
-    return own
+def fault(trainer):
+    return trainer.state.fault
 
 
 @pytest.fixture
-def trainer(monkeypatch, fault):
+def trainer(monkeypatch):
     """Its engines, of which two are there; `trainer.config` is its own section."""
     monkeypatch.setattr(trainer_watch.ray, "get", lambda call, timeout=None: call.result)
     monkeypatch.setattr(trainer_watch.ray, "kill", lambda server: server.killed())
-    engines = TrainerEngines()
-    monkeypatch.setattr(trainer_watch, "TRAINER_ENGINES", engines)
     router = make_router([Engine(0), Engine(1)])
-    config = OmegaConf.create({"save_freq": 20})
-    engines.watch(Remote(router), TIMEOUT_S, config)
-    return SimpleNamespace(engines=engines, router=router, config=config)
+    recipe = OmegaConf.create({"trainer": {"save_freq": 20}})
+    state = trainer_state(recipe)
+    state.engines.watch(Remote(router), TIMEOUT_S, recipe.trainer)
+    return SimpleNamespace(engines=state.engines, router=router, config=recipe.trainer, state=state)
 
 
 class Replica:
@@ -204,32 +201,31 @@ def test_whole_engines_and_other_errors_are_verls_own_affair(trainer, fault):
 
 
 @pytest.mark.parametrize("is_deterministic", [False, True])
-def test_the_loop_manager_has_the_engines_watched_as_the_recipe_says(trainer, monkeypatch, is_deterministic):
+def test_the_loop_manager_has_the_engines_watched_as_the_recipe_says(trainer, is_deterministic):
     from support.loop_harness import recipe
 
     from arpo_verl.plugin import loop_manager
 
-    monkeypatch.setattr(loop_manager, "TRAINER_ENGINES", trainer.engines)
     config = OmegaConf.merge(recipe({"engine_timeout_s": 5.0}), {"trainer": {"save_freq": 3}})
     manager = object.__new__(loop_manager.GuiAgentLoopManager)
     manager.llm_client, manager.config = make_client(trainer.router), config
     manager.rollout_config = {"full_determinism": is_deterministic}
     assert manager._watch_engines() is manager.llm_client._load_balancer
-    assert trainer.engines.timeout_s == 5.0 and trainer.router._full_determinism == is_deterministic
+    assert trainer_state(config).engines.timeout_s == 5.0 and trainer.router._full_determinism == is_deterministic
     manager.llm_client = "another's"
     assert manager._watch_engines() is None
 
 
-def test_without_our_router_nothing_is_changed(monkeypatch, fault):
-    monkeypatch.setattr(trainer_watch, "TRAINER_ENGINES", TrainerEngines())
+def test_without_our_router_nothing_is_changed(monkeypatch):
+    engines = trainer_state(OmegaConf.create()).engines
     monkeypatch.setattr(trainer_watch.ray, "get", lambda call, timeout=None: call.result)
     manager = manager_of(Replica(0, ActorDiedError()))
     with pytest.raises(ActorDiedError):
         manager.sleep_replicas()
     manager.update_weights(3)
     assert manager.updates == [3]
-    trainer_watch.TRAINER_ENGINES.check()
-    assert trainer_watch.TRAINER_ENGINES.read() == {}
+    engines.check()
+    assert engines.read() == {}
 
 
 def test_the_patch_is_there_once_whoever_imported_the_class_before():

@@ -20,6 +20,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from arpo_verl.plugin.loop_manager import GuiAgentLoopManager, GuiAgentLoopWorker
 from arpo_verl.plugin.lost_prompts import LostSessions
 from arpo_verl.plugin.settings import connect_pool
+from arpo_verl.plugin.trainer_state import trainer_state
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers do not find the tests' modules
 
@@ -133,6 +134,7 @@ class Play:
         self.stage = Stage.remote()
         self.trainer_mode, self.global_steps = mode, 1
         self.manager = self.agent_loop_manager = ScriptedManager.create(OmegaConf.create(config), self.stage, python)
+        self.state = trainer_state(self.manager.config)
         self.num_drawn = 0
         self.columns = ["uid", "raw_prompt", "extra_info", "index", "data_source"]
 
