@@ -66,9 +66,12 @@ def _check_recipe(args: argparse.Namespace) -> int:
 
 
 def _check_machine() -> int:
-    findings = [*check_versions(), *check_registrations(), check_osworld()]
-    findings += [*check_embedded_desktop(), *check_sandbox(), *check_machine()]
-    _print(findings)
+    findings: list[Finding] = []
+    packages = [check_versions, check_registrations, lambda: [check_osworld()]]
+    for check in [*packages, check_embedded_desktop, check_sandbox, check_machine]:
+        found = check()
+        _print(found)
+        findings += found
     failed = [finding for finding in findings if finding.required and not finding.ok]
     print(f"{len(failed)} of {len(findings)} checks failed" if failed else "everything required is here")
     return 1 if failed else 0
@@ -77,6 +80,6 @@ def _check_machine() -> int:
 def _print(findings: Sequence[Finding]) -> None:
     for finding in findings:
         mark = "ok  " if finding.ok else ("FAIL" if finding.required else "note")
-        print(printable_lines(f"[{mark}] {finding.subject}: {finding.detail}"))
+        print(printable_lines(f"[{mark}] {finding.subject}: {finding.detail}"), flush=True)
         if not finding.ok and finding.remedy:
-            print(printable_lines(f"       -> {finding.remedy}"))
+            print(printable_lines(f"       -> {finding.remedy}"), flush=True)
