@@ -20,7 +20,6 @@ from arpo_verl.environments.threaded import ThreadedDesktop
 from arpo_verl.rollout.blocking import PolicyConversation, PolicyFunction, play_blocking
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.episode import Episode
-from arpo_verl.rollout.prompts import prompt_of
 from arpo_verl.types import Size, Task
 
 
@@ -48,29 +47,29 @@ def play(
     policy: PolicyFunction,
     *,
     max_steps: int = 15,
-    grammar: str = "ui_tars",
+    model_family: str = "ui_tars_15",
     image_size: tuple[int, int] | None = None,
 ) -> Episode:
     """Let `policy` play `task` to its end and have it evaluated, by the code that plays a training run's episodes.
 
     Args:
-        policy: (instruction, screenshots so far, replies so far) -> the next reply, in the grammar. The screenshots are
-            PIL images, the newest last.
+        policy: (instruction, screenshots so far, replies so far) -> the next reply, as a model of the family writes it.
+            The screenshots are PIL images, the newest last.
         max_steps: replies at most.
-        grammar: of the replies: `ui_tars`, `qwen25_vl` or `qwen3_vl`.
+        model_family: whose grammar the replies are in: a name of `gui_agent.model_family`.
         image_size: width and height of the image that the replies' coordinates are in, where the policy saw the
             screenshots resized; None: the screen itself.
 
     Returns:
         The episode: `success` (the evaluator's score in [0, 1]), `stop_reason`, `turns`, `screenshots`, times. A reply
-        that is not in the grammar ends it, with `stop_reason` `parse_error`.
+        that is not in its grammar ends it, with `stop_reason` `parse_error`.
 
     Raises:
         DesktopError: the desktop failed; nothing of the episode counts.
         ConfigError: an option is wrong, or the policy returned no text.
     """
     require(callable(policy), "policy", "a function that returns the next reply", policy)
-    config = GuiAgentConfig(max_steps=max_steps, max_screenshots=None, prompt=prompt_of(grammar), grammar=grammar)
+    config = GuiAgentConfig(max_steps=max_steps, max_screenshots=None, model_family=model_family)
     if image_size is not None:
         sides = image_size if isinstance(image_size, (tuple, list)) else ()
         ok = len(sides) == 2 and all(type(side) is int and side > 0 for side in sides)

@@ -29,7 +29,11 @@ _COPIES = {
     f"{_SAMPLER}.trust_remote_code": "actor_rollout_ref.model.trust_remote_code",
 }
 
+_FAMILY = "gui_agent.model_family says prompt and grammar together, such as ui_tars_15 or qwen3_vl"
+
 REMOVED: Mapping[str, str] = {
+    "gui_agent.grammar": _FAMILY,
+    "gui_agent.prompt": f"{_FAMILY}; what was compact is small",
     "algorithm.step_credit": _CREDIT,
     "replay.capacity_bytes": _STORE,
     "replay.choice": _NO_BETTER,

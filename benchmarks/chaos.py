@@ -192,11 +192,11 @@ class Engine:
     """Stands for veRL's `LLMServerClient`: replies as planned, from the first screenshot on in each attempt."""
 
     def __init__(self, tokenizer: Any, geometry: Any, played: Played):
-        from arpo_verl.actions.grammars import GRAMMARS
+        from arpo_verl.models.family import load_family
         from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
 
         size = geometry.image_size(EXPERT_SCREEN)
-        texts = [GRAMMARS["ui_tars"].format(r, size, EXPERT_SCREEN) for r in expert_replies(played.plan.task_id)]
+        texts = [load_family("ui_tars_15").format(r, size, EXPERT_SCREEN) for r in expert_replies(played.plan.task_id)]
         if played.plan.is_lazy:
             texts = [LAZY]
         self._replies = [tokenizer.encode(text + END, add_special_tokens=False) for text in texts]
@@ -333,7 +333,13 @@ def recipe(num_desktops: int) -> Any:
     """The sections that the agent loop reads. Time-outs are short enough that a hang is found in the run."""
     from omegaconf import OmegaConf
 
-    agent = {"max_steps": 8, "max_screenshots": 8, "max_reply_tokens": 96, "prompt": "compact", "trajectory_dir": None}
+    agent = {
+        "max_steps": 8,
+        "max_screenshots": 8,
+        "max_reply_tokens": 96,
+        "model_family": "small",
+        "trajectory_dir": None,
+    }
     rollout = {"prompt_length": 512, "response_length": 1536, "full_determinism": False}
     environment = {
         "provider": "chaos_desktop:make",

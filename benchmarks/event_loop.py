@@ -73,13 +73,13 @@ def prompts(episodes: int, group: int) -> Any:
     from verl.utils import tensordict_utils as tu
     from verl.utils.dataset.rl_dataset import collate_fn
 
+    from arpo_verl.models.family import load_family
     from arpo_verl.plugin.dataset import DATA_SOURCE
-    from arpo_verl.rollout.prompts import build_messages
 
     words = "Open the spreadsheet in the folder Documents, sum its second column, and write the total into a new file."
     rows = [
         {
-            "raw_prompt": build_messages(words, kind="compact")[:-1],
+            "raw_prompt": load_family("small").opening(words, "English", ())[:-1],
             "data_source": DATA_SOURCE,
             "reward_model": {"style": "rule", "ground_truth": f"task-{number}"},
             "extra_info": {"index": number, "task_id": f"task-{number}", "instruction": words, "spec": "{}"},

@@ -25,13 +25,13 @@ from typing import Any
 from PIL import Image
 
 from arpo_verl import untrusted
-from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.actions.keys import KEY_NAMES, format_keys, parse_keys
 from arpo_verl.actions.pyautogui import duration_s, to_code
 from arpo_verl.actions.reply import MAX_ACTIONS, MAX_INPUT_S, MAX_REPLY_CHARS
 from arpo_verl.errors import ActionParseError, ConfigError, ReplayError, TaskError
 from arpo_verl.migration.recipe import convert, describe
 from arpo_verl.migration.settings import read_settings
+from arpo_verl.models.family import SHIPPED, load_family
 from arpo_verl.records.documents import EpisodeRecord
 from arpo_verl.records.json_files import dump_json, parse_json
 from arpo_verl.records.recorded import read_episodes
@@ -41,7 +41,6 @@ from arpo_verl.replay.store.persistence import FORMAT, MANIFEST, VERSION, load_s
 from arpo_verl.replay.store.record import decode_record, encode_record
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.episode import Episode, play
-from arpo_verl.rollout.prompts import prompt_of
 from arpo_verl.rollout.scoring import Score
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks.loader import load_tasks
@@ -160,7 +159,7 @@ def check_code(action: Action) -> None:
 def check_reply(grammar: str, text: str) -> None:
     """A reply is refused with a short reason, or it is a few actions on the screen, which are written as they are."""
     try:
-        reply = GRAMMARS[grammar].parse(text, IMAGE, SCREEN)
+        reply = load_family(grammar).parse(text, IMAGE, SCREEN)
     except ActionParseError as error:
         assert len(str(error)) < MESSAGE_CHARS
         return
@@ -175,10 +174,10 @@ def check_reply(grammar: str, text: str) -> None:
             assert duration_s(to_code(action)) <= MAX_INPUT_S
             check_code(action)
     try:
-        written = GRAMMARS[grammar].format(reply, IMAGE, SCREEN)
+        written = load_family(grammar).format(reply, IMAGE, SCREEN)
     except ActionParseError:
         return  # read, but not written by us: a middle click, a thought with the grammar's own tags
-    again = GRAMMARS[grammar].parse(written, IMAGE, SCREEN)
+    again = load_family(grammar).parse(written, IMAGE, SCREEN)
     # Points may lie between the pixels that the written form has; everything else is the same.
     assert list(map(_without_points, again.actions)) == list(map(_without_points, reply.actions)), written
 
@@ -241,13 +240,13 @@ def check_episode(text: str) -> None:
     The text up to the first zero byte names grammar and task, each one after it is a reply.
     """
     name, *replies = text.split("\0")
-    grammar = list(GRAMMARS)[len(name) % len(GRAMMARS)]
+    grammar = SHIPPED[len(name) % len(SHIPPED)]
     desktop, image = _screen()
 
     async def decode(observation: Observation) -> Image.Image:
         return image
 
-    config = GuiAgentConfig(max_steps=3, max_screenshots=None, prompt=prompt_of(grammar), grammar=grammar)
+    config = GuiAgentConfig(max_steps=3, max_screenshots=None, model_family=grammar)
     conversation = ScriptedConversation(replies_of(replies or [""]), IMAGE)
     task = Task(name, name, {})
     episode = _loop().run_until_complete(play(task, desktop, conversation, config, decode=decode))
@@ -395,7 +394,7 @@ def check_printed(text: str) -> None:
 
 
 TARGETS: Mapping[str, Callable[[str], None]] = {
-    **{name: functools.partial(check_reply, name) for name in GRAMMARS},
+    **{name: functools.partial(check_reply, name) for name in SHIPPED},
     "keys": check_keys,
     "typed": check_typed,
     "episode": check_episode,

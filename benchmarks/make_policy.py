@@ -28,8 +28,8 @@ from policies.prepare import REPORT, PolicyConfig, PreparedPolicy, prepare_polic
 
 from arpo_verl.errors import ArpoError
 from arpo_verl.files import replacing_directory
+from arpo_verl.models.family import CONTEXTS
 from arpo_verl.policy.shipped import FOLDER, WEIGHTS, check_out, digest
-from arpo_verl.rollout.config import CONTEXTS
 
 
 def build_parser() -> argparse.ArgumentParser:

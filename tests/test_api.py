@@ -65,9 +65,9 @@ def test_another_grammar(desktop):
     reply = (
         '<tool_call>\n{"name": "computer_use", "arguments": {"action": "terminate", "status": "failure"}}\n</tool_call>'
     )
-    assert arpo_verl.play(TASK, desktop, lambda *_: reply, grammar="qwen25_vl").stop_reason is StopReason.FAILED
-    with pytest.raises(arpo_verl.ConfigError, match="grammar must be one of ui_tars, .*, got 'klingon'"):
-        arpo_verl.play(TASK, desktop, hits_and_ends, grammar="klingon")
+    assert arpo_verl.play(TASK, desktop, lambda *_: reply, model_family="qwen25_vl").stop_reason is StopReason.FAILED
+    with pytest.raises(arpo_verl.ConfigError, match="model_family must be one of ui_tars_15, .*, got 'klingon'"):
+        arpo_verl.play(TASK, desktop, hits_and_ends, model_family="klingon")
 
 
 def test_bad_arguments_are_refused_with_what_was_expected(desktop):

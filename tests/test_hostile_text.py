@@ -20,6 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from arpo_verl.actions.keys import KEY_NAMES
+from arpo_verl.models.family import SHIPPED
 from arpo_verl.types import Click, Drag, Hotkey, Move, Point, Scroll, TypeText, Wait
 
 # Words of the grammars, of the code and of what OSWorld's client looks for in it, in any order, between any text.
@@ -88,11 +89,11 @@ def test_a_file_from_somebody_else_is_refused_or_is_what_it_says(target, text):
     TARGETS[target](text)
 
 
-@pytest.mark.parametrize("grammar", ["ui_tars", "qwen25_vl", "qwen3_vl"])
+@pytest.mark.parametrize("family", SHIPPED)
 @given(text=REPLIES)
 @settings(max_examples=250, deadline=None)
-def test_a_reply_is_refused_or_becomes_actions_that_stay_what_they_are(grammar, text):
-    TARGETS[grammar](text)
+def test_a_reply_is_refused_or_becomes_actions_that_stay_what_they_are(family, text):
+    TARGETS[family](text)
 
 
 @given(TEXT | st.lists(st.sampled_from([*sorted(KEY_NAMES), "+", "-", " "]), max_size=6).map("".join))

@@ -15,7 +15,6 @@ from arpo_verl.config import build_config
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
-from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.types import Size
 
@@ -84,7 +83,7 @@ def test_every_combination_passes_verls_validation_and_ours_and_its_numbers_fit(
     rollouts = recipe.data.train_batch_size * recipe.actor_rollout_ref.rollout.n
     assert environment.num_desktops <= rollouts, "desktops that no rollout of a step uses"
     if recipe.trainer.experiment_name.startswith("osworld"):
-        assert agent.grammar == (policy or "ui_tars")
+        assert agent.model_family == (policy or "ui_tars_15")
         check_an_episode_fits(recipe, agent, environment, PATCH_SIZES[policy])
 
 
@@ -125,7 +124,7 @@ def check_an_episode_fits(
     screenshot = geometry.num_tokens(environment.screen_size)
     assert geometry.image_size(environment.screen_size).width >= environment.screen_size.width, "it would be shrunk"
     check_lengths(agent, recipe.data.max_response_length, screenshot)
-    messages = build_messages("x" * 2000, kind=agent.prompt, language=agent.language)
+    messages = agent.family.opening("x" * 2000, agent.language, ())
     texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
     prompt = math.ceil(sum(map(len, texts)) / CHARACTERS_PER_TOKEN)
     assert prompt + screenshot <= recipe.data.max_prompt_length
@@ -174,7 +173,9 @@ def test_the_smoke_recipe_fits_one_gpu_of_48_gb_and_goes_the_way_of_osworlds():
     assert not estimate(run, NodeCapacity(memory_bytes=64 * GB, gpu_bytes=48 * GB, disk_bytes=100 * GB)).problems
     agent = section_of(GuiAgentConfig, "gui_agent", recipe)
     screenshot = (640 // 32) * (480 // 32)
-    prompt = sum(len(str(message)) for message in build_messages("x" * 400, kind=agent.prompt)) / CHARACTERS_PER_TOKEN
+    prompt = (
+        sum(len(str(message)) for message in agent.family.opening("x" * 400, agent.language, ())) / CHARACTERS_PER_TOKEN
+    )
     assert prompt + screenshot <= recipe.data.max_prompt_length
     check_lengths(agent, recipe.data.max_response_length, screenshot)
     for path in ("actor_rollout_ref.actor.strategy", "actor_rollout_ref.rollout.name", "trainer.v1.trainer_mode"):

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from arpo_verl.actions import calls
-from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.actions.reply import MAX_REPLY_CHARS
 from arpo_verl.errors import ActionParseError
+from arpo_verl.models.family import load_family
 from arpo_verl.types import Size
 
 ROOMS = ("actions", "records", "rollout", "tasks")
@@ -67,7 +67,7 @@ def cpu_s(function, *arguments):
 # --- Replies ---------------------------------------------------------------------------------------------------------
 
 OPENINGS = {
-    "ui_tars": [
+    "ui_tars_15": [
         *("", "Thought: ", "Action: ", "Action: type(content='", 'Action: type(content="', "Action: hotkey(key='"),
         *("Action: click(start_box='(", "Action: click(", "Action: click(start_box='<point>", "Action: scroll(a="),
     ],
@@ -83,7 +83,7 @@ OPENINGS = {
     ],
 }
 UNITS = {
-    "ui_tars": [
+    "ui_tars_15": [
         *("'", '"', "\\", "\\'", "\\n", "\n", "\r\n", "\t", "' ", "')", "',", "'),", "')#", "') ", "'\\n", "',a='"),
         *("',content='", "')\nclick(", "')type(", "\nAction:", "\nThought:", "Action:", "Action: type(content='a')\n"),
         *("a", "a ", "a.", "a=", "a='',", "1", "1,", "1.", "(", "(1,", ", ", " )", "#", "<", "<\\n", "\u00e9\\n"),
@@ -95,13 +95,13 @@ UNITS = {
         *('\n{"name"', '\n{"name":', "\n{", '{"name":"computer_use","arguments":{}}', "\u2697", "\u2697 ", "\ud800"),
     ],
 }
-ENDS = {"ui_tars": ["", "')\n"], "qwen3_vl": ["", '"}}', '"]}}</tool_call>', "}}", "!"]}
+ENDS = {"ui_tars_15": ["", "')\n"], "qwen3_vl": ["", '"}}', '"]}}</tool_call>', "}}", "!"]}
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("grammar", list(UNITS))
 def test_the_longest_hostile_reply_costs_no_more_than_50_ms(grammar):
-    parse, size = GRAMMARS[grammar].parse, Size(1932, 1092)
+    parse, size = load_family(grammar).parse, Size(1932, 1092)
     limit = bound()
     for opening, unit, end in itertools.product(OPENINGS[grammar], UNITS[grammar], ENDS[grammar]):
         times = (MAX_REPLY_CHARS - len(opening) - len(end)) // len(unit)

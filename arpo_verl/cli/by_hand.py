@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.cli.interrupts import INTERRUPTED, ended_by_signals
 from arpo_verl.cli.options import build_environment
 from arpo_verl.cli.replies import PromptedReplies, read_replies
@@ -20,12 +19,12 @@ from arpo_verl.environments.factory import default_options
 from arpo_verl.environments.threaded import ThreadedDesktop
 from arpo_verl.errors import TaskError
 from arpo_verl.files import write_whole
+from arpo_verl.models.family import ModelFamily
 from arpo_verl.records.recorder import record_episode
 from arpo_verl.rollout.blocking import play_blocking
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation
 from arpo_verl.rollout.episode import Episode
-from arpo_verl.rollout.prompts import prompt_of
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
 from arpo_verl.tasks.loader import load_tasks, shipped_file, shipped_ids
@@ -43,10 +42,8 @@ def play_by_hand(args: argparse.Namespace) -> int:
     max_steps = args.max_steps
     if max_steps is None:
         max_steps = len(expert_replies(task.task_id)) if args.expert else 15
-    agent = GuiAgentConfig(
-        max_steps=max_steps, max_screenshots=None, prompt=prompt_of(args.grammar), grammar=args.grammar
-    )
-    conversation = _conversation(args, task, environment.screen_size)
+    agent = GuiAgentConfig(max_steps=max_steps, max_screenshots=None, model_family=args.model_family)
+    conversation = _conversation(args, agent.family, task, environment.screen_size)
     args.out.mkdir(parents=True, exist_ok=True)
     _say(f"task {task.task_id}: {task.instruction}")
     newest = args.out / f"newest-{task.task_id}.png"
@@ -88,17 +85,16 @@ def environment_config(args: argparse.Namespace, task: Task) -> EnvironmentConfi
     return build_environment(args, {**default_options(args.provider), "screen_size": screen})
 
 
-def _conversation(args: argparse.Namespace, task: Task, screen: Size) -> Conversation:
+def _conversation(args: argparse.Namespace, family: ModelFamily, task: Task, screen: Size) -> Conversation:
     if args.expert:
         sides = list(EXPERT_SCREEN)
         require(screen == EXPERT_SCREEN, "environment.screen_size", f"{sides}, the expert's own", list(screen))
-        grammar = GRAMMARS[args.grammar]
-        texts = [grammar.format(reply, EXPERT_SCREEN, EXPERT_SCREEN) for reply in expert_replies(task.task_id)]
+        texts = [family.format(reply, EXPERT_SCREEN, EXPERT_SCREEN) for reply in expert_replies(task.task_id)]
         return ScriptedConversation(replies_of(texts), EXPERT_SCREEN)
     if args.replies is not None:
         replies = read_replies(args.replies)
         return ScriptedConversation(replies_of(replies.texts), args.image_size or replies.image_size)
-    return ScriptedConversation(PromptedReplies(GRAMMARS[args.grammar], args.image_size, _say), args.image_size)
+    return ScriptedConversation(PromptedReplies(family, args.image_size, _say), args.image_size)
 
 
 def _record(out: Path, episode: Episode, newest: Path) -> Path:

@@ -14,7 +14,8 @@ from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
 from arpo_verl.environments.factory import default_options
 from arpo_verl.errors import ConfigError
 from arpo_verl.evaluation.policy import Sampling
-from arpo_verl.rollout.config import FULL, GuiAgentConfig
+from arpo_verl.models.family import FULL
+from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.vision import check_pixel_limits
 from arpo_verl.tasks.loader import load_tasks
 from arpo_verl.tasks.validation import check_tasks_run_here

@@ -39,8 +39,8 @@ def add_playing_options(parser: argparse.ArgumentParser, temperature: float = 0.
         "--processor",
         type=Path,
         metavar="FOLDER",
-        help="a model's folder, whose processor says how screenshots are resized (default: as Qwen2.5-VL's, or "
-        "Qwen3-VL's with its grammar)",
+        help="a model's folder, whose processor says how screenshots are resized (default: as is usual in "
+        "the model's family)",
     )
     play = parser.add_argument_group("how it plays")
     play.add_argument(
@@ -55,7 +55,7 @@ def add_playing_options(parser: argparse.ArgumentParser, temperature: float = 0.
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="an option of a recipe's section gui_agent, such as prompt=qwen25_vl; may be repeated",
+        help="an option of a recipe's section gui_agent, such as model_family=qwen25_vl; may be repeated",
     )
     play.add_argument(
         "--max-steps", type=_budgets, metavar="N[,N]", help="turn budgets (default: the recipe's, else 15)"

@@ -13,11 +13,8 @@ from arpo_verl.cli.playing import Playing
 from arpo_verl.evaluation.checkpoint import find_checkpoint, model_folder
 from arpo_verl.evaluation.endpoint import Endpoint, EndpointPolicy, find_model, read_api_key
 from arpo_verl.evaluation.policy import Policy
+from arpo_verl.models.family import check_model_type, read_model_type
 from arpo_verl.rollout.vision import ImageGeometry
-
-QWEN25 = ImageGeometry(28, 4 * 28 * 28, 16384 * 28 * 28)
-QWEN3 = ImageGeometry(32, 64 * 32 * 32, 16384 * 32 * 32)
-"""The resizing of these models' own processors, UI-TARS-1.5's being Qwen2.5-VL's."""
 
 
 @contextlib.contextmanager
@@ -38,6 +35,7 @@ def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterat
         return
     checkpoint = find_checkpoint(args.model)
     folder = model_folder(checkpoint, out)
+    check_model_type(playing.settings.agent.model_family, read_model_type(folder), str(args.model))
     if args.engine == "transformers" or (args.engine is None and not _has_gpu()):
         from arpo_verl.evaluation.own_engine import OwnEngine
 
@@ -62,11 +60,12 @@ def geometry(processor: Path | None, playing: Playing) -> ImageGeometry:
     """How a server's model resizes screenshots.
 
     Args:
-        processor: a model's folder with its processor; None: as the models of the grammar do.
+        processor: a model's folder with its processor; None: as the models of the family do.
     """
     if processor is not None:
+        check_model_type(playing.settings.agent.model_family, read_model_type(processor), str(processor))
         from arpo_verl.plugin.settings import load_processor
 
         return ImageGeometry.from_processor(load_processor(processor), playing.pixels)
-    usual = QWEN3 if playing.settings.agent.grammar == "qwen3_vl" else QWEN25
+    usual = playing.settings.agent.family.image
     return ImageGeometry(usual.factor, *(playing.pixels.values() or (usual.min_pixels, usual.max_pixels)))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from arpo_verl.actions.grammars import Grammar
 from arpo_verl.errors import ActionParseError, ConfigError
+from arpo_verl.models.family import ModelFamily
 from arpo_verl.types import Size
 from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, read_text
 
@@ -63,8 +63,8 @@ def _recorded(path: Path, text: str) -> Replies:
 class PromptedReplies:
     """Asks for one reply a screenshot; a malformed one, which would end a policy's episode, is asked for again."""
 
-    def __init__(self, grammar: Grammar, image_size: Size | None, say: Callable[[str], None]):
-        self._grammar = grammar
+    def __init__(self, family: ModelFamily, image_size: Size | None, say: Callable[[str], None]):
+        self._family = family
         self._image_size = image_size
         self._say = say
         self._count = 0
@@ -77,7 +77,7 @@ class PromptedReplies:
             if text is None:
                 return None
             try:
-                self._grammar.parse(text, self._image_size or screen, screen)
+                self._family.parse(text, self._image_size or screen, screen)
                 return text
             except ActionParseError as error:
                 self._say(f"  malformed, and a policy's episode would end here: {error}")

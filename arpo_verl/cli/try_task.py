@@ -6,8 +6,8 @@ import argparse
 import re
 from pathlib import Path
 
-from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.cli.options import add_environment_options
+from arpo_verl.models.family import SHIPPED
 from arpo_verl.types import Size
 
 DESCRIPTION = """\
@@ -53,7 +53,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--max-steps", type=int, metavar="N", help="replies at most (default: 15, with --expert as many as it has)"
     )
     parser.add_argument(
-        "--grammar", choices=sorted(GRAMMARS), default="ui_tars", help="of the replies (default: ui_tars)"
+        "--model-family",
+        metavar="NAME",
+        default="ui_tars_15",
+        help=f"whose grammar the replies are in: {', '.join(SHIPPED)} or package.module:NAME (default: ui_tars_15)",
     )
     parser.add_argument("--out", type=Path, default=Path("runs/try"), metavar="DIR", help="default: runs/try")
     parser.set_defaults(run=run)

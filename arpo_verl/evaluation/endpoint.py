@@ -29,10 +29,10 @@ from arpo_verl.config import check_fields, number, require, whole
 from arpo_verl.errors import ConfigError, EndpointError
 from arpo_verl.evaluation.policy import Sampling, reply_seed
 from arpo_verl.evaluation.results import Trial
+from arpo_verl.models.messages import reply_message, screenshot_message
 from arpo_verl.records.json_files import parse_json
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation, Written
-from arpo_verl.rollout.prompts import build_messages, reply_message, screenshot_message
 from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.types import Size, StopReason, Task
@@ -310,8 +310,8 @@ class _EndpointConversation:
 
     def _begin_row(self, first: int) -> None:
         """What is sent from now on, up to the newest screenshot, of which `first` is the first that is shown."""
-        kind, language = self._config.prompt, self._config.language
-        self._messages = build_messages(self._instruction, kind=kind, language=language, earlier=self._said[:first])
+        opening = self._config.family.opening
+        self._messages = opening(self._instruction, self._config.language, self._said[:first])
         for said in self._said[first:]:
             self._messages += [reply_message(said), screenshot_message()]
         self._first = first

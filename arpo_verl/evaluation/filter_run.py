@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.actions.reply import Reply
 from arpo_verl.evaluation.filtering import (
     Fate,
@@ -41,7 +40,7 @@ class DoNothing:
 
     def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
         """See `Policy`."""
-        format = GRAMMARS[config.grammar].format
+        format = config.family.format
         return ScriptedConversation(lambda screen: format(Reply(thought="", actions=(Finish(),)), screen, screen))
 
 

@@ -28,12 +28,13 @@ from arpo_verl.evaluation.midway import why_not_midway
 from arpo_verl.evaluation.policy import Policy, Sampling
 from arpo_verl.evaluation.results import Evaluated, FailedTrial, Result, Trial
 from arpo_verl.evaluation.schedule import Scheduler
+from arpo_verl.models.family import FULL
 from arpo_verl.pool.attempts import attempt_until_whole
 from arpo_verl.pool.desktop_pool import MESSAGE_CHARACTERS, DesktopPool, Session
 from arpo_verl.pool.own_pool import own_pool
 from arpo_verl.records.recorder import Recorder
 from arpo_verl.reward import compute_score
-from arpo_verl.rollout.config import FULL, GuiAgentConfig
+from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.episode import play
 from arpo_verl.rollout.scoring import score_episode
 from arpo_verl.types import Task
@@ -73,7 +74,7 @@ class EvaluationSettings:
 
     def facts(self, policy: Policy) -> dict[str, Any]:
         """All that a result depends on beside its task, as JSON."""
-        agent = {name: getattr(self.agent, name) for name in ("prompt", "grammar", "language", "max_reply_tokens")}
+        agent = {name: getattr(self.agent, name) for name in ("model_family", "language", "max_reply_tokens")}
         if self.agent.context != FULL:  # an older evaluation, which had no other, goes on
             agent |= {name: getattr(self.agent, name) for name in ("context", "row_screenshots", "screenshots_kept")}
         return {

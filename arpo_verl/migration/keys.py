@@ -110,7 +110,7 @@ KEYS: tuple[Key, ...] = (
     _taken("data.rollout_batch_size", 512, "data.train_batch_size", note=_PROMPTS, differs=True),
     _dropped("data.mini_rollout_batch_size", None, "veRL draws as many prompts as a filtered batch still lacks"),
     _dropped("data.val_batch_size", -1, "veRL validates in one batch, and desktops take turns"),
-    _dropped("data.format_prompt", None, "gui_agent.prompt: the words that the policy was trained with"),
+    _dropped("data.format_prompt", None, "gui_agent.model_family: the words that the policy was trained with"),
     _lost("data.override_chat_template", None, "set actor_rollout_ref.model.custom_chat_template to its text"),
     _taken("data.shuffle", True, "data.shuffle"),
     _taken("data.seed", 1, "data.seed", differs=True),

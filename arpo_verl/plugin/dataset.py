@@ -65,13 +65,13 @@ class TaskDataset(RLHFDataset):
         return len(self.tasks)
 
     def __getitem__(self, item: int) -> dict[str, Any]:
-        from arpo_verl.rollout.prompts import build_messages
+        from arpo_verl.models.small import FAMILY
 
         task = self.tasks[item]
         index = int(item)
         return {
-            # What veRL asks of every row; the agent loop itself opens the conversation as `gui_agent.prompt` says.
-            "raw_prompt": build_messages(task.instruction, kind="compact")[:-1],
+            # What veRL asks of every row; the agent loop itself opens the conversation, as the model's family does.
+            "raw_prompt": FAMILY.opening(task.instruction, "English", ())[:-1],
             "data_source": DATA_SOURCE,
             "reward_model": {"style": "rule", "ground_truth": task.task_id},
             # As text: a nested mapping would be taken apart, and given missing keys, on its way through TransferQueue.

@@ -16,11 +16,11 @@ from verl.utils.fs import copy_to_local
 
 from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.images import image_size
+from arpo_verl.models.family import FULL
 from arpo_verl.pixels import pixel_values
 from arpo_verl.plugin.settings import PolicyFiles
 from arpo_verl.replay.store.persistence import Fingerprint
-from arpo_verl.rollout.config import FULL, GuiAgentConfig
-from arpo_verl.rollout.prompts import build_messages
+from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.vision import ImageGeometry
 
 
@@ -121,13 +121,13 @@ def model_fingerprint(
     Args:
         tokenizer: a fast tokenizer; its vocabulary, rules and chat template count, not its padding and truncation.
         processor: its image processor's settings count, with `mm_processor_kwargs`, the rollout's own.
-        agent: what its prompt and language make of an instruction counts, the grammar of the replies, and its context.
+        agent: what its family and language make of an instruction counts, the grammar of the replies, and its context.
     """
     vocabulary = json.loads(tokenizer.backend_tokenizer.to_str())
     for changed_by_use in ("padding", "truncation"):
         vocabulary.pop(changed_by_use, None)
-    messages = build_messages("INSTRUCTION", kind=agent.prompt, language=agent.language)
-    prompt = [messages, agent.grammar, processor.chat_template]
+    messages = agent.family.opening("INSTRUCTION", agent.language, ())
+    prompt = [messages, agent.family.grammar, processor.chat_template]
     if agent.context != FULL:  # what rows show of the history: another policy's would teach contexts that never occur
         prompt.append([agent.context, agent.row_screenshots, agent.screenshots_kept])
     return Fingerprint(

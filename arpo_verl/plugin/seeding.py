@@ -19,7 +19,6 @@ from typing import Any
 from omegaconf import DictConfig
 from PIL import Image
 
-from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.config import build_config
 from arpo_verl.errors import ActionParseError, ArpoError, ReplayError
 from arpo_verl.plugin.settings import plain_section
@@ -131,13 +130,13 @@ class SeedPolicy:
 
     def _in_own_pixels(self, text: str, episode: RecordedEpisode, screen: Size) -> str:
         """A reply whose coordinates are in the image that this run's processor makes of the screen."""
-        grammar, own = GRAMMARS[self.agent.grammar], self.chat.geometry.image_size(screen)
+        family, own = self.agent.family, self.chat.geometry.image_size(screen)
         theirs = episode.image_size or own
         try:
-            reply = grammar.parse(text, theirs, screen)
-            return text if theirs == own else grammar.format(reply, own, screen)
+            reply = family.parse(text, theirs, screen)
+            return text if theirs == own else family.format(reply, own, screen)
         except ActionParseError as error:
-            raise ReplayError(f"a reply must be in the grammar {self.agent.grammar}: {error}") from error
+            raise ReplayError(f"a reply must be in the grammar of {self.agent.model_family}: {error}") from error
 
     def _are_own(self, episode: RecordedEpisode) -> bool:
         """Whether this tokenizer made the recorded tokens."""

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.rollout.prompts import screenshot_message
+from arpo_verl.models.messages import screenshot_message
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.types import Size
 

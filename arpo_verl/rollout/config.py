@@ -6,14 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.config import Problems, check_fields, number, one_of, require, text, whole
-from arpo_verl.rollout.prompts import PROMPT_GRAMMARS
+from arpo_verl.models.family import CONTEXTS, FULL, SEGMENTS, WINDOW, ModelFamily, load_family
 
 ALL, FAILURES_AND_REPLAYS, NONE = RECORDS = ("all", "failures_and_replays", "none")
-FULL, WINDOW, SEGMENTS = CONTEXTS = ("full", "window", "segments")
 
-_WINDOW_SCREENSHOTS = 5
 _SEGMENT_SCREENSHOTS = 10
 
 
@@ -28,17 +25,17 @@ class GuiAgentConfig:
 
     max_steps: Annotated[int, whole(1)] = 15
     """Replies of the model in one episode; the paper's limit. Several actions in one reply are one turn."""
-    context: Annotated[str, one_of(CONTEXTS)] = FULL
-    """What of its history the model sees. `full`: all of it, one row an episode, which ends when there is no room for
-    more; the paper. `window`: the last `max_screenshots`, and the replies before them as text in the form of the
-    model's official runner; beyond the window each turn is a row of its own. `segments`: a row grows to
-    `max_screenshots`, or to the token limits, then another begins with the last `kept_screenshots`, and the replies
-    before them as text: fewer rows, and the engine's prefix cache holds within one. Where replies leave a new row no
-    room for so many screenshots, it shows fewer, the newest at least."""
+    context: Annotated[str | None, one_of(CONTEXTS)] = None
+    """What of its history the model sees; null: what is usual for its family. `full`: all of it, one row an episode,
+    which ends when there is no room for more; the paper. `window`: the last `max_screenshots`, and the replies before
+    them as text in the form of the model's official runner; beyond the window each turn is a row of its own.
+    `segments`: a row grows to `max_screenshots`, or to the token limits, then another begins with the last
+    `kept_screenshots`, and the replies before them as text: fewer rows, and the engine's prefix cache holds within one.
+    Where replies leave a new row no room for so many screenshots, it shows fewer, the newest at least."""
     max_screenshots: int | None = None
     """Screenshots in one row, the first included. In `full` the episode stops when it would need one more. None: in
-    `full` `max_steps`, since one reply follows each; in `window` 5, as OSWorld's runners of UI-TARS and Qwen show (the
-    newest and four before it); in `segments` 10."""
+    `full` `max_steps`, since one reply follows each; in `window` as many as the official runner shows (of UI-TARS and
+    Qwen 5, the newest and four before it); in `segments` 10."""
     kept_screenshots: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
     """In `segments`, with how many of the last screenshots a row begins, the newest included. None: half of
     `max_screenshots`, rounded up."""
@@ -48,16 +45,11 @@ class GuiAgentConfig:
     """Seconds after which a rollout engine counts as hung, if it answers none of its requests while the trainer waits
     for episodes. Its requests then go to the other engines, and the run ends behind the step. The default leaves
     `max_reply_tokens` at a token a second with some room. Raise it for slower engines and longer replies."""
-    prompt: Annotated[str, one_of(PROMPT_GRAMMARS)] = "ui_tars_15"
-    """`ui_tars_15`: what UI-TARS-1.5 was trained with, 330 tokens beside the task's. `qwen25_vl`, `qwen3_vl`: the
-    `computer_use` tool of these models, 380 and 990. These three are the official words and come from the package
-    `desktop-env`; see `official_words`. `compact`: ours, one sentence of 20 tokens, for a small policy that learned the
-    action space by imitation and pays for each prompt token."""
-    grammar: Annotated[str, one_of(GRAMMARS)] = "ui_tars"
-    """How the model writes its actions. `ui_tars`: `Action: click(...)`; `qwen25_vl`: the `computer_use` tool call in
-    pixels of the resized screenshot; `qwen3_vl`: the same in thousandths. It must be the one that `prompt` asks for."""
+    model_family: Annotated[str, text("a name")] = "ui_tars_15"
+    """What the model is asked and how it answers: one of `arpo_verl.models.family.SHIPPED`, or `package.module:NAME`, a
+    `ModelFamily` of yours. It must be the one that the model was trained for."""
     language: Annotated[str, text("a name")] = "English"
-    """Of the thoughts. `ui_tars_15` alone asks for one."""
+    """Of the thoughts. UI-TARS alone is asked for one."""
     trajectory_dir: Annotated[str | None, text("a folder or null")] = None
     """Where each episode is written with its screenshots; None records nothing. See docs/trajectories.md."""
     record: Annotated[str, one_of(RECORDS)] = ALL
@@ -79,8 +71,11 @@ class GuiAgentConfig:
         with problems.gather():
             few = self.max_screenshots
             require(few is None or whole(1).holds(few), "gui_agent.max_screenshots", "from 1", few)
+        with problems.gather():
+            load_family(str(self.model_family))
         problems.raise_all()
-        for check in (self._check_screenshots, self._check_kept, self._check_prompt):
+        object.__setattr__(self, "context", self.context or self.family.context)
+        for check in (self._check_screenshots, self._check_kept, self._check_language):
             with problems.gather():
                 check()
         problems.raise_all()
@@ -105,13 +100,15 @@ class GuiAgentConfig:
             self.kept_screenshots,
         )
 
-    def _check_prompt(self) -> None:
-        if self.prompt != "ui_tars_15":
-            expected = f"English with gui_agent.prompt={self.prompt}, whose words ask for no language"
+    def _check_language(self) -> None:
+        if not self.family.asks_language:
+            expected = f"English with gui_agent.model_family={self.model_family}, whose words ask for no language"
             require(self.language == "English", "gui_agent.language", expected, self.language)
-        fitting = PROMPT_GRAMMARS[self.prompt]
-        expected = f"{' or '.join(fitting)}, which gui_agent.prompt={self.prompt} asks the model for"
-        require(self.grammar in fitting, "gui_agent.grammar", expected, self.grammar)
+
+    @property
+    def family(self) -> ModelFamily:
+        """The model's."""
+        return load_family(self.model_family)
 
     @property
     def recorded_in(self) -> str | None:
@@ -126,8 +123,8 @@ class GuiAgentConfig:
     @property
     def row_screenshots(self) -> int:
         """Most screenshots in one row."""
-        by_context = {FULL: self.max_steps, WINDOW: _WINDOW_SCREENSHOTS, SEGMENTS: _SEGMENT_SCREENSHOTS}
-        return by_context[self.context] if self.max_screenshots is None else self.max_screenshots
+        usual = {FULL: self.max_steps, WINDOW: self.family.window, SEGMENTS: _SEGMENT_SCREENSHOTS}
+        return usual[str(self.context)] if self.max_screenshots is None else self.max_screenshots
 
     @property
     def max_rows(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from PIL import Image
@@ -12,7 +11,6 @@ from PIL import Image
 from arpo_verl.errors import ConfigError, GenerationError
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
-from arpo_verl.rollout.prompts import build_messages, lists_earlier
 from arpo_verl.rollout.sequence import EpisodeSequence, Generated
 from arpo_verl.types import Size, StopReason, Task
 
@@ -148,13 +146,14 @@ class TokenConversation:
         Args:
             first: number of the first screenshot that is shown.
         """
-        kind, earlier = self._config.prompt, self._replies[:first]
-        messages = partial(build_messages, self._instruction, kind=kind, language=self._config.language)
-        if not earlier or lists_earlier(kind):
+        family, earlier = self._config.family, self._replies[:first]
+        if not earlier or family.lists_earlier:
             said = [self._chat.text(reply) for reply in earlier]
-            ids = self._chat.prompt(messages(earlier=said), self._screens[first])
+            messages = family.opening(self._instruction, self._config.language, said)
+            ids = self._chat.prompt(messages, self._screens[first])
         else:
-            ids = self._chat.opening(messages()[:-1])
+            messages = family.opening(self._instruction, self._config.language, ())
+            ids = self._chat.opening(messages[:-1])
             for number, reply in enumerate(earlier):
                 ids += self._chat.next_reply(ids[-1]) if number else []
                 ids += reply

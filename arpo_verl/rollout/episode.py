@@ -11,7 +11,6 @@ from typing import Protocol, TypeVar
 
 from PIL import Image
 
-from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.errors import ActionParseError, DesktopEndedError, DesktopSetupError
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -215,7 +214,7 @@ class _Player:
         self._conversation = conversation
         self._config = config
         self._decode = decode
-        self._parse = GRAMMARS[config.grammar].parse
+        self._parse = config.family.parse
 
     async def play(self, task: Task) -> StopReason:
         observation = await self.timed(self._desktop.reset(task))

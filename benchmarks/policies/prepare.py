@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from arpo_verl.config import check_fields, number, one_of, require, whole
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.files import replacing_directory
+from arpo_verl.models.family import CONTEXTS, FULL, load_family
 from arpo_verl.records.recorded import RecordedEpisode, read_episodes
-from arpo_verl.rollout.config import CONTEXTS, FULL, GuiAgentConfig
-from arpo_verl.rollout.prompts import build_messages
+from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.expert import expert_replies
@@ -188,7 +188,7 @@ def _geometry() -> ImageGeometry:
 
 def _prompt() -> list[dict[str, Any]]:
     """The conversation's opening without its last message, the screenshot."""
-    return build_messages("", kind=PROMPT)[:-1]
+    return load_family(PROMPT).opening("", "English", ())[:-1]
 
 
 def _policy_key(settings: PolicyConfig, tasks: Sequence[Task]) -> str:

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arpo_verl.actions.computer_use import MAX_SCROLL_NOTCHES
-from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.actions.keys import KEY_NAMES
 from arpo_verl.actions.reply import MAX_ACTIONS, MAX_REPLY_CHARS, Reply
 from arpo_verl.errors import ActionParseError
+from arpo_verl.models.family import load_family
 from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Size, TypeText, Wait
 
 IMAGE, SCREEN = Size(364, 252), Size(640, 480)
-PIXELS, THOUSANDTHS = GRAMMARS["qwen25_vl"], GRAMMARS["qwen3_vl"]
+PIXELS, THOUSANDTHS = load_family("qwen25_vl"), load_family("qwen3_vl")
 
 
 def call(**arguments):

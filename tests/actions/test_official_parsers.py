@@ -16,8 +16,8 @@ import pytest
 from support import ROOT, needs_words
 from support.official_replies import qwen_cases, ui_tars_cases
 
-from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.errors import ActionParseError
+from arpo_verl.models.family import load_family
 from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Size, TypeText, Wait
 
 pytestmark = needs_words
@@ -39,7 +39,7 @@ ENDS = {Wait: "WAIT", Finish: "DONE", Fail: "FAIL"}
 def ours(grammar, text):
     """Events, or `NOTHING`."""
     try:
-        reply = GRAMMARS[grammar].parse(text, IMAGES[grammar], SCREEN)
+        reply = load_family("ui_tars_15" if grammar == "ui_tars" else grammar).parse(text, IMAGES[grammar], SCREEN)
     except ActionParseError:
         return NOTHING
     return [event for event in map(event_of, reply.actions) if event != ("text", "")] or NOTHING

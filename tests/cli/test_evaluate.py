@@ -6,7 +6,8 @@ import pytest
 
 from arpo_verl.cli.main import build_parser, main
 from arpo_verl.cli.playing import read_playing
-from arpo_verl.cli.policies import QWEN3, QWEN25, geometry
+from arpo_verl.cli.policies import geometry
+from arpo_verl.models.family import load_family
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.loader import EMBEDDED_DIR
 
@@ -21,7 +22,7 @@ FAKE = ("--provider", "fake", "--tasks", "embedded")
 def test_a_recipe_says_how_and_options_win():
     playing = read("--recipe", "embedded")
     agent, environment = playing.settings.agent, playing.settings.environment
-    assert (agent.prompt, agent.max_reply_tokens, agent.row_screenshots) == ("compact", 96, 8)
+    assert (agent.model_family, agent.max_reply_tokens, agent.row_screenshots) == ("small", 96, 8)
     assert playing.settings.budgets == (8,) and len(playing.tasks) == 32
     assert environment.provider == "embedded" and environment.num_desktops == 8 and environment.status_file is None
     options = ["--max-steps", "4,20", "--agent", "max_reply_tokens=64", "--desktops", "3"]
@@ -34,7 +35,7 @@ def test_a_recipe_says_how_and_options_win():
 def test_without_one_it_is_as_ui_tars_was_trained():
     settings = read(*FAKE).settings
     assert settings.budgets == (15,) and settings.sampling.temperature == 0.6
-    assert (settings.agent.prompt, settings.agent.grammar) == ("ui_tars_15", "ui_tars")
+    assert settings.agent.model_family == "ui_tars_15"
 
 
 def test_partial_credit_is_of_training_alone():
@@ -46,8 +47,8 @@ def test_screenshots_are_resized_as_the_models_processor_would():
         arguments = build_parser("evaluate").parse_args(["evaluate", "--out", "e", *FAKE, *options])
         return geometry(arguments.processor, read_playing(arguments))
 
-    assert geometry_of() == QWEN25
-    assert geometry_of("--agent", "prompt=qwen3_vl", "--agent", "grammar=qwen3_vl") == QWEN3
+    assert geometry_of() == ImageGeometry(*load_family("ui_tars_15").image)
+    assert geometry_of("--agent", "model_family=qwen3_vl") == ImageGeometry(*load_family("qwen3_vl").image)
     assert geometry_of("--min-pixels", "3136", "--max-pixels", "1000000") == ImageGeometry(28, 3136, 1000000)
 
 
@@ -90,7 +91,7 @@ def test_it_plays_reports_goes_on_and_compares(local_ray, tmp_path, model_path, 
     pytest.importorskip("ray")
     tasks = ",".join(str(EMBEDDED_DIR / f"dialog-confirm-{name}.json") for name in ("yes", "no"))
     out = tmp_path / "e"
-    options = ["--provider", "fake", "--tasks", tasks, "--agent", "prompt=compact", "--agent", "max_reply_tokens=8"]
+    options = ["--provider", "fake", "--tasks", tasks, "--agent", "model_family=small", "--agent", "max_reply_tokens=8"]
     command = ["evaluate", "--model", model_path, *options, "--runs", "2", "--desktops", "2", "--out", str(out)]
     assert main([*command, "--max-steps", "2,3"]) == 0
     content = json.loads((out / "evaluation.json").read_text())["settings"]

@@ -90,7 +90,7 @@ def test_typed_replies_are_asked_for_again_when_malformed(play, monkeypatch):
 
 def test_replies_may_be_in_the_grammar_of_another_model(play):
     call = '{"name": "computer_use", "arguments": {"action": "left_click", "coordinate": [55, 80]}}'
-    _, printed, file = play("--grammar", "qwen3_vl", replies=f"<tool_call>\n{call}\n</tool_call>")
+    _, printed, file = play("--model-family", "qwen3_vl", replies=f"<tool_call>\n{call}\n</tool_call>")
     assert "Click(point=Point(x=35, y=38)" in printed and json.loads(file.read_text())["success"] == 1.0
 
 

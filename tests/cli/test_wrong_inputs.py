@@ -130,7 +130,7 @@ WRONG = {
         "dialog-confirm-yse": ": there is no task dialog-confirm-yse; did you mean dialog-confirm-yes?",
         "embedded": ": one task can be tried at a time, got 32 in embedded; name the task's own file",
         "nowhere.json": f": nowhere.json {NO_TASKS}",
-        "dialog-confirm-yes --grammar ui_tar": " try: --grammar: there is no 'ui_tar'; did you mean ui_tars? See",
+        "dialog-confirm-yes --model-family ui_tar": ": gui_agent.model_family must be one of ui_tars_15,",
         "dialog-confirm-yes --screen big": " try: --screen: a size must be WIDTHxHEIGHT such as 1920x1080, got 'big'. See",
         "dialog-confirm-yes --provider dokcer": ": environment.provider must be one of embedded, fake, docker, ",
         "dialog-confirm-yes --replies nowhere": ": --replies must be a text file of replies, got nowhere: [Errno 2]",
@@ -233,12 +233,12 @@ WRONG_RECIPES = {
         "environment.provider=dokcer environment.wait_s=soon environment.action_pause_s=-1 +environment.num_desktop=3 "
         "+gui_agent.grammar=qwen3_vl +data.trian_files=tasks.json": (
             "data.trian_files is not an option of veRL's; did you mean data.train_files?",
+            "gui_agent.grammar was removed: gui_agent.model_family says prompt and grammar together",
             "No task files for training given. Add data.train_files=PATH.",
             "No task files for validation given. Add data.val_files=PATH.",
             "environment.num_desktop is not an option; did you mean environment.num_desktops?",
             "environment.action_pause_s must be 0 or more seconds, got -1",
             "environment.wait_s must be 0 or more seconds, got 'soon'",
-            "gui_agent.grammar must be ui_tars, which gui_agent.prompt=",
         )
     },
     "osworld_full_async": {

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 
-from arpo_verl.actions.grammars import GRAMMARS
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.evaluation.filter_run import filter_tasks
 from arpo_verl.evaluation.filtering import Fate
 from arpo_verl.evaluation.keep_rule import KeepRule
 from arpo_verl.evaluation.runner import EvaluationSettings
+from arpo_verl.models.family import load_family
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
@@ -27,7 +27,7 @@ class ExpertAtTimes:
     def conversation(self, config, sampling, trial):
         replies = expert_replies("entry-type-name")
         played = replies if trial.run % 2 == 0 else replies[-1:]
-        texts = [GRAMMARS["ui_tars"].format(reply, EXPERT_SCREEN, EXPERT_SCREEN) for reply in played]
+        texts = [load_family("ui_tars_15").format(reply, EXPERT_SCREEN, EXPERT_SCREEN) for reply in played]
         return ScriptedConversation(replies_of(texts), EXPERT_SCREEN)
 
 

@@ -19,10 +19,11 @@ SCREENSHOT_TOKENS = 117
 
 def conversation(policy, replies, screenshots):
     """The whole conversation as the processor itself renders and tokenizes it, images and all."""
-    from arpo_verl.rollout.prompts import build_messages, reply_message, screenshot_message
+    from arpo_verl.models.family import load_family
+    from arpo_verl.models.messages import reply_message, screenshot_message
     from arpo_verl.rollout.vision import decode_screenshot
 
-    messages = build_messages(ROW["extra_info"]["instruction"], kind="compact")
+    messages = load_family("small").opening(ROW["extra_info"]["instruction"], "English", ())
     for reply in replies:
         messages += [reply_message(reply), screenshot_message()]
     messages.pop()

@@ -6,8 +6,9 @@ import pytest
 from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, play, recipe
 
 from arpo_verl.errors import ConfigError, GenerationError
+from arpo_verl.models.family import load_family
+from arpo_verl.models.messages import reply_message, screenshot_message
 from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.prompts import build_messages, reply_message, screenshot_message
 from arpo_verl.rollout.vision import decode_screenshot
 
 REPLIES = [f"Thought: {word}.\n{MISS}" for word in ("one", "two", "three", "four", "five")] + [DONE]
@@ -29,7 +30,7 @@ def screenshots_of(rows):
 def rendered(policy, replies, first, shots):
     """What the processor itself makes of the conversation before a reply: of the earlier replies only the text."""
     instruction = ROW["extra_info"]["instruction"]
-    messages = build_messages(instruction, kind="compact", earlier=replies[:first])
+    messages = load_family("small").opening(instruction, "English", replies[:first])
     for reply in replies[first:]:
         messages += [reply_message(reply), screenshot_message()]
     _, processor = policy

@@ -10,7 +10,7 @@ from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.settings import PolicyFiles
 from arpo_verl.rollout.config import GuiAgentConfig
 
-COMPACT = GuiAgentConfig(prompt="compact")
+COMPACT = GuiAgentConfig(model_family="small")
 
 
 @pytest.fixture
@@ -54,12 +54,12 @@ def test_each_part_answers_for_its_own(loaded):
 
     assert before.differences(fingerprint(loaded, {"max_pixels": 3136})) == ["processor"]
     for agent in (
-        GuiAgentConfig(prompt="ui_tars_15"),
-        GuiAgentConfig(prompt="compact", grammar="qwen25_vl"),
+        GuiAgentConfig(model_family="ui_tars_15"),
+        GuiAgentConfig(model_family="small"),
     ):
         assert before.differences(fingerprint(loaded, agent=agent)) == ["prompt"]
-    chinese = GuiAgentConfig(prompt="ui_tars_15", language="Chinese")
-    english = fingerprint(loaded, agent=GuiAgentConfig(prompt="ui_tars_15"))
+    chinese = GuiAgentConfig(model_family="ui_tars_15", language="Chinese")
+    english = fingerprint(loaded, agent=GuiAgentConfig(model_family="ui_tars_15"))
     assert english.differences(fingerprint(loaded, agent=chinese)) == ["prompt"]
     processor.image_processor.size = {"longest_edge": 3136 * 4, "shortest_edge": 3136}
     assert changed() == ["processor"]

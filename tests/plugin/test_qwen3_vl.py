@@ -10,8 +10,9 @@ from support import needs_words
 from support.loop_harness import FakePool, ScriptedEngine, play, recipe
 from support.tiny_qwen3_vl import build_qwen3_vl
 
+from arpo_verl.models.family import load_family
+from arpo_verl.models.messages import reply_message, screenshot_message
 from arpo_verl.plugin.model_inputs import ModelInputs
-from arpo_verl.rollout.prompts import build_messages, reply_message, screenshot_message
 from arpo_verl.rollout.vision import ImageGeometry, decode_screenshot
 from arpo_verl.types import Click, Fail, Finish, Move, Point, Scroll, Size
 
@@ -44,7 +45,7 @@ def policy(folder):
 
 
 def qwen_recipe(**agent):
-    options = {"prompt": "qwen3_vl", "grammar": "qwen3_vl", "max_reply_tokens": 400, **agent}
+    options = {"model_family": "qwen3_vl", "max_reply_tokens": 400, **agent}
     return recipe(options, prompt_length=2048, response_length=4096)
 
 
@@ -63,7 +64,7 @@ def test_an_episode_is_the_processors_own_conversation_with_its_clicks_in_thousa
     expected = [Move(Point(639, 479)), Click(Point(32, 38)), Scroll("down", None, 3), Finish()]
     assert pool.desktops[0].actions == expected
     assert (output.reward_score, output.extra_fields["stop_reason"]) == (1.0, "finished")
-    messages = build_messages("Click the red square.", kind="qwen3_vl")
+    messages = load_family("qwen3_vl").opening("Click the red square.", "English", ())
     for text in replies:
         messages += [reply_message(text), screenshot_message()]
     messages.pop()
@@ -109,7 +110,7 @@ def test_qwen25_reads_the_same_call_in_pixels_of_the_resized_image(policy):
     """(200, 200) of the 416x288 image that this processor makes is (308, 333) of the screen, not (128, 96)."""
     pool = FakePool()
     call = reply("I click.", action="left_click", coordinate=[200, 200])
-    config = qwen_recipe(prompt="qwen25_vl", grammar="qwen25_vl")
+    config = qwen_recipe(model_family="qwen25_vl")
     play(policy, ScriptedEngine(policy[0], [call, DONE]), pool, config)
     assert ImageGeometry.from_processor(policy[1]).image_size(SCREEN) == Size(416, 288)
     assert pool.desktops[0].actions[0] == Click(Point(308, 333))

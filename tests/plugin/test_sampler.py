@@ -629,7 +629,7 @@ def test_the_store_goes_on_where_the_checkpoint_left_it(empty_queue, rollouts, s
     batch, metrics = resumed.sample(global_steps=2, partition_id="train", batch_size=1)
     assert metrics["replay/injected"] == 1
     with pytest.raises(ReplayError, match="another prompt"):
-        sampler(*resume, "+replay.on_bad_store=refuse", "+gui_agent.prompt=compact")
+        sampler(*resume, "+replay.on_bad_store=refuse", "+gui_agent.model_family=small")
 
 
 def test_rows_of_another_agent_loop_are_refused_by_what_they_lack(empty_queue, rollouts, sampler):

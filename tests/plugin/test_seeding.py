@@ -29,7 +29,7 @@ def seed_policy(policy):
 def make_policy(policy, limits=LIMITS, **agent):
     tokenizer, processor = policy
     builder = create_continuous_token_builder(tokenizer, processor=processor, hf_model_type="qwen2_5_vl")
-    values = {"max_steps": 4, "max_screenshots": 4, "max_reply_tokens": 64, "prompt": "compact", **agent}
+    values = {"max_steps": 4, "max_screenshots": 4, "max_reply_tokens": 64, "model_family": "small", **agent}
     chat = ChatTokenizer.from_processor(tokenizer, processor, builder)
     return SeedPolicy(chat, GuiAgentConfig(**values), limits, {}, Fingerprint("t", "p", "q"))
 
@@ -121,7 +121,7 @@ def test_what_does_not_fit_the_run_is_left_out_with_the_reason(policy, tmp_path,
     for changed in ({"max_steps": 1, "max_screenshots": 1}, {"max_reply_tokens": 4}):
         trajectories, report = seeded(tmp_path, make_policy(policy, **changed))
         assert not trajectories and sum(report.skipped.values()) == 1
-    trajectories, report = seeded(tmp_path, make_policy(policy, prompt="qwen25_vl", grammar="qwen25_vl"))
+    trajectories, report = seeded(tmp_path, make_policy(policy, model_family="qwen25_vl"))
     assert not trajectories and report.skipped == {"does not fit this policy": 1}
     assert "must be in the grammar qwen25_vl" in caplog.text
 

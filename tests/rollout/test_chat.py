@@ -3,8 +3,8 @@
 import pytest
 
 from arpo_verl.errors import ConfigError
+from arpo_verl.models.family import load_family
 from arpo_verl.rollout.chat import ChatTokenizer
-from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.types import Size
 
 
@@ -26,4 +26,4 @@ def test_an_image_token_in_an_instruction_is_refused(policy):
     builder = create_continuous_token_builder(tokenizer, hf_model_type="qwen2_5_vl", processor=processor)
     chat = ChatTokenizer.from_processor(tokenizer, processor, builder)
     with pytest.raises(ConfigError, match="one image placeholder, got 2"):
-        chat.prompt(build_messages("See <|image_pad|>", kind="compact"), Size(640, 480))
+        chat.prompt(load_family("small").opening("See <|image_pad|>", "English", ()), Size(640, 480))

@@ -4,6 +4,7 @@ import pytest
 
 from arpo_verl.config import build_config
 from arpo_verl.errors import ConfigError
+from arpo_verl.models.family import SHIPPED
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
 
 
@@ -16,15 +17,19 @@ from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
         ({"max_screenshots": 0}, "gui_agent.max_screenshots must be from 1, got 0"),
         ({"max_steps": 3, "max_screenshots": 4}, "set it to null to take max_steps"),
         ({"max_reply_tokens": -1}, "gui_agent.max_reply_tokens"),
-        ({"prompt": "long"}, "one of ui_tars_15, compact, qwen25_vl, qwen3_vl, got 'long'"),
-        ({"grammar": "json"}, "one of ui_tars, qwen25_vl, qwen3_vl, got 'json'"),
+        ({"model_family": "long"}, f"one of {', '.join(SHIPPED)} or package.module:NAME, got 'long'"),
+        ({"model_family": "qwen3vl"}, "did you mean qwen3_vl?"),
         (
-            {"prompt": "qwen3_vl"},
-            "must be qwen3_vl, which gui_agent.prompt=qwen3_vl asks the model for, by default it is 'ui_tars'",
+            {"model_family": "no.such:FAMILY"},
+            "importable package.module:NAME, got 'no.such:FAMILY': No module",
         ),
-        ({"grammar": "qwen25_vl"}, "must be ui_tars, which gui_agent.prompt=ui_tars_15 asks"),
+        ({"model_family": "arpo_verl.types:Size"}, "must name a ModelFamily, got 'arpo_verl.types:Size', of type"),
+        ({"grammar": "qwen25_vl"}, "gui_agent.grammar was removed: gui_agent.model_family says prompt and grammar"),
         ({"language": ""}, "gui_agent.language"),
-        ({"prompt": "compact", "language": "German"}, "must be English with gui_agent.prompt=compact, whose words ask"),
+        (
+            {"model_family": "small", "language": "German"},
+            "must be English with gui_agent.model_family=small, whose words ask",
+        ),
         ({"trajectory_dir": ""}, "gui_agent.trajectory_dir"),
         ({"record": "some"}, "gui_agent.record must be one of all, failures_and_replays, none, got 'some'"),
         ({"record_share": 1.5}, "gui_agent.record_share must be in [0, 1], got 1.5"),
@@ -37,11 +42,6 @@ def test_a_bad_value_is_refused_with_what_to_do(values, reason):
     with pytest.raises(ConfigError) as caught:
         build_config(GuiAgentConfig, "gui_agent", values)
     assert reason in str(caught.value)
-
-
-@pytest.mark.parametrize("grammar", ["ui_tars", "qwen25_vl", "qwen3_vl"])
-def test_the_compact_prompt_goes_with_any_grammar(grammar):
-    assert GuiAgentConfig(prompt="compact", grammar=grammar).grammar == grammar
 
 
 @pytest.mark.parametrize(("screenshots", "turns"), [(None, 5), (5, 5), (2, 2)])

@@ -40,7 +40,7 @@ class Scripted:
 
 def settings(budgets=(4,), desktops=2, sampling=DRAWN, agent=None, **environment):
     environment = {"provider": "fake", "num_desktops": desktops, "retry_backoff_s": 0, **environment}
-    agent = GuiAgentConfig(**{"prompt": "compact", "max_reply_tokens": 64, **(agent or {})})
+    agent = GuiAgentConfig(**{"model_family": "small", "max_reply_tokens": 64, **(agent or {})})
     return EvaluationSettings(EnvironmentConfig(**environment), agent, budgets, sampling)
 
 

@@ -62,7 +62,7 @@ def recipe(agent=None, *, prompt_length=512, response_length=1536, max_model_len
                 "max_steps": 4,
                 "max_screenshots": 4,
                 "max_reply_tokens": 64,
-                "prompt": "compact",
+                "model_family": "small",
                 **(agent or {}),
             },
             "environment": {"provider": "fake", "max_attempts": 3, "retry_backoff_s": 0},

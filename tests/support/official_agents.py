@@ -89,7 +89,7 @@ def qwen_agent(kind: str) -> Any:
 def sent_messages(
     kind: str, instruction: str, replies: list[str], shown: int | None = None
 ) -> list[list[dict[str, Any]]]:
-    """What the agent of a `gui_agent.prompt` sends before each reply.
+    """What the agent of a `gui_agent.model_family` sends before each reply.
 
     Args:
         shown: screenshots that it shows, the newest included; None: as it is configured.

@@ -15,7 +15,7 @@ from transformers import (
     Qwen3VLVideoProcessor,
 )
 
-from arpo_verl.rollout.official_words import qwen
+from arpo_verl.models.qwen import words
 
 # Unlike Qwen2.5-VL's, it adds no system message of its own.
 CHAT_TEMPLATE = (
@@ -31,7 +31,7 @@ PLAIN_TOKENS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
 
 def build_qwen3_vl(folder: Path) -> Path:
     """Write the model and its processor into `folder`, in Hugging Face's format."""
-    tokenizer = corpus_tokenizer([*qwen("qwen3_vl", "")] * 2)
+    tokenizer = corpus_tokenizer([*words("qwen3vl_agent.py", "")] * 2)
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in PLAIN_TOKENS])
     tokenizer.chat_template = CHAT_TEMPLATE
     ids = {name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in ("image_pad", "video_pad")}

@@ -13,16 +13,16 @@ from arpo_verl.environments.provider_checks import check_provider
 from arpo_verl.environments.providers import PROVIDERS
 from arpo_verl.files import check_place
 from arpo_verl.footprint import Model, screenshot_tokens, sequence_tokens
+from arpo_verl.models.family import FULL, check_model_type, read_model_type
 from arpo_verl.plugin.recipe.combinations import ENGINE, RULES
-from arpo_verl.plugin.recipe.footprint import longest_instruction, model_shape, read_run
+from arpo_verl.plugin.recipe.footprint import longest_instruction, model_folder, model_shape, read_run
 from arpo_verl.plugin.recipe.rules import Checks, Recipe, check_rules
 from arpo_verl.plugin.recipe.values import check_by_verl, check_values, is_default, is_given
 from arpo_verl.plugin.settings import PolicyFiles, episode_weight_of, plain_section
 from arpo_verl.plugin.trainer_state import TrainerState
 from arpo_verl.replay.config import SAMPLERS, ReplayConfig, check_filter, check_sampler
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest
-from arpo_verl.rollout.config import FULL, GuiAgentConfig, check_lengths
-from arpo_verl.rollout.prompts import build_messages
+from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
 from arpo_verl.rollout.vision import ImageGeometry, check_pixel_limits
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.tasks.validation import check_tasks_run_here
@@ -70,6 +70,7 @@ def check_recipe(config: DictConfig) -> None:
         checks.run(read_manifest, replay.seed_from)
     if agent is not None:
         checks.run(_check_words, agent)
+        checks.run(_check_family, config, agent, model)
         checks.run(_check_image_limit, config, agent)
         checks.run(_check_row, config, model, agent)
     if environment is not None:
@@ -138,7 +139,15 @@ def _check_desktops(config: DictConfig, environment: EnvironmentConfig) -> None:
 
 def _check_words(agent: GuiAgentConfig) -> None:
     """The model's own words must be installed."""
-    build_messages("", kind=agent.prompt, language=agent.language)
+    agent.family.opening("", agent.language, ())
+
+
+def _check_family(config: DictConfig, agent: GuiAgentConfig, model: Model | None) -> None:
+    """Where the model's config.json is on this machine, or its name is known."""
+    path = str(OmegaConf.select(config, "actor_rollout_ref.model.path"))
+    folder = model_folder(path)
+    model_type = read_model_type(folder) if folder is not None else model.model_type if model is not None else None
+    check_model_type(agent.model_family, model_type, path)
 
 
 def _check_tasks(config: DictConfig, selection: TaskSelection, environment: EnvironmentConfig | None) -> None:
@@ -256,7 +265,7 @@ def _check_lengths(config: DictConfig, agent: GuiAgentConfig, environment: Envir
     shown, problems = geometry.num_tokens(environment.screen_size), Problems()
     with problems.gather():
         check_lengths(agent, config.data.max_response_length, shown)
-    messages = build_messages(longest_instruction(config), kind=agent.prompt, language=agent.language)
+    messages = agent.family.opening(longest_instruction(config), agent.language, ())
     words = "".join(part.get("text", "") for message in messages for part in message["content"])
     with problems.gather():
         _require_first_turn(config, shown, len(processor.tokenizer(words)["input_ids"]))

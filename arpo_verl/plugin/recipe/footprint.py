@@ -35,7 +35,6 @@ from arpo_verl.footprint import (
 from arpo_verl.plugin.settings import plain_section
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.types import Task
@@ -103,7 +102,7 @@ def read_run(config: DictConfig, model: Model) -> RunSizes:
     image = _geometry(config, model).image_size(environment.screen_size)
     on_gpus = trainer.device != "cpu"
     instruction = "x" * _instruction_characters(config)
-    messages = build_messages(instruction, kind=agent.prompt, language=agent.language)
+    messages = agent.family.opening(instruction, agent.language, ())
     characters = sum(len(part.get("text", "")) for message in messages for part in message["content"])
     return RunSizes(
         recipe=trainer.experiment_name,

@@ -14,9 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.config import Problems, did_you_mean, require
 from arpo_verl.footprint import Model
+from arpo_verl.models.family import FULL, load_family
 from arpo_verl.plugin.recipe.footprint import has_reference, num_training_rows, sequence_parallel_size, steps_of_epochs
 from arpo_verl.replay.config import SAMPLERS
-from arpo_verl.rollout.config import FULL
 from arpo_verl.tasks.selection import FRONTIER
 
 P = ParamSpec("P")
@@ -127,7 +127,8 @@ class Recipe:
     @property
     def has_several_rows(self) -> bool:
         """Whether an episode is more than one row."""
-        return bool((self["gui_agent.context"] or FULL) != FULL)
+        usual = load_family(str(self["gui_agent.model_family"] or "ui_tars_15")).context
+        return bool((self["gui_agent.context"] or usual) != FULL)
 
     @property
     def is_frontier(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from arpo_verl.rollout.prompts import build_messages
+from arpo_verl.models.family import load_family
 from policies.seeing.beginnings import FLAG, IS_TITLE, IS_VISUAL, PLACE_NORM, WORD_NORM, word_ids
 from policies.seeing.examples import Example
 from policies.seeing.layout import (
@@ -98,7 +98,7 @@ class RowBuilder:
 
     def row(self, example: Example) -> Row:
         """The row of an example."""
-        messages = build_messages(example.instruction, kind="compact", earlier=example.earlier)
+        messages = load_family("small").opening(example.instruction, "English", example.earlier)
         prompt = self._chat.prompt(messages, SCREEN)
         reply = self.tokenizer.encode(example.reply, add_special_tokens=False)
         ids = [*prompt, *reply, self.tokenizer.eos_token_id]

@@ -16,8 +16,8 @@ import torch
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.files import replacing_directory
+from arpo_verl.models.family import load_family
 from arpo_verl.policy.shipped import check_out
-from arpo_verl.rollout.prompts import build_messages
 from arpo_verl.tasks.families import generate
 from arpo_verl.tasks.families.lexicon import HELD_OUT_WORDS
 from policies.build import save_policy
@@ -267,7 +267,9 @@ def _silence(visual: Any) -> None:
 
 def _corpus() -> list[str]:
     """All that is said, without the words of the lexicon, which are tokens of their own."""
-    texts = [part["text"] for message in build_messages("", kind="compact")[:-1] for part in message["content"]]
+    texts = [
+        part["text"] for message in load_family("small").opening("", "English", ())[:-1] for part in message["content"]
+    ]
     texts += [text for n in range(120) for one in examples_of("training", n) for text in (one.instruction, one.reply)]
     for word in LEXICON[:-1]:
         texts = [text.replace(word, " ") for text in texts]

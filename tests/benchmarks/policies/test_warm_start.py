@@ -23,7 +23,7 @@ from arpo_verl.rollout.conversation import Generated, TokenConversation, TokenLi
 
 pytestmark = pytest.mark.study
 
-AGENT = GuiAgentConfig(prompt="compact")
+AGENT = GuiAgentConfig(model_family="small")
 WINDOW = replace(AGENT, context="window", max_screenshots=2)
 
 

@@ -13,13 +13,13 @@ from support.composed import compose_recipe
 
 from arpo_verl import versions
 from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, SeveralErrors, TaskError
+from arpo_verl.models import official_words
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
 from arpo_verl.plugin.recipe import checks
 from arpo_verl.plugin.recipe.checks import check_recipe
 from arpo_verl.plugin.settings import PolicyFiles
 from arpo_verl.replay.store.persistence import save_store
 from arpo_verl.replay.store.success_store import SuccessStore
-from arpo_verl.rollout import official_words
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.tasks.loader import shipped_file
 
@@ -81,17 +81,17 @@ def test_a_default_is_not_told_as_if_it_were_given(check):
 
 def test_a_prompt_whose_words_are_not_installed_is_refused(check, monkeypatch):
     monkeypatch.setattr(official_words, "PACKAGE", "absent_agents")
-    official_words._constants.cache_clear()
+    official_words.constants.cache_clear()
     check()
     with pytest.raises(
         MissingDependencyError, match="absent_agents/uitars15_v1.py is not installed: arpo-verl install"
     ):
-        check("gui_agent.prompt=ui_tars_15")
+        check("gui_agent.model_family=ui_tars_15")
 
 
 def test_seeds_of_another_policy_are_refused_with_the_part_that_differs(check, policy, tmp_path):
     inputs = ModelInputs.load(PolicyFiles(str(policy)), {})
-    agent = GuiAgentConfig(prompt="compact")
+    agent = GuiAgentConfig(model_family="small")
     own = model_fingerprint(inputs.tokenizer, inputs.processor, {}, agent)
     save_store(SuccessStore(1), tmp_path / "own", own)
     check(f"replay.seed_from={tmp_path / 'own'}")
@@ -110,7 +110,7 @@ def test_the_tokenizer_and_template_of_the_recipe_count(check, policy, tmp_path)
     with pytest.raises(ConfigError, match="model.tokenizer_path must be a folder with a config.json"):
         check("actor_rollout_ref.model.tokenizer_path=./nowhere")
     own = ModelInputs.load(PolicyFiles(str(policy)), {})
-    agent = GuiAgentConfig(prompt="compact")
+    agent = GuiAgentConfig(model_family="small")
     save_store(SuccessStore(1), tmp_path / "own", model_fingerprint(own.tokenizer, own.processor, {}, agent))
     with pytest.raises(ReplayError, match="another tokenizer and another prompt"):
         check(template, f"replay.seed_from={tmp_path / 'own'}")

@@ -13,9 +13,9 @@ import pytest
 from support.composed import compose_recipe
 
 from arpo_verl.config import Problems
+from arpo_verl.models.official_words import PACKAGE
 from arpo_verl.plugin.recipe import checks
 from arpo_verl.plugin.recipe.checks import check_recipe
-from arpo_verl.rollout.official_words import PACKAGE
 from arpo_verl.tasks.loader import shipped_file
 
 pytestmark = pytest.mark.skipif(

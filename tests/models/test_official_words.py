@@ -10,11 +10,12 @@ from PIL import Image
 from support import needs_words
 
 from arpo_verl.errors import MissingDependencyError
-from arpo_verl.rollout import official_words
+from arpo_verl.models import official_words, qwen, ui_tars_15
+from arpo_verl.models.family import load_family
+from arpo_verl.models.messages import reply_message, screenshot_message
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import TokenConversation, TokenLimits
-from arpo_verl.rollout.prompts import build_messages, reply_message, said_action, screenshot_message
 from arpo_verl.rollout.sequence import Generated
 from arpo_verl.types import Size, Task
 
@@ -46,7 +47,7 @@ def test_a_conversation_renders_to_what_the_official_agent_sends(kind, turns, tm
 
     monkeypatch.chdir(tmp_path)  # Qwen3-VL's agent writes its messages to a file
     instruction = "Rename {it} to 'C:\\new', \"now\"."
-    messages = build_messages(instruction, kind=kind)
+    messages = load_family(kind).opening(instruction, "English", ())
     for _ in range(turns - 1):
         messages += [reply_message(REPLIES[kind]), screenshot_message()]
     ours, theirs = render(messages), render(sent_messages(kind, instruction, [REPLIES[kind]] * turns)[-1])
@@ -82,8 +83,7 @@ def told_to_the_engine(policy, kind, instruction, replies, **context):
         assert next(names, None) is None
         return Generated((*tokenizer.encode(replies[len(told) - 1], add_special_tokens=False), chat.end_id), None)
 
-    grammar = "ui_tars" if kind == "ui_tars_15" else kind
-    config = GuiAgentConfig(max_steps=len(replies), prompt=kind, grammar=grammar, **context)
+    config = GuiAgentConfig(max_steps=len(replies), model_family=kind, **context)
     conversation = TokenConversation(generate, chat, config, TokenLimits(10**5, 10**5))
     screen = Size(640, 480)
     conversation.open(Task("t", instruction, {}), screen)
@@ -149,12 +149,14 @@ def test_what_a_reply_says_that_it_does_is_what_the_official_agent_lists(kind, s
 
     reply = f"{said}\n{click(kind, 1)}"
     theirs = qwen_agent(kind).parse_response(reply, 640, 480, 640, 480)[0]
-    assert said_action(reply, kind) == theirs.replace("Performing click action", "Performing left_click action")
+    user = load_family(kind).opening("x", "English", (reply,))[-1]["content"][-1]["text"]
+    listed = theirs.replace("Performing click action", "Performing left_click action")
+    assert user.endswith(f"Previous actions:\nStep 1: {listed}")
 
 
 @needs_words
 def test_ui_tars_is_told_of_single_backslashes_in_the_language_asked_for():
-    system, user = official_words.ui_tars_15("Do it.", "German")
+    system, user = ui_tars_15.words("Do it.", "German")
     assert system == "You are a helpful assistant."
     assert r"# Use escape characters \', \", and \n in content part" in user
     assert "- Use German in `Thought` part." in user and user.endswith("## User Instruction\nDo it.\n")
@@ -162,7 +164,7 @@ def test_ui_tars_is_told_of_single_backslashes_in_the_language_asked_for():
 
 @needs_words
 def test_qwen25_is_not_offered_what_its_tool_lacks():
-    (system25, _), (system3, user) = (official_words.qwen(kind, "Do it.") for kind in ("qwen25_vl", "qwen3_vl"))
+    (system25, _), (system3, user) = (qwen.words(f"{kind}_agent.py", "Do it.") for kind in ("qwen25vl", "qwen3vl"))
     for name in ("triple_click", "hscroll", "answer"):
         assert name not in system25 and f"* `{name}`: " in system3
     assert "The screen's resolution is 1000x1000." in system3
@@ -172,8 +174,8 @@ def test_qwen25_is_not_offered_what_its_tool_lacks():
 @needs_words
 def test_no_module_of_the_package_is_imported():
     code = (
-        "import sys; from arpo_verl.rollout.prompts import build_messages\n"
-        "for kind in ('ui_tars_15', 'qwen25_vl', 'qwen3_vl'): build_messages('x', kind=kind)\n"
+        "import sys; from arpo_verl.models.family import load_family\n"
+        "for kind in ('ui_tars_15', 'qwen25_vl', 'qwen3_vl'): load_family(kind).opening('x', 'English', ())\n"
         "assert not [name for name in sys.modules if name.startswith('mm_agents')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -187,18 +189,18 @@ def package(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == official_words.PACKAGE]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(tmp_path)
-    for cached in (official_words._constants, official_words._assignments):
+    for cached in (official_words.constants, official_words._assignments):
         cached.cache_clear()
     yield tmp_path / official_words.PACKAGE
-    for cached in (official_words._constants, official_words._assignments):
+    for cached in (official_words.constants, official_words._assignments):
         cached.cache_clear()
 
 
 @pytest.mark.parametrize("kind", REPLIES)
 def test_without_the_package_the_error_says_what_to_install(kind, package):
     with pytest.raises(MissingDependencyError, match=r"_.*py is not installed: arpo-verl install-osworld, or pip inst"):
-        build_messages("x", kind=kind)
-    assert build_messages("x", kind="compact")
+        load_family(kind).opening("x", "English", ())
+    assert load_family("small").opening("x", "English", ())
 
 
 @pytest.mark.parametrize(
@@ -223,4 +225,4 @@ def test_without_the_package_the_error_says_what_to_install(kind, package):
 def test_words_that_are_kept_otherwise_are_refused(kind, file, source, says, package):
     (package / file).write_text(source)
     with pytest.raises(MissingDependencyError, match=says):
-        build_messages("x", kind=kind)
+        load_family(kind).opening("x", "English", ())

@@ -6,9 +6,8 @@ import re
 import pytest
 from support import needs_words
 
-from arpo_verl.actions.grammars import GRAMMARS
-from arpo_verl.errors import ConfigError
-from arpo_verl.rollout.prompts import PROMPT_GRAMMARS, build_messages, prompt_of, screenshot_message
+from arpo_verl.models.family import load_family
+from arpo_verl.models.messages import screenshot_message
 from arpo_verl.types import Size
 
 # Arguments of the tool's actions that take no coordinate.
@@ -23,8 +22,8 @@ EXAMPLES = {
 }
 
 
-def test_the_compact_prompt_is_short(tokenizer):
-    *told, screenshot = build_messages("Open the file.", kind="compact")
+def test_the_prompt_of_the_small_policies_is_short(tokenizer):
+    *told, screenshot = load_family("small").opening("Open the file.", "English", ())
     text = "\n".join(part["text"] for message in told for part in message["content"])
     assert len(tokenizer.encode(text)) < 60
     assert [message["role"] for message in told] == ["system", "user"] and screenshot == screenshot_message()
@@ -34,7 +33,7 @@ def test_the_compact_prompt_is_short(tokenizer):
 @pytest.mark.parametrize("kind", ["qwen25_vl", "qwen3_vl"])
 def test_what_the_tool_offers_the_grammar_reads(kind):
     """Qwen3-VL's description offers three actions more than its schema lists."""
-    system = build_messages("Open the file.", kind=kind)[0]["content"][0]["text"]
+    system = load_family(kind).opening("Open the file.", "English", ())[0]["content"][0]["text"]
     parameters = json.loads(system.split("<tools>\n")[1].split("\n</tools>")[0])["function"]["parameters"]
     action = parameters["properties"]["action"]
     described = re.findall(r"^\* `(\w+)`:", action["description"], re.MULTILINE)
@@ -44,25 +43,15 @@ def test_what_the_tool_offers_the_grammar_reads(kind):
         assert set(arguments) <= set(parameters["properties"])
         call = json.dumps({"name": "computer_use", "arguments": arguments})
         text = f"<tool_call>{call}</tool_call>"
-        assert len(GRAMMARS[kind].parse(text, Size(1932, 1092), Size(1920, 1080)).actions) == 1
+        assert len(load_family(kind).parse(text, Size(1932, 1092), Size(1920, 1080)).actions) == 1
 
 
 @needs_words
 def test_what_ui_tars_is_offered_the_grammar_reads():
-    text = build_messages("Open the file.", kind="ui_tars_15")[1]["content"][0]["text"]
+    text = load_family("ui_tars_15").opening("Open the file.", "English", ())[1]["content"][0]["text"]
     offered = text.split("## Action Space\n")[1].split("## Note")[0].strip().splitlines()
     assert len(offered) == 10
     for line in offered:
         call = line.replace("(x1,y1)", "(1,2)").replace("(x3,y3)", "(3,4)").replace("key=''", "key='a'")
         call = call.replace("type(content='')", "type(content='x')").replace("'down or up or right or left'", "'down'")
-        assert len(GRAMMARS["ui_tars"].parse(f"Action: {call}", Size(1932, 1092), Size(1920, 1080)).actions) == 1
-
-
-@pytest.mark.parametrize("grammar", GRAMMARS)
-def test_every_grammar_has_a_prompt_that_asks_for_it(grammar):
-    assert grammar in PROMPT_GRAMMARS[prompt_of(grammar)]
-
-
-def test_a_prompt_for_an_unknown_grammar_is_refused_with_the_known():
-    with pytest.raises(ConfigError, match=f"one of {', '.join(GRAMMARS)}, got 'huge'"):
-        prompt_of("huge")
+        assert len(load_family("ui_tars_15").parse(f"Action: {call}", Size(1932, 1092), Size(1920, 1080)).actions) == 1

@@ -1,0 +1,62 @@
+"""The shapes of a conversation: used alike by the agent loop, the dataset and imitation.
+
+A conversation is a family's `opening`, which ends with the first screenshot, and then in turn the model's reply and a
+`screenshot_message()`. Roles, parts and their order are those of OSWorld's agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+_IMAGE = {"type": "image"}
+
+
+class Words(NamedTuple):
+    """What a model is told before it acts."""
+
+    system: str
+    """"" where there is no such message."""
+    user: str
+    """The task and how to reply to it."""
+
+
+def in_turns(words: Callable[[str, str], Words]) -> Callable[[str, str, Sequence[str]], list[dict[str, Any]]]:
+    """An opening with the first screenshot in a message of its own. Earlier replies, whose screenshots are not shown,
+    are turns of the model before it.
+
+    Args:
+        words: (instruction, language) -> what the model is told.
+    """
+
+    def opening(instruction: str, language: str, earlier: Sequence[str]) -> list[dict[str, Any]]:
+        system, user = words(instruction, language)
+        told = [_message("system", _text(system))] if system else []
+        turns = [reply_message(text) for text in earlier]
+        return [*told, _message("user", _text(user)), *turns, screenshot_message()]
+
+    return opening
+
+
+def image_first(words: Words) -> list[dict[str, Any]]:
+    """The first screenshot in one message with the task behind it."""
+    return [_message("system", _text(words.system)), _message("user", dict(_IMAGE), _text(words.user))]
+
+
+def screenshot_message() -> dict[str, Any]:
+    """One screenshot in the conversation; the image itself travels beside the messages, in their order."""
+    return _message("user", dict(_IMAGE))
+
+
+def reply_message(text: str) -> dict[str, Any]:
+    """One reply of the model, as written."""
+    return _message("assistant", _text(text))
+
+
+def _message(role: str, *content: dict[str, str]) -> dict[str, Any]:
+    # In parts, whatever they are: every message of a conversation has one shape.
+    return {"role": role, "content": list(content)}
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}

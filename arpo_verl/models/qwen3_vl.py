@@ -1,0 +1,15 @@
+"""Qwen3-VL: its `computer_use` tool, in thousandths of the screenshot's sides. The runner is `qwen3vl_agent.py`."""
+
+from __future__ import annotations
+
+from arpo_verl.actions.computer_use import QWEN3
+from arpo_verl.models.family import ImageLimits
+from arpo_verl.models.qwen import qwen_family
+
+FAMILY = qwen_family(
+    "qwen3vl_agent.py",
+    QWEN3,
+    ImageLimits(32, 64 * 32 * 32, 16384 * 32 * 32),
+    heads=("action:",),
+    model_types=("qwen3_vl", "qwen3_vl_moe"),
+)

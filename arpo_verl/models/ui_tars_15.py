@@ -1,0 +1,40 @@
+"""UI-TARS-1.5 (Qwen2.5-VL): the paper's model. OSWorld's runner is `mm_agents/uitars15_v1.py`."""
+
+from __future__ import annotations
+
+from arpo_verl.actions import ui_tars
+from arpo_verl.models.family import ImageLimits, ModelFamily
+from arpo_verl.models.messages import Words, in_turns
+from arpo_verl.models.official_words import constants, understood
+
+_FILE = "uitars15_v1.py"
+_NAMES = ("UITARS_NORMAL_ACTION_SPACE", "UITARS_CALL_USR_ACTION_SPACE", "UITARS_USR_PROMPT_THOUGHT")
+
+
+def words(instruction: str, language: str) -> Words:
+    """The prompt, with `call_user` in its action space.
+
+    The agent leaves `call_user` out in the mode that evaluates this model (`qwen25vl_normal`); without it no infeasible
+    task can be solved. Its line is that of the action space which has it.
+
+    Raises:
+        MissingDependencyError: the words are not installed.
+    """
+    found = constants(_FILE, _NAMES)
+    action_space, with_call_user, template = (found[name] for name in _NAMES)
+    with understood(_FILE):
+        call_user = next(line for line in with_call_user.splitlines(keepends=True) if line.startswith("call_user("))
+        user = template.format(action_space=action_space + call_user, language=language, instruction=instruction)
+    return Words("You are a helpful assistant.", user)
+
+
+FAMILY = ModelFamily(
+    opening=in_turns(words),
+    parse=ui_tars.parse_reply,
+    format=ui_tars.format_reply,
+    grammar="ui_tars",
+    coordinates="pixels",
+    model_types=("qwen2_5_vl",),
+    image=ImageLimits(28, 4 * 28 * 28, 16384 * 28 * 28),
+    asks_language=True,
+)
