@@ -23,6 +23,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  # pip refuses it by itself, but a
     )
 
 _EXPORTS = {
+    "actions.reply": "Reply",
     "api": "make_desktop play",
     "desktop.machine_provider": "GuestAddress MachineProvider",
     "environments.base": "DesktopEnvironment",
@@ -33,6 +34,7 @@ _EXPORTS = {
         "HostLostError ImageError MissingDependencyError ReplayError RolloutWorkerError SessionsLostError "
         "SeveralErrors TaskError TaskQuarantinedError"
     ),
+    "models.family": "ImageLimits ModelFamily",
     "records.run": "Run open_run",
     "replay.config": "ReplayConfig",
     "rollout.config": "GuiAgentConfig",

@@ -1,4 +1,5 @@
 from arpo_verl import gym as gym
+from arpo_verl.actions.reply import Reply as Reply
 from arpo_verl.api import make_desktop as make_desktop
 from arpo_verl.api import play as play
 from arpo_verl.desktop.machine_provider import GuestAddress as GuestAddress
@@ -28,6 +29,8 @@ from arpo_verl.errors import SessionsLostError as SessionsLostError
 from arpo_verl.errors import SeveralErrors as SeveralErrors
 from arpo_verl.errors import TaskError as TaskError
 from arpo_verl.errors import TaskQuarantinedError as TaskQuarantinedError
+from arpo_verl.models.family import ImageLimits as ImageLimits
+from arpo_verl.models.family import ModelFamily as ModelFamily
 from arpo_verl.records.run import Run as Run
 from arpo_verl.records.run import open_run as open_run
 from arpo_verl.replay.config import ReplayConfig as ReplayConfig

@@ -77,6 +77,42 @@ def ui_tars_agent(replies: list[str]) -> Any:
         return fidelity.reference_agent(official_module("uitars15_v1"), replies, paste=False)
 
 
+def _answering(replies: list[str], sent: list[Any]) -> Any:
+    """A client of a model service that gives these replies and keeps the messages of each request."""
+    remaining = list(replies)
+
+    def create(**request: Any) -> Any:
+        sent.append(request["messages"])
+        return SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content=remaining.pop(0)))])
+
+    return SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+
+
+def _ui_tars_10_agent(replies: list[str], sent: list[Any]) -> Any:
+    """UI-TARS's agent as its runner configures it, in English."""
+    module = official_module("uitars_agent")
+    module.OpenAI = lambda **_: _answering(replies, sent)
+    with patch.dict("os.environ", {"DOUBAO_API_URL": "unused", "DOUBAO_API_KEY": "unused"}):
+        agent = module.UITARSAgent("model", observation_type="screenshot")
+    agent.language = "English"
+    return agent
+
+
+def _ui_tars_2_agent(replies: list[str], sent: list[Any]) -> Any:
+    """UI-TARS-2's agent that thinks, in English."""
+    module, remaining = official_module("uitars15_v2"), list(replies)
+    options = {"max_tokens": 1, "top_p": None, "temperature": 0.0, "max_trajectory_length": None}
+    agent = module.UITarsAgent("model", "doubao", **options, max_image_history_length=5, language="English")
+    agent.reset(SimpleNamespace(info=lambda *_: None, error=lambda *_: None))
+
+    def infer(messages: Any) -> str:
+        sent.append(messages)
+        return remaining.pop(0)
+
+    agent.inference_func = infer
+    return agent
+
+
 def qwen_agent(kind: str) -> Any:
     """Qwen's agent as it is by default, which has been reset as its runner does."""
     module_name, class_name = QWEN[kind]
@@ -84,6 +120,9 @@ def qwen_agent(kind: str) -> Any:
     quiet = SimpleNamespace(info=lambda *_: None, error=lambda *_: None)
     agent.reset(quiet)
     return agent
+
+
+_UI_TARS = {"ui_tars_10": _ui_tars_10_agent, "ui_tars_2": _ui_tars_2_agent}
 
 
 def sent_messages(
@@ -104,6 +143,8 @@ def sent_messages(
             return answer(**request)
 
         agent.vlm.chat.completions.create = create
+    elif kind in _UI_TARS:
+        agent = _UI_TARS[kind](replies, sent)
     else:
         agent, remaining = qwen_agent(kind), list(replies)
 
@@ -113,7 +154,7 @@ def sent_messages(
 
         agent.call_llm = call_llm
     if shown is not None:
-        agent.history_n = shown if kind == "ui_tars_15" else shown - 1  # Qwen's counts those before the newest
+        agent.history_n = shown - 1 if kind in QWEN else shown  # Qwen's counts those before the newest
     for number in range(len(replies)):
         agent.predict(instruction, {"screenshot": png(number)})
     return sent
