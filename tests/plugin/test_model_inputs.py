@@ -55,7 +55,7 @@ def test_each_part_answers_for_its_own(loaded):
     assert before.differences(fingerprint(loaded, {"max_pixels": 3136})) == ["processor"]
     for agent in (
         GuiAgentConfig(model_family="ui_tars_15"),
-        GuiAgentConfig(model_family="small"),
+        GuiAgentConfig(model_family="qwen25_vl"),
     ):
         assert before.differences(fingerprint(loaded, agent=agent)) == ["prompt"]
     chinese = GuiAgentConfig(model_family="ui_tars_15", language="Chinese")

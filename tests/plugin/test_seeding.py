@@ -123,7 +123,7 @@ def test_what_does_not_fit_the_run_is_left_out_with_the_reason(policy, tmp_path,
         assert not trajectories and sum(report.skipped.values()) == 1
     trajectories, report = seeded(tmp_path, make_policy(policy, model_family="qwen25_vl"))
     assert not trajectories and report.skipped == {"does not fit this policy": 1}
-    assert "must be in the grammar qwen25_vl" in caplog.text
+    assert "must be in the grammar of qwen25_vl" in caplog.text
 
 
 def test_a_reply_that_spells_an_image_is_no_seed_where_its_text_is_tokenized(policy, seed_policy, tmp_path):
