@@ -20,10 +20,13 @@ class Grammar:
     """(text, size of the resized image, size of the screen) -> the reply with points on the screen."""
     format: Callable[[Reply, Size, Size], str]
     """The inverse."""
+    thousandths: bool = False
+    """Whether the model writes coordinates in thousandths of the image's sides; else in its pixels."""
 
 
 def _computer_use(tool: computer_use.Tool) -> Grammar:
-    return Grammar(partial(computer_use.parse_reply, tool=tool), partial(computer_use.format_reply, tool=tool))
+    parse, write = partial(computer_use.parse_reply, tool=tool), partial(computer_use.format_reply, tool=tool)
+    return Grammar(parse, write, thousandths=tool.relative)
 
 
 GRAMMARS: Mapping[str, Grammar] = MappingProxyType(
