@@ -29,7 +29,8 @@ _EXPORTS = {
     "environments.base": "DesktopEnvironment",
     "environments.config": "EnvironmentConfig",
     "errors": (
-        "ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError DesktopLostError "
+        "ActionError ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError "
+        "DesktopLostError "
         "DesktopSetupError DesktopUnclearError EndpointError EngineLostError EvaluatorError FetchError GenerationError "
         "HostLostError ImageError MissingDependencyError ReplayError RolloutWorkerError SessionsLostError "
         "SeveralErrors TaskError TaskQuarantinedError"

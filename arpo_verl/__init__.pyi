@@ -6,6 +6,7 @@ from arpo_verl.desktop.machine_provider import GuestAddress as GuestAddress
 from arpo_verl.desktop.machine_provider import MachineProvider as MachineProvider
 from arpo_verl.environments.base import DesktopEnvironment as DesktopEnvironment
 from arpo_verl.environments.config import EnvironmentConfig as EnvironmentConfig
+from arpo_verl.errors import ActionError as ActionError
 from arpo_verl.errors import ActionParseError as ActionParseError
 from arpo_verl.errors import ArpoError as ArpoError
 from arpo_verl.errors import ConfigError as ConfigError

@@ -4,7 +4,8 @@ ArpoError
 ├── ConfigError (ValueError)            a recipe's or a call's value is wrong
 │   └── SeveralErrors                   several things are wrong, reported at once
 ├── TaskError (ValueError)              a task file is missing, malformed or cannot run here
-├── ActionParseError (ValueError)       a model reply is not in the grammar: becomes a stop reason
+├── ActionError (ValueError)            an action is none that a desktop can do
+│   └── ActionParseError                a model reply is not in the grammar: becomes a stop reason
 ├── ImageError (ValueError)             a picture is broken, or larger than any screen's
 ├── ReplayError (ValueError)            a stored trajectory does not fit
 ├── GenerationError (RuntimeError)      the rollout engine gave no usable reply: the session is dropped, never scored
@@ -54,7 +55,11 @@ class TaskError(ArpoError, ValueError):
     """A task file is missing, malformed or cannot run here."""
 
 
-class ActionParseError(ArpoError, ValueError):
+class ActionError(ArpoError, ValueError):
+    """An action is none that a desktop can do: a point off the screen, an unknown key. It never reached one."""
+
+
+class ActionParseError(ActionError):
     """A model reply is not in the action grammar."""
 
 

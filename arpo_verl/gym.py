@@ -25,13 +25,14 @@ except ImportError as error:
 
     raise MissingDependencyError(f"arpo_verl.gym needs Gymnasium; {pip_install('gymnasium')}") from error
 
+from arpo_verl.actions.checks import MAX_CLICKS, check_action
 from arpo_verl.actions.keys import KEY_NAMES
 from arpo_verl.api import make_desktop
 from arpo_verl.config import require, whole
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED
 from arpo_verl.environments.threaded import ThreadedDesktop
-from arpo_verl.errors import DesktopEndedError, TaskError
+from arpo_verl.errors import ActionError, DesktopEndedError, TaskError
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.tasks.loader import TaskPath, load_tasks
 from arpo_verl.types import (
@@ -61,7 +62,7 @@ KINDS: tuple[type[Action], ...] = (Click, Drag, Move, Hotkey, TypeText, Scroll, 
 BUTTONS: tuple[Button, ...] = ("left", "right", "middle")
 DIRECTIONS: tuple[Direction, ...] = ("up", "down", "left", "right")
 KEYS = ("", *sorted(KEY_NAMES))
-"""What each of the three `keys` of a sample counts; the empty one is no key."""
+"""What each of the three `keys` of a sample counts; the empty one, which the first is not, is no key."""
 SAMPLE_PARTS = ("kind", "point", "end", "button", "count", "keys", "text", "direction", "notches")
 MAX_TEXT = 200
 _PRINTABLE = "".join(map(chr, range(32, 127))) + "\n"
@@ -134,12 +135,14 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
         Where the action ended the desktop, `info` has `desktop_ended` instead, and the newest screenshot stays.
 
         Raises:
+            ActionError: the action is none that a desktop can do; the episode goes on.
             DesktopError: the desktop or the evaluator failed.
         """
-        if self._task is None:
+        if self._task is None or self._screen is None:
             raise gymnasium.error.ResetNeeded("call reset() before step(), and after an episode ended")
         typed = to_action(action) if isinstance(action, Mapping) else action
-        require(isinstance(typed, KINDS), "action", "one of the domain's actions or of the action space", action)
+        height, width, _ = self._screen.shape
+        check_action(typed, Size(width, height))
         reward = 0.0
         info: dict[str, Any] = {"task_id": self._task.task_id}
         try:
@@ -154,7 +157,6 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
         except DesktopEndedError as error:
             terminated, truncated, info["desktop_ended"] = True, False, str(error)
             self._task = None
-        assert self._screen is not None, "reset() has seen it"
         return self._screen, reward, terminated, truncated, info
 
     def render(self) -> np.ndarray | None:
@@ -194,33 +196,45 @@ def to_action(sample: Mapping[str, Any]) -> Action:
     """The domain's action of a sample of the action space; what its `kind` does not need is passed over.
 
     Raises:
-        ConfigError: a part is missing, or counts what there is not.
+        ActionError: a part is missing, or counts what there is not.
     """
     missing = [name for name in SAMPLE_PARTS if name not in sample]
-    require(not missing, "action", f"a sample of the action space, with {', '.join(SAMPLE_PARTS)}", sorted(sample))
-    kind, point = _pick(KINDS, sample["kind"], "kind"), Point(*map(int, sample["point"]))
+    if missing:
+        raise ActionError(f"a sample of the action space must have {', '.join(SAMPLE_PARTS)}; {missing} are missing")
+    kind, point = _pick(KINDS, sample, "kind"), Point(*_whole(sample, "point", 2))
     if kind is Click:
-        return Click(point, _pick(BUTTONS, sample["button"], "button"), int(sample["count"]))
+        return Click(point, _pick(BUTTONS, sample, "button"), *_whole(sample, "count", 1))
     if kind is Drag:
-        return Drag(point, Point(*map(int, sample["end"])))
+        return Drag(point, Point(*_whole(sample, "end", 2)))
     if kind is Move:
         return Move(point)
     if kind is Hotkey:
-        keys = (_pick(KEYS, number, "keys") for number in sample["keys"])
-        # No key at all would be no action.
-        return Hotkey(tuple(filter(None, keys)) or ("esc",))
+        keys = (_choose(KEYS, number, "keys") for number in _whole(sample, "keys", 3))
+        return Hotkey(tuple(filter(None, keys)))
     if kind is TypeText:
         return TypeText(str(sample["text"]))
     if kind is Scroll:
-        return Scroll(_pick(DIRECTIONS, sample["direction"], "direction"), point, int(sample["notches"]))
+        return Scroll(_pick(DIRECTIONS, sample, "direction"), point, *_whole(sample, "notches", 1))
     assert issubclass(kind, (Wait, Finish, Fail))
     return kind()
 
 
-def _pick(choices: Sequence[T], number: Any, name: str) -> T:
-    ok = isinstance(number, (int, np.integer)) and 0 <= int(number) < len(choices)
-    require(ok, f"action[{name!r}]", f"a whole number from 0 to {len(choices) - 1}", number)
-    return choices[int(number)]
+def _whole(sample: Mapping[str, Any], name: str, count: int) -> list[int]:
+    """The whole numbers of one part of a sample."""
+    numbers = np.asarray(sample[name])
+    if numbers.size != count or numbers.dtype.kind not in "iu":
+        raise ActionError(f"action[{name!r}] must be {count} whole number{'s'[: count > 1]}, got {sample[name]!r:.80}")
+    return [int(number) for number in numbers.flat]
+
+
+def _pick(choices: Sequence[T], sample: Mapping[str, Any], name: str) -> T:
+    return _choose(choices, *_whole(sample, name, 1), name)
+
+
+def _choose(choices: Sequence[T], number: int, name: str) -> T:
+    if not 0 <= number < len(choices):
+        raise ActionError(f"action[{name!r}] must be from 0 to {len(choices) - 1}, got {number}")
+    return choices[number]
 
 
 def _action_space(screen: Size) -> spaces.Dict:
@@ -230,8 +244,8 @@ def _action_space(screen: Size) -> spaces.Dict:
             "point": spaces.MultiDiscrete(list(screen)),
             "end": spaces.MultiDiscrete(list(screen)),
             "button": spaces.Discrete(len(BUTTONS)),
-            "count": spaces.Discrete(3, start=1),
-            "keys": spaces.MultiDiscrete([len(KEYS)] * 3),
+            "count": spaces.Discrete(MAX_CLICKS, start=1),
+            "keys": spaces.MultiDiscrete([len(KEYS) - 1, len(KEYS), len(KEYS)], start=[1, 0, 0]),
             "text": spaces.Text(MAX_TEXT, charset=_PRINTABLE),
             "direction": spaces.Discrete(len(DIRECTIONS)),
             "notches": spaces.Discrete(10, start=1),

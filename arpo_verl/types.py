@@ -100,7 +100,8 @@ class Move:
 
 @dataclass(frozen=True)
 class Hotkey:
-    """Press the keys together, in order, by pyautogui's key names."""
+    """Press the keys together, in order, by pyautogui's key names; one that comes again is pressed again, while the
+    others stay down: `("alt", "tab", "tab")`."""
 
     keys: tuple[str, ...]
 

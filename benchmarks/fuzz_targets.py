@@ -25,6 +25,7 @@ from typing import Any
 from PIL import Image
 
 from arpo_verl import untrusted
+from arpo_verl.actions.checks import check_action
 from arpo_verl.actions.keys import KEY_NAMES, format_keys, parse_keys
 from arpo_verl.actions.pyautogui import duration_s, to_code
 from arpo_verl.actions.reply import MAX_ACTIONS, MAX_INPUT_S, MAX_REPLY_CHARS
@@ -72,6 +73,8 @@ Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 _CALLS = {
     *(f"pyautogui.{name}" for name in ("click", "moveTo", "dragTo", "hotkey", "press", "write", "scroll", "hscroll")),
+    "pyautogui.keyDown",
+    "pyautogui.keyUp",
     "time.sleep",
     "__import__('pyperclip').copy",
 }
@@ -134,6 +137,23 @@ def typed_by(calls: list[Call]) -> str:
     return text
 
 
+def pressed_by(calls: list[Call]) -> tuple[str, ...]:
+    """The keys that go down by these calls, in order: none while it is down, and none stays so."""
+    pressed: list[str] = []
+    down: list[str] = []
+    for name, keys, _ in calls:
+        if name != "pyautogui.keyUp":
+            assert name in ("pyautogui.hotkey", "pyautogui.keyDown"), name
+            pressed += keys
+            down += keys
+        assert len(set(down)) == len(down)
+        if name != "pyautogui.keyDown":
+            assert set(keys) <= set(down)
+            down = [key for key in down if key not in keys]
+    assert not down
+    return tuple(pressed)
+
+
 def check_code(action: Action) -> None:
     """An action's code is what it is, and stays so when OSWorld's client has rewritten it."""
     code = to_code(action)
@@ -147,7 +167,7 @@ def check_code(action: Action) -> None:
             assert typed_by(calls) == text.replace("\r\n", "\n").replace("\r", "\n")
         case Hotkey(keys=keys):
             pressed = tuple(key for name in keys for key in (("shift", ",") if name == "<" else (name,)))
-            assert calls == [("pyautogui.hotkey", pressed, {})]
+            assert pressed_by(calls) == pressed
         case Click() | Move() | Drag() | Scroll() | Wait():
             strings = [value for _, positional, named in calls for value in (*positional, *named.values())]
             assert not [s for s in strings if isinstance(s, str) and s not in ("left", "right", "middle")]
@@ -165,11 +185,7 @@ def check_reply(grammar: str, text: str) -> None:
         return
     assert len(text) <= MAX_REPLY_CHARS and 0 < len(reply.actions) <= MAX_ACTIONS
     for action in reply.actions:
-        for name in ("point", "start", "end"):
-            point = getattr(action, name, None)
-            assert point is None or (0 <= point.x < SCREEN.width and 0 <= point.y < SCREEN.height)
-        if isinstance(action, Hotkey):
-            assert set(action.keys) <= KEY_NAMES
+        check_action(action, SCREEN)
         if not isinstance(action, (Finish, Fail)):
             assert duration_s(to_code(action)) <= MAX_INPUT_S
             check_code(action)
@@ -246,7 +262,7 @@ def check_episode(text: str) -> None:
     async def decode(observation: Observation) -> Image.Image:
         return image
 
-    config = GuiAgentConfig(max_steps=3, max_screenshots=None, model_family=grammar)
+    config = GuiAgentConfig(max_steps=3, max_screenshots=None, model_family=grammar, between_actions_s=0.0)
     conversation = ScriptedConversation(replies_of(replies or [""]), IMAGE)
     task = Task(name, name, {})
     episode = _loop().run_until_complete(play(task, desktop, conversation, config, decode=decode))

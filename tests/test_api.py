@@ -12,7 +12,7 @@ from support import ROOT
 from support.viewer_run import ViewerRun
 
 import arpo_verl
-from arpo_verl import Click, Finish, Point, StopReason, Task
+from arpo_verl import Click, Drag, Finish, Hotkey, Move, Point, Scroll, StopReason, Task, TypeText
 from arpo_verl.actions.ui_tars import format_reply
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
 
@@ -83,6 +83,42 @@ def test_bad_arguments_are_refused_with_what_was_expected(desktop):
         arpo_verl.make_desktop("no-such-provider")
     with pytest.raises(arpo_verl.ConfigError, match="screen_siz"):
         arpo_verl.make_desktop("fake", screen_siz=(640, 480))
+
+
+@pytest.mark.parametrize(
+    ("action", "problem"),
+    [
+        (Click(Point(640, 0)), r"Click: point must be a Point of whole pixels from \(0, 0\) to \(639, 479\)"),
+        (Click(Point(3.5, 0)), "point must be a Point of whole pixels"),
+        (Click((3, 4)), "point must be a Point"),
+        (
+            Click(Point(0, 0), "side", 0),
+            "button must be left, right or middle, got 'side'; count must be 1 to 3, got 0",
+        ),
+        (Drag(None, Point(-1, 0)), "Drag: end must be"),
+        (Move(None), "Move: point must be"),
+        (Hotkey(()), "keys must be at least one key's name"),
+        (Hotkey("ctrl"), "keys must be at least one key's name"),
+        (Hotkey(("ctrl", "entr")), r"no key is named 'entr' .*did you mean enter\?"),
+        (Scroll("away", notches=1000), "direction must be .*; notches must be 1 to 100, or None, got 1000"),
+        (TypeText(5), "text must be a string, got 5"),
+        (TypeText("a\x07"), "characters that can be typed"),
+        (Finish(None), "answer must be a string"),
+        ("click", "an action must be one of Click, Drag, .*got 'click'"),
+    ],
+)
+def test_what_no_grammar_would_let_through_reaches_no_desktop(desktop, action, problem):
+    desktop.reset(TASK)
+    with pytest.raises(arpo_verl.ActionError, match=problem):
+        desktop.step(action)
+
+
+def test_a_point_is_checked_by_the_screen_that_the_desktop_shows():
+    with arpo_verl.make_desktop("support.wide_desktop:make") as desktop:
+        desktop.reset(TASK)
+        desktop.step(Click(Point(799, 599)))
+        with pytest.raises(arpo_verl.ActionError, match=r"to \(799, 599\)"):
+            desktop.step(Click(Point(800, 0)))
 
 
 def test_a_policy_s_own_exception_and_a_desktop_s_fault_reach_the_caller(desktop):

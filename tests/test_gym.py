@@ -155,11 +155,26 @@ def test_tasks_may_be_named_as_for_load_tasks():
     assert len(env.tasks) == len(arpo_verl.load_tasks("embedded"))
 
 
-def test_what_is_no_action_is_refused(env):
+def test_what_is_no_action_is_refused_before_it_reaches_the_desktop(env):
     env.reset()
-    for bad in ("click", None, {"kind": 0}, {**SAMPLE, "kind": -1}, {**SAMPLE, "kind": 99}, {**SAMPLE, "button": 3}):
-        with pytest.raises(arpo_verl.ConfigError, match="action.* must be"):
+    on_the_screen = {**SAMPLE, "kind": KINDS.index(Move)}
+    for bad in (
+        "click",
+        None,
+        {"kind": 0},
+        {**SAMPLE, "kind": -1},
+        {**SAMPLE, "kind": 99},
+        {**SAMPLE, "button": 3},
+        {**on_the_screen, "point": [640, 0]},
+        {**on_the_screen, "point": [3.5, 0]},
+        {**on_the_screen, "point": [3]},
+        {**SAMPLE, "kind": KINDS.index(Hotkey), "keys": [0, 0, 0]},
+        Click(Point(640, 480)),
+        Hotkey(()),
+    ):
+        with pytest.raises(arpo_verl.ActionError, match="must|missing"):
             env.step(bad)
+    assert env.step(Finish())[2], "the episode went on"
 
 
 def test_a_desktop_of_one_s_own_is_looked_at_for_its_size_and_closed():

@@ -11,12 +11,13 @@ three actions more. The text is a model's: the JSON is read by Python's own deco
 raises `ActionParseError`.
 
 Source: the actions and argument names of the `computer_use` tool in Qwen's cookbooks, as OSWorld's runners
-`mm_agents/qwen25vl_agent.py` and `qwen3vl_agent.py` use it. Where these act, so do we: arguments that an action has
-not, text behind a call, a tag that is missing or that Qwen2.5-VL writes as one of two signs end no episode. We depart
-from them: they take a call that they do not understand for no action at all, paste typed text into Python source
-unescaped, count `terminate` with `failure` as done (here it is FAIL, the right answer to an infeasible task), map
-thousandths by 999 (here both edges, 0 and 1000, belong to the image) and turn the wheel by any number of notches.
-`tests/actions/test_official_parsers.py` compares them with us and names each difference.
+`mm_agents/qwen25vl_agent.py` and `qwen3vl_agent.py` use it. Where these act, so do we: remarks under names that an
+action has not, text behind a call, a tag that is missing or that Qwen2.5-VL writes as one of two signs end no episode.
+We depart from them: they take a call that they do not understand for no action at all, leave aside positions,
+directions and amounts that they do not read, paste typed text into Python source unescaped, count `terminate` with
+`failure` as done (here it is FAIL, the right answer to an infeasible task), map thousandths by 999 (here both edges, 0
+and 1000, belong to the image) and turn the wheel by any number of notches. docs/actions.md lists what is read,
+tolerated and refused; `tests/actions/test_official_parsers.py` compares them with us and names each difference.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from arpo_verl.actions.calls import excerpt
+from arpo_verl.actions.checks import MAX_SCROLL_NOTCHES
 from arpo_verl.actions.keys import parse_keys
-from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, checked
+from arpo_verl.actions.leftovers import refuse_leftovers
+from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, checked, unknown_action
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import (
     Action,
@@ -51,9 +54,6 @@ from arpo_verl.types import (
 
 TOOL = "computer_use"
 
-MAX_SCROLL_NOTCHES = 100
-"""Most wheel notches of one action, several pages: a model's `pixels` of 100,000 would hold the desktop for minutes."""
-
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _END_OF_THINKING = "</think>"
 # What a call stands behind: its tag; what Qwen2.5-VL learned in the tag's place ("a bug during data processing",
@@ -71,6 +71,20 @@ _CLICKS: Mapping[str, tuple[Button, int]] = {
     "double_click": ("left", 2),
     "triple_click": ("left", 3),
 }
+_SCROLLS: Mapping[str, tuple[Direction, Direction]] = {"scroll": ("up", "down"), "hscroll": ("right", "left")}
+"""Where positive and negative `pixels` scroll to."""
+
+# What each action that does something on the screen reads.
+_PLACE = ("coordinate",)
+_READ: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys((*_CLICKS, "mouse_move", "left_click_drag"), _PLACE),
+    **dict.fromkeys(_SCROLLS, ("pixels", *_PLACE)),
+    "key": ("keys",),
+    "type": ("text",),
+}
+_BUTTONS = {**{name: button for name, (button, _) in _CLICKS.items()}, "left_click_drag": "left"}
+_FILLED_IN = frozenset({"action", "time", "duration", "status"})
+"""How long something takes is the environment's to decide, and a status is of the end alone."""
 
 
 @dataclass(frozen=True)
@@ -178,14 +192,35 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, strict=False)
 
 
 def _build_action(arguments: Mapping[str, Any], frame: CoordinateFrame, tool: Tool) -> Action:
-    """The action of one call; arguments that it has not are left aside."""
+    """The action of one call; remarks under names that it has not are left aside."""
     name = arguments.get("action")
     if not isinstance(name, str):
         raise ActionParseError("a tool call must name its action")
     if name not in _BUILDERS or name in tool.lacks:
-        known = ", ".join(sorted(_BUILDERS.keys() - tool.lacks))
-        raise ActionParseError(f"unknown action {excerpt(name)}; known: {known}")
+        raise unknown_action(name, _BUILDERS.keys() - tool.lacks)
+    if name in _READ:
+        _refuse_leftovers(name, arguments)
     return _BUILDERS[name](arguments, frame)
+
+
+def _refuse_leftovers(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse what would change the action, unless it says the same once more."""
+    same = {"pixels": 0, "button": _BUTTONS.get(name), "direction": _direction(name, arguments)}
+    said = {key: value for key, value in arguments.items() if key not in _FILLED_IN}
+    other = {key: value for key, value in said.items() if key not in same or _lower(value) != same[key]}
+    refuse_leftovers(name, other, _READ[name])
+
+
+def _direction(name: str, arguments: Mapping[str, Any]) -> Direction | None:
+    """Where the sign of `pixels` scrolls to; None for other actions, and where it says nothing."""
+    pixels = _as_number(arguments.get("pixels"))
+    if not pixels or name not in _SCROLLS:
+        return None
+    return _SCROLLS[name][0 if pixels > 0 else 1]
+
+
+def _lower(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
 
 
 def _point(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Point | None:
@@ -209,13 +244,15 @@ def _click(name: str) -> Callable[[Mapping[str, Any], CoordinateFrame], Action]:
     return lambda arguments, frame: Click(_point(arguments, frame), *_CLICKS[name])
 
 
-def _scroll(arguments: Mapping[str, Any], frame: CoordinateFrame, ahead: Direction, back: Direction) -> Action:
-    pixels = _as_number(arguments.get("pixels"))
-    if pixels is None or pixels == 0:
-        raise ActionParseError(f"pixels must be a number other than 0, got {_shown(arguments.get('pixels'))}")
-    # Called pixels, but wheel notches to every runner; what a notch moves is the program's to decide.
-    notches = min(max(round(abs(pixels)), 1), MAX_SCROLL_NOTCHES)
-    return Scroll(ahead if pixels > 0 else back, _point(arguments, frame), notches)
+def _scroll(name: str) -> Callable[[Mapping[str, Any], CoordinateFrame], Action]:
+    def build(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Action:
+        pixels, direction = _as_number(arguments.get("pixels")), _direction(name, arguments)
+        if pixels is None or direction is None:
+            raise ActionParseError(f"pixels must be a number other than 0, got {_shown(arguments.get('pixels'))}")
+        # Called pixels, but wheel notches to every runner; what a notch moves is the program's to decide.
+        return Scroll(direction, _point(arguments, frame), min(max(round(abs(pixels)), 1), MAX_SCROLL_NOTCHES))
+
+    return build
 
 
 def _text(arguments: Mapping[str, Any]) -> str:
@@ -254,8 +291,7 @@ _BUILDERS: Mapping[str, Callable[[Mapping[str, Any], CoordinateFrame], Action]] 
     "type": lambda arguments, frame: TypeText(_text(arguments)),
     "mouse_move": lambda arguments, frame: Move(_required_point(arguments, frame)),
     "left_click_drag": lambda arguments, frame: Drag(None, _required_point(arguments, frame)),
-    "scroll": lambda arguments, frame: _scroll(arguments, frame, "up", "down"),
-    "hscroll": lambda arguments, frame: _scroll(arguments, frame, "right", "left"),
+    **{name: _scroll(name) for name in _SCROLLS},
     "wait": lambda arguments, frame: Wait(),  # how long is the environment's to decide, as in OSWorld's runners
     "terminate": _terminate,
     "answer": lambda arguments, frame: Finish(_text(arguments)),

@@ -11,6 +11,8 @@ printable ASCII is typed, and only a line with other characters is pasted.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from arpo_verl.types import Action, Click, Drag, Hotkey, Move, Point, Scroll, TypeText, Wait
 
 SCROLL_NOTCHES = 5
@@ -79,7 +81,22 @@ def _hotkey(keys: tuple[str, ...]) -> str:
     for key in keys:
         # On X servers where `<` has a key of its own, pyautogui adds Shift to that key and so presses `>`.
         pressed.extend(["shift", ","] if key == "<" else [key])
+    if len(set(pressed)) < len(pressed):
+        return "\n".join(_key_by_key(pressed))
     return f"pyautogui.hotkey({', '.join(_literal(key) for key in pressed)})"
+
+
+def _key_by_key(keys: list[str]) -> Iterator[str]:
+    """Press keys together of which some come again: X takes a press of a key that is down already for nothing."""
+    down: list[str] = []
+    for key in keys:
+        if key in down:
+            down.remove(key)
+            yield f"pyautogui.keyUp({_literal(key)}, _pause=False)"
+        down.append(key)
+        yield f"pyautogui.keyDown({_literal(key)}, _pause=False)"
+    for key in reversed(down):
+        yield f"pyautogui.keyUp({_literal(key)}, _pause=False)"
 
 
 def _scroll(direction: str, point: Point | None, notches: int) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from arpo_verl.actions.calls import excerpt
 from arpo_verl.actions.pyautogui import CALL_S, CHARACTER_S, duration_s, to_code
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import Action, Fail, Finish, Point, Size, TypeText
@@ -91,6 +92,23 @@ def checked(action: Action) -> Action:
 def _check_duration(needed_s: float) -> None:
     if needed_s > MAX_INPUT_S:
         raise ActionParseError(f"an action must take at most {MAX_INPUT_S:g} s, got one of {needed_s:.0f} s; type less")
+
+
+_NO_INPUT = {
+    **dict.fromkeys(("keydown", "keyup", "key_down", "key_up", "hold_key"), "no key stays down behind an action"),
+    **dict.fromkeys(("left_mouse_down", "left_mouse_up", "mouse_down", "mouse_up"), "no button stays down"),
+    **dict.fromkeys(("bash", "shell", "execute", "run", "command"), "an agent types its commands into a terminal"),
+    **dict.fromkeys(("interact", "ask", "call_user", "infer"), "nobody is there to answer"),
+}
+"""Actions of other families and tools that have no input here, and why."""
+
+
+def unknown_action(name: str, known: Collection[str]) -> ActionParseError:
+    """The refusal of an action that the grammar has not."""
+    why = _NO_INPUT.get(name.lower())
+    return ActionParseError(
+        f"unknown action {excerpt(name)}{f' ({why})' if why else ''}; known: {', '.join(sorted(known))}"
+    )
 
 
 def check_length(text: str) -> None:

@@ -5,10 +5,12 @@ line). The text is a model's, so nothing of it is evaluated: a scanner reads it 
 the grammar raises `ActionParseError` with the reason.
 
 Source: the UI-TARS-1.5 prompt's action space, as OSWorld's runner `mm_agents/uitars15_v1.py` uses it. Where that acts,
-so do we: comments, arguments that an action has not and a second thought with its action, of which the last counts,
-end no episode. We depart from it where it would type a reply's own syntax, and in what it does with bad input: it calls
-`eval`, takes an unknown action for a comment, and clicks outside the screen. `tests/actions/test_official_parsers.py`
-compares the two and names each difference.
+so do we: comments, remarks under names that an action has not and a second thought with its action, of which the last
+counts, end no episode. We depart from it where it would type a reply's own syntax or leave aside what the reply says,
+and in what it does with bad input: it calls `eval`, takes an unknown action for a comment, and clicks outside the
+screen. Doubao writes the same with a full-width colon, in square brackets or in `<bbox>` tags. docs/actions.md lists
+what is read, tolerated and refused; `tests/actions/test_official_parsers.py` compares the two and names each
+difference.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from collections.abc import Callable, Mapping
 
 from arpo_verl.actions.calls import CallScanner, excerpt
 from arpo_verl.actions.keys import format_keys, parse_keys
-from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, checked
+from arpo_verl.actions.leftovers import refuse_leftovers
+from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, checked, unknown_action
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import (
     Action,
@@ -45,6 +48,7 @@ _CLICKS: Mapping[str, tuple[Button, int]] = {
 }
 _START_NAMES = ("start_box", "point", "start_point")
 _END_NAMES = ("end_box", "end_point")
+_KEYS = ("key", "hotkey")
 _DIRECTIONS: tuple[Direction, ...] = ("up", "down", "left", "right")
 
 # What each action may be given. The prompt names neither `select`, a drag, nor `hover`, a move; the runner does them.
@@ -54,18 +58,25 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "hover": _POSITION,
     **dict.fromkeys(("drag", "select"), (*_START_NAMES, *_END_NAMES)),
     "scroll": (*_POSITION, "direction"),
-    "hotkey": ("key", "hotkey"),
+    "hotkey": _KEYS,
     "wait": (),
     **dict.fromkeys(("type", "finished", "call_user", "error_env"), _CONTENT),
 }
 _SCANNER = CallScanner(_ARGUMENTS, free_text="content")
 
-_ACTION_LINE = re.compile(r"^[ \t]*Action:", re.MULTILINE)
-_THOUGHT_LINE = re.compile(r"^[ \t]*Thought:", re.MULTILINE)
+# The actions that do nothing on the screen: nothing that stands beside them changes what they do.
+_TAKES_ANYTHING = frozenset({"wait", "finished", "call_user", "error_env"})
+
+_ACTION = re.compile("Action[:\uff1a]")
+_ACTION_LINE = re.compile("^[ \\t]*Action[:\uff1a]", re.MULTILINE)
+_THOUGHT_LINE = re.compile("^[ \\t]*Thought[:\uff1a]", re.MULTILINE)
+_THOUGHT = re.compile("Thought[:\uff1a]")
 
 _NUMBER = r"(-?\d{1,6}(?:\.\d{1,6})?)"
-_BOX = re.compile(rf"\(?\s*{_NUMBER}\s*,\s*{_NUMBER}\s*(?:,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*)?\)?", re.ASCII)
-_POINT = re.compile(rf"<point>\s*{_NUMBER}[\s,]\s*{_NUMBER}\s*</point>", re.ASCII)
+_BOX = re.compile(rf"[(\[]?\s*{_NUMBER}\s*,\s*{_NUMBER}\s*(?:,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*)?[)\]]?", re.ASCII)
+_NEXT = rf"[\s,]\s*{_NUMBER}\s*"
+_TAGGED = re.compile(rf"<(?:point|bbox)>\s*{_NUMBER}{_NEXT}(?:{_NEXT}{_NEXT})?</(?:point|bbox)>", re.ASCII)
+_HALF_WIDTH = str.maketrans("\uff08\uff09\uff0c", "(),")
 
 
 def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
@@ -113,12 +124,13 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
 
 
 def _parse_point(value: str, frame: CoordinateFrame) -> Point:
-    """`(x,y)`, the centre of `(x1,y1,x2,y2)`, or `<point>x y</point>`, in image pixels, to a screen point."""
-    value = value.replace("<|box_start|>", "").replace("<|box_end|>", "").strip()
-    match = _BOX.fullmatch(value) or _POINT.fullmatch(value)
+    """`(x,y)` or `<point>x y</point>`, or the centre of a box of four numbers, in image pixels, to a screen point."""
+    value = value.replace("<|box_start|>", "").replace("<|box_end|>", "").translate(_HALF_WIDTH).strip()
+    match = _BOX.fullmatch(value) or _TAGGED.fullmatch(value)
     if match is None:
         raise ActionParseError(
-            f"a position must be '(x,y)', '(x1,y1,x2,y2)' or '<point>x y</point>', got {excerpt(value)}"
+            "a position must be '(x,y)', '(x1,y1,x2,y2)', '[x1,y1,x2,y2]', '<point>x y</point>' or "
+            f"'<bbox>x1 y1 x2 y2</bbox>', got {excerpt(value)}"
         )
     numbers = [float(number) for number in match.groups() if number is not None]
     if len(numbers) == 4:
@@ -133,25 +145,39 @@ def _split_thought(text: str) -> tuple[str, int]:
     Of several the last counts, of thoughts too, as to OSWorld's runner. A label amid a line counts only where no line
     of the last thought's starts with one: typed text, which ends on its line, may contain it.
     """
-    last = text.rfind("Action:")
-    if last < 0:
+    last: re.Match[str] | None = None
+    for match in _ACTION.finditer(text):
+        last = match
+    if last is None:
         raise ActionParseError(f"a reply must have 'Action:' before its action, got {excerpt(text)}")
-    begin = max((match.start() for match in _THOUGHT_LINE.finditer(text, 0, last)), default=0)
-    first, end = _ACTION_LINE.search(text, begin), last + len("Action:")
-    start = last if first is None else first.start()
+    begin = max((match.start() for match in _THOUGHT_LINE.finditer(text, 0, last.start())), default=0)
+    first, end = _ACTION_LINE.search(text, begin), last.end()
+    start = last.start() if first is None else first.start()
     for label in _ACTION_LINE.finditer(text, begin):
         end = label.end()
-    return text[begin:start].strip().removeprefix("Thought:").strip(), end
+    thought = text[begin:start].strip()
+    label_of_thought = _THOUGHT.match(thought)
+    return thought[label_of_thought.end() if label_of_thought else 0 :].strip(), end
 
 
 # --- Actions from calls ------------------------------------------------------------------------------------------
 
 
 def _build_action(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Action:
-    """The action of one call; arguments that it has not are left aside, as OSWorld's runner does."""
+    """The action of one call; remarks under names that it has not are left aside, as OSWorld's runner does."""
     if name not in _BUILDERS:
-        raise ActionParseError(f"unknown action {name!r}; known: {', '.join(sorted(_BUILDERS))}")
+        raise unknown_action(name, _BUILDERS)
+    if name not in _TAKES_ANYTHING:
+        refuse_leftovers(name, arguments, _ARGUMENTS[name])
+        for keys in (_START_NAMES, _END_NAMES, _KEYS):
+            _refuse_several(name, arguments, keys)
     return _BUILDERS[name](name, arguments, frame)
+
+
+def _refuse_several(name: str, arguments: dict[str, str], keys: tuple[str, ...]) -> None:
+    given = {key: arguments[key] for key in keys if arguments.get(key)}
+    if len(set(given.values())) > 1:
+        raise ActionParseError(f"{name} must have one of {', '.join(keys)}, got different {' and '.join(given)}")
 
 
 def _take(name: str, arguments: dict[str, str], keys: tuple[str, ...]) -> str:
@@ -185,7 +211,7 @@ def _scroll(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Act
 
 
 def _hotkey(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Action:
-    return Hotkey(parse_keys(_take(name, arguments, ("key", "hotkey"))))
+    return Hotkey(parse_keys(_take(name, arguments, _KEYS)))
 
 
 _BUILDERS: Mapping[str, Callable[[str, dict[str, str], CoordinateFrame], Action]] = {

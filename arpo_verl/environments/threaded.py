@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import weakref
@@ -9,10 +10,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from arpo_verl.actions.checks import check_action
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.factory import environment_factory
-from arpo_verl.errors import DesktopLostError
+from arpo_verl.errors import DesktopLostError, ImageError
+from arpo_verl.images import SENT, image_size
 from arpo_verl.types import Action, Evaluation, Observation, Task
 
 T = TypeVar("T")
@@ -30,6 +33,7 @@ class ThreadedDesktop(DesktopEnvironment):
     def __init__(self, config: EnvironmentConfig, name: str = "desktop"):
         self.config = config
         make = environment_factory(config)
+        self._screen = config.screen_size
         self._lock = threading.Lock()
         self._closed = False
         self._calls: Calls = queue.SimpleQueue()
@@ -50,10 +54,16 @@ class ThreadedDesktop(DesktopEnvironment):
         return self._call(lambda: self._environment.is_ready())
 
     def reset(self, task: Task) -> Observation:
-        return self._call(lambda: self._environment.reset(task))
+        return self._seen(self._call(lambda: self._environment.reset(task)))
 
     def step(self, action: Action) -> Observation:
-        return self._call(lambda: self._environment.step(action))
+        """See `DesktopEnvironment.step`.
+
+        Raises:
+            ActionError: the action is none that a desktop can do; the desktop is not asked.
+        """
+        check_action(action, self._screen)
+        return self._seen(self._call(lambda: self._environment.step(action)))
 
     def evaluate(self) -> Evaluation:
         return self._call(lambda: self._environment.evaluate())
@@ -63,6 +73,12 @@ class ThreadedDesktop(DesktopEnvironment):
         with self._lock:
             self._closed = True
         self._finalizer()
+
+    def _seen(self, observation: Observation) -> Observation:
+        """The screen that the next action is for: it may have another size than was asked for."""
+        with contextlib.suppress(ImageError):
+            self._screen = image_size(observation.screenshot, SENT)
+        return observation
 
     def _call(self, function: Callable[[], T]) -> T:
         future: Future[T] = Future()

@@ -27,6 +27,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError
 
 from arpo_verl.config import check_fields, number, require, whole
 from arpo_verl.errors import ConfigError, EndpointError
+from arpo_verl.evaluation.mismatch import CoordinateRange, PromptGrowth
 from arpo_verl.evaluation.policy import Sampling, reply_seed
 from arpo_verl.evaluation.results import Trial
 from arpo_verl.models.messages import reply_message, screenshot_message
@@ -232,6 +233,7 @@ class EndpointPolicy:
         self._model = model
         self._geometry = geometry
         self._context = context or model.context
+        self._positions: dict[str, CoordinateRange] = {}
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -251,7 +253,8 @@ class EndpointPolicy:
                 **self._model.options,
             }
 
-        return _EndpointConversation(self._endpoint, body, config, self._geometry, self._context)
+        positions = self._positions.setdefault(config.model_family, CoordinateRange(config.model_family))
+        return _EndpointConversation(self._endpoint, body, config, self._geometry, self._context, positions)
 
 
 async def find_model(endpoint: Endpoint, name: str | None) -> ServedModel:
@@ -286,7 +289,11 @@ class _EndpointConversation:
         config: GuiAgentConfig,
         geometry: ImageGeometry,
         context: int | None,
+        positions: CoordinateRange,
     ):
+        self._growth = PromptGrowth(geometry)
+        self._positions = positions
+        self._screens: list[Size] = []
         self._endpoint = endpoint
         self._body = body
         self._config = config
@@ -321,18 +328,23 @@ class _EndpointConversation:
 
         Raises:
             EndpointError: the server gives none that can be used.
-            ConfigError: it refuses us.
+            ConfigError: it refuses us, resizes our screenshots, or keeps the call out of the reply's text.
         """
         for image in images[len(self._urls) :]:
-            size = self.image_size(Size(*image.size))
+            self._screens.append(Size(*image.size))
+            size = self.image_size(self._screens[-1])
             self._urls.append(await in_daemon_thread(partial(_data_url, image, size)))
         body = self._body(_as_openai(self._messages, self._urls[self._first :]), len(self._said))
         answer = await self._endpoint.reply(body)
-        said, problem, self._used = _read_reply(answer, self._config.max_reply_tokens, self._endpoint.shown)
+        said, problem = _read_reply(answer, self._config.max_reply_tokens, self._endpoint.shown)
+        self._used, prompt_tokens, reply_tokens = _read_usage(answer, self._config.max_reply_tokens)
+        self._growth.check(prompt_tokens, reply_tokens, self._screens, self._first)
         said = _without_structure(said)
         self._said.append(said)
         self._messages.append(reply_message(said))
-        return Written(re.sub(_MARKS, "", said), problem, self._first)
+        text = re.sub(_MARKS, "", said)
+        self._positions.saw(text, self.image_size(self._screens[-1]))
+        return Written(text, problem, self._first)
 
     def show(self, screen: Size) -> StopReason | None:
         """Append a screenshot, if it and a whole reply to it still fit into the context, as far as that is known; where
@@ -404,30 +416,44 @@ def _read(response: requests.Response, deadline: float) -> bytes:
     return bytes(content)
 
 
-def _read_reply(answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str], str]) -> tuple[str, str | None, int]:
-    """A reply's text, what is wrong with it, and the tokens of the sequence up to its end, 0 where nobody says.
+def _read_reply(answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str], str]) -> tuple[str, str | None]:
+    """A reply's text, and what is wrong with it.
 
     Raises:
         EndpointError: the answer holds no reply.
+        ConfigError: the server took the call out of its text.
     """
     try:
         choice = answer["choices"][0]
-        text, reason = choice["message"]["content"], choice.get("finish_reason")
+        message, reason = choice["message"], choice.get("finish_reason")
+        tool_calls = message.get("tool_calls")
+        text = None if tool_calls else message["content"]
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise EndpointError(f"the server must answer as OpenAI's API, got {shown(str(answer))}") from error
+    if tool_calls:
+        raise ConfigError(
+            "the server must give a reply as text, got it as tool_calls; start the server without a parser of tool "
+            "calls (vLLM: without --enable-auto-tool-choice and --tool-call-parser; SGLang: without --tool-call-parser)"
+        )
     if text is None:  # a model that wrote nothing but its end, or only what the server keeps apart
         text = ""
     if not isinstance(text, str):
         raise EndpointError(f"the server must give a reply as text, got {type(text).__name__}")
     if reason in ABORTED:
         raise EndpointError(f"the server must give a whole reply, got one that its engine broke off: {reason}")
-    usage = answer.get("usage")
-    total = usage.get("total_tokens") if isinstance(usage, Mapping) else None
-    used = total if type(total) is int and total > 0 else 0
     problem = None
     if reason == "length":
         problem = f"a reply must end within gui_agent.max_reply_tokens={max_tokens}, got no end"
-    return text, problem, used
+    return text, problem
+
+
+def _read_usage(answer: Mapping[str, Any], max_tokens: int) -> tuple[int, int, int]:
+    """Tokens of the sequence up to the reply's end and of the prompt, 0 where nobody says, and most of the reply."""
+    usage = answer.get("usage")
+    told = usage if isinstance(usage, Mapping) else {}
+    counts = (told.get(name) for name in ("total_tokens", "prompt_tokens", "completion_tokens"))
+    total, prompt, reply = (count if type(count) is int and count > 0 else 0 for count in counts)
+    return total, prompt, reply or max_tokens
 
 
 def _without_structure(said: str) -> str:

@@ -74,7 +74,8 @@ class EvaluationSettings:
 
     def facts(self, policy: Policy) -> dict[str, Any]:
         """All that a result depends on beside its task, as JSON."""
-        agent = {name: getattr(self.agent, name) for name in ("model_family", "language", "max_reply_tokens")}
+        names = ("model_family", "language", "max_reply_tokens", "between_actions_s")
+        agent = {name: getattr(self.agent, name) for name in names}
         if self.agent.context != FULL:  # an older evaluation, which had no other, goes on
             agent |= {name: getattr(self.agent, name) for name in ("context", "row_screenshots", "screenshots_kept")}
         return {

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from arpo_verl.actions.checks import check_action
 from arpo_verl.actions.reply import Reply
 from arpo_verl.config import did_you_mean
 from arpo_verl.errors import ConfigError
@@ -59,6 +60,17 @@ class ModelFamily:
     """What of its history a model sees where `gui_agent.context` does not say."""
     window: int = 5
     """Screenshots that the official runner shows, the newest included."""
+
+    def read(self, text: str, image: Size, screen: Size) -> Reply:
+        """A reply of the model, whose actions a desktop can do, whatever `parse` lets through.
+
+        Raises:
+            ActionError: it is none; says why.
+        """
+        reply = self.parse(text, image, screen)
+        for action in reply.actions:
+            check_action(action, screen)
+        return reply
 
 
 @cache

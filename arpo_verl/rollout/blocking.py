@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
@@ -73,7 +74,7 @@ def play_blocking(task: Task, desktop: BlockingDesktop, conversation: Conversati
     Everything happens in the caller's thread and without an event loop: Ctrl-C ends it at once, a notebook may call it,
     and policy and desktop may run loops of their own.
     """
-    episode = play(task, _Awaited(desktop), conversation, config, decode=_decode)
+    episode = play(task, _Awaited(desktop), conversation, config, decode=_decode, rest=_rest)
     try:
         episode.send(None)
     except StopIteration as done:
@@ -85,6 +86,10 @@ def play_blocking(task: Task, desktop: BlockingDesktop, conversation: Conversati
 
 async def _decode(observation: Observation) -> Image.Image:
     return decode_screenshot(observation.screenshot)
+
+
+async def _rest(seconds: float) -> None:
+    time.sleep(seconds)
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:

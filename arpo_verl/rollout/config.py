@@ -41,6 +41,11 @@ class GuiAgentConfig:
     `max_screenshots`, rounded up."""
     max_reply_tokens: Annotated[int, whole(1)] = 512
     """Tokens of one reply. A reply that has not ended by then is malformed. UI-TARS-1.5 writes 50 to 300."""
+    between_actions_s: Annotated[float, number(lambda x: x >= 0, "0 or more seconds")] = 1.0
+    """Seconds between the look after an action and the next action of the same reply: without them two clicks are a
+    double click. OSWorld's parser of UI-TARS rests so long between the actions of a reply
+    (`parsing_response_to_pyautogui_code` in mm_agents/uitars15_v1.py). 0 where `environment.action_pause_s` is a second
+    or more and that shall be all."""
     engine_timeout_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 600.0
     """Seconds after which a rollout engine counts as hung, if it answers none of its requests while the trainer waits
     for episodes. Its requests then go to the other engines, and the run ends behind the step. The default leaves

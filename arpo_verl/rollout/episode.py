@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from PIL import Image
 
-from arpo_verl.errors import ActionParseError, DesktopEndedError, DesktopSetupError
+from arpo_verl.errors import ActionError, ActionParseError, DesktopEndedError, DesktopSetupError
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation, Generate, TokenConversation, TokenLimits
@@ -105,6 +105,8 @@ class Episode:
 
 DecodeScreenshot = Callable[[Observation], Awaitable[Image.Image]]
 """A screenshot as the policy is shown it."""
+Rest = Callable[[float], Awaitable[None]]
+"""Lets so many seconds pass."""
 
 
 async def decode_in_thread(observation: Observation) -> Image.Image:
@@ -142,6 +144,7 @@ async def play(
     watcher: Watcher | None = None,
     decode: DecodeScreenshot = decode_in_thread,
     evaluate_after: Collection[int] = (),
+    rest: Rest = asyncio.sleep,
 ) -> Episode:
     """Play `task` to its end, whoever replies, and have it evaluated.
 
@@ -152,12 +155,13 @@ async def play(
     Args:
         evaluate_after: numbers of replies after which the evaluator is asked on the way too, where the episode goes on:
             only where its looking changes nothing.
+        rest: between two actions of one reply.
 
     Raises:
         DesktopError: the desktop failed; nothing of the episode may be used.
     """
     started_at, began = time.time(), time.perf_counter()
-    player = _Player(desktop, conversation, config, watcher, decode, evaluate_after)
+    player = _Player(desktop, conversation, config, watcher, decode, evaluate_after, rest)
     before_verdict_s: float | None = None
     try:
         stop_reason = await player.play(task)
@@ -200,6 +204,7 @@ class _Player:
         watcher: Watcher | None,
         decode: DecodeScreenshot,
         evaluate_after: Collection[int],
+        rest: Rest,
     ):
         self.images: list[Image.Image] = []
         self.screenshots: list[bytes] = []
@@ -209,12 +214,13 @@ class _Player:
         self.reset_s = 0.0
         self.verdicts: list[Midway] = []
         self._evaluate_after = evaluate_after
+        self._rest = rest
         self._watcher = watcher
         self._desktop = desktop
         self._conversation = conversation
         self._config = config
         self._decode = decode
-        self._parse = config.family.parse
+        self._read = config.family.read
 
     async def play(self, task: Task) -> StopReason:
         observation = await self.timed(self._desktop.reset(task))
@@ -259,8 +265,8 @@ class _Player:
             if written.problem is not None:
                 raise ActionParseError(written.problem)
             screen = Size(*self.images[-1].size)
-            reply = self._parse(written.text, self._conversation.image_size(screen), screen)
-        except ActionParseError as error:
+            reply = self._read(written.text, self._conversation.image_size(screen), screen)
+        except ActionError as error:
             self._take(replace(turn, parse_error=str(error)))
             return ()
         self._take(replace(turn, thought=reply.thought, actions=reply.actions))
@@ -281,7 +287,9 @@ class _Player:
 
     async def _do(self, actions: Sequence[Action]) -> tuple[StopReason | None, Observation]:
         """Do the actions in order; those after the one that ends the episode are not done."""
-        for action in actions:
+        for number, action in enumerate(actions):
+            if number > 0 and not isinstance(action, (Finish, Fail)):
+                await self.timed(self._rest(self._config.between_actions_s))
             observation = await self.timed(self._desktop.step(action))
             if isinstance(action, Finish):
                 return StopReason.FINISHED, observation

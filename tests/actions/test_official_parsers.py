@@ -97,7 +97,8 @@ class Noted:
             self.events.append(("scroll", "vertical", notches, None if x is None else Point(x, y)))
 
     def hotkey(self, *keys):
-        self.events.append(("keys", *("space" if key == " " else key for key in keys)))
+        # X takes a press of a key that is down already for nothing.
+        self.events.append(("keys", *dict.fromkeys("space" if key == " " else key for key in keys)))
 
     def press(self, key):
         if self.press_is_text:

@@ -32,6 +32,14 @@ def run(code):
     return recorder.calls
 
 
+def down(key):
+    return ("keyDown", (key,), {"_pause": False})
+
+
+def up(key):
+    return ("keyUp", (key,), {"_pause": False})
+
+
 @pytest.mark.parametrize(
     ("action", "calls"),
     [
@@ -47,6 +55,11 @@ def run(code):
             [("moveTo", (), {"x": 1, "y": 2}), ("dragTo", (), {"x": 3, "y": 4, "duration": 1.0, "button": "left"})],
         ),
         (Hotkey(("ctrl", "c")), [("hotkey", ("ctrl", "c"), {})]),
+        (Hotkey(("tab", "tab")), [down("tab"), up("tab"), down("tab"), up("tab")]),
+        (
+            Hotkey(("alt", "tab", "tab")),
+            [down("alt"), down("tab"), up("tab"), down("tab"), up("tab"), up("alt")],
+        ),
         (Hotkey(("ctrl", "<")), [("hotkey", ("ctrl", "shift", ","), {})]),
         (Hotkey(("'",)), [("hotkey", ("'",), {})]),
         (Scroll("up", Point(1, 2)), [("scroll", (5,), {"x": 1, "y": 2})]),

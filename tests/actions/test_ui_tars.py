@@ -28,6 +28,10 @@ def actions_of(text, image=IMAGE, screen=SCREEN):
         '"( 182 , 126 )"',
         "'(180,120,184,132)'",
         "'<point>182 126</point>'",
+        "'[180,120,184,132]'",
+        "'[182, 126]'",
+        "'<bbox>180 120 184 132</bbox>'",
+        "'\uff08182\uff0c126\uff09'",
         "'(182.0,126.0)'",
     ],
 )
@@ -76,7 +80,7 @@ def test_every_coordinate_form_scales_from_the_image_to_the_screen(position, nam
         ("computer.wait()", Wait()),
         ("click(start_box='(0,0)', start_box='(182,126)')", Click(Point(320, 240))),
         ("type(content='abc') # and go", TypeText("abc")),
-        ("type(content='it's', start_box='(0,0)')", TypeText("it's")),
+        ("type(content='it's', start_box='')", TypeText("it's")),
         ('type(content="say "hi" now")', TypeText('say "hi" now')),
         ("drag(start_box='(0,0)',end_box='(0,0)')", Drag(Point(0, 0), Point(0, 0))),
     ],
@@ -138,6 +142,14 @@ def test_of_two_thoughts_or_actions_the_last_counts(text, thought):
     assert parse_reply(text, IMAGE, SCREEN) == Reply(thought, (Wait(),))
 
 
+def test_labels_may_have_the_full_width_colon_of_doubao():
+    assert parse_reply("Thought\uff1aa\nAction\uff1a wait()", IMAGE, SCREEN) == Reply("a", (Wait(),))
+    assert (
+        parse_reply("Thought: Action\uff1a is next.\nAction: wait()", IMAGE, SCREEN).thought == "Action\uff1a is next."
+    )
+    assert actions_of("Action: type(content='Action\uff1a x')") == (TypeText("Action\uff1a x"),)
+
+
 def test_a_label_amid_a_line_counts_where_no_line_starts_with_one_and_then_the_last():
     reply = parse_reply("Thought: after Action: comes one. Action:wait()", IMAGE, SCREEN)
     assert reply == Reply("after Action: comes one.", (Wait(),))
@@ -159,6 +171,14 @@ def test_the_far_edge_of_the_image_is_the_last_pixel_of_the_screen():
         ("Thought: only", "must have 'Action:'"),
         ("Action:", "got nothing"),
         ("Action: fly()", "unknown action 'fly'; known: call_user, click"),
+        ("Action: keydown(key='shift')", "unknown action 'keydown' (no key stays down behind an action); known: call_"),
+        ("Action: click(start_box='(0,0)', x='5', y='6')", "click takes start_box, point, start_point, not x, y: it"),
+        ("Action: click(start_box='(0,0)', end_box='(1,1)')", "not end_box"),
+        ("Action: click(start_box='(0,0)', side='left')", "not side"),
+        ("Action: click(start_box='(0,0)', point='(1,1)')", "one of start_box, point, start_point, got different"),
+        ("Action: type(content='it's', start_box='(0,0)')", "type takes content, not start_box"),
+        ("Action: scroll(direction='down', amount='3')", "not amount"),
+        ("Action: hotkey(key='a', presses=3)", "not presses"),
         ("Action: click()", "click must have start_box or point"),
         ("Action: click(start_box='(365,0)')", "x must be within the image, 0 to 364 pixels, got 365"),
         ("Action: click(start_box='(0,-1)')", "y must be within the image, 0 to 252 pixels, got -1"),

@@ -456,3 +456,63 @@ def test_a_window_has_fewer_screenshots_where_replies_fill_it_and_ends_where_the
     assert not done.faults and done.results[0].stop_reason.value == "token_limit" and done.results[0].turns > 8
     used, images = zip(*(length(one["body"]) for one in server.asked), strict=True)
     assert images[:3] == (1, 2, 3) and images[-1] == 1 and limit - used[-1] < 64 + 64 + 117 + 16 + 60
+
+
+# --- What a server's answers show of a mismatch --------------------------------------------------------------------
+
+SHOWN = 13 * 9
+"""Tokens of a screenshot of 640x480 pixels, as `GEOMETRY` has it."""
+
+
+def resizing(tokens):
+    """A server whose model sees each screenshot in so many tokens, after its own resizing."""
+
+    def answer(number, body):
+        messages = [m["content"] for m in body["messages"]]
+        words = sum(len(content) // 4 for content in messages if isinstance(content, str))
+        images = sum(not isinstance(content, str) for content in messages)
+        prompt = words + 11 * len(messages) + tokens * images
+        said = HIT if number < 3 else DONE
+        usage = {"prompt_tokens": prompt, "completion_tokens": 30, "total_tokens": prompt + 30}
+        return {**says(said), "usage": usage}
+
+    return answer
+
+
+@pytest.mark.parametrize("tokens", [SHOWN // 4, SHOWN - 60, SHOWN * 2])
+def test_a_server_that_resizes_screenshots_again_ends_the_evaluation_at_the_first_mismatch(tmp_path, tokens):
+    with serving(resizing(tokens)) as server, pytest.raises(ConfigError) as error:
+        play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1, desktops=1)
+    assert len(server.asked) <= 2
+    told = str(error.value)
+    assert "screenshots as they are sent, 364x252 pixels in 117 tokens each" in told
+    assert """--mm-processor-kwargs '{"min_pixels": 3136, "max_pixels": 100352}'""" in told
+    assert EvaluationFolder(tmp_path / "e").read().results == ()
+
+
+@pytest.mark.parametrize("agent", [{}, {"context": "window", "max_screenshots": 2}])
+def test_a_server_that_shows_screenshots_as_they_are_is_not_stopped(tmp_path, agent):
+    with serving(resizing(SHOWN)) as server:
+        (result,) = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent).results
+    assert result.turns == 3
+
+
+@pytest.mark.parametrize("content", [None, "", "I click."])
+def test_a_server_that_answers_by_tool_calls_ends_the_evaluation_and_says_so(tmp_path, content):
+    answer = says(content, "tool_calls")
+    answer["choices"][0]["message"]["tool_calls"] = [{"function": {"name": "computer_use", "arguments": "{}"}}]
+    with serving(lambda number, body: answer) as server:
+        with pytest.raises(ConfigError, match="as text, got it as tool_calls; start the server without"):
+            play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1)
+
+
+def test_a_model_whose_positions_never_exceed_1000_is_warned_of_once(tmp_path, caplog):
+    large = ImageGeometry(28, 2_000_000, 16384 * 784)
+    hits = "Thought: t\nAction: " + "\n\n".join(["click(start_box='(900,500)')"] * 8)
+    with serving(lambda number, body: says(hits)) as server:
+        policy = EndpointPolicy(Endpoint(server.url, patience=Patience(attempts=1)), ServedModel("m"), large)
+        agent = {"max_steps": 2, "between_actions_s": 0}
+        play(tmp_path / "e", policy, tasks=TASKS, runs=1, agent=agent, budgets=(2,))
+    (told,) = [record.getMessage() for record in caplog.records if "beyond 1000" in record.getMessage()]
+    assert "positions is beyond 1000, in screenshots of 1652x1232 pixels" in told
+    assert "gui_agent.model_family=small reads pixels" in told and "model_family=qwen3_vl" in told

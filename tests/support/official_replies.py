@@ -56,6 +56,8 @@ def ui_tars_cases() -> Iterator[Case]:
         )
         yield Case("two labels", f"Thought: {thought}\nAction: wait()\n\nAction: {call}")
         yield Case("a label amid a line", f"Thought: {thought} Action: {call}")
+        for label in ("Thought\uff1a", "Thought: "):
+            yield Case("Doubao's forms", f"{label}{thought}\nAction\uff1a {call}")
         yield Case("no thought's label", f"{thought}\nAction: {call}")
         yield Case("space around", f"\n Thought: {thought}\n\nAction:  {call}\n\n")
         yield Case("a call on the line below its label", f"Thought: {thought}\n\nAction:\n{call}")
@@ -144,6 +146,24 @@ def _ui_tars_actions(rng: random.Random) -> Iterator[tuple[str, str]]:
         yield "not in the grammar", call
     for call in ("hotkey()", "hotkey(key='')", "type('abc')", "type()"):
         yield "not in the grammar", call
+    for keys in ("down down down", "tab tab", "alt tab tab", "ctrl z z", "ctrl c ctrl v"):
+        yield "a key several times", f"hotkey(key='{keys}')"
+    for call in (
+        "click(start_box='(1,2)', end_box='(30,40)')",
+        "click(start_box='(1,2)', clicks='2')",
+        "click(start_box='(1,2)', x='30', y='40')",
+        "left_double(start_box='(1,2)', point='(30,40)')",
+        "hover(start_box='(1,2)', direction='down')",
+        "drag(start_box='(1,2)', end_box='(30,40)', end_point='(50,60)')",
+        "scroll(start_box='(1,2)', direction='down', distance='500')",
+        "hotkey(key='ctrl c', start_box='(1,2)')",
+        "hotkey(key='a', presses='3')",
+        "type(content='hello', start_box='(1,2)')",
+    ):
+        yield "a position, direction, amount or switch that the action does not read", call
+    for box in ("[10,20,30,40]", "[10, 20]", "<bbox>10 20 30 40</bbox>", "<bbox>10,20,30,40</bbox>", "(10\uff0c20)"):
+        for name in pointed:
+            yield "Doubao's forms", f"{name}(start_box='{box}')"
     yield "an argument twice", "click(start_box='(1,2)', start_box='(30,40)')"
     for name in ("keydown", "keyup"):
         yield "keydown, keyup", f"{name}(key='shift')"
@@ -172,7 +192,7 @@ def _ui_tars_texts() -> Iterator[tuple[str, str]]:
         yield "typed text in double quotes", f'type(content="{word}")'
         yield "typed text with something behind it", f"type(content='{word}') # and go"
         yield "typed text with something behind it", f"type(content='{word}',)"
-        yield "typed text with something behind it", f"type(content='{word}', start_box='(1,2)')"
+        yield "typed text with something behind it", f"type(content='{word}', start_box='')"
         yield "a string over a following call", f"type(content='{word}'); hotkey(key='enter')"
         yield "a string over a following call", f"type(content='{word}') hotkey(key='enter')"
         yield "a string over a following call", f"type(content='{word}), hotkey(key='enter')"
@@ -213,7 +233,7 @@ def qwen_cases(kind: str) -> Iterator[Case]:
     for name in clicks:
         yield Case("a pointer's action", say + tagged(tool_json(action=name)))
         yield Case("a pointer's action", say + tagged(tool_json(action=name, coordinate=[10.5, 20.5])))
-        extra = {"text": "", "keys": [], "pixels": 0, "time": "2", "status": "success", "button": "right"}
+        extra = {"text": "", "keys": [], "pixels": 0, "time": "2", "status": "success", "element": "the red button"}
         yield Case("arguments that it has not", say + tagged(tool_json(action=name, coordinate=place(), **extra)))
         one_argument_twice = tool_json(action=name, coordinate=[1, 2])[:-2] + ', "coordinate": [30, 40]}}'
         yield Case("an argument twice", say + tagged(one_argument_twice))
@@ -222,6 +242,15 @@ def qwen_cases(kind: str) -> Iterator[Case]:
             yield Case("a coordinate outside", say + tagged(tool_json(action=name, coordinate=outside)))
     for name in ("mouse_move", "left_click_drag"):
         yield Case("no coordinate to move or drag to", say + tagged(tool_json(action=name)))
+    for arguments in _unread_arguments():
+        kind_of_case = "a position, direction, amount or switch that the action does not read"
+        yield Case(kind_of_case, say + tagged(tool_json(**arguments)))
+    for pixels, direction in ((5, "up"), (-5, "Down"), (-2, "down"), (3, "UP")):
+        yield Case("the same said twice", say + tagged(tool_json(action="scroll", pixels=pixels, direction=direction)))
+    for name, button in (("left_click", "left"), ("right_click", "right"), ("double_click", "left")):
+        yield Case("the same said twice", say + tagged(tool_json(action=name, coordinate=place(), button=button)))
+    for keys in (["down", "down", "down"], ["tab", "tab"], ["alt", "tab", "tab"], ["ctrl", "z", "z"]):
+        yield Case("a key several times", say + tagged(tool_json(action="key", keys=keys)))
     for pixels in (5, -5, 1, -100, "-3", "5"):
         yield Case("a scroll", say + tagged(tool_json(action="scroll", pixels=pixels)))
         yield Case("scroll at a point", say + tagged(tool_json(action="scroll", pixels=pixels, coordinate=[9, 9])))
@@ -290,6 +319,26 @@ def qwen_cases(kind: str) -> Iterator[Case]:
         "Action: click(start_box='(1,2)')",
     ):
         yield Case("no call", text)
+
+
+def _unread_arguments() -> Iterator[dict[str, object]]:
+    """Of calls whose action the official runner does, without what these arguments say."""
+    for name in ("left_click", "right_click", "middle_click", "double_click"):
+        yield {"action": name, "x": 300, "y": 200}
+        yield {"action": name, "position": [300, 200]}
+        yield {"action": name, "coordinate": [10, 20], "coordinate2": [300, 200]}
+        yield {"action": name, "coordinate": [10, 20], "keys": ["ctrl"]}
+        yield {"action": name, "coordinate": [10, 20], "clicks": 3}
+        yield {"action": name, "coordinate": [10, 20], "button": "middle" if name != "middle_click" else "right"}
+    for start in ("start_coordinate", "coordinate1", "from"):
+        yield {"action": "left_click_drag", start: [10, 20], "coordinate": [300, 200]}
+        yield {"action": "left_click_drag", start: "(10, 20)", "coordinate": [300, 200]}
+    for pixels, direction in ((5, "down"), (-5, "up"), (5, "left"), (-5, "right")):
+        yield {"action": "scroll", "pixels": pixels, "direction": direction}
+        yield {"action": "scroll", "pixels": pixels, "clicks": "3"}
+    for switch in ({"clear": True}, {"enter": True}, {"coordinate": [10, 20]}, {"clear": "true"}, {"presses": 2}):
+        yield {"action": "type", "text": "hello", **switch}
+        yield {"action": "key", "keys": ["ctrl", "a"], **switch}
 
 
 def _qwen_forms(say: str, is_qwen3: bool) -> Iterator[Case]:

@@ -1,0 +1,44 @@
+"""Arguments that an action does not read: which say nothing, and which would change what the reply means. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from arpo_verl.actions.calls import excerpt
+from arpo_verl.errors import ActionParseError
+
+# A direction or a button; a switch; a number or a position, in any of the forms in which models write one.
+_WORD = re.compile(r"\s*(?:up|down|left|right|middle|true)\s*", re.IGNORECASE)
+_NUMBERS = re.compile(r"(?=\D*\d)(?:[-+\d\s.,;()\[\]{}]|</?(?:point|bbox)>|<\|box_(?:start|end)\|>)+", re.ASCII)
+
+
+def changes_meaning(value: object) -> bool:
+    """Whether a value that nobody reads is a position, a direction, an amount, keys or a switch.
+
+    Everything else is a remark: nothing, an empty text or list, false, and words such as `the red button`.
+    """
+    if isinstance(value, str):
+        return bool(_WORD.fullmatch(value) or _NUMBERS.fullmatch(value))
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return True
+    return bool(value)
+
+
+def refuse_leftovers(name: str, arguments: Mapping[str, Any], read: Collection[str]) -> None:
+    """Refuse a call with arguments that it does not read and that would change what it does.
+
+    Args:
+        name: the action's.
+        arguments: of the call, without its action.
+        read: the names of those that count.
+
+    Raises:
+        ActionParseError: there are such; names them.
+    """
+    left = [key for key, value in arguments.items() if key not in read and changes_meaning(value)]
+    if not left:
+        return
+    shown = ", ".join(excerpt(key[:40]).strip("'\"") for key in left[:4])
+    raise ActionParseError(f"{name} takes {', '.join(read)}, not {shown}: it would do something else than is written")
