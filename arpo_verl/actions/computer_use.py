@@ -115,13 +115,13 @@ def parse_reply(text: str, image_size: Size, screen_size: Size, *, tool: Tool) -
     """
     check_length(text)
     text = text.strip()
-    first = _first_call(text)
+    first = first_call(text)
     frame = _frame(image_size, screen_size, tool)
     actions: list[Action] = []
-    for arguments in _read_calls(text, first):
+    for arguments in read_calls(text, first):
         if len(actions) == MAX_ACTIONS:
             raise ActionParseError(f"a reply must have at most {MAX_ACTIONS} tool calls, got more")
-        actions.append(checked(_build_action(arguments, frame, tool)))
+        actions.append(checked(build_action(arguments, frame, tool)))
     return Reply(text[: first.start()].strip(), tuple(actions))
 
 
@@ -136,7 +136,7 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size, *, tool: Too
     if any(tag in thought for tag in (_OPEN, _END_OF_THINKING)) or _BEFORE_CALL.search(thought):
         raise ActionParseError(f"a thought must not hold the grammar's own tags, got {excerpt(thought)}")
     frame = _frame(image_size, screen_size, tool)
-    calls = ({"name": TOOL, "arguments": _arguments(action, frame, tool)} for action in reply.actions)
+    calls = ({"name": TOOL, "arguments": arguments_of(action, frame, tool)} for action in reply.actions)
     written = [f"{_OPEN}\n{json.dumps(call, ensure_ascii=False)}\n{_CLOSE}" for call in calls]
     return "\n".join([thought, *written] if thought else written)
 
@@ -148,8 +148,12 @@ def _frame(image: Size, screen: Size, tool: Tool) -> CoordinateFrame:
 # --- Tool calls --------------------------------------------------------------------------------------------------
 
 
-def _first_call(text: str) -> re.Match[str]:
-    """What stands before the first call: a model that thinks aloud may write one before it has ended its thinking."""
+def first_call(text: str) -> re.Match[str]:
+    """What stands before the first call: a model that thinks aloud may write one before it has ended its thinking.
+
+    Raises:
+        ActionParseError: there is none.
+    """
     thinking = text.find(_END_OF_THINKING)
     first = _BEFORE_CALL.search(text)
     if thinking >= 0 and (text.startswith("<think>") or first is None or thinking < first.start()):
@@ -159,8 +163,12 @@ def _first_call(text: str) -> re.Match[str]:
     return first
 
 
-def _read_calls(text: str, before: re.Match[str] | None) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of every call; what stands between and behind them is left aside, as OSWorld's runners do."""
+def read_calls(text: str, before: re.Match[str] | None) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of every call; what stands between and behind them is left aside, as OSWorld's runners do.
+
+    Raises:
+        ActionParseError: one is none of the tool.
+    """
     while before is not None:
         call, position = _read_json(text, before.end())
         if not isinstance(call, dict) or not isinstance(call.get("arguments"), dict):
@@ -191,8 +199,12 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, strict=False)
 # --- Actions from arguments --------------------------------------------------------------------------------------
 
 
-def _build_action(arguments: Mapping[str, Any], frame: CoordinateFrame, tool: Tool) -> Action:
-    """The action of one call; remarks under names that it has not are left aside."""
+def build_action(arguments: Mapping[str, Any], frame: CoordinateFrame, tool: Tool) -> Action:
+    """The action of one call; remarks under names that it has not are left aside.
+
+    Raises:
+        ActionParseError: the tool has no such action, or its arguments are wrong.
+    """
     name = arguments.get("action")
     if not isinstance(name, str):
         raise ActionParseError("a tool call must name its action")
@@ -223,20 +235,25 @@ def _lower(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
 
 
-def _point(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Point | None:
-    """The argument `coordinate`; None where there is none, which is where the pointer is."""
-    value = arguments.get("coordinate")
+def _point(arguments: Mapping[str, Any], frame: CoordinateFrame, name: str = "coordinate") -> Point | None:
+    """The argument of this name; None where there is none, which is where the pointer is."""
+    value = arguments.get(name)
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2 or not all(_is_number(number) for number in value):
-        raise ActionParseError(f"coordinate must be [x, y], got {_shown(value)}")
+        raise ActionParseError(f"{name} must be [x, y], got {_shown(value)}")
     return frame.to_screen(*value)
 
 
-def _required_point(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Point:
-    point = _point(arguments, frame)
+def required_point(arguments: Mapping[str, Any], frame: CoordinateFrame, name: str = "coordinate") -> Point:
+    """The point of an argument.
+
+    Raises:
+        ActionParseError: there is none, or it is outside the image.
+    """
+    point = _point(arguments, frame, name)
     if point is None:
-        raise ActionParseError("coordinate must say where to, got none")
+        raise ActionParseError(f"{name} must say where to, got none")
     return point
 
 
@@ -255,7 +272,12 @@ def _scroll(name: str) -> Callable[[Mapping[str, Any], CoordinateFrame], Action]
     return build
 
 
-def _text(arguments: Mapping[str, Any]) -> str:
+def read_text(arguments: Mapping[str, Any]) -> str:
+    """The argument `text`.
+
+    Raises:
+        ActionParseError: it is none that can be typed.
+    """
     text = arguments.get("text")
     if _is_number(text):
         return str(text)
@@ -288,13 +310,13 @@ def _terminate(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Action:
 _BUILDERS: Mapping[str, Callable[[Mapping[str, Any], CoordinateFrame], Action]] = {
     **{name: _click(name) for name in _CLICKS},
     "key": _key,
-    "type": lambda arguments, frame: TypeText(_text(arguments)),
-    "mouse_move": lambda arguments, frame: Move(_required_point(arguments, frame)),
-    "left_click_drag": lambda arguments, frame: Drag(None, _required_point(arguments, frame)),
+    "type": lambda arguments, frame: TypeText(read_text(arguments)),
+    "mouse_move": lambda arguments, frame: Move(required_point(arguments, frame)),
+    "left_click_drag": lambda arguments, frame: Drag(None, required_point(arguments, frame)),
     **{name: _scroll(name) for name in _SCROLLS},
     "wait": lambda arguments, frame: Wait(),  # how long is the environment's to decide, as in OSWorld's runners
     "terminate": _terminate,
-    "answer": lambda arguments, frame: Finish(_text(arguments)),
+    "answer": lambda arguments, frame: Finish(read_text(arguments)),
 }
 
 
@@ -322,7 +344,12 @@ def _shown(value: object) -> str:
 # --- Actions to arguments ----------------------------------------------------------------------------------------
 
 
-def _arguments(action: Action, frame: CoordinateFrame, tool: Tool) -> dict[str, Any]:
+def arguments_of(action: Action, frame: CoordinateFrame, tool: Tool) -> dict[str, Any]:
+    """What a call's arguments are.
+
+    Raises:
+        ActionParseError: the tool has no such action.
+    """
     arguments = _arguments_of_any(action, frame)
     if arguments["action"] in tool.lacks:
         raise ActionParseError(f"{TOOL} has no {arguments['action']} for this model")

@@ -17,7 +17,7 @@ from arpo_verl.types import Size
 from arpo_verl.untrusted import parse_json, printable, read_regular
 
 FULL, WINDOW, SEGMENTS = CONTEXTS = ("full", "window", "segments")
-SHIPPED = ("ui_tars_15", "ui_tars_10", "ui_tars_2", "qwen25_vl", "qwen3_vl", "qwen35", "small")
+SHIPPED = ("ui_tars_15", "ui_tars_10", "ui_tars_2", "qwen25_vl", "qwen3_vl", "qwen35", "gui_owl", "small")
 """Each is made by the module of this package that has its name."""
 
 Messages = list[dict[str, Any]]

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-_IMAGE = {"type": "image"}
-
 
 class Words(NamedTuple):
     """What a model is told before it acts."""
@@ -31,32 +29,39 @@ def in_turns(words: Callable[[str, str], Words]) -> Callable[[str, str, Sequence
 
     def opening(instruction: str, language: str, earlier: Sequence[str]) -> list[dict[str, Any]]:
         system, user = words(instruction, language)
-        told = [_message("system", _text(system))] if system else []
+        told = [message("system", text_part(system))] if system else []
         turns = [reply_message(text) for text in earlier]
-        return [*told, _message("user", _text(user)), *turns, screenshot_message()]
+        return [*told, message("user", text_part(user)), *turns, screenshot_message()]
 
     return opening
 
 
 def image_first(words: Words) -> list[dict[str, Any]]:
     """The first screenshot in one message with the task behind it."""
-    return [_message("system", _text(words.system)), _message("user", dict(_IMAGE), _text(words.user))]
+    return [message("system", text_part(words.system)), message("user", image_part(), text_part(words.user))]
 
 
 def screenshot_message() -> dict[str, Any]:
     """One screenshot in the conversation; the image itself travels beside the messages, in their order."""
-    return _message("user", dict(_IMAGE))
+    return message("user", image_part())
 
 
 def reply_message(text: str) -> dict[str, Any]:
     """One reply of the model, as written."""
-    return _message("assistant", _text(text))
+    return message("assistant", text_part(text))
 
 
-def _message(role: str, *content: dict[str, str]) -> dict[str, Any]:
+def message(role: str, *content: dict[str, str]) -> dict[str, Any]:
+    """A message of these parts."""
     # In parts, whatever they are: every message of a conversation has one shape.
     return {"role": role, "content": list(content)}
 
 
-def _text(text: str) -> dict[str, str]:
+def text_part(text: str) -> dict[str, str]:
+    """Words, as they are."""
     return {"type": "text", "text": text}
+
+
+def image_part() -> dict[str, str]:
+    """The place of a screenshot."""
+    return {"type": "image"}

@@ -144,6 +144,27 @@ def test_what_the_engine_is_given_is_what_the_official_agent_sends(policy, kind,
 
 
 @needs_words
+def test_gui_owl_is_asked_as_its_agent_asks(policy, tmp_path, monkeypatch):
+    pytest.importorskip("verl")
+    from support.official_agents import number_of, sent_messages
+
+    monkeypatch.chdir(tmp_path)
+    call = '<tool_call>\n{"name": "computer_use", "arguments": {"action": "click", "coordinate": [3, 4]}}\n</tool_call>'
+    replies = [
+        f"<thinking>One.</thinking>\n{call}\n<conclusion>Pressed it.</conclusion>",
+        f"<thinking>Two.</thinking>\n{call}",
+        call,
+    ]
+    told, counts = told_to_the_engine(policy, "gui_owl", "Press {it}.", replies)
+    assert counts == [1, 1, 1]
+    sent = sent_messages("gui_owl", "Press {it}.", replies)
+    for ours, theirs in zip(told, sent, strict=True):
+        theirs = render(theirs, lambda part: f"<image {number_of(part)}>") + "<|im_start|>assistant\n"
+        assert ours == theirs
+    assert "Step 1: Pressed it.\nStep 2: Two.\n" in told[2]
+
+
+@needs_words
 @pytest.mark.parametrize("kind", ["qwen25_vl", "qwen3_vl"])
 @pytest.mark.parametrize(
     "said",

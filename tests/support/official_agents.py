@@ -51,6 +51,7 @@ def stand_ins() -> Iterator[None]:
         "mm_agents.utils": ModuleType("mm_agents.utils"),
         # The screen is taken for its own resized image: what becomes of coordinates is then plain to see.
         "mm_agents.utils.qwen_vl_utils": SimpleNamespace(smart_resize=lambda height, width, **_: (height, width)),
+        "oss2": SimpleNamespace(),
         "openai": SimpleNamespace(OpenAI=lambda **_: None, **errors),
     }
     before = {name: sys.modules[name] for name in modules if name in sys.modules}
@@ -113,6 +114,15 @@ def _ui_tars_2_agent(replies: list[str], sent: list[Any]) -> Any:
     return agent
 
 
+def owl_agent(replies: list[str], sent: list[Any]) -> Any:
+    """GUI-Owl's agent as it is by default, with images in the request."""
+    module = official_module("owl_agent")
+    module.OpenAI = lambda **_: _answering(replies, sent)
+    agent = module.OwlAgent()
+    agent.image_format = "data"
+    return agent
+
+
 def qwen_agent(kind: str) -> Any:
     """Qwen's agent as it is by default, which has been reset as its runner does."""
     module_name, class_name = QWEN[kind]
@@ -122,7 +132,7 @@ def qwen_agent(kind: str) -> Any:
     return agent
 
 
-_UI_TARS = {"ui_tars_10": _ui_tars_10_agent, "ui_tars_2": _ui_tars_2_agent}
+_BY_CLIENT = {"gui_owl": owl_agent, "ui_tars_10": _ui_tars_10_agent, "ui_tars_2": _ui_tars_2_agent}
 
 
 def sent_messages(
@@ -143,8 +153,8 @@ def sent_messages(
             return answer(**request)
 
         agent.vlm.chat.completions.create = create
-    elif kind in _UI_TARS:
-        agent = _UI_TARS[kind](replies, sent)
+    elif kind in _BY_CLIENT:
+        agent = _BY_CLIENT[kind](replies, sent)
     else:
         agent, remaining = qwen_agent(kind), list(replies)
 

@@ -1,0 +1,116 @@
+"""The `computer_use` grammar of GUI-Owl: as Qwen2.5-VL's, with some actions of its own.
+
+A reply is `<thinking>...</thinking>`, a tool call, and `<conclusion>...</conclusion>`, of which the call alone acts.
+Its `click` and `drag` have other names, a drag has both ends, and `type` may clear the field before and press Enter
+after. OSWorld's runner is `mm_agents/owl_agent.py`; `tests/actions/test_official_parsers.py` names each difference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from arpo_verl.actions.calls import excerpt
+from arpo_verl.actions.computer_use import (
+    QWEN25,
+    TOOL,
+    arguments_of,
+    build_action,
+    first_call,
+    read_calls,
+    read_text,
+    required_point,
+)
+from arpo_verl.actions.leftovers import refuse_leftovers
+from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, checked
+from arpo_verl.errors import ActionParseError
+from arpo_verl.types import Action, Click, Drag, Finish, Hotkey, Point, Size, TypeText
+
+_THINKING, _CONCLUSION = ("<thinking>", "</thinking>"), ("<conclusion>", "</conclusion>")
+_CLEAR = (Hotkey(("ctrl", "a")), Hotkey(("backspace",)))
+
+
+def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
+    """Parse one reply of the model. Arguments and errors as of `computer_use.parse_reply`."""
+    check_length(text)
+    text = text.strip()
+    first = first_call(text)
+    frame = CoordinateFrame(image_size, screen_size)
+    actions: list[Action] = []
+    for arguments in read_calls(text, first):
+        actions += map(checked, _build(arguments, frame))
+        if len(actions) > MAX_ACTIONS:
+            raise ActionParseError(f"a reply must have at most {MAX_ACTIONS} actions, got more")
+    return Reply(between(text, *_THINKING) or text[: first.start()].strip(), tuple(actions))
+
+
+def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
+    """Write a reply in the canonical form; the inverse of `parse_reply`, points as exact as whole coordinates are.
+
+    Raises:
+        ActionParseError: the grammar has no such action, or the thought holds the grammar's own tags.
+    """
+    if any(tag in reply.thought for tag in (*_THINKING, *_CONCLUSION)):
+        raise ActionParseError(f"a thought must not hold the grammar's own tags, got {excerpt(reply.thought)}")
+    frame = CoordinateFrame(image_size, screen_size)
+    calls = [_call(action, frame) for action in reply.actions]
+    thought = reply.thought.strip()
+    return "\n".join([f"{_THINKING[0]}{thought}{_THINKING[1]}", *calls] if thought else calls)
+
+
+def conclusion(text: str) -> str:
+    """What a reply says that it did, as the runner lists it: its conclusion, or else its thought."""
+    return between(text, *_CONCLUSION) or between(text, *_THINKING)
+
+
+def between(text: str, opening: str, closing: str) -> str:
+    """What stands behind the last opening tag, up to the closing one if there is one; "" where there is no tag."""
+    _, found, rest = text.rpartition(opening)
+    return rest.partition(closing)[0].strip() if found else ""
+
+
+def _build(arguments: Mapping[str, Any], frame: CoordinateFrame) -> list[Action]:
+    """The actions of one call."""
+    match arguments.get("action"):
+        case "click":
+            return [build_action({**arguments, "action": "left_click"}, frame, QWEN25)]
+        case "drag" | "left_click_drag" as name:
+            said = {key: value for key, value in arguments.items() if key != "action"}
+            refuse_leftovers(name, said, ("coordinate", "coordinate2"))
+            start, end = (required_point(arguments, frame, key) for key in ("coordinate", "coordinate2"))
+            return [Drag(start, end)]
+        case "type":
+            said = {key: value for key, value in arguments.items() if key != "action"}
+            refuse_leftovers("type", said, ("text", "clear", "enter"))
+            clear, enter = (_flag(key, arguments.get(key, 0)) for key in ("clear", "enter"))
+            text = read_text(arguments)
+            typed = TypeText(text if not enter or text.endswith("\n") else f"{text}\n")
+            return [*(_CLEAR if clear else ()), typed]
+    return [build_action(arguments, frame, QWEN25)]
+
+
+def _flag(name: str, value: object) -> bool:
+    if value in (0, 1, "0", "1"):
+        return value in (1, "1")
+    raise ActionParseError(f"{name} must be 0 or 1, got {value!r:.40}")
+
+
+def _call(action: Action, frame: CoordinateFrame) -> str:
+    match action:
+        case Click(point=point, button="left", count=1):
+            place = {} if point is None else {"coordinate": list(frame.to_image(point))}
+            arguments: dict[str, Any] = {"action": "click", **place}
+        case Drag(start=Point() as start, end=end):
+            points = {"coordinate": list(frame.to_image(start)), "coordinate2": list(frame.to_image(end))}
+            arguments = {"action": "drag", **points}
+        case Drag():
+            raise ActionParseError("a drag must say where from, got the pointer's place")
+        case Finish(answer=answer) if answer:
+            raise ActionParseError(f"there is no call with an answer, got {excerpt(answer)}")
+        case TypeText(text=text):
+            arguments = {"action": "type", "text": text, "clear": 0, "enter": 0}
+        case _:
+            arguments = arguments_of(action, frame, QWEN25)
+    call = json.dumps({"name": TOOL, "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{call}\n</tool_call>"
