@@ -26,13 +26,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from arpo_verl.actions.calls import excerpt
 from arpo_verl.actions.checks import MAX_SCROLL_NOTCHES
 from arpo_verl.actions.keys import parse_keys
 from arpo_verl.actions.leftovers import refuse_leftovers
+from arpo_verl.actions.pyautogui import SCROLL_NOTCHES
 from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, checked, unknown_action
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import (
@@ -129,16 +130,26 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size, *, tool: Too
     """Write a reply in the canonical form; the inverse of `parse_reply`, points as exact as whole coordinates are.
 
     Raises:
-        ActionParseError: the grammar has no such action (a drag from elsewhere than the pointer, a scroll without an
-            amount), or the thought holds the grammar's own tags.
+        ActionParseError: the grammar has no such action, or the thought holds the grammar's own tags.
     """
     thought = reply.thought.strip()
     if any(tag in thought for tag in (_OPEN, _END_OF_THINKING)) or _BEFORE_CALL.search(thought):
         raise ActionParseError(f"a thought must not hold the grammar's own tags, got {excerpt(thought)}")
     frame = _frame(image_size, screen_size, tool)
-    calls = ({"name": TOOL, "arguments": arguments_of(action, frame, tool)} for action in reply.actions)
+    said = (part for action in reply.actions for part in _said_as(action))
+    calls = ({"name": TOOL, "arguments": arguments_of(action, frame, tool)} for action in said)
     written = [f"{_OPEN}\n{json.dumps(call, ensure_ascii=False)}\n{_CLOSE}" for call in calls]
     return "\n".join([thought, *written] if thought else written)
+
+
+def _said_as(action: Action) -> tuple[Action, ...]:
+    """The same input, by what the tool has: its drag begins where the pointer is, its scroll has an amount."""
+    match action:
+        case Drag(start=Point() as start, end=end):
+            return Move(start), Drag(None, end)
+        case Scroll(notches=None):
+            return (replace(action, notches=SCROLL_NOTCHES),)
+    return (action,)
 
 
 def _frame(image: Size, screen: Size, tool: Tool) -> CoordinateFrame:

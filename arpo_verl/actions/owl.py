@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from arpo_verl.actions.calls import excerpt
@@ -23,9 +24,10 @@ from arpo_verl.actions.computer_use import (
     required_point,
 )
 from arpo_verl.actions.leftovers import refuse_leftovers
+from arpo_verl.actions.pyautogui import SCROLL_NOTCHES
 from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, checked
 from arpo_verl.errors import ActionParseError
-from arpo_verl.types import Action, Click, Drag, Finish, Hotkey, Point, Size, TypeText
+from arpo_verl.types import Action, Click, Drag, Finish, Hotkey, Point, Scroll, Size, TypeText
 
 _THINKING, _CONCLUSION = ("<thinking>", "</thinking>"), ("<conclusion>", "</conclusion>")
 _CLEAR = (Hotkey(("ctrl", "a")), Hotkey(("backspace",)))
@@ -110,6 +112,8 @@ def _call(action: Action, frame: CoordinateFrame) -> str:
             raise ActionParseError(f"there is no call with an answer, got {excerpt(answer)}")
         case TypeText(text=text):
             arguments = {"action": "type", "text": text, "clear": 0, "enter": 0}
+        case Scroll(notches=None):
+            arguments = arguments_of(replace(action, notches=SCROLL_NOTCHES), frame, QWEN25)
         case _:
             arguments = arguments_of(action, frame, QWEN25)
     call = json.dumps({"name": TOOL, "arguments": arguments}, ensure_ascii=False)

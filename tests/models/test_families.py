@@ -6,9 +6,12 @@ import re
 import pytest
 from support import needs_words
 
-from arpo_verl.models.family import load_family
+from arpo_verl.actions.pyautogui import to_code
+from arpo_verl.models.family import SHIPPED, load_family
 from arpo_verl.models.messages import screenshot_message
-from arpo_verl.types import Size
+from arpo_verl.tasks.expert import expert_replies
+from arpo_verl.tasks.loader import shipped_ids
+from arpo_verl.types import Fail, Finish, Size
 
 # Arguments of the tool's actions that take no coordinate.
 EXAMPLES = {
@@ -55,3 +58,20 @@ def test_what_ui_tars_is_offered_the_grammar_reads():
         call = line.replace("(x1,y1)", "(1,2)").replace("(x3,y3)", "(3,4)").replace("key=''", "key='a'")
         call = call.replace("type(content='')", "type(content='x')").replace("'down or up or right or left'", "'down'")
         assert len(load_family("ui_tars_15").parse(f"Action: {call}", Size(1932, 1092), Size(1920, 1080)).actions) == 1
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_experts_replies_are_the_same_actions_in_every_family(name):
+    """As code: a drag by Qwen's tool is a move and then a drag from where the pointer is."""
+    family, image, screen = load_family(name), Size(644, 476), Size(640, 480)
+    for task in shipped_ids():
+        for reply in expert_replies(task):
+            read = family.read(family.format(reply, image, screen), image, screen)
+            for ours, theirs in zip(inputs(read.actions), inputs(reply.actions), strict=True):
+                assert ours == theirs or abs(ours - theirs) <= 1, task
+
+
+def inputs(actions):
+    """What reaches the desktop, as numbers and words in a row."""
+    code = "\n".join(str(action) if isinstance(action, (Finish, Fail)) else to_code(action) for action in actions)
+    return [float(part) if part.isdigit() else part for part in re.split(r"(\d+)", code)]
