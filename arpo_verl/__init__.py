@@ -30,8 +30,8 @@ _EXPORTS = {
     "errors": (
         "ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError DesktopLostError "
         "DesktopSetupError DesktopUnclearError EndpointError EngineLostError EvaluatorError FetchError GenerationError "
-        "HostLostError ImageError MissingDependencyError ReplayError RolloutWorkerError SessionsLostError "
-        "SeveralErrors TaskError TaskQuarantinedError"
+        "HostLostError ImageError MissingDependencyError PatchLostError ReplayError RolloutWorkerError "
+        "SessionsLostError SeveralErrors TaskError TaskQuarantinedError"
     ),
     "records.run": "Run open_run",
     "replay.config": "ReplayConfig",
