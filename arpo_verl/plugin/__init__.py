@@ -8,7 +8,8 @@ The modules, in the order of a training step:
   where it cannot go on;
 - tasks: `dataset`;
 - episodes, in the rollout workers: `loop_manager` starts them, `rollout_workers` hands them prompts, `lost_prompts`
-  puts right what a dead one left; `agent_loop` plays an episode, `sent_images` takes its screenshots to the engine;
+  puts right what a dead one left; `agent_loop` plays an episode, `sent_images` takes its screenshots to the engine, and
+  `engines` makes each call, on another engine where one fails;
 - a batch, in the trainer's process: `plugin/sampler.py: Replayer.process` reads it (`rows`, over `queue`), has
   `replay/choice.py: choose_replays` choose a success for a failed group, puts it in a failure's place by
   `plugin/rows.py: inject` (with `model_inputs`), stores the batch's own successes and forms mini-batches (`padding`);
