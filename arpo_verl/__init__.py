@@ -32,8 +32,8 @@ _EXPORTS = {
         "ActionError ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError "
         "DesktopLostError "
         "DesktopSetupError DesktopUnclearError EndpointError EngineLostError EvaluatorError FetchError GenerationError "
-        "HostLostError ImageError MissingDependencyError ReplayError RolloutWorkerError SessionsLostError "
-        "SeveralErrors TaskError TaskQuarantinedError"
+        "HostLostError ImageError MissingDependencyError PatchLostError ReplayError RolloutWorkerError "
+        "SessionsLostError SeveralErrors TaskError TaskQuarantinedError"
     ),
     "models.family": "ImageLimits ModelFamily",
     "records.run": "Run open_run",

@@ -13,6 +13,7 @@ ArpoError
 ├── RolloutWorkerError (RuntimeError)   rollout workers die again and again: the run ends
 ├── EngineLostError (RuntimeError)      a rollout engine died or hangs: the run ends behind its step
 ├── SessionsLostError (RuntimeError)    prompt after prompt loses sessions: the run ends
+├── PatchLostError (RuntimeError)       a change that we make to veRL or vLLM is not in place: the run ends
 ├── MissingDependencyError (ImportError) a package or a program is not installed
 ├── FetchError (RuntimeError)           a download failed or is not what it should be
 ├── DesktopEndedError (RuntimeError)    the policy ended its desktop: the episode is over, its score is 0
@@ -89,6 +90,10 @@ class EngineLostError(ArpoError, RuntimeError):
 
 class SessionsLostError(ArpoError, RuntimeError):
     """Prompt after prompt loses sessions, so that no batch can be put together any more: the run ends."""
+
+
+class PatchLostError(ArpoError, RuntimeError):
+    """A process that needs a change of veRL's or vLLM's code runs their own function: the run ends."""
 
 
 class MissingDependencyError(ArpoError, ImportError):

@@ -53,8 +53,8 @@ class LazyPixels:
         self.screenshots = tuple(screenshots)
         self.processor = processor
 
-    def __reduce__(self) -> tuple[type[LazyPixels], tuple[tuple[bytes, ...], str]]:
-        return LazyPixels, (self.screenshots, self.processor)
+    def __reduce__(self) -> tuple[Callable[..., LazyPixels], tuple[tuple[bytes, ...], str]]:
+        return _arrived, (self.screenshots, self.processor)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LazyPixels):
@@ -85,6 +85,18 @@ class LazyPixels:
     ) -> Any:
         """Any function of PyTorch's that is given one takes the tensor."""
         return function(*map(_made, args), **{name: _made(value) for name, value in (kwargs or {}).items()})
+
+
+def _arrived(screenshots: tuple[bytes, ...], processor: str) -> LazyPixels:
+    """A row comes to another process, maybe to one that trains on it, which must be able to read it.
+
+    Raises:
+        PatchLostError: it is not.
+    """
+    from arpo_verl.upstream_patches import EQUAL_LENGTHS
+
+    EQUAL_LENGTHS.check()
+    return LazyPixels(screenshots, processor)
 
 
 def pixel_values(

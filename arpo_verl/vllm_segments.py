@@ -19,13 +19,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import IO, Any
 
 logger = logging.getLogger(__name__)
 
-MODULE = "vllm.distributed.device_communicators.shm_broadcast"
 FOLDER = Path("/dev/shm")
 _START_S = 30.0
 _tell: dict[int, IO[bytes]] = {}
@@ -33,17 +32,14 @@ _tell: dict[int, IO[bytes]] = {}
 
 
 def register() -> None:
-    """Have vLLM's ring buffers tell of the segments that they make, once their module is imported."""
-    from arpo_verl.post_import import when_imported
+    """Have vLLM's ring buffers report the segments that they make, once their module is imported."""
+    from arpo_verl.upstream_patches import SEGMENTS
 
-    when_imported(MODULE, apply)
+    SEGMENTS.when_imported(reporting)
 
 
-def apply(shm_broadcast: ModuleType) -> None:
-    """Patch the imported module; a second call changes nothing."""
-    upstream = shm_broadcast.ShmRingBuffer.__init__
-    if hasattr(upstream, "_arpo_verl_patched"):
-        return
+def reporting(name: str, upstream: Callable[..., None]) -> Callable[..., None]:
+    """Return what takes the place of `ShmRingBuffer.__init__`, as `Patch.apply` asks for it."""
 
     @functools.wraps(upstream)
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -55,8 +51,7 @@ def apply(shm_broadcast: ModuleType) -> None:
                 _tell.pop(os.getpid(), None)
                 logger.warning("%s/%s stays if this process is killed", FOLDER, self.shared_memory.name, exc_info=True)
 
-    vars(make)["_arpo_verl_patched"] = True
-    shm_broadcast.ShmRingBuffer.__init__ = make
+    return make
 
 
 def remove_after_this_process(name: str) -> None:

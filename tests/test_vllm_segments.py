@@ -11,7 +11,8 @@ from support import ROOT
 from support.desktop_harness import eventually
 
 from arpo_verl import vllm_segments
-from arpo_verl.vllm_segments import FOLDER, apply
+from arpo_verl.upstream_patches import SEGMENTS
+from arpo_verl.vllm_segments import FOLDER, reporting
 
 # As vLLM's class: made without a name, opened with one and unknown to Python's resource tracker, which would remove it.
 MAKER = """
@@ -19,7 +20,8 @@ import sys
 from multiprocessing import resource_tracker, shared_memory
 from types import ModuleType
 from unittest.mock import patch
-from arpo_verl.vllm_segments import apply
+from arpo_verl.upstream_patches import SEGMENTS
+from arpo_verl.vllm_segments import reporting
 
 class ShmRingBuffer:
     def __init__(self, name=None):
@@ -30,8 +32,8 @@ class ShmRingBuffer:
 
 module = ModuleType("stand_in")
 module.ShmRingBuffer = ShmRingBuffer
-apply(module)
-apply(module)
+SEGMENTS.apply(module, reporting)
+SEGMENTS.apply(module, reporting)
 buffers = [module.ShmRingBuffer(), module.ShmRingBuffer(), module.ShmRingBuffer(sys.argv[1])]
 print(*(buffer.shared_memory.name for buffer in buffers), resource_tracker._resource_tracker._pid, flush=True)
 sys.stdin.read()
@@ -69,7 +71,7 @@ def test_segments_of_a_killed_maker_go_and_those_that_it_opened_or_that_took_the
 def test_segments_stay_while_their_maker_lives():
     stand_in = ModuleType("stand_in")
     stand_in.ShmRingBuffer = type("ShmRingBuffer", (), {"__init__": lambda self: setattr(self, "is_creator", False)})
-    apply(stand_in)
+    SEGMENTS.apply(stand_in, reporting)
     stand_in.ShmRingBuffer()  # opened, not made: nothing is told to anybody
     others = shared_memory.SharedMemory(create=True, size=64)
     maker = start_maker(others.name)
@@ -95,7 +97,7 @@ def test_an_engine_starts_where_nothing_can_be_removed_after_it(monkeypatch, cap
     monkeypatch.setattr(vllm_segments, "_tell", {})
     stand_in = ModuleType("stand_in")
     stand_in.ShmRingBuffer = _Made
-    apply(stand_in)
+    SEGMENTS.apply(stand_in, reporting)
     monkeypatch.setattr(vllm_segments.sys, "executable", "/nowhere/python")
     segment = stand_in.ShmRingBuffer().shared_memory
     try:

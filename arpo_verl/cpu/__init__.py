@@ -32,12 +32,13 @@ def register() -> None:
     os.environ.setdefault("TQ_LOGGING_LEVEL", "ERROR")
     from arpo_verl.cpu import engine, patch, platform, rollout, vllm
     from arpo_verl.post_import import when_imported
+    from arpo_verl.upstream_patches import ONEDNN, PROCESS_GROUP
 
     for name, value in vllm.ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     platform.register()
-    when_imported(patch.MODULE, patch.apply)
-    when_imported(vllm.MODULE, vllm.apply)
+    PROCESS_GROUP.when_imported(patch.initialize_once_named)
+    ONEDNN.when_imported(vllm.without_onednn)
     when_imported(engine.MODULE, engine.register)
     when_imported(rollout.REPLICA_MODULE, rollout.register_replica)
     when_imported(rollout.ADAPTER_MODULE, rollout.register_adapter)

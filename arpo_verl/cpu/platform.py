@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
+from arpo_verl.upstream_patches import ONEDNN, PROCESS_GROUP
+
 PLATFORM = "cpu"
 
 
@@ -105,6 +107,7 @@ class CpuPlatform(PlatformBase):
         return None, None
 
     def communication_backend_name(self) -> str:
+        PROCESS_GROUP.check()  # upstream's own function asks for this name, ours does not
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
@@ -129,6 +132,7 @@ class CpuPlatform(PlatformBase):
         return []
 
     def is_ipc_supported(self) -> bool:
+        ONEDNN.check()  # vLLM's worker asks before it takes new weights
         return False
 
     def cudart(self) -> Any:

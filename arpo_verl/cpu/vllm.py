@@ -8,10 +8,6 @@ parameters themselves. `tests/cpu/test_vllm.py` fails when vLLM changes here.
 
 from __future__ import annotations
 
-from types import ModuleType
-
-MODULE = "vllm._custom_ops"
-FLAG = "_supports_onednn"
 ENVIRONMENT = {
     # The kernels for AMX pack the weights too.
     "VLLM_CPU_SGL_KERNEL": "0",
@@ -20,11 +16,6 @@ ENVIRONMENT = {
 }
 
 
-def apply(custom_ops: ModuleType) -> None:
-    """Have the imported module `vllm._custom_ops` offer no oneDNN.
-
-    Raises:
-        AttributeError: this vLLM has no such flag.
-    """
-    getattr(custom_ops, FLAG)
-    setattr(custom_ops, FLAG, False)
+def without_onednn(name: str, upstream: bool) -> bool:
+    """Return what `_supports_onednn` of `vllm._custom_ops` is set to: no oneDNN is offered."""
+    return False

@@ -3,12 +3,13 @@
 The modules, in the order of a training step:
 
 - before anything starts: `run_callback` has the recipe checked and estimated (`recipe/`), and takes the `run_folder`;
-  `patches` mends two functions of veRL's;
+  `patches` has what takes the place of veRL's functions;
 - what the recipe says: `settings`; in the trainer's process `trainer_state`, and `trainer_watch`, which ends the run
   where it cannot go on;
 - tasks: `dataset`;
 - episodes, in the rollout workers: `loop_manager` starts them, `rollout_workers` hands them prompts, `lost_prompts`
-  puts right what a dead one left; `agent_loop` plays an episode, `sent_images` takes its screenshots to the engine;
+  puts right what a dead one left; `agent_loop` plays an episode, `sent_images` takes its screenshots to the engine, and
+  `engines` makes each call, on another engine where one fails;
 - a batch, in the trainer's process: `plugin/sampler.py: Replayer.process` reads it (`rows`, over `queue`), has
   `replay/choice.py: choose_replays` choose a success for a failed group, puts it in a failure's place by
   `plugin/rows.py: inject` (with `model_inputs`), stores the batch's own successes and forms mini-batches (`padding`);
@@ -27,8 +28,10 @@ import logging
 import os
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from arpo_verl.post_import import when_imported
+from arpo_verl.upstream_patches import ENGINE_CALLS, EQUAL_LENGTHS, ROLLOUT_CORRECTION
 
 logger = logging.getLogger(__name__)
 
@@ -46,22 +49,10 @@ def _register_advantage_estimator(core_algos: ModuleType) -> None:
     from arpo_verl.plugin import estimator  # noqa: F401  registers on import
 
 
-def _patch_trainer(trainer_base: ModuleType) -> None:
-    from arpo_verl.plugin.patches import leave_unknown_log_probs_alone
+def _replacement(name: str, upstream: Any) -> Any:
+    from arpo_verl.plugin.patches import replacement
 
-    leave_unknown_log_probs_alone(trainer_base)
-
-
-def _patch_workers(tensordict_utils: ModuleType) -> None:
-    from arpo_verl.plugin.patches import read_equal_lengths
-
-    read_equal_lengths(tensordict_utils)
-
-
-def _patch_engine_calls(base: ModuleType) -> None:
-    from arpo_verl.plugin.patches import survive_lost_engines
-
-    survive_lost_engines(base)
+    return replacement(name, upstream)
 
 
 def register() -> None:
@@ -73,9 +64,8 @@ def register() -> None:
         cpu.register()
     when_imported("verl.experimental.agent_loop.agent_loop", _register_agent_loop)
     when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
-    when_imported("verl.trainer.ppo.v1.trainer_base", _patch_trainer)
-    when_imported("verl.utils.tensordict_utils", _patch_workers)
-    when_imported("verl.checkpoint_engine.base", _patch_engine_calls)
+    for patch in (ROLLOUT_CORRECTION, EQUAL_LENGTHS, ENGINE_CALLS):
+        patch.when_imported(_replacement)
 
 
 try:

@@ -30,6 +30,7 @@ from arpo_verl.plugin.rollout_workers import FruitlessPrompts, RolloutWorkers
 from arpo_verl.plugin.rows import SCREENSHOTS
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.plugin.trainer_state import trainer_state
+from arpo_verl.upstream_patches import ENGINE_CALLS, ROLLOUT_CORRECTION
 
 _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # type: ignore[attr-defined]  # the class under Ray's actor
 
@@ -108,6 +109,8 @@ class GuiAgentLoopManager(AgentLoopManagerTQ):
         self.llm_client = watched(self.llm_client)
 
     async def _init_agent_loop_workers(self) -> None:
+        for patch in (ROLLOUT_CORRECTION, ENGINE_CALLS):
+            patch.check()
         lost_prompts = LostPrompts.of_config(self.config, self._watch_engines())
         await super()._init_agent_loop_workers()  # type: ignore[no-untyped-call]  # veRL's
         # Of a group that lost some of its sessions `sync` trains on the rest; the other modes draw another.

@@ -1,18 +1,16 @@
-"""Guarded patches of veRL, where it has no plugin point: two of the trainer, one of the workers."""
+"""What takes the place of veRL's functions where it has no plugin point; `upstream_patches.py` says why and where."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
-from types import ModuleType
 from typing import Any
 
 from arpo_verl.plugin.trainer_watch import TrainerEngines, in_words, is_death
 from arpo_verl.replay.labels import labelled_rows
+from arpo_verl.upstream_patches import EQUAL_LENGTHS, ROLLOUT_CORRECTION
 
-_CORRECTION = "compute_rollout_correction_and_add_to_batch"
-_POSITION_FIX = "maybe_fix_3d_position_ids"
 _POSITION_IDS = "position_ids"
 _CALLS = {
     "sleep_replicas": "sleep",
@@ -22,8 +20,8 @@ _CALLS = {
 """Methods of veRL's `CheckpointEngineManager`, and of each replica, which they call."""
 
 
-def leave_unknown_log_probs_alone(trainer_base: ModuleType) -> None:
-    """Have veRL's rollout correction leave alone the rows whose log-probs nobody recorded. Safe to call twice.
+def leave_unknown_log_probs_alone(correct: Callable[..., Any]) -> Callable[..., Any]:
+    """Have veRL's rollout correction leave alone the rows whose log-probs nobody recorded.
 
     A batch has log-probs in all of its rows or in none, so the row of a demonstration carries zeros, as if its maker
     had been certain of every token, and `algorithm.rollout_correction` would weigh each by the policy's own probability
@@ -33,11 +31,8 @@ def leave_unknown_log_probs_alone(trainer_base: ModuleType) -> None:
     correction".
 
     Args:
-        trainer_base: the module of the trainer, under whose name for the correction it is called.
+        correct: veRL's `compute_rollout_correction_and_add_to_batch`.
     """
-    correct = getattr(trainer_base, _CORRECTION)
-    if hasattr(correct, "__wrapped__"):
-        return
 
     @functools.wraps(correct)
     def correct_known(batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -49,10 +44,10 @@ def leave_unknown_log_probs_alone(trainer_base: ModuleType) -> None:
             batch.batch["rollout_log_probs"] = log_probs
         return correct(batch, *args, **kwargs)
 
-    setattr(trainer_base, _CORRECTION, correct_known)
+    return correct_known
 
 
-def read_equal_lengths(tensordict_utils: ModuleType) -> None:
+def read_equal_lengths(fix: Callable[[Any], None]) -> Callable[[Any], None]:
     """Have the workers read rows of a vision-language model that are all equally long as they were written.
 
     TransferQueue puts a field's rows together with `torch.nested.as_nested_tensor`, which takes the first dimension
@@ -61,13 +56,10 @@ def read_equal_lengths(tensordict_utils: ModuleType) -> None:
     look (0.9.1, `utils/tensordict_utils.py: maybe_fix_3d_position_ids`), and the worker ends: "split_with_sizes expects
     split_sizes to sum exactly to T". There is no plugin point between the queue and the engine.
 
-    To be called before the engines import the function by name; safe to call twice.
+    Args:
+        fix: veRL's `maybe_fix_3d_position_ids`.
     """
     from verl.utils.tensordict_utils import nested_tensor_from_tensor_list
-
-    fix = getattr(tensordict_utils, _POSITION_FIX)
-    if hasattr(fix, "__wrapped__"):
-        return
 
     @functools.wraps(fix)
     def fix_all(data: Any) -> None:
@@ -78,30 +70,24 @@ def read_equal_lengths(tensordict_utils: ModuleType) -> None:
                 data[_POSITION_IDS] = nested_tensor_from_tensor_list(list(values.chunk(rows)))
         fix(data)
 
-    setattr(tensordict_utils, _POSITION_FIX, fix_all)
+    return fix_all
 
 
-def survive_lost_engines(base: ModuleType) -> None:
-    """Have veRL's calls to all rollout engines pass over a dead one; a second call changes nothing.
+def survive_lost_engines(name: str, stock: Any) -> Any:
+    """Have one of veRL's calls to all rollout engines pass over a dead engine.
 
     veRL puts its engines to sleep, trains, saves, and gives the engines new weights. It has no hook around its calls to
     engines, and each of them fails where one engine does (0.9.1, `checkpoint_engine/base.py:
-    CheckpointEngineManager`). Patched, they pass over a dead engine, and where the weights would be updated the run
-    ends. We replace the methods in their class, so a module that has imported the class before us gets them too.
+    CheckpointEngineManager`). Ours pass over a dead engine, and where the weights would be updated the run ends.
 
     Args:
-        base: the module `verl.checkpoint_engine.base`.
+        name: of the method.
+        stock: veRL's method.
     """
     from verl.utils.ray_utils import auto_await
 
-    manager = base.CheckpointEngineManager
-    if hasattr(manager.update_weights, "_arpo_verl_patched"):
-        return
-    for name, call in _CALLS.items():
-        setattr(manager, name, auto_await(_on_each(getattr(manager, name).__wrapped__, call)))
-    update_weights = auto_await(_unless_lost(manager.update_weights.__wrapped__))
-    update_weights._arpo_verl_patched = True
-    manager.update_weights = update_weights
+    method = stock.__wrapped__  # under veRL's own `auto_await`
+    return auto_await(_on_each(method, _CALLS[name]) if name in _CALLS else _unless_lost(method))
 
 
 def _engines() -> TrainerEngines:
@@ -151,3 +137,12 @@ def _unless_lost(stock: _Method) -> _Method:
         return metrics
 
     return update_weights
+
+
+def replacement(name: str, upstream: Any) -> Any:
+    """What takes the place of upstream's function of this name, as `Patch.apply` asks for it."""
+    if name in ROLLOUT_CORRECTION.names:
+        return leave_unknown_log_probs_alone(upstream)
+    if name in EQUAL_LENGTHS.names:
+        return read_equal_lengths(upstream)
+    return survive_lost_engines(name.rpartition(".")[2], upstream)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 import torch
+
+from arpo_verl.errors import PatchLostError
+from arpo_verl.upstream_patches import ONEDNN, PROCESS_GROUP, Patch
 
 FRESH = """
 import logging, sys
@@ -53,16 +57,32 @@ def test_torch_still_refuses_a_device_that_is_named_twice():
 
 
 def test_patch_keeps_the_backend_that_a_caller_names():
-    from types import ModuleType
+    from arpo_verl.cpu.patch import initialize_once_named
 
-    from arpo_verl.cpu import patch
-
+    patch = Patch("stand_in", PROCESS_GROUP.names, "")
     module = ModuleType("stand_in")
     module.initialize_global_process_group_ray = lambda timeout_second=None, backend=None: (timeout_second, backend)
-    patch.apply(module)
-    patch.apply(module)
+    patch.apply(module, initialize_once_named)
     assert module.initialize_global_process_group_ray() == (None, "cpu:gloo")
     assert module.initialize_global_process_group_ray(5, backend="cpu:mpi") == (5, "cpu:mpi")
+
+
+@pytest.mark.parametrize(
+    ("patch", "upstream", "ask"),
+    [
+        (PROCESS_GROUP, lambda: None, "communication_backend_name"),  # as upstream's function does, and ours does not
+        (ONEDNN, True, "is_ipc_supported"),  # as a worker of vLLM's does before it takes weights
+    ],
+    ids=["process group", "oneDNN"],
+)
+def test_the_platform_misses_a_patch_in_the_process_that_needs_it(patch, upstream, ask, monkeypatch):
+    from arpo_verl.cpu.platform import CpuPlatform
+
+    stand_in = ModuleType(patch.module)
+    setattr(stand_in, patch.names[0], upstream)
+    monkeypatch.setitem(sys.modules, patch.module, stand_in)
+    with pytest.raises(PatchLostError, match=patch.without):
+        getattr(CpuPlatform(), ask)()
 
 
 def test_device_module_is_a_copy_of_torch_cpu():

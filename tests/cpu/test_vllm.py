@@ -11,6 +11,7 @@ import pytest
 from support import ROOT
 
 from arpo_verl.cpu import vllm
+from arpo_verl.upstream_patches import ONEDNN
 
 PYTHON = ROOT / os.environ.get("VLLM_VENV", ".cache/vllm") / "bin" / "python"
 
@@ -35,7 +36,7 @@ answers = {
     "removes": source.count("layer.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)"),
     "kept": layer.weight.data_ptr() == weight,
     "same": torch.allclose(layer.cpu_linear(x, layer.weight, None), expected, atol=1e-5),
-    "told": hasattr(shm_broadcast.ShmRingBuffer.__init__, "_arpo_verl_patched"),
+    "told": hasattr(shm_broadcast.ShmRingBuffer.__init__, "__wrapped__"),
     "made": "create=True, size=self.total_bytes_of_buffer" in inspect.getsource(shm_broadcast.ShmRingBuffer),
     "environment": {name: os.environ.get(name) for name in os.environ if name.startswith("VLLM_CPU")},
 }
@@ -62,10 +63,10 @@ assert key(first) == key(first) != key(other)
 def test_hook_takes_the_kernel_away_and_refuses_a_vllm_that_has_no_such_flag():
     custom_ops = ModuleType("stand_in")
     custom_ops._supports_onednn = True
-    vllm.apply(custom_ops)
+    ONEDNN.apply(custom_ops, vllm.without_onednn)
     assert custom_ops._supports_onednn is False
     with pytest.raises(AttributeError, match="_supports_onednn"):
-        vllm.apply(ModuleType("another"))
+        ONEDNN.apply(ModuleType("another"), vllm.without_onednn)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from verl.checkpoint_engine import CheckpointEngineManager
 from arpo_verl.errors import EngineLostError
 from arpo_verl.plugin import patches, trainer_watch
 from arpo_verl.plugin.trainer_state import trainer_state
+from arpo_verl.upstream_patches import ENGINE_CALLS
 
 TIMEOUT_S = 600.0
 
@@ -232,5 +233,6 @@ def test_the_patch_is_there_once_whoever_imported_the_class_before():
     import verl.checkpoint_engine.base as base
 
     before = CheckpointEngineManager.update_weights
-    patches.survive_lost_engines(base)
-    assert CheckpointEngineManager.update_weights is before and before._arpo_verl_patched
+    ENGINE_CALLS.apply(base, patches.replacement)
+    ENGINE_CALLS.check()
+    assert CheckpointEngineManager.update_weights is before

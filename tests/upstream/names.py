@@ -357,6 +357,19 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         "verl.workers.engine_workers:ActorRolloutRefWorker.update_weights",
         ("peft_config=peft_config, base_sync_done=True, global_steps=global_steps",),
     ),
+    # The process group of a CPU, patched; the platform is asked for the name of a backend where it is not
+    (
+        "cpu.patch",
+        "verl.utils.distributed:initialize_global_process_group_ray",
+        ('backend = backend or f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"',),
+    ),
+    ("cpu.platform", "verl.utils.device:get_nccl_backend", ("get_platform().communication_backend_name()",)),
+    ("cpu.platform", "verl.utils.device:is_support_ipc", ("get_platform().is_ipc_supported()",)),
+    (
+        "cpu.platform",
+        "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer",
+        ("def receive_weights", "if is_support_ipc():"),
+    ),
     # vLLM, patched; tests/cpu/test_vllm.py runs it in the environment that has it
     ("cpu.vllm", "vllm._custom_ops", ("_supports_onednn = bool(",)),
     (

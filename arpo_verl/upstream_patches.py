@@ -1,0 +1,150 @@
+"""Every change that we make to the code of veRL and vLLM, where they have no plugin point; docs/architecture.md has the
+table.
+
+A patch counts only in the process that needs it, and there it can be lost without a word. Another plugin may have
+imported the function by name before us, or may put its own in the place of ours later, or our plugin is not loaded in
+that process. So `Patch.apply` replaces the function wherever a module already has it. And the code that needs the patch
+calls `Patch.check` first, which raises an error where a module has upstream's own function.
+
+The list is here, since it imports nothing of upstream's: some of those who check must load in a moment. What we put in
+the place of upstream's functions is in the rooms: `plugin/patches.py`, `cpu/patch.py`, `cpu/vllm.py`,
+`vllm_segments.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from arpo_verl.errors import PatchLostError
+from arpo_verl.post_import import when_imported
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Functions of an upstream module that we replace, or a flag of it that we set."""
+
+    module: str
+    """Where upstream defines them."""
+    names: tuple[str, ...]
+    """Of functions, or of methods as `Class.method`."""
+    without: str
+    """What happens without the patch: a sentence of the error."""
+    _ours: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """By name, what this process has put there."""
+
+    def when_imported(self, replace: Callable[[str, Any], Any]) -> None:
+        """Apply the patch once upstream's module is imported, now if it is."""
+        when_imported(self.module, lambda module: self.apply(module, replace))
+
+    def apply(self, module: ModuleType, replace: Callable[[str, Any], Any]) -> None:
+        """Replace each function, also in the modules that have imported it by name. A second call changes nothing.
+
+        Args:
+            module: upstream's, imported.
+            replace: gets a name of `names` and what upstream has there, and returns ours.
+
+        Raises:
+            AttributeError: upstream has nothing of this name any more.
+        """
+        for name in self.names:
+            owner, attribute = _owner(module, name)
+            upstream = getattr(owner, attribute)
+            if self._is_ours(name, upstream):
+                continue
+            ours = self._ours[name] = replace(name, upstream)
+            setattr(owner, attribute, ours)
+            if owner is module and callable(upstream):  # a flag is equal to many a value
+                for taker, taken_as in _takers(upstream):
+                    setattr(taker, taken_as, ours)
+
+    def check(self) -> None:
+        """Refuse to go on without the patch. A process that has not imported upstream's module does not need it.
+
+        Raises:
+            PatchLostError: says where upstream's own function is.
+        """
+        module = sys.modules.get(self.module)
+        places = [] if module is None else [place for name in self.names for place in self._unpatched(module, name)]
+        if places:
+            raise PatchLostError(
+                f"This process runs {', '.join(places)} without arpo_verl's patch. {self.without} Another plugin may "
+                "have put its own function there, or VERL_USE_EXTERNAL_PLUGINS leaves arpo_verl out. Mend that, and "
+                "start the same command again: it resumes from the last checkpoint."
+            )
+
+    def _unpatched(self, module: ModuleType, name: str) -> Iterator[str]:
+        """Where upstream's package has something else than ours: in its own module, or imported by name."""
+        owner, attribute = _owner(module, name)
+        if not self._is_ours(name, getattr(owner, attribute, None)):
+            yield f"{self.module}.{name}"
+        if owner is not module:
+            return
+        package = f"{self.module.partition('.')[0]}."
+        for other in [other for other in list(sys.modules) if other.startswith(package) and other != self.module]:
+            namespace = getattr(sys.modules[other], "__dict__", {})
+            if attribute in namespace and not self._is_ours(name, namespace[attribute]):
+                yield f"{other}.{attribute}"
+
+    def _is_ours(self, name: str, value: Any) -> bool:
+        """Whether it is ours, or wraps ours as `functools.wraps` notes it."""
+        if name not in self._ours:
+            return False
+        while value is not self._ours[name]:
+            if not hasattr(value, "__wrapped__"):
+                return False
+            value = value.__wrapped__
+        return True
+
+
+def _owner(module: ModuleType, name: str) -> tuple[Any, str]:
+    """The module or class that has the attribute, and the attribute's name."""
+    class_name, _, attribute = name.rpartition(".")
+    return (getattr(module, class_name) if class_name else module), attribute
+
+
+def _takers(upstream: Any) -> list[tuple[ModuleType, str]]:
+    """The modules that have this function, each with its name for it."""
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    return [(module, name) for module in modules for name, value in list(vars(module).items()) if value is upstream]
+
+
+# The trainer's process; checked before its first step.
+ROLLOUT_CORRECTION = Patch(
+    "verl.trainer.ppo.rollout_corr_helper",
+    ("compute_rollout_correction_and_add_to_batch",),
+    "It would weigh replays of which nobody recorded log-probs as if they were certain.",
+)
+ENGINE_CALLS = Patch(
+    "verl.checkpoint_engine.base",
+    tuple(
+        f"CheckpointEngineManager.{name}"
+        for name in ("sleep_replicas", "abort_replicas", "resume_generation_replicas", "update_weights")
+    ),
+    "A rollout engine that dies would end the run in the middle of its step.",
+)
+
+# The processes that train; checked where a row's screenshots arrive.
+EQUAL_LENGTHS = Patch(
+    "verl.utils.tensordict_utils",
+    ("maybe_fix_3d_position_ids",),
+    "It fails on rows that are all equally long.",
+)
+
+# On a CPU: the processes that train, and vLLM's workers. The platform checks both.
+PROCESS_GROUP = Patch(
+    "verl.utils.distributed",
+    ("initialize_global_process_group_ray",),
+    "It asks torch for a process group that names the CPU twice, which torch refuses.",
+)
+ONEDNN = Patch("vllm._custom_ops", ("_supports_onednn",), "vLLM would take the trainer's weights only once.")
+
+# Every process of vLLM's. Nothing that is trained depends on it, so nobody checks it.
+SEGMENTS = Patch(
+    "vllm.distributed.device_communicators.shm_broadcast",
+    ("ShmRingBuffer.__init__",),
+    "The shared memory of an engine that is killed would stay.",
+)
