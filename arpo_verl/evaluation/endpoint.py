@@ -60,6 +60,8 @@ ABORTED = ("abort", "error")
 TURN_TOKENS = 16
 """Of the chat's marks around a screenshot and the next reply: eleven in Qwen's template."""
 _CHUNK_BYTES = 1 << 16
+_MANY_TOKENS = 1 << 30
+"""More than any sequence has: such a count is none."""
 _GRACE_S = 1.0
 """More than the connection's own limits, which say better what was wrong."""
 # Special tokens of Qwen's tokenizers: those that say where turns and images are, and those that mark a place in a text.
@@ -452,7 +454,7 @@ def _read_usage(answer: Mapping[str, Any], max_tokens: int) -> tuple[int, int, i
     usage = answer.get("usage")
     told = usage if isinstance(usage, Mapping) else {}
     counts = (told.get(name) for name in ("total_tokens", "prompt_tokens", "completion_tokens"))
-    total, prompt, reply = (count if type(count) is int and count > 0 else 0 for count in counts)
+    total, prompt, reply = (count if type(count) is int and 0 < count < _MANY_TOKENS else 0 for count in counts)
     return total, prompt, reply or max_tokens
 
 
