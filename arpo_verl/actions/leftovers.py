@@ -12,15 +12,16 @@ from arpo_verl.errors import ActionParseError
 # A direction or a button; a switch; a number or a position, in any of the forms in which models write one.
 _WORD = re.compile(r"\s*(?:up|down|left|right|middle|true)\s*", re.IGNORECASE)
 _NUMBERS = re.compile(r"(?=\D*\d)(?:[-+\d\s.,;()\[\]{}]|</?(?:point|bbox)>|<\|box_(?:start|end)\|>)+", re.ASCII)
+_KEYS = frozenset({"key", "keys", "hotkey", "modifier", "modifiers"})
 
 
-def changes_meaning(value: object) -> bool:
-    """Whether a value that nobody reads is a position, a direction, an amount, keys or a switch.
+def changes_meaning(name: str, value: object) -> bool:
+    """Whether an argument that nobody reads is a position, a direction, an amount, a key or a switch.
 
     Everything else is a remark: nothing, an empty text or list, false, and words such as `the red button`.
     """
     if isinstance(value, str):
-        return bool(_WORD.fullmatch(value) or _NUMBERS.fullmatch(value))
+        return bool(_WORD.fullmatch(value) or _NUMBERS.fullmatch(value) or (name in _KEYS and value))
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return True
     return bool(value)
@@ -37,7 +38,7 @@ def refuse_leftovers(name: str, arguments: Mapping[str, Any], read: Collection[s
     Raises:
         ActionParseError: there are such; names them.
     """
-    left = [key for key, value in arguments.items() if key not in read and changes_meaning(value)]
+    left = [key for key, value in arguments.items() if key not in read and changes_meaning(key, value)]
     if not left:
         return
     shown = ", ".join(excerpt(key[:40]).strip("'\"") for key in left[:4])

@@ -70,7 +70,7 @@ _TAKES_ANYTHING = frozenset({"wait", "finished", "call_user", "error_env"})
 _ACTION = re.compile("Action[:\uff1a]")
 _ACTION_LINE = re.compile("^[ \\t]*Action[:\uff1a]", re.MULTILINE)
 _THOUGHT_LINE = re.compile("^[ \\t]*Thought[:\uff1a]", re.MULTILINE)
-_THOUGHT = re.compile("Thought[:\uff1a]")
+_FIRST_LABEL = re.compile("\\AThought[:\uff1a]")
 
 _NUMBER = r"(-?\d{1,6}(?:\.\d{1,6})?)"
 _BOX = re.compile(rf"[(\[]?\s*{_NUMBER}\s*,\s*{_NUMBER}\s*(?:,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*)?[)\]]?", re.ASCII)
@@ -155,9 +155,7 @@ def _split_thought(text: str) -> tuple[str, int]:
     start = last.start() if first is None else first.start()
     for label in _ACTION_LINE.finditer(text, begin):
         end = label.end()
-    thought = text[begin:start].strip()
-    label_of_thought = _THOUGHT.match(thought)
-    return thought[label_of_thought.end() if label_of_thought else 0 :].strip(), end
+    return _FIRST_LABEL.sub("", text[begin:start].strip()).strip(), end
 
 
 # --- Actions from calls ------------------------------------------------------------------------------------------

@@ -60,6 +60,8 @@ ABORTED = ("abort", "error")
 TURN_TOKENS = 16
 """Of the chat's marks around a screenshot and the next reply: eleven in Qwen's template."""
 _CHUNK_BYTES = 1 << 16
+_MANY_TOKENS = 1 << 30
+"""More than any sequence has: such a count is none."""
 _GRACE_S = 1.0
 """More than the connection's own limits, which say better what was wrong."""
 # Special tokens of Qwen's tokenizers: those that say where turns and images are, and those that mark a place in a text.
@@ -337,9 +339,9 @@ class _EndpointConversation:
         body = self._body(_as_openai(self._messages, self._urls[self._first :]), len(self._said))
         answer = await self._endpoint.reply(body)
         said, problem = _read_reply(answer, self._config.max_reply_tokens, self._endpoint.shown)
-        self._used, prompt_tokens, reply_tokens = _read_usage(answer, self._config.max_reply_tokens)
-        self._growth.check(prompt_tokens, reply_tokens, self._screens, self._first)
         said = _without_structure(said)
+        self._used, prompt_tokens, reply_tokens = _read_usage(answer, said)
+        self._growth.check(prompt_tokens, reply_tokens, self._screens, self._first)
         self._said.append(said)
         self._messages.append(reply_message(said))
         text = re.sub(_MARKS, "", said)
@@ -447,13 +449,16 @@ def _read_reply(answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str
     return text, problem
 
 
-def _read_usage(answer: Mapping[str, Any], max_tokens: int) -> tuple[int, int, int]:
+def _read_usage(answer: Mapping[str, Any], said: str) -> tuple[int, int, int]:
     """Tokens of the sequence up to the reply's end and of the prompt, 0 where nobody says, and most of the reply."""
     usage = answer.get("usage")
     told = usage if isinstance(usage, Mapping) else {}
     counts = (told.get(name) for name in ("total_tokens", "prompt_tokens", "completion_tokens"))
-    total, prompt, reply = (count if type(count) is int and count > 0 else 0 for count in counts)
-    return total, prompt, reply or max_tokens
+    total, prompt, reply = (count if type(count) is int and 0 < count < _MANY_TOKENS else 0 for count in counts)
+    # Half a character that the model wrote comes back as one that has more tokens; none has less than a byte.
+    if not reply or "\ufffd" in said:
+        reply = len(said.encode("utf-8", "replace"))
+    return total, prompt, reply
 
 
 def _without_structure(said: str) -> str:

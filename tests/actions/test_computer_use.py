@@ -193,6 +193,7 @@ def test_a_tag_within_the_thinking_is_no_call(opening):
         (call(action="left_click", coordinate=[0, 0], coordinate2=[1, 1]), "left_click takes coordinate, not coord"),
         (call(action="left_click", coordinate=[0, 0], keys=["ctrl"]), "not keys"),
         (call(action="left_click", coordinate=[0, 0], button="right"), "not button"),
+        (call(action="type", text="a", key="enter"), "not key"),
         (call(action="left_click", **{"a\n" * 999: {"b": [1]}}), "left_click takes coordinate, not a"),
         (call(action="left_click_drag", start_coordinate=[0, 0], coordinate=[1, 1]), "not start_coordinate"),
         (call(action="left_click_drag", start="(0, 0)", coordinate=[1, 1]), "not start"),

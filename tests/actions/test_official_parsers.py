@@ -17,6 +17,7 @@ from support.official_replies import qwen_cases, ui_tars_cases
 
 from arpo_verl.errors import ActionParseError
 from arpo_verl.models.family import load_family
+from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.types import Size
 
 pytestmark = needs_words
@@ -123,3 +124,11 @@ def test_every_listed_difference_occurs_and_most_replies_are_no_difference():
 def test_the_document_says_how_many_replies_there_are():
     cases = [case for cases in CASES.values() for case in cases]
     assert f" {len(cases)} replies of {len({case.kind for case in cases})} kinds " in DOCUMENT
+
+
+def test_the_rest_between_actions_is_that_of_the_official_parser():
+    from support.official_agents import official_module
+
+    click = {"action_type": "click", "action_inputs": {"start_box": "[0.5, 0.5, 0.5, 0.5]"}}
+    code = official_module("uitars15_v1").parsing_response_to_pyautogui_code([click, click], 480, 640)
+    assert f"time.sleep({GuiAgentConfig().between_actions_s:g})" in code

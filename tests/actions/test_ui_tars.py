@@ -175,6 +175,7 @@ def test_the_far_edge_of_the_image_is_the_last_pixel_of_the_screen():
         ("Action: click(start_box='(0,0)', x='5', y='6')", "click takes start_box, point, start_point, not x, y: it"),
         ("Action: click(start_box='(0,0)', end_box='(1,1)')", "not end_box"),
         ("Action: click(start_box='(0,0)', side='left')", "not side"),
+        ("Action: click(start_box='(0,0)', key='ctrl')", "not key"),
         ("Action: click(start_box='(0,0)', point='(1,1)')", "one of start_box, point, start_point, got different"),
         ("Action: type(content='it's', start_box='(0,0)')", "type takes content, not start_box"),
         ("Action: scroll(direction='down', amount='3')", "not amount"),

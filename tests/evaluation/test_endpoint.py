@@ -479,7 +479,7 @@ def resizing(tokens):
     return answer
 
 
-@pytest.mark.parametrize("tokens", [SHOWN // 4, SHOWN - 60, SHOWN * 2])
+@pytest.mark.parametrize("tokens", [SHOWN // 4, SHOWN - 60, SHOWN * 3])
 def test_a_server_that_resizes_screenshots_again_ends_the_evaluation_at_the_first_mismatch(tmp_path, tokens):
     with serving(resizing(tokens)) as server, pytest.raises(ConfigError) as error:
         play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1, desktops=1)
@@ -495,6 +495,17 @@ def test_a_server_that_shows_screenshots_as_they_are_is_not_stopped(tmp_path, ag
     with serving(resizing(SHOWN)) as server:
         (result,) = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent).results
     assert result.turns == 3
+
+
+def test_a_reply_of_broken_characters_which_has_more_tokens_when_it_is_sent_back_is_no_mismatch(tmp_path):
+    def answer(number, body):
+        prompt = SHOWN * number + (0 if number == 1 else 3 * 100 + 40)
+        usage = {"prompt_tokens": prompt, "completion_tokens": 100, "total_tokens": prompt + 100}
+        return {**says("Thought: " + "\ufffd" * 100 + f"\n{HIT}" if number == 1 else DONE), "usage": usage}
+
+    with serving(answer) as server:
+        (result,) = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1).results
+    assert result.turns == 2
 
 
 @pytest.mark.parametrize("content", [None, "", "I click."])

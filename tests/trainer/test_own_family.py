@@ -1,4 +1,4 @@
-"""The family of docs/model-families.md in the stock trainer: the shipped policy does not speak its grammar, so that each
+"""The family of docs/model-families.md in the stock trainer. The shipped policy does not speak its grammar, so each
 episode ends at its first reply, is scored as malformed, and is trained on."""
 
 import os

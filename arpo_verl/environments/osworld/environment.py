@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import math
 import threading
 import time
 import uuid
@@ -38,7 +39,7 @@ from arpo_verl.errors import (
     MissingDependencyError,
 )
 from arpo_verl.images import SENT, image_size
-from arpo_verl.types import Action, Evaluation, Fail, Finish, Observation, Size, Task, Wait
+from arpo_verl.types import Action, Click, Evaluation, Fail, Finish, Observation, Size, Task, Wait
 
 if TYPE_CHECKING:
     from arpo_verl.environments.osworld.client import Client
@@ -47,6 +48,9 @@ logger = logging.getLogger(__name__)
 
 PROBE = "pyautogui.position()"
 """Asks the X server something, through the same interpreter as an action, and changes nothing."""
+
+DOUBLE_CLICK_S = 0.5
+"""Seconds within which programs take two clicks for a double click: Tk's and Chromium's time, GTK's and Qt's is 0.4."""
 
 
 class OSWorldEnvironment(DesktopEnvironment):
@@ -81,6 +85,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         self._clean = False
         self._closed = threading.Event()
         self._may_have_leftovers = False
+        self._clicked_at = -math.inf
         self._evaluator = SandboxedEvaluator(config, name)
 
     def prepare(self) -> None:
@@ -119,10 +124,18 @@ class OSWorldEnvironment(DesktopEnvironment):
             elif isinstance(action, (Finish, Fail)):
                 return self._seen(client.step("FAIL" if isinstance(action, Fail) else "DONE", pause=0)[0]["screenshot"])
             else:
+                if isinstance(action, Click):
+                    self._keep_clicks_apart()
                 client.controller.last_result = None
                 observation = client.step(to_code(action), pause=self._config.action_pause_s)[0]
                 self._check_result(action, client.controller.last_result)
+                if isinstance(action, Click):
+                    self._clicked_at = time.monotonic() - self._config.action_pause_s
             return self._settle(observation["screenshot"])
+
+    def _keep_clicks_apart(self) -> None:
+        """Two clicks are no double click, however soon the policy asks for the second."""
+        time.sleep(max(0.0, self._clicked_at + DOUBLE_CLICK_S - time.monotonic()))
 
     def evaluate(self) -> Evaluation:
         client = self._running()
