@@ -317,3 +317,14 @@ def replies(draw):
 def test_what_is_written_parses_back(case):
     reply, image, screen = case
     assert parse_reply(format_reply(reply, image, screen), image, screen) == reply
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<p class='a'>é &amp; \"b\"</p>\n" * 43, "\n".join(f"line {n}: {'=' * 40}" for n in range(176)), "日本" * 2600],
+    ids=["html", "ascii", "cjk"],
+)
+def test_ordinary_long_text_is_not_refused(text):
+    assert parse_reply(format_reply(Reply("", (TypeText(text),)), IMAGE, SCREEN), IMAGE, SCREEN).actions == (
+        TypeText(text),
+    )
