@@ -22,12 +22,13 @@ class Arguments(argparse.ArgumentParser):
     Args:
         description: the benchmark's docstring.
         smoke: what `--smoke` shrinks it to; without it, there is no `--smoke`.
+        name: of the file of results, where it is not the script's.
     """
 
-    def __init__(self, description: str | None, smoke: str = "") -> None:
+    def __init__(self, description: str | None, smoke: str = "", name: str = "") -> None:
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
         self._sizes: dict[str, tuple[int, int]] = {}
-        results = RESULTS / f"{Path(sys.argv[0]).stem}.json"
+        results = RESULTS / f"{name or Path(sys.argv[0]).stem}.json"
         if smoke:
             self.add_argument("--smoke", action="store_true", help=f"{smoke}: does it run at all")
         words = "write the figures there; without a path into benchmarks/results"

@@ -102,7 +102,7 @@ def test_bad_arguments_are_refused_with_what_was_expected(desktop):
         (Hotkey(("ctrl", "entr")), r"no key is named 'entr' .*did you mean enter\?"),
         (Scroll("away", notches=1000), "direction must be .*; notches must be 1 to 100, or None, got 1000"),
         (TypeText(5), "text must be a string, got 5"),
-        (TypeText("a\x07"), "characters that can be typed"),
+        (TypeText("a\x07"), "characters that a keyboard can type"),
         (Finish(None), "answer must be a string"),
         ("click", "an action must be one of Click, Drag, .*got 'click'"),
     ],

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from arpo_verl.actions.calls import excerpt
-from arpo_verl.actions.pyautogui import CALL_S, CHARACTER_S, duration_s, to_code
+from arpo_verl.actions.typing import check_text
 from arpo_verl.errors import ActionParseError
-from arpo_verl.types import Action, Fail, Finish, Point, Size, TypeText
+from arpo_verl.types import Action, Hotkey, Point, Size, TypeText
 
 MAX_REPLY_CHARS = 40_000
 """Longest reply that is parsed: 8,192 tokens of prose are some 36,000. It bounds the work on hostile text, of whatever
@@ -18,10 +17,8 @@ kind, to 50 ms (`tests/test_scanners.py`)."""
 MAX_ACTIONS = 8
 """Most actions in one reply: more would hold a desktop for minutes within one turn."""
 
-MAX_INPUT_S = 60.0
-"""Most seconds of one action, by `duration_s`. OSWorld's client waits 90 s for the guest (`execute_python_command` in
-desktop_env/controllers/python.py) and then takes it for lost. It also keeps code below 30,000 bytes: the guest runs it
-as one argument of a process, of which Linux takes 131,071 (MAX_ARG_STRLEN in include/uapi/linux/binfmts.h)."""
+MAX_KEYS = 100
+"""Most keys of one hotkey: as many as a keyboard has."""
 
 
 @dataclass(frozen=True)
@@ -70,28 +67,16 @@ class CoordinateFrame:
 
 
 def checked(action: Action) -> Action:
-    """The action, if a desktop can be told to do it: what it cannot is the reply's fault and never the desktop's.
+    """The action, if a desktop can be asked to do it: what it cannot is the reply's fault and never the desktop's.
 
     Raises:
-        ActionParseError: it types what no keyboard has, or it would take longer than `MAX_INPUT_S`.
+        ActionParseError: it types what no keyboard has, or presses more than `MAX_KEYS` at once.
     """
-    if isinstance(action, (Finish, Fail)):
-        return action
     if isinstance(action, TypeText):
-        # At least so long: what is far too much is refused before its code is written.
-        typed, pressed = len(action.text), action.text.count("\n") + action.text.count("<")
-        _check_duration(typed * CHARACTER_S + pressed * CALL_S)
-        # Control characters have no key and no place in a text; JSON can spell half of a surrogate pair.
-        for character in action.text:
-            if unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\r\t":
-                raise ActionParseError(f"typed text must be characters that can be typed, got {ascii(character)}")
-    _check_duration(duration_s(to_code(action)))
+        check_text(action.text)
+    if isinstance(action, Hotkey) and len(action.keys) > MAX_KEYS:
+        raise ActionParseError(f"a hotkey must have at most {MAX_KEYS} keys, got {len(action.keys)}")
     return action
-
-
-def _check_duration(needed_s: float) -> None:
-    if needed_s > MAX_INPUT_S:
-        raise ActionParseError(f"an action must take at most {MAX_INPUT_S:g} s, got one of {needed_s:.0f} s; type less")
 
 
 _NO_INPUT = {

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 # Raise it when the code changes what the same settings give: finished policies are then made anew.
 _FORMAT = 1
 REPORT = "warm_start.json"
-PROMPT = "compact"
+FAMILY = "small"
 _NO_LIMIT = 1000
 
 
@@ -80,7 +80,7 @@ class PolicyConfig:
             context=self.context,
             max_screenshots=self.max_screenshots,
             kept_screenshots=self.kept_screenshots,
-            prompt=PROMPT,
+            model_family=FAMILY,
         )
 
 
@@ -188,7 +188,7 @@ def _geometry() -> ImageGeometry:
 
 def _prompt() -> list[dict[str, Any]]:
     """The conversation's opening without its last message, the screenshot."""
-    return load_family(PROMPT).opening("", "English", ())[:-1]
+    return load_family(FAMILY).opening("", "English", ())[:-1]
 
 
 def _policy_key(settings: PolicyConfig, tasks: Sequence[Task]) -> str:

@@ -1,17 +1,18 @@
 """Typed actions as pyautogui source: run against a pyautogui that records what it is asked to do."""
 
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 from fuzz_targets import check_code, clients_rewriting
 
-from arpo_verl.actions.pyautogui import duration_s, to_code
-from arpo_verl.actions.reply import MAX_INPUT_S
+from arpo_verl.actions import typing
+from arpo_verl.actions.pyautogui import to_code
 from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, TypeText, Wait
 
 
 class Recorder:
-    """Stands for pyautogui, time and pyperclip."""
+    """Stands for pyautogui and time."""
 
     def __init__(self):
         self.calls = []
@@ -22,12 +23,7 @@ class Recorder:
 
 def run(code):
     recorder = Recorder()
-
-    def only_pyperclip(name):
-        assert name == "pyperclip"
-        return recorder
-
-    names = {"pyautogui": recorder, "time": recorder, "__builtins__": {"__import__": only_pyperclip}}
+    names = {"pyautogui": recorder, "time": recorder, "__builtins__": {}}
     exec(compile(code, "action", "exec"), names)  # our own output: what is under test
     return recorder.calls
 
@@ -67,9 +63,7 @@ def up(key):
         (Scroll("left"), [("hscroll", (-5,), {})]),
         (Scroll("right", Point(1, 2)), [("hscroll", (5,), {"x": 1, "y": 2})]),
         (Wait(), [("sleep", (5.0,), {})]),
-        (TypeText("ab\n"), [("write", ("ab",), {}), ("press", ("enter",), {})]),
-        (TypeText("a<b"), [("write", ("a",), {}), ("hotkey", ("shift", ","), {}), ("write", ("b",), {})]),
-        (TypeText("é"), [("copy", ("é",), {}), ("hotkey", ("ctrl", "v"), {}), ("sleep", (0.5,), {})]),
+        (TypeText("a<b\r\né\r"), [("write", ("a<b\né\n",), {})]),
     ],
 )
 def test_each_action_asks_pyautogui_for_the_right_thing(action, calls):
@@ -114,20 +108,34 @@ def test_the_clients_rewriting_does_touch_the_plain_form():
     assert "typewrite('a<b')" not in clients_rewriting()("pyautogui.typewrite('a<b')")
 
 
-@pytest.mark.parametrize(
-    ("action", "least_s", "most_s"),
-    [
-        (Click(Point(1, 2)), 0.1, 0.3),
-        (TypeText("a" * 1000), 2, 2.3),
-        (TypeText("\n" * 100), 10, 20),  # pyautogui rests after each Enter
-        (TypeText("\u00e9\n" * 100), 80, 110),  # pasted line by line
-        (TypeText("pyautogui." * 100), 2, 3),
-    ],
-)
-def test_how_long_an_input_may_take(action, least_s, most_s):
-    assert least_s < duration_s(to_code(action)) < most_s
+def test_a_part_of_a_long_text_is_one_argument_of_a_process_and_no_part_is_lost():
+    text = "\U0001f600" * 5000 + "a\r\n" * 3000
+    parts = typing.parts(text)
+    assert "".join(parts) == text.replace("\r", "") and len(parts) == 6
+    assert max(len(typing.by_x_keys(part)) for part in parts) < 30_000 < 128 * 1024  # Linux's MAX_ARG_STRLEN
+    assert typing.parts("") == [""]
 
 
-def test_a_text_as_long_as_may_be_is_one_argument_of_a_process():
-    longest = next(n for n in range(40_000, 0, -1) if duration_s(to_code(TypeText("a" * n))) <= MAX_INPUT_S)
-    assert 25_000 < longest and len(to_code(TypeText("a" * longest))) < 30_000 < 128 * 1024
+class Units:
+    """Stands for Windows' `user32`: the UTF-16 units that it is sent as key events."""
+
+    def __init__(self, takes=1.0):
+        self.pressed, self.released, self.takes = [], [], takes
+
+    def SendInput(self, count, events, size):
+        assert size == 40  # sizeof(INPUT) where pointers have 8 bytes
+        for event in events:
+            assert (event.type, event.key.code) == (1, 0)
+            {4: self.pressed, 6: self.released}[event.key.flags].append(event.key.unit)
+        return int(count * self.takes)
+
+
+def test_windows_types_what_pyautogui_does_not_know_by_utf_16(monkeypatch):
+    recorder, units = Recorder(), Units()
+    monkeypatch.setattr("ctypes.windll", SimpleNamespace(user32=units), raising=False)
+    exec(typing.by_windows_keys("ab\né\U0001f600c"), {"pyautogui": recorder})
+    assert recorder.calls == [("write", ("ab\n",), {}), ("write", ("c",), {})]
+    assert units.pressed == units.released == [0xE9, 0xD83D, 0xDE00]
+    units.takes = 0.5
+    with pytest.raises(RuntimeError, match="Windows took 1 of 2 key events"):
+        exec(typing.by_windows_keys("é"), {"pyautogui": recorder})

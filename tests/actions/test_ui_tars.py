@@ -198,10 +198,8 @@ def test_the_far_edge_of_the_image_is_the_last_pixel_of_the_screen():
         ("Action: type(content='abc)\n\nhotkey(key='enter')", "a string must end on its line"),
         ("Action: type(content='two\nlines')", "a string must end on its line"),
         ("Action: type(content='two\\\nlines')", "a string must end on its line"),
-        ("Action: type(content='a\x07')", "must be characters that can be typed, got '\\x07'"),
-        ("Action: type(content='\ud800')", "must be characters that can be typed, got '\\ud800'"),
-        ("Action: type(content='" + "\u00e9" * 20_000 + "')", "an action must take at most 60 s, got one of"),
-        ("Action: type(content='" + r"\n" * 15_000 + "')", "an action must take at most 60 s, got one of"),
+        ("Action: type(content='a\x07')", "must be characters that a keyboard can type, got '\\x07'"),
+        ("Action: type(content='\ud800')", "must be characters that a keyboard can type, got '\\ud800'"),
         ("Action: type('abc')", "type must have content, got 0"),
         ("Action: click(start_box=(1,2))", "a value must be quoted"),
         ("Action: click(start_box='(1,2)'", "a string must end"),
@@ -340,3 +338,14 @@ def replies(draw):
 def test_what_is_written_parses_back(case):
     reply, image, screen = case
     assert parse_reply(format_reply(reply, image, screen), image, screen) == reply
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<p class='a'>é &amp; \"b\"</p>\n" * 43, "\n".join(f"line {n}: {'=' * 40}" for n in range(176)), "日本" * 2600],
+    ids=["html", "ascii", "cjk"],
+)
+def test_ordinary_long_text_is_not_refused(text):
+    assert parse_reply(format_reply(Reply("", (TypeText(text),)), IMAGE, SCREEN), IMAGE, SCREEN).actions == (
+        TypeText(text),
+    )

@@ -54,7 +54,7 @@ def import_pyautogui() -> Any:
     # python-xlib's RandR (ext/randr.py: init) puts its errors in the place of the protocol's own first ones, and fails
     # at them within the connection, which then answers nobody.
     _pyautogui_x11._display.display.error_classes.update(Xlib.error.xerror_class)
-    keyboard.teach(_pyautogui_x11)
+    keyboard.teach(pyautogui)
     _pyautogui_x11._mouse_is_swapped_setting = False  # else it asks dconf at the first click
     return pyautogui
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arpo_verl.actions import typing
 from arpo_verl.actions.pyautogui import to_code
 from arpo_verl.desktop.machine_provider import MachineProvider
 from arpo_verl.environments.base import DesktopEnvironment
@@ -39,7 +40,7 @@ from arpo_verl.errors import (
     MissingDependencyError,
 )
 from arpo_verl.images import SENT, image_size
-from arpo_verl.types import Action, Click, Evaluation, Fail, Finish, Observation, Size, Task, Wait
+from arpo_verl.types import Action, Click, Evaluation, Fail, Finish, Observation, Size, Task, TypeText, Wait
 
 if TYPE_CHECKING:
     from arpo_verl.environments.osworld.client import Client
@@ -114,6 +115,8 @@ class OSWorldEnvironment(DesktopEnvironment):
         return self._settle(observation["screenshot"] if settled else self._screenshot())
 
     def step(self, action: Action) -> Observation:
+        if isinstance(action, TypeText):
+            typing.check_text(action.text, f"environment.provider={self._config.provider}")
         client = self._running()
         clear_exchanges()
         with self._blamed(), _named(DesktopLostError, f"{self._name} failed at {type(action).__name__}"):
@@ -126,8 +129,11 @@ class OSWorldEnvironment(DesktopEnvironment):
             else:
                 if isinstance(action, Click):
                     self._keep_clicks_apart()
+                *first, last = self._codes(action)
+                for code in first:
+                    self._check_result(action, client.controller.execute_python_command(code))
                 client.controller.last_result = None
-                observation = client.step(to_code(action), pause=self._config.action_pause_s)[0]
+                observation = client.step(last, pause=self._config.action_pause_s)[0]
                 self._check_result(action, client.controller.last_result)
                 if isinstance(action, Click):
                     self._clicked_at = time.monotonic() - self._config.action_pause_s
@@ -285,6 +291,16 @@ class OSWorldEnvironment(DesktopEnvironment):
                 raise DesktopUnclearError(str(error)) from error
             raise
 
+    def _codes(self, action: Action) -> list[str]:
+        """What the guest runs for an action, one after the other; a long text is typed in parts."""
+        if self._config.provider == EMBEDDED and self._provider_class is None:
+            type_text = typing.by_taught_pyautogui
+        else:
+            type_text = typing.by_windows_keys if self._config.os_type == "Windows" else typing.by_x_keys
+        if isinstance(action, TypeText):
+            return [to_code(TypeText(part), type_text=type_text) for part in typing.parts(action.text)]
+        return [to_code(action)]
+
     def _check_result(self, action: Action, result: Any) -> None:
         """Tell an action that cannot be done, which the official runners pass over, from a guest in trouble."""
         kind = type(action).__name__
@@ -297,8 +313,9 @@ class OSWorldEnvironment(DesktopEnvironment):
         if status == 0:
             return
         error = str((isinstance(result, dict) and (result.get("error") or result.get("output"))) or result)[-500:]
-        # An exception ends a Python that lives with 1. Whoever was killed has perhaps done half of it.
-        if status == 1 and self._answers_for_its_screen():
+        # An exception ends a Python that lives with 1. Whoever was killed has perhaps done half of it, and so has one
+        # that types: it raises only where keys that it was sure of fail.
+        if status == 1 and not isinstance(action, TypeText) and self._answers_for_its_screen():
             logger.info("%s could not do %s, and lives: %s", self._name, kind, error)
             return
         raise DesktopLostError(f"{self._name} could not do {kind}: {error}")

@@ -11,7 +11,6 @@ from support.desktop_harness import eventually
 pytestmark = pytest.mark.desktop
 
 ASCII = "".join(map(chr, range(32, 127)))
-MANY = "".join(map(chr, range(0x4E00, 0x4E00 + 120)))  # more than there are spare keys
 BEYOND_ASCII = "äöüßÄÖÜ éèñç € → Привет 中文 😀"
 
 
@@ -25,7 +24,7 @@ def terminal(desktop):
 
 
 @pytest.mark.parametrize(
-    "text", [ASCII, "<<>><,><.", BEYOND_ASCII, "a<b" * 20, MANY], ids=["ascii", "less", "beyond", "long", "many"]
+    "text", [ASCII, "<<>><,><.", BEYOND_ASCII, "a<b" * 20], ids=["ascii", "less", "beyond", "long"]
 )
 def test_text_typed_into_a_terminal_arrives_as_it_is(terminal, text):
     answer = terminal.controller.execute_python_command(f"pyautogui.typewrite({text!r}); pyautogui.press('enter')")

@@ -1,5 +1,6 @@
 """The OSWorld client against a scripted guest: each of its silent failures must become the right error."""
 
+import ast
 import contextlib
 import errno
 import json
@@ -34,6 +35,7 @@ from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noq
 from arpo_verl.environments.osworld.guest_http import Exchange, told_by_guest  # noqa: E402
 from arpo_verl.environments.osworld.verdict.sandboxed_evaluator import SandboxedEvaluator  # noqa: E402
 from arpo_verl.errors import (  # noqa: E402
+    ActionParseError,
     DesktopBootError,
     DesktopEndedError,
     DesktopError,
@@ -217,16 +219,45 @@ def test_an_action_that_failed_silently_is_noticed(make, guest, path, reply, mes
         environment.step(CLICK)
 
 
-UNTYPEABLE = "Traceback (most recent call last):\nValueError: cannot type '\\x07': it is not a printable character"
+UNKNOWN_KEY = "Traceback (most recent call last):\nValueError: cannot type '\\x07': no key gives it"
 
 
 def test_an_action_that_raises_in_a_guest_that_lives_is_no_fault_and_the_episode_goes_on(make, guest):
     environment = make()
     environment.reset(task())
-    guest.replies["/execute"] = lambda: executed() if "position" in guest.code()[-1] else executed("", 1, UNTYPEABLE)
-    assert environment.step(TypeText("\x07")).screenshot == png()
+    guest.replies["/execute"] = lambda: executed() if "position" in guest.code()[-1] else executed("", 1, UNKNOWN_KEY)
+    assert environment.step(Hotkey(("\x07",))).screenshot == png()
     guest.replies["/execute"] = lambda: (500, json.dumps({"message": "[Errno 7] Argument list too long: 'python'"}))
-    assert environment.step(TypeText("x")).screenshot == png()
+    assert environment.step(CLICK).screenshot == png()
+
+
+def test_text_that_failed_to_be_typed_is_the_desktops_fault_and_never_passed_over(make, guest):
+    environment = make()
+    environment.reset(task())
+    raised = "RuntimeError: the X server did not take the key map"
+    guest.replies["/execute"] = lambda: executed() if "position" in guest.code()[-1] else executed("", 1, raised)
+    with pytest.raises(DesktopUnclearError, match="could not do TypeText: RuntimeError: the X server did not take"):
+        environment.step(TypeText("é"))
+
+
+def test_text_that_no_keyboard_has_is_refused_by_provider_and_character(make, guest):
+    environment = make()
+    environment.reset(task())
+    asked = len(guest.code())
+    with pytest.raises(ActionParseError, match=r"characters that environment.provider=\w+ can type, got '\\x07'"):
+        environment.step(TypeText("a\x07"))
+    assert len(guest.code()) == asked
+
+
+def test_a_long_text_is_typed_in_parts(make, guest):
+    environment = make()
+    environment.reset(task())
+    asked = len(guest.code())
+    text = "".join(f"<li>{n}</li>\n" for n in range(500))
+    environment.step(TypeText(text))
+    sent = [code[code.rindex("pyautogui.write(") :] for code in guest.code()[asked:]]
+    typed = [ast.literal_eval(ast.parse(call).body[0].value.args[0]) for call in sent]
+    assert len(typed) == 4 and "".join(typed) == text
 
 
 @pytest.mark.parametrize("reply", [executed("", -9), executed("", 1, "Xlib: connection lost"), (200, "[]"), (200, "")])

@@ -1,0 +1,87 @@
+"""How text is typed on the guests that there are: by key events on all of them, so the clipboard stays as it is.
+
+Each way takes a text whose lines end in a newline and returns Python statements, see `pyautogui.py: to_code`.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import unicodedata
+from importlib.resources import files
+
+from arpo_verl.errors import ActionParseError
+
+PART_CHARS = 2000
+"""Longest text that one command of the guest types: OSWorld's client waits 90 s for a command (`execute_python_command`
+in desktop_env/controllers/python.py). docs/benchmark-fidelity.md has how fast guests type."""
+
+
+def check_text(text: str, where: str = "a keyboard") -> None:
+    """Refuse what no key gives: control characters, and half of a surrogate pair, which JSON can spell.
+
+    Raises:
+        ActionParseError: `where` cannot type one of the characters.
+    """
+    for character in text:
+        if unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\r\t":
+            raise ActionParseError(f"typed text must be characters that {where} can type, got {ascii(character)}")
+
+
+def parts(text: str) -> list[str]:
+    """The text in the parts that are typed one after the other, at least one, with newlines alone between lines."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return [text[start : start + PART_CHARS] for start in range(0, len(text), PART_CHARS)] or [""]
+
+
+def by_taught_pyautogui(text: str) -> str:
+    """On the embedded desktop, whose pyautogui types any text (`desktop/guest/keyboard.py: teach`)."""
+    return f"pyautogui.write({literal(text)})"
+
+
+def by_x_keys(text: str) -> str:
+    """On any other guest with an X server, by what the embedded desktop does: the code brings it along."""
+    return f"{_keystrokes()}\ntype_text(pyautogui.platformModule._display, {literal(text)})"
+
+
+def by_windows_keys(text: str) -> str:
+    """On Windows: what pyautogui knows by itself, and the rest by `SendInput`, which takes UTF-16."""
+    statements = []
+    for known, part in itertools.groupby(text, str.isascii):
+        statements.append(f"{'pyautogui.write' if known else 'send_units'}({literal(''.join(part))})")
+    return "\n".join([*([] if text.isascii() else [_SEND_UNITS]), *statements])
+
+
+def literal(text: str) -> str:
+    """An ASCII Python literal that no rewriting of `pyautogui.` calls in the source matches."""
+    return ascii(text).replace("pyautogui.", "pyautogui\\x2e")
+
+
+@functools.cache
+def _keystrokes() -> str:
+    """`desktop/guest/keystrokes.py` without its words."""
+    tree = ast.parse((files("arpo_verl.desktop.guest") / "keystrokes.py").read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [one for one in node.body if not _is_string(one)]
+    return ast.unparse(tree)
+
+
+def _is_string(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+_SEND_UNITS = """import ctypes
+class Key(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint16), ("unit", ctypes.c_uint16), ("flags", ctypes.c_uint32),
+                ("time", ctypes.c_uint32), ("extra", ctypes.c_size_t), ("rest", ctypes.c_uint32 * 2)]
+class Input(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_uint32), ("key", Key)]
+def send_units(text):
+    data = text.encode("utf-16-le")
+    units = [int.from_bytes(data[at:at + 2], "little") for at in range(0, len(data), 2)]
+    events = [Input(1, Key(0, unit, flags)) for unit in units for flags in (4, 6)]
+    taken = ctypes.windll.user32.SendInput(len(events), (Input * len(events))(*events), ctypes.sizeof(Input))
+    if taken != len(events):
+        raise RuntimeError(f"Windows took {taken} of {len(events)} key events")"""
