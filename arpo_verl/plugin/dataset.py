@@ -16,7 +16,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from arpo_verl.config import build_config, require
 from arpo_verl.errors import ConfigError, TaskError
-from arpo_verl.plugin.resume import read_record, record_of, resumed_checkpoint
+from arpo_verl.plugin.resume import order_of, read_record, resumed_checkpoint
 from arpo_verl.plugin.settings import plain_section
 from arpo_verl.plugin.trainer_state import trainer_state
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
@@ -122,11 +122,13 @@ class TaskDataset(RLHFDataset):
             ConfigError: the checkpoint's record is damaged.
         """
         state = trainer_state(self.config)
-        checkpoint = resumed_checkpoint(state.resume)
-        saved = None if checkpoint is None else read_record(checkpoint)
+        checkpoint = None if state.recipe.get("trainer") is None else resumed_checkpoint(state.resume)
+        if checkpoint is None:
+            return ""  # no trainer's: whoever hands over a state knows what it is of
+        saved = read_record(checkpoint)
         if saved is None:
             return "the checkpoint does not say which tasks it is of"
-        return saved.order_change(record_of(state.recipe, (task.task_id for task in self.tasks)))
+        return saved.order_change(order_of(state.recipe, (task.task_id for task in self.tasks)))
 
     def resume_dataset_state(self) -> None:
         """Read the files again after a checkpoint was loaded: they, not the checkpoint, say what the tasks are."""

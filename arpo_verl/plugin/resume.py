@@ -85,10 +85,19 @@ def record_of(recipe: DictConfig, task_ids: Iterable[str]) -> ResumeRecord:
     return ResumeRecord(tuple(task_ids), settings_of(recipe))
 
 
-def settings_of(recipe: DictConfig) -> dict[str, str]:
-    """Return the values of a recipe that a resume depends on, as JSON text by the options' full names."""
+def order_of(recipe: DictConfig, task_ids: Iterable[str]) -> ResumeRecord:
+    """Return of such a record what the order of tasks depends on."""
+    return ResumeRecord(tuple(task_ids), settings_of(recipe, _ORDER))
+
+
+def settings_of(recipe: DictConfig, names: Sequence[str] = (*_SECTIONS, *_VALUES)) -> dict[str, str]:
+    """Return the values of a recipe that a resume depends on, as JSON text by the options' full names.
+
+    Args:
+        names: of sections and options.
+    """
     settings = {}
-    for name in (*_SECTIONS, *_VALUES):
+    for name in names:
         node = OmegaConf.select(recipe, name, throw_on_missing=False)
         plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
         settings |= {option: json.dumps(value, default=str) for option, value in _leaves(name, plain)}

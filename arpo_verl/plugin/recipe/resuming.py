@@ -83,7 +83,7 @@ EFFECTS = (
     ),
     _OPTIMIZER,
     Effect(("data.shuffle", "data.seed", "data.dataloader_num_workers"), "the order of tasks begins anew"),
-    Effect(("data.train_batch_size",), "the order of tasks goes on where it was"),
+    Effect(("data.train_batch_size",), "an epoch has another number of steps"),
     Effect(("actor_rollout_ref.rollout.n",), "groups that were in flight keep their size"),
     Effect(
         ("trainer.v1.trainer_mode",),
@@ -212,7 +212,9 @@ def _describe_order(resumption: Resumption) -> Iterator[str]:
 
 def _describe_options(resumption: Resumption) -> Iterator[str]:
     for option, old, new, effect in resumption.changes():
-        yield f"{option} {_short(old)} -> {_short(new)}" + (f": {effect.words}" if effect else "")
+        before, after = _short(old), _short(new)  # of long lists the beginnings, which may be the same
+        change = f"{option} {before} -> {after}" if before != after else f"{option} is another"
+        yield f"{change}: {effect.words}" if effect else change
     try:
         _check_fingerprint(resumption)
     except ReplayError as error:
