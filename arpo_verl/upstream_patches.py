@@ -1,5 +1,5 @@
-"""Every change that we make to the code of veRL, vLLM and torchdata, where they have no plugin point; docs/architecture.md has the
-table.
+"""Every change that we make to the code of veRL, vLLM and torchdata, where they have no plugin point;
+docs/architecture.md has the table.
 
 A patch counts only in the process that needs it, and there it can be lost without a word. Another plugin may have
 imported the function by name before us, or may put its own in the place of ours later, or our plugin is not loaded in
