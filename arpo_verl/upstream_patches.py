@@ -1,5 +1,5 @@
-"""Every change that we make to the code of veRL and vLLM, where they have no plugin point; docs/architecture.md has the
-table.
+"""Every change that we make to the code of veRL, vLLM and torchdata, where they have no plugin point;
+docs/architecture.md has the table.
 
 A patch counts only in the process that needs it, and there it can be lost without a word. Another plugin may have
 imported the function by name before us, or may put its own in the place of ours later, or our plugin is not loaded in
@@ -125,6 +125,13 @@ ENGINE_CALLS = Patch(
         for name in ("sleep_replicas", "abort_replicas", "resume_generation_replicas", "update_weights")
     ),
     "A rollout engine that dies would end the run in the middle of its step.",
+)
+
+# The same, checked by the dataset of training.
+TASK_ORDER = Patch(
+    "torchdata.stateful_dataloader.stateful_dataloader",
+    ("StatefulDataLoader.load_state_dict",),
+    "It would go on in the order of the tasks that the checkpoint was made with, or end without a word.",
 )
 
 # The processes that train; checked where a row's screenshots arrive.

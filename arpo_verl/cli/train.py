@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from arpo_verl.cli.composing import compose_recipe
 from arpo_verl.cli.recipes import find_recipe
 from arpo_verl.cli.shown import shown_command
+from arpo_verl.config import require
 from arpo_verl.files import check_place
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ EPILOG = """examples:
   arpo-verl train demo
   arpo-verl train osworld_subset32 data.train_files=TASKS.json data.val_files=TASKS.json
   arpo-verl train recipes/mine.yaml trainer.total_training_steps=3
+  arpo-verl train osworld_full --weights-from runs/first run_dir=runs/second
 
 Ctrl-C stops a run; the same command goes on from its last checkpoint.
 """
@@ -51,6 +54,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="as the trainer itself takes them"
     )
+    parser.add_argument(
+        "--weights-from",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="begin a new run with the weights of this checkpoint, a global_step_N or a run's folder, and with nothing "
+        "else of it: fresh optimizer, order of tasks and store, from step 0",
+    )
     parser.add_argument("--console", action="store_true", help="print veRL's own console instead")
     parser.set_defaults(run=run)
 
@@ -58,15 +68,46 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Train; the trainer's exit status."""
     recipe = find_recipe(args.recipe)
-    config = compose_recipe(recipe, args.overrides)
+    overrides = list(args.overrides)
+    config = compose_recipe(recipe, overrides)
+    if args.weights_from is not None:
+        overrides.append(f"actor_rollout_ref.model.path='{_weights(args.weights_from, config)}'")
+        config = compose_recipe(recipe, overrides)
     command = [sys.executable, "-u", "-X", "faulthandler", "-m", TRAINER]
-    command += ["--config-dir", str(recipe.parent.absolute()), "--config-name", recipe.stem, *args.overrides]
+    command += ["--config-dir", str(recipe.parent.absolute()), "--config-name", recipe.stem, *overrides]
     env = dict(os.environ)
     if config.trainer.device == "cpu":
         env.setdefault("VERL_PLATFORM", "cpu")
     if args.console:
         os.execve(sys.executable, [*command, _with_console(config)], env)  # noqa: S606
     return _train(config, command, env)
+
+
+def _weights(source: Path, config: DictConfig) -> Path:
+    """The folder of a checkpoint's weights, for a run that begins with them. Shards are merged into the run's folder,
+    once.
+
+    Raises:
+        ConfigError: there are no such weights; or the run has begun, with other ones.
+    """
+    from arpo_verl.evaluation.checkpoint import find_checkpoint, model_folder, place_of_model
+    from arpo_verl.plugin.resume import read_record
+
+    checkpoint, run_dir = find_checkpoint(source, "--weights-from"), Path(config.run_dir).absolute()
+    place, saved = place_of_model(checkpoint, run_dir), _saved_step(config)
+    if saved is not None:
+        record = read_record(Path(config.trainer.default_local_dir) / f"global_step_{saved}")
+        began_with = None if record is None else record.settings.get("actor_rollout_ref.model.path")
+        require(
+            began_with == json.dumps(str(place)),
+            "run_dir",
+            f"the folder of a new run, or of one that began with the weights of {checkpoint.name}",
+            config.run_dir,
+            "it has checkpoints of other weights, and would go on from them; name another folder",
+        )
+    if checkpoint.is_sharded and not place.is_dir():
+        print(f"merging      {checkpoint.name} into {place}", flush=True)
+    return model_folder(checkpoint, run_dir)
 
 
 def _with_console(config: DictConfig) -> str:
@@ -86,7 +127,7 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
     from arpo_verl.records.starts import read_starts
 
     run_dir, total, saved = Path(config.run_dir), _count_steps(config), _saved_step(config)
-    if total is not None and saved is not None and saved >= total:
+    if total is not None and saved == total:  # beyond it the trainer says what is wrong
         print(_finished(run_dir, total))
         return 0
     check_place("run_dir", run_dir)

@@ -44,16 +44,19 @@ class Checkpoint:
         return {"model": str(self.name), "weights": self.weights}
 
 
-def find_checkpoint(path: Path) -> Checkpoint:
+def find_checkpoint(path: Path, option: str = "--model") -> Checkpoint:
     """What `path` means: a model's folder; a checkpoint's `actor`, the step's folder around it, or the folder of all
     steps or the run's, of which the newest step that is whole is taken: a run may be killed while it saves one.
+
+    Args:
+        option: that gave the path, for messages.
 
     Raises:
         ConfigError: none of these, or an adapter's.
     """
     if _HUB_NAME.fullmatch(str(path)) and not path.parent.exists():
         raise ConfigError(
-            f"--model must be a folder, got {path}, which is not here; where it is a name on the model hub, run "
+            f"{option} must be a folder, got {path}, which is not here; where it is a name on the model hub, run "
             f"`hf download {path} --local-dir FOLDER`, then name FOLDER"
         )
     path = path.expanduser().resolve()
@@ -63,26 +66,31 @@ def find_checkpoint(path: Path) -> Checkpoint:
     around = path.parent if path.name == "actor" else path
     for step in (*sorted(steps, key=_number, reverse=True), around):
         actor = step / "actor"
-        _check_no_adapter(actor)
+        _check_no_adapter(actor, option)
         whole = actor / "huggingface"
         if _files(whole, WEIGHTS):  # with `hf_model` in `checkpoint.save_contents`
             return Checkpoint(step, whole, False, _digest(_files(whole, WEIGHTS)))
         if (actor / _FSDP_FILE).is_file() and _files(actor, (_SHARDS,)):
             return Checkpoint(step, actor, True, _digest(_files(actor, (_SHARDS,))))
     raise ConfigError(
-        f"--model must be a folder with a model's config.json and weights, or a checkpoint of veRL's by FSDP (the "
+        f"{option} must be a folder with a model's config.json and weights, or a checkpoint of veRL's by FSDP (the "
         f"global_step_N folder, with {_FSDP_FILE} in actor/), got {path}; Megatron's is merged first by "
         "`python -m verl.model_merger merge --backend megatron`"
     )
 
 
-def _check_no_adapter(actor: Path) -> None:
+def _check_no_adapter(actor: Path, option: str) -> None:
     """veRL's merger writes an adapter apart from the weights that it began with, and those alone would be played."""
     if (actor / _LORA_FILE).is_file():
         raise ConfigError(
-            f"--model must be a checkpoint of whole weights, got one of LoRA, {actor}; join the two first: `python -m "
+            f"{option} must be a checkpoint of whole weights, got one of LoRA, {actor}; join the two first: `python -m "
             "verl.model_merger merge` writes lora_adapter/, PEFT's merge_and_unload puts it into the weights"
         )
+
+
+def place_of_model(checkpoint: Checkpoint, out: Path) -> Path:
+    """Where `model_folder` finds the checkpoint as a folder that Transformers loads, or will put it."""
+    return out / f"model-{checkpoint.weights[:12]}" if checkpoint.is_sharded else checkpoint.folder
 
 
 def model_folder(checkpoint: Checkpoint, out: Path) -> Path:
@@ -93,10 +101,8 @@ def model_folder(checkpoint: Checkpoint, out: Path) -> Path:
     Raises:
         ConfigError: the merger refuses them.
     """
-    if not checkpoint.is_sharded:
-        return checkpoint.folder
-    target = out / f"model-{checkpoint.weights[:12]}"
-    if not target.is_dir():
+    target = place_of_model(checkpoint, out)
+    if checkpoint.is_sharded and not target.is_dir():
         with replacing_directory(target) as scratch:
             _merge(checkpoint.folder, scratch)
     return target

@@ -15,7 +15,8 @@ The modules, in the order of a training step:
   `plugin/rows.py: inject` (with `model_inputs`), stores the batch's own successes and forms mini-batches (`padding`);
   `run_records`, `step_metrics` and `validation_samples` watch it;
 - advantages: `plugin/estimator.py: compute_replay_grpo_advantage`;
-- checkpoints: `checkpoints` saves and restores the store; `seeding` makes one to begin with.
+- checkpoints: `checkpoints` saves and restores the store, and saves what a `resume` depends on; `seeding` makes a store
+  to begin with.
 
 `import verl` loads this module in every process, Ray workers included, and swallows its errors at debug level. So this
 module imports next to nothing, each registration waits for the veRL module that holds the registry, and what fails is
@@ -31,7 +32,7 @@ from types import ModuleType
 from typing import Any
 
 from arpo_verl.post_import import when_imported
-from arpo_verl.upstream_patches import ENGINE_CALLS, EQUAL_LENGTHS, ROLLOUT_CORRECTION
+from arpo_verl.upstream_patches import ENGINE_CALLS, EQUAL_LENGTHS, ROLLOUT_CORRECTION, TASK_ORDER
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def register() -> None:
         cpu.register()
     when_imported("verl.experimental.agent_loop.agent_loop", _register_agent_loop)
     when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
-    for patch in (ROLLOUT_CORRECTION, EQUAL_LENGTHS, ENGINE_CALLS):
+    for patch in (ROLLOUT_CORRECTION, EQUAL_LENGTHS, ENGINE_CALLS, TASK_ORDER):
         patch.when_imported(_replacement)
 
 

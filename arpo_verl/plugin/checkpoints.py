@@ -1,8 +1,9 @@
-"""The store in the trainer's checkpoints: saved by its callback, restored by the sampler.
+"""Our part of the trainer's checkpoints: saved by its callback, the store restored by the sampler.
 
 default_local_dir/global_step_N/actor/     veRL's
                                 data.pt    veRL's
                                 transfer_queue/    veRL's, in asynchronous modes
+                                resume.json    what the run was made of; see `resume.py`
                                 replay/    the store as it was after step N; see `persistence.py`
 """
 
@@ -12,14 +13,21 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
-from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from arpo_verl.errors import ReplayError
+from arpo_verl.plugin.resume import (
+    STEP_FOLDER,
+    ResumeRecord,
+    resumed_checkpoint,
+    settings_of,
+    step_of,
+    write_record,
+)
 from arpo_verl.plugin.trainer_state import ResumeConfig
 from arpo_verl.replay.config import EMPTY, FALLBACK, REFUSE, ReplayConfig
 from arpo_verl.replay.store.persistence import MANIFEST, Fingerprint, load_store
@@ -32,7 +40,6 @@ logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
 STORE_FOLDER = "replay"
 REQUEST_FILE = "save-now"
 POLL_S = 2.0
-_STEP_FOLDER = "global_step_"
 _QUEUE_FOLDER = "transfer_queue"
 """veRL's, in asynchronous modes; TransferQueue writes `.tmp` beside it and moves an older one to `.old`."""
 
@@ -74,38 +81,31 @@ class SaveRequest:
 
 
 class ReplayCheckpointCallback(CheckpointCallback):
-    """`trainer.checkpoint_callback_class`: the store goes into every checkpoint, and one is saved when asked for."""
+    """`trainer.checkpoint_callback_class`: store and record go into every checkpoint, one is saved when asked for, and
+    `trainer.max_actor_ckpt_to_keep` holds over all starts of a run."""
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)  # type: ignore[no-untyped-call]
         self._request = None if config is None else SaveRequest(config)
+        # As the recipe was when the run began: veRL writes into it.
+        self._settings = {} if config is None else settings_of(config)
 
     def on_save(
         self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **kwargs: Any
     ) -> None:
-        """Save the sampler's store, and drop what veRL leaves behind of checkpoints that it has dropped."""
-        replayer = getattr(trainer.replay_buffer, "replayer", None)
+        """Save the record and the sampler's store, and remove what veRL leaves of checkpoints that go."""
         folder = Path(checkpoint_dir)
+        tasks = getattr(getattr(trainer, "train_dataset", None), "tasks", ())  # none of another dataset
+        write_record(folder, ResumeRecord(tuple(task.task_id for task in tasks), self._settings))
+        replayer = getattr(trainer.replay_buffer, "replayer", None)
         if replayer is not None and replayer.config.enable:
             replayer.save(folder / STORE_FOLDER)
             logger.info("saved %d successes with the checkpoint of step %d", len(replayer.store), global_step)
+        if self.config is not None:
+            _remove_surplus(folder, self.config.trainer)
         _remove_orphans(folder)
         if self._request is not None:
             self._request.saved()
-
-
-def resumed_checkpoint(config: ResumeConfig) -> Path | None:
-    """The checkpoint that the trainer is about to resume from, found as `PPOTrainer._load_checkpoint` does it.
-
-    Returns:
-        Its folder `global_step_N`; None when the run begins at the beginning.
-    """
-    if config.resume_mode == "auto":
-        latest = find_latest_ckpt_path(str(Path(config.default_local_dir).absolute()))
-        return None if latest is None else Path(latest)
-    if config.resume_mode == "resume_path" and config.resume_from_path:
-        return Path(config.resume_from_path).absolute()
-    return None
 
 
 def restore_store(
@@ -149,10 +149,31 @@ def restore_store(
 
 def _stores(checkpoint: Path) -> list[Path]:
     """The stores of this checkpoint and of those before it, newest first."""
-    last = _step_of(checkpoint)
-    steps = {_step_of(path): path for path in checkpoint.parent.glob(f"{_STEP_FOLDER}*")} | {last: checkpoint}
+    last = step_of(checkpoint)
+    steps = {step_of(path): path for path in checkpoint.parent.glob(f"{STEP_FOLDER}*")} | {last: checkpoint}
     folders = [steps[step] / STORE_FOLDER for step in sorted(steps, reverse=True) if step <= last]
     return [folder for folder in folders if (folder / MANIFEST).is_file()]
+
+
+def _remove_surplus(kept: Path, trainer: Mapping[str, Any]) -> None:
+    """Remove the weights of older checkpoints than the recipe keeps, those of earlier starts among them.
+
+    veRL's workers count what they saved themselves, each start anew (0.9.1, `checkpoint_manager.py:
+    BaseCheckpointManager.register_checkpoint`). Checkpoints of later steps stay: they are another branch's.
+
+    Args:
+        kept: the checkpoint that was just saved.
+        trainer: the recipe's section.
+    """
+    for part in ("actor", "critic"):
+        most = 1 if trainer.get("remove_previous_ckpt_in_save") else trainer.get(f"max_{part}_ckpt_to_keep")
+        if not most or most < 1 or not (kept / part).is_dir():  # or the weights are on another machine
+            continue
+        older = [other for other in kept.parent.glob(f"{STEP_FOLDER}*") if 0 <= step_of(other) < step_of(kept)]
+        older = sorted((other for other in older if (other / part).is_dir()), key=step_of, reverse=True)
+        for other in older[most - 1 :]:
+            logger.info("removed %s: the recipe keeps %d", other / part, most)
+            shutil.rmtree(other / part, ignore_errors=True)
 
 
 def _remove_orphans(kept: Path) -> None:
@@ -162,7 +183,7 @@ def _remove_orphans(kept: Path) -> None:
     """
     if not (kept / "actor").is_dir():
         return  # the weights are on another machine: nothing to be seen here
-    for checkpoint in kept.parent.glob(f"{_STEP_FOLDER}*"):
+    for checkpoint in kept.parent.glob(f"{STEP_FOLDER}*"):
         if checkpoint == kept:
             continue
         orphans = [f"{_QUEUE_FOLDER}.tmp"]
@@ -170,8 +191,3 @@ def _remove_orphans(kept: Path) -> None:
             orphans += [STORE_FOLDER, _QUEUE_FOLDER, f"{_QUEUE_FOLDER}.old"]
         for name in orphans:
             shutil.rmtree(checkpoint / name, ignore_errors=True)
-
-
-def _step_of(checkpoint: Path) -> int:
-    step = checkpoint.name.removeprefix(_STEP_FOLDER)
-    return int(step) if step.isdigit() else -1

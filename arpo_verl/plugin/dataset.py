@@ -16,11 +16,13 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from arpo_verl.config import build_config, require
 from arpo_verl.errors import ConfigError, TaskError
+from arpo_verl.plugin.resume import order_of, read_record, resumed_checkpoint
 from arpo_verl.plugin.settings import plain_section
 from arpo_verl.plugin.trainer_state import trainer_state
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 from arpo_verl.tasks.selection import FRONTIER, TaskSelection, load_selected_tasks
 from arpo_verl.types import Task
+from arpo_verl.upstream_patches import TASK_ORDER
 
 DATA_SOURCE = "arpo_verl"
 
@@ -58,6 +60,7 @@ class TaskDataset(RLHFDataset):
         self._load()
         self._frontier: Frontier | None = None
         if self._is_training:
+            TASK_ORDER.check()
             self._check_batch()
             self._open_frontier()
 
@@ -112,6 +115,21 @@ class TaskDataset(RLHFDataset):
         if self._frontier is not None and "tasks" in state:
             self._frontier.load_state_dict(state)
 
+    def order_change(self) -> str:
+        """Say why the position in the resumed checkpoint's order means nothing in this run's; empty where it goes on.
+
+        Raises:
+            ConfigError: the checkpoint's record is damaged.
+        """
+        state = trainer_state(self.config)
+        checkpoint = None if state.recipe.get("trainer") is None else resumed_checkpoint(state.resume)
+        if checkpoint is None:
+            return ""  # no trainer's: whoever hands over a state knows what it is of
+        saved = read_record(checkpoint)
+        if saved is None:
+            return "the checkpoint does not say which tasks it is of"
+        return saved.order_change(order_of(state.recipe, (task.task_id for task in self.tasks)))
+
     def resume_dataset_state(self) -> None:
         """Read the files again after a checkpoint was loaded: they, not the checkpoint, say what the tasks are."""
         self._load()
@@ -132,11 +150,10 @@ class TaskDataset(RLHFDataset):
         return parts
 
     def _load(self) -> None:
-        section = self.config.get("tasks")
-        values = None if section is None else plain_section("data.tasks", section)
-        self._selection = build_config(TaskSelection, "data.tasks", values)
+        self._selection = _selection(self.config)
         tasks = load_selected_tasks(self.data_files, self._selection)
-        self.tasks: list[Task] = self._sample(tasks * self._selection.repeat if self._is_training else tasks)
+        rows = tasks * self._selection.repeat if self._is_training else tasks
+        self.tasks: list[Task] = _sample(rows, self.max_samples, self.config)
 
     def _open_frontier(self) -> None:
         """Draw by the frontier where `data.tasks.sampling` asks for it; the sampler tells it what came of the draws."""
@@ -158,15 +175,6 @@ class TaskDataset(RLHFDataset):
         row = self[self._position[frontier.draw()]]
         row["extra_info"]["draw"] = frontier.num_drawn
         return row
-
-    def _sample(self, tasks: list[Task]) -> list[Task]:
-        """At most `max_samples` tasks: random ones when the data is shuffled, else the first."""
-        if not 0 < self.max_samples < len(tasks):
-            return tasks
-        if not self.config.get("shuffle", False):
-            return tasks[: self.max_samples]
-        chosen = np.random.default_rng(self.config.get("seed")).choice(len(tasks), self.max_samples, replace=False)
-        return [tasks[i] for i in chosen]
 
     def _check_batch(self) -> None:
         """veRL drops the last incomplete batch of the training data: with less than one there would be none at all."""
@@ -218,6 +226,33 @@ def read_task(row: Mapping[str, Any]) -> Task:
     if not isinstance(spec, Mapping):
         raise TaskError(f"extra_info.spec must be the task's JSON object, got {type(spec).__name__}")
     return Task(str(extra_info["task_id"]), str(extra_info["instruction"]), spec)
+
+
+def training_rows(data: DictConfig) -> list[Task]:
+    """Return the tasks of the training rows that a recipe's section `data` asks for, in the dataset's order.
+
+    Raises:
+        TaskError: a task cannot be read or used.
+        ConfigError: an option is wrong.
+    """
+    selection = _selection(data)
+    tasks = load_selected_tasks(_as_list(data.train_files), selection)
+    return _sample(tasks * selection.repeat, data.get("train_max_samples", -1), data)
+
+
+def _selection(data: DictConfig) -> TaskSelection:
+    section = data.get("tasks")
+    return build_config(TaskSelection, "data.tasks", None if section is None else plain_section("data.tasks", section))
+
+
+def _sample(tasks: list[Task], most: int, data: DictConfig) -> list[Task]:
+    """At most so many of the tasks: random ones when the data is shuffled, else the first."""
+    if not 0 < most < len(tasks):
+        return tasks
+    if not data.get("shuffle", False):
+        return tasks[:most]
+    chosen = np.random.default_rng(data.get("seed")).choice(len(tasks), most, replace=False)
+    return [tasks[i] for i in chosen]
 
 
 def _as_list(files: Any) -> list[str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from arpo_verl.plugin.trainer_watch import TrainerEngines, in_words, is_death
 from arpo_verl.replay.labels import labelled_rows
-from arpo_verl.upstream_patches import EQUAL_LENGTHS, ROLLOUT_CORRECTION
+from arpo_verl.upstream_patches import EQUAL_LENGTHS, ROLLOUT_CORRECTION, TASK_ORDER
+
+logger = logging.getLogger(__name__)
 
 _POSITION_IDS = "position_ids"
 _CALLS = {
@@ -71,6 +74,31 @@ def read_equal_lengths(fix: Callable[[Any], None]) -> Callable[[Any], None]:
         fix(data)
 
     return fix_all
+
+
+def load_order_of_same_tasks(load: Callable[[Any, dict[str, Any]], None]) -> Callable[[Any, dict[str, Any]], None]:
+    """Have the trainer's data loader go on in a checkpoint's order of tasks only where this run has the same order.
+
+    veRL makes loader and sampler itself and hands the loader the state in `data.pt`, whatever the tasks are now (0.9.1,
+    `trainer/ppo/v1/trainer_base.py: PPOTrainer._load_checkpoint`, "4. load dataloader checkpoint"). The state is a
+    number of rows, and the order a permutation of their numbers. With fewer rows the sampler ends in an empty
+    `StopIteration`, with others it plays some twice and others never. The dataset is asked only after the sampler.
+
+    Args:
+        load: `StatefulDataLoader.load_state_dict`.
+    """
+
+    @functools.wraps(load)
+    def load_same(loader: Any, state_dict: dict[str, Any]) -> None:
+        order_change = getattr(loader.dataset, "order_change", None)  # a dataset of ours has it
+        change = "" if order_change is None else order_change()
+        if not change:
+            load(loader, state_dict)
+            return
+        loader.dataset.load_state_dict(state_dict.get("dataset_state") or {})
+        logger.warning("the order of tasks begins anew: %s", change)
+
+    return load_same
 
 
 def survive_lost_engines(name: str, stock: Any) -> Any:
@@ -145,4 +173,6 @@ def replacement(name: str, upstream: Any) -> Any:
         return leave_unknown_log_probs_alone(upstream)
     if name in EQUAL_LENGTHS.names:
         return read_equal_lengths(upstream)
+    if name in TASK_ORDER.names:
+        return load_order_of_same_tasks(upstream)
     return survive_lost_engines(name.rpartition(".")[2], upstream)

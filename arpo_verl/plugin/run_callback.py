@@ -18,6 +18,7 @@ from arpo_verl.errors import ArpoError
 from arpo_verl.files import explain_refusal
 from arpo_verl.plugin.recipe.checks import check_recipe, joins_cluster
 from arpo_verl.plugin.recipe.footprint import describe_schedule, reckon_recipe, training_steps
+from arpo_verl.plugin.recipe.resuming import describe_resume
 from arpo_verl.plugin.recipe.values import doubtful_names
 from arpo_verl.plugin.run_folder import hold_run
 from arpo_verl.records.layout import LATEST_CHECKPOINT, METRICS_FILE
@@ -50,7 +51,7 @@ class RunCallback(Callback):
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse a recipe that cannot run, before Ray, the model or a desktop starts; log into the run's folder."""
         refuse_unfit(config)
-        estimate = (*tell_footprint(config), *tell_schedule(config), *tell_doubtful_names(config))
+        estimate = (*tell_footprint(config), *tell_schedule(config), *tell_resume(config), *tell_doubtful_names(config))
         settle_ray_token(joins=joins_cluster(config))
         run_dir = Path(config.run_dir).absolute()
         try:
@@ -152,6 +153,17 @@ def tell_schedule(config: DictConfig) -> tuple[str, ...]:
         return ()
     print(line, flush=True)
     return (line,)
+
+
+def tell_resume(config: DictConfig) -> tuple[str, ...]:
+    """Print what the run goes on from, and all that has changed since; return the same."""
+    try:
+        lines = describe_resume(config)
+    except Exception:  # no reason not to train
+        logger.warning("what the run resumes could not be compared with the recipe", exc_info=True)
+        return ()
+    print("\n".join(lines), end="\n" if lines else "", flush=True)
+    return lines
 
 
 def count_steps(config: DictConfig) -> int | None:

@@ -1,5 +1,6 @@
 """`arpo-verl train`, with a stand-in for the trainer's process: tests/support/stand_in_trainer.py."""
 
+import json
 import os
 import re
 import select
@@ -14,6 +15,7 @@ from arpo_verl.cli import shown, train
 from arpo_verl.cli.main import main
 from arpo_verl.cli.shown import shown_command
 from arpo_verl.cli.step_display import StepDisplay, open_display
+from arpo_verl.plugin.resume import ResumeRecord, write_record
 
 pytest.importorskip("verl")
 
@@ -81,6 +83,31 @@ def test_on_a_pipe_each_step_is_one_line_and_all_else_is_in_the_log(tmp_path, ru
     assert "noise" not in out and "steps                        3 (60 s each)" in out
     log = (folder / "output.log").read_text()
     assert "noise 99" in log and "platform cpu" in log and "Training Progress: 3/3" in log
+
+
+def exported(folder, step):
+    """A checkpoint with the weights as Transformers loads them."""
+    whole = folder / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface"
+    whole.mkdir(parents=True)
+    (whole / "config.json").write_text("{}")
+    (whole / "model.safetensors").write_bytes(b"weights of step %d" % step)
+    return whole
+
+
+def test_a_new_run_begins_with_a_checkpoint_s_weights_and_goes_on_from_its_own(tmp_path, run):
+    weights = exported(tmp_path / "first", 7)
+    place = tmp_path / "run" / "checkpoints" / "global_step_2"
+    status, out, err = run("crashes", "--weights-from", str(tmp_path / "first"))
+    assert status == 1 and "goes on" not in out
+    assert f"model '{weights}'" in (tmp_path / "run" / "output.log").read_text()
+    # The stand-in writes no record; the trainer's callback does.
+    place.mkdir()
+    write_record(place, ResumeRecord((), {"actor_rollout_ref.model.path": json.dumps(str(weights))}))
+    status, out, err = run("ends", "--weights-from", str(tmp_path / "first"))
+    assert status == 0 and "goes on      after step 2" in out
+    exported(tmp_path / "first", 8)
+    status, out, err = run("ends", "trainer.total_training_steps=9", "--weights-from", str(tmp_path / "first"))
+    assert status != 0 and "run_dir must be the folder of a new run, or of one that began with the weights of" in err
 
 
 @pytest.mark.release

@@ -1,14 +1,17 @@
-"""The store in the trainer's checkpoints: found where the trainer resumes, and only there."""
+"""Our part of the trainer's checkpoints: what is in one, which are kept, and the store that a resumed run finds."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
 from support.replay_trajectories import stored
 from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
+from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
 
-from arpo_verl.errors import ReplayError
-from arpo_verl.plugin.checkpoints import restore_store, resumed_checkpoint
+from arpo_verl.errors import ConfigError, ReplayError
+from arpo_verl.plugin.checkpoints import restore_store
+from arpo_verl.plugin.resume import describe_tasks, read_record, resumed_checkpoint
 from arpo_verl.plugin.trainer_state import ResumeConfig
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
@@ -215,3 +218,111 @@ def test_queues_leave_with_them_whoever_samples_and_so_do_halves_that_a_kill_lef
         *(("global_step_3", f"transfer_queue{ending}") for ending in ("", ".tmp", ".old")),
     }
     assert not list(checkpoints.folder.glob("*/replay")), "another sampler's store is none of ours"
+
+
+# --- Over several starts ---------------------------------------------------------------------------------------------
+
+
+class Start:
+    """One start of a trainer that keeps `most` checkpoints: veRL's own manager of the weights, and our callback."""
+
+    def __init__(self, folder, most):
+        self.folder, self.most = folder, most
+        self.manager = object.__new__(BaseCheckpointManager)  # its constructor asks for a process group
+        self.manager.previous_saved_paths = []
+        trainer = {"checkpoint_callback_class": CALLBACK, "default_local_dir": str(folder), "save_freq": 1}
+        trainer |= {"max_actor_ckpt_to_keep": most, "max_critic_ckpt_to_keep": None}
+        self.callback = build_checkpoint_callback(OmegaConf.create({"trainer": trainer}))
+
+    def save(self, step, with_callback=True):
+        actor = self.folder / f"global_step_{step}" / "actor"
+        self.manager.ensure_checkpoint_capacity(self.most)
+        actor.mkdir(parents=True)
+        self.manager.register_checkpoint(str(actor), self.most)
+        if with_callback:
+            trainer = SimpleNamespace(replay_buffer=object())
+            self.callback.on_save(trainer=trainer, global_step=step, checkpoint_dir=str(actor.parent))
+
+
+def with_weights(folder):
+    return sorted(int(actor.parent.name.removeprefix("global_step_")) for actor in folder.glob("global_step_*/actor"))
+
+
+@pytest.mark.parametrize(("most", "kept"), [(1, [4]), (2, [3, 4]), (3, [2, 3, 4]), (None, [1, 2, 3, 4])])
+def test_as_many_checkpoints_are_kept_as_the_recipe_says_whichever_start_saved_them(tmp_path, most, kept):
+    for steps in ((1, 2), (3,), (4,)):
+        start = Start(tmp_path, most)
+        for step in steps:
+            start.save(step)
+    assert with_weights(tmp_path) == kept
+
+
+def test_verl_by_itself_forgets_what_an_earlier_start_saved(tmp_path):
+    for step in (1, 2, 3):
+        Start(tmp_path, 1).save(step, with_callback=False)
+    assert with_weights(tmp_path) == [1, 2, 3]
+
+
+def test_checkpoints_of_later_steps_stay_where_a_run_goes_on_from_an_earlier_one(tmp_path):
+    for step in (2, 4, 6):
+        Start(tmp_path, None).save(step)
+    Start(tmp_path, 1).save(3)
+    assert with_weights(tmp_path) == [3, 4, 6]
+
+
+# --- What a run was made of ------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_says_what_its_run_was_made_of(tmp_path):
+    recipe = OmegaConf.create(
+        {
+            "trainer": {"checkpoint_callback_class": CALLBACK, "default_local_dir": str(tmp_path), "save_freq": 1},
+            "data": {"seed": 1, "train_batch_size": 2},
+            "environment": {"num_desktops": 4, "password": "never written"},
+        }
+    )
+    callback = build_checkpoint_callback(recipe)
+    recipe.data.seed = 7  # as veRL writes into the recipe of a run that has begun
+    tasks = [SimpleNamespace(task_id=task_id) for task_id in "abb"]
+    checkpoint = tmp_path / "global_step_1"
+    checkpoint.mkdir()
+    trainer = SimpleNamespace(replay_buffer=object(), train_dataset=SimpleNamespace(tasks=tasks))
+    callback.on_save(trainer=trainer, global_step=1, checkpoint_dir=str(checkpoint))
+    record = read_record(checkpoint)
+    assert record.tasks == ("a", "b", "b")
+    assert (record.settings["data.seed"], record.settings["environment.num_desktops"]) == ("1", "4")
+    assert b"never written" not in (checkpoint / "resume.json").read_bytes()
+
+
+HOSTILE = {
+    "no JSON": b"{",
+    "a list": b"[]",
+    "another format": b'{"format": "arpo-verl replay store", "version": 1, "tasks": [], "settings": {}}',
+    "another version": b'{"format": "arpo-verl resume", "version": 2, "tasks": [], "settings": {}}',
+    "tasks that are none": b'{"format": "arpo-verl resume", "version": 1, "tasks": {"a": 1}, "settings": {}}',
+    "numbers": b'{"format": "arpo-verl resume", "version": 1, "tasks": ["a"], "settings": {"data.seed": 1}}',
+    "deep": b"[" * 5000 + b"]" * 5000,
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_a_record_of_somebody_elses_is_refused_with_what_to_do(tmp_path, content):
+    (tmp_path / "resume.json").write_bytes(content)
+    with pytest.raises(ConfigError, match="or remove this file"):
+        read_record(tmp_path)
+
+
+def test_a_record_is_no_link_and_no_pipe(tmp_path):
+    (tmp_path / "resume.json").symlink_to("/etc/passwd")
+    with pytest.raises(ConfigError, match="is a link"):
+        read_record(tmp_path)
+    (tmp_path / "resume.json").unlink()
+    os.mkfifo(tmp_path / "resume.json")
+    with pytest.raises(ConfigError, match="is no regular file"):
+        read_record(tmp_path)
+
+
+def test_nothing_of_a_record_reaches_the_terminal_as_it_stands():
+    tasks = [f"\x1b]0;{number}\x07\n" for number in range(9)]
+    words = describe_tasks(tasks, ["a"])
+    assert words.isprintable() and "and 6 more" in words and len(words) < 1000

@@ -6,7 +6,7 @@ import pickle
 import pytest
 from omegaconf import OmegaConf
 
-from arpo_verl.errors import ConfigError, TaskError
+from arpo_verl.errors import ConfigError, PatchLostError, TaskError
 
 verl_dataset = pytest.importorskip("verl.utils.dataset.rl_dataset")
 
@@ -162,6 +162,23 @@ def test_uniform_sampling_is_the_stock_order_and_the_stock_state_bit_for_bit(tas
     resumed.load_state_dict(stock.state_dict())
     rest, expected = list(resumed), list(stock._iterator)
     assert list(map(plain, rest)) == list(map(plain, expected)) and len(rest) == len(rows) // batch_size - 1
+
+
+def test_verls_loader_by_itself_cannot_go_on_with_a_task_fewer(task_dir):
+    ended = loader(dataset(task_dir, shuffle=True, seed=7, train_batch_size=1), batch_size=1)
+    list(ended)
+    (task_dir / "4.json").unlink()
+    resumed = loader(dataset(task_dir, shuffle=True, seed=7, train_batch_size=1), batch_size=1)
+    resumed.load_state_dict(ended.state_dict())
+    for _ in range(2):  # the trainer tries twice
+        with pytest.raises(StopIteration):
+            next(iter(resumed))
+
+
+def test_a_trainer_that_has_lost_our_patch_of_the_loader_is_refused(task_dir, monkeypatch):
+    monkeypatch.setattr(StatefulDataLoader, "load_state_dict", StatefulDataLoader.load_state_dict.__wrapped__)
+    with pytest.raises(PatchLostError, match="in the order of the tasks that the checkpoint was made with"):
+        dataset(task_dir)
 
 
 def frontier_rows(task_dir, **options):

@@ -25,6 +25,7 @@ def main() -> None:
     print("\n".join(f"noise {number}" for number in range(100)))
     print(f"process {os.getpid()}")
     print(f"platform {os.environ.get('VERL_PLATFORM')}, logger {options.get('trainer.logger')}")
+    print(f"model {options.get('actor_rollout_ref.model.path')}")
     if ending == "refused":
         raise SystemExit("arpo_verl: 2 problems:\n- the recipe cannot run\n- nor this")
     keep_earlier_metrics(run_dir, resumes=latest.exists())

@@ -287,7 +287,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
     ),
     # Checkpoints: which one is loaded; the callback comes last in a save
     (
-        "plugin.checkpoints",
+        "plugin.resume",
         f"{_TRAINER}._load_checkpoint",
         (
             'resume_mode == "disable"',
@@ -305,6 +305,35 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
             '"latest_checkpointed_iteration.txt"',
             "self.checkpoint_callback.on_save(",
         ),
+    ),
+    # A resume: what veRL restores, by which class, and what it counts of the checkpoints that it saved
+    ("plugin.patches", f"{_TRAINER}._init_dataloader", ("self.train_dataloader = StatefulDataLoader(",)),
+    ("plugin.patches", "verl.trainer.ppo.utils:create_rl_sampler", ("RandomSampler(", "SequentialSampler(")),
+    (
+        "plugin.patches",
+        f"{_TRAINER}._load_checkpoint",
+        ('os.path.join(global_step_folder, "data.pt")', "self.train_dataloader.load_state_dict(dataloader_state_dict)"),
+    ),
+    (
+        "plugin.checkpoints",
+        "verl.utils.checkpoint.checkpoint_manager:BaseCheckpointManager.register_checkpoint",
+        ("self.previous_saved_paths.append(new_path)", "self.remove_previous_save_local_path("),
+    ),
+    (
+        "plugin.recipe.resuming",
+        "verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheckpointManager.load_checkpoint",
+        (
+            'f"model_world_size_{self.world_size}_rank_{self.rank}.pt"',
+            'f"optim_world_size_{self.world_size}_rank_{self.rank}.pt"',
+            "self.optimizer.load_state_dict(optimizer_state_dict)",
+            'f"extra_state_world_size_{self.world_size}_rank_{self.rank}.pt"',
+            "self.lr_scheduler.load_state_dict(lr_scheduler_state_dict)",
+        ),
+    ),
+    (
+        "plugin.recipe.resuming",
+        "verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheckpointManager.save_checkpoint",
+        ('"huggingface"', "model_config.save_pretrained(hf_config_tokenizer_path)", '"fsdp_config.json"'),
     ),
     # Frontier sampling: rows are fetched when they are to be played, through the dataset, whose state goes with the
     # loader's; tests/plugin/test_dataset.py runs the loader

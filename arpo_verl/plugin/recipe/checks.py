@@ -16,6 +16,7 @@ from arpo_verl.footprint import Model, screenshot_tokens, sequence_tokens
 from arpo_verl.models.family import FULL, check_model_type, read_model_type
 from arpo_verl.plugin.recipe.combinations import ENGINE, RULES
 from arpo_verl.plugin.recipe.footprint import longest_instruction, model_folder, model_shape, read_run
+from arpo_verl.plugin.recipe.resuming import check_resume
 from arpo_verl.plugin.recipe.rules import Checks, Recipe, check_rules
 from arpo_verl.plugin.recipe.values import check_by_verl, check_values, is_default, is_given
 from arpo_verl.plugin.settings import PolicyFiles, episode_weight_of, plain_section
@@ -64,6 +65,7 @@ def check_recipe(config: DictConfig) -> None:
     if uses_fsdp:
         model = checks.run(model_shape, str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
         checks.run(check_rules, RULES, Recipe(config, model))
+        checks.run(check_resume, config)
     checks.run(_check_filter, config)
     checks.run(lambda: TrainerState(config).sampler if _has_our_sampler(config) else None)
     if replay is not None and replay.enable and replay.seed_from is not None:

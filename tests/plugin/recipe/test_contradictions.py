@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.checkpoints import write_shards
 from support.composed import compose_recipe
 
 from arpo_verl.config import Problems
@@ -278,7 +279,7 @@ def problems_of(monkeypatch, tmp_path):
     monkeypatch.setattr(checks, "check_provider", lambda _: None)  # Docker and its virtual machine
     monkeypatch.setattr(checks, "RAY_CLUSTER_FILE", tmp_path / "none")
     monkeypatch.chdir(tmp_path)
-    Path("checkpoints/global_step_3/actor").mkdir(parents=True)
+    write_shards(Path("checkpoints/global_step_3"), ranks=16)
     tasks = [f"data.{split}_files={shipped_file('dialog-confirm-yes')}" for split in ("train", "val")]
 
     def problems(recipe: str, words: str) -> tuple[list[str], float]:

@@ -1,0 +1,390 @@
+"""What a resume would do, found before anything starts: it goes on, and says what changed, or it is refused.
+
+veRL finds out after minutes, in a traceback of a worker's, or never: it takes the learning rate of the checkpoint, and
+begins at step 0 where the checkpoint that it looks for is gone.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig
+
+from arpo_verl.config import Problems
+from arpo_verl.errors import ConfigError, ReplayError
+from arpo_verl.footprint import Model
+from arpo_verl.plugin.recipe.footprint import model_folder, model_shape, training_steps
+from arpo_verl.plugin.recipe.rules import Recipe
+from arpo_verl.plugin.resume import (
+    ResumeRecord,
+    read_record,
+    record_of,
+    references_of,
+    resumed_checkpoint,
+    step_of,
+)
+from arpo_verl.plugin.trainer_state import TrainerState
+from arpo_verl.replay.config import REFUSE
+from arpo_verl.replay.store.persistence import MANIFEST, check_fingerprint, read_manifest
+from arpo_verl.untrusted import parse_json, printable, read_regular
+
+_SHARDS = {"model": "model", "optimizer": "optim", "extra": "extra_state"}
+"""What `actor.checkpoint.load_contents` names, and how veRL's files of it begin."""
+_FSDP_VERSIONS = {"fsdp": 1, "fsdp2": 2}
+_MOST_JSON_BYTES = 1 << 20
+_MOST_LINES = 20
+_MOST_NAMED = 5
+_MOST_VALUE = 80
+_OUR_DATASET = "pkg://arpo_verl.plugin.dataset"
+_FINGERPRINTED = ("actor_rollout_ref.model.", "data.mm_processor_kwargs", "gui_agent.")
+"""Where options lie that a store's successes depend on."""
+_ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+
+
+class Effect(NamedTuple):
+    """What it means where an option is another than at the checkpoint."""
+
+    options: tuple[str, ...]
+    """Names; one that ends in a dot stands for all of the section."""
+    words: str
+    refused: bool = False
+    """Whether the run does not go on; the words then say what to do."""
+
+    def concerns(self, option: str) -> bool:
+        """Whether it is about this option."""
+        return any(option.startswith(name) if name.endswith(".") else option == name for name in self.options)
+
+
+_OPTIMIZER = Effect(
+    tuple(
+        f"{_ACTOR}.optim.{name}"
+        for name in ("lr", "weight_decay", "betas", "optimizer", "optimizer_impl", "override_optimizer_config")
+    ),
+    f"veRL would go on with the checkpoint's; set it back, or begin with a fresh optimizer by adding, for this start "
+    f"alone, {_ACTOR}.checkpoint.load_contents=[model]",
+    refused=True,
+)
+EFFECTS = (
+    Effect(
+        (f"{_ACTOR}.fsdp_config.fsdp_size",),
+        "the checkpoint's weights are split in another way; set it back",
+        refused=True,
+    ),
+    Effect(
+        (f"{_MODEL}.lora_rank", f"{_MODEL}.target_modules", f"{_MODEL}.lora."),
+        "the checkpoint's weights do not fit into such a model; set it back",
+        refused=True,
+    ),
+    _OPTIMIZER,
+    Effect(("data.shuffle", "data.seed", "data.dataloader_num_workers"), "the order of tasks begins anew"),
+    Effect(("data.train_batch_size",), "an epoch has another number of steps"),
+    Effect(("actor_rollout_ref.rollout.n",), "groups that were in flight keep their size"),
+    Effect(
+        ("trainer.v1.trainer_mode",),
+        "`sync` drops what was in flight, the other modes take it up where there is any",
+    ),
+    Effect(
+        (f"{_MODEL}.path",),
+        "the weights are the checkpoint's, and this gives tokenizer, processor and configuration",
+    ),
+    Effect(
+        tuple(f"gui_agent.{name}" for name in ("prompt", "grammar", "language", "context"))
+        + ("gui_agent.max_screenshots", "gui_agent.kept_screenshots", "data.mm_processor_kwargs.")
+        + (f"{_MODEL}.tokenizer_path", f"{_MODEL}.custom_chat_template"),
+        "the policy reads other conversations from here on, and what it stored before may not fit them",
+    ),
+    Effect(
+        ("trainer.total_epochs", "trainer.total_training_steps"),
+        "the run's end moves, and with it a learning rate that falls towards it",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """A run that is about to go on from a checkpoint.
+
+    Args:
+        config: the composed recipe.
+        checkpoint: the folder `global_step_N`.
+    """
+
+    config: DictConfig
+    checkpoint: Path
+
+    @classmethod
+    def of_recipe(cls, config: DictConfig) -> Resumption | None:
+        """Return what the recipe resumes; None: it begins at the beginning, or names no checkpoint that is there.
+
+        Raises:
+            ConfigError: veRL's note of the newest checkpoint leads nowhere.
+        """
+        checkpoint = resumed_checkpoint(TrainerState(config).resume)
+        return cls(config, checkpoint) if checkpoint is not None and checkpoint.is_dir() else None
+
+    @property
+    def step(self) -> int:
+        """That it goes on after."""
+        return step_of(self.checkpoint)
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """Its options by name."""
+        return Recipe(self.config)
+
+    @cached_property
+    def saved(self) -> ResumeRecord | None:
+        """What the checkpoint was made of; None where it does not say."""
+        return read_record(self.checkpoint)
+
+    @cached_property
+    def now(self) -> ResumeRecord:
+        """The same of this run. Its tasks are the saved ones where another dataset than ours reads them."""
+        if self.recipe["data.custom_cls.path"] == _OUR_DATASET:
+            from arpo_verl.plugin.dataset import training_rows  # it imports veRL
+
+            return record_of(self.config, (task.task_id for task in training_rows(self.config.data)))
+        return record_of(self.config, self.saved.tasks if self.saved else ())
+
+    @property
+    def way_out(self) -> str:
+        """What to do with a checkpoint that this recipe cannot go on from."""
+        return f"begin a new run with its weights: arpo-verl train RECIPE --weights-from {self.checkpoint} run_dir=NEW"
+
+    def changes(self) -> Iterator[tuple[str, str, str, Effect | None]]:
+        """Yield option, old and new value, and what it means, of each option that changed."""
+        references = references_of(self.config)
+        for option, old, new in self.saved.changed(self.now) if self.saved else ():
+            if any(option == name or option.startswith(f"{name}.") for name in references):
+                continue  # the option that it repeats is there too
+            yield option, old, new, next((effect for effect in EFFECTS if effect.concerns(option)), None)
+
+
+def check_resume(config: DictConfig) -> None:
+    """Refuse a resume that would fail, or do something else than the recipe says.
+
+    Raises:
+        ArpoError: all that is wrong, each with what to do.
+    """
+    resumption = Resumption.of_recipe(config)
+    if resumption is None:
+        return
+    problems = Problems()
+    for check in (_check_shards, _check_files, _check_policy, _check_options, _check_end, _check_store):
+        with problems.gather():
+            check(resumption)
+    problems.raise_all()
+
+
+def describe_resume(config: DictConfig) -> tuple[str, ...]:
+    """Return in lines what a run goes on from, and all that has changed since; none where it begins at step 0.
+
+    Raises:
+        ArpoError: the same as `check_resume`.
+    """
+    resumption = Resumption.of_recipe(config)
+    if resumption is None:
+        return ()
+    lines = [f"  {line}" for line in (*_describe_order(resumption), *_describe_options(resumption))]
+    if training_steps(config) == resumption.step:
+        lines.append("  nothing is left to train; for more steps raise trainer.total_epochs")
+    if resumption.saved is not None and not lines:
+        lines = ["  nothing of the recipe has changed since"]
+    left = len(lines) - _MOST_LINES
+    lines = lines if left <= 0 else [*lines[:_MOST_LINES], f"  and {left} more changes"]
+    return (f"goes on      after step {resumption.step}, from {resumption.checkpoint}", *lines)
+
+
+def _describe_order(resumption: Resumption) -> Iterator[str]:
+    if not (resumption.checkpoint / "data.pt").is_file():
+        yield "it has no data.pt: the order of tasks begins anew"
+    elif resumption.saved is None:
+        yield "it does not say which tasks and options it is of: the order of tasks begins anew"
+    elif resumption.saved.tasks != resumption.now.tasks:
+        yield f"{resumption.saved.order_change(resumption.now)}: the order of tasks begins anew"
+
+
+def _describe_options(resumption: Resumption) -> Iterator[str]:
+    for option, old, new, effect in resumption.changes():
+        before, after = _short(old), _short(new)  # of long lists the beginnings, which may be the same
+        change = f"{option} {before} -> {after}" if before != after else f"{option} is another"
+        yield f"{change}: {effect.words}" if effect else change
+    try:
+        _check_fingerprint(resumption)
+    except ReplayError as error:
+        yield f"passed over, as replay.on_bad_store says: {error}"
+
+
+def _short(value: str) -> str:
+    text = printable(value)
+    return text if len(text) <= _MOST_VALUE else f"{text[:_MOST_VALUE]}..."
+
+
+# --- The checks ------------------------------------------------------------------------------------------------------
+
+
+def _check_shards(resumption: Resumption) -> None:
+    """FSDP's shards are read by as many processes as wrote them, of the same kind."""
+    checkpoint, recipe = resumption.checkpoint, resumption.recipe
+    ranks = _ranks(checkpoint, recipe)
+    if ranks != recipe.gpus:
+        raise ConfigError(
+            f"trainer.nnodes * trainer.n_gpus_per_node must be {ranks}, which {checkpoint} is split over, got "
+            f"{recipe.gpus}; set it back, or {resumption.way_out}"
+        )
+    saved = _read_json(checkpoint / "actor" / "fsdp_config.json").get("FSDP_version")
+    version = _FSDP_VERSIONS.get(str(recipe["actor.strategy"]))
+    if saved in (1, 2) and version is not None and saved != version:
+        raise ConfigError(
+            f"{_ACTOR}.strategy must be {'fsdp2' if saved == 2 else 'fsdp'}, by which {checkpoint} is split, got "
+            f"{recipe['actor.strategy']}; set it back, or {resumption.way_out}"
+        )
+
+
+def _ranks(checkpoint: Path, recipe: Recipe) -> int:
+    """How many processes wrote the weights, by their files' names; the recipe's number where nothing says it."""
+    files = (checkpoint / "actor").glob("model_world_size_*_rank_*.pt")
+    found = {match[1] for file in files if (match := re.search(r"_world_size_([0-9]{1,9})_", file.name))}
+    return recipe.gpus if not found or str(recipe.gpus) in found else max(map(int, found))
+
+
+def _check_files(resumption: Resumption) -> None:
+    """All files that veRL opens must be there, and none of them cut off."""
+    damaged = list(_damaged(resumption.checkpoint, resumption.recipe))
+    if not damaged:
+        return
+    left = len(damaged) - _MOST_NAMED
+    named = ", ".join(damaged[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
+    siblings = sorted(resumption.checkpoint.parent.glob("global_step_*"), key=step_of, reverse=True)
+    earlier = (other for other in siblings if 0 <= step_of(other) < resumption.step)
+    whole = next((other for other in earlier if not any(_damaged(other, resumption.recipe))), None)
+    remedy = (
+        "no earlier one is whole: trainer.resume_mode=disable begins anew"
+        if whole is None
+        else f"take an earlier one: trainer.resume_mode=resume_path trainer.resume_from_path={whole}"
+    )
+    raise ConfigError(
+        f"a checkpoint must be whole to resume from, but in {resumption.checkpoint} these are missing or cut off: "
+        f"{named}; copy it again, or {remedy}"
+    )
+
+
+def _damaged(checkpoint: Path, recipe: Recipe) -> Iterator[str]:
+    """What of the files that veRL opens is missing or cut off, by its name in the checkpoint."""
+    contents = [_SHARDS[name] for name in recipe["actor.checkpoint.load_contents"] or () if name in _SHARDS]
+    ranks = _ranks(checkpoint, recipe)
+    for part in ("actor", "critic") if recipe.has_critic else ("actor",):
+        for kind in contents:
+            for rank in range(ranks):
+                name = f"{part}/{kind}_world_size_{ranks}_rank_{rank}.pt"
+                if not _is_whole(checkpoint / name):
+                    yield name
+    if (checkpoint / "data.pt").exists() and not _is_whole(checkpoint / "data.pt"):
+        yield "data.pt (or remove it: the order of tasks then begins anew)"
+    queue = checkpoint / "transfer_queue"
+    if recipe.mode != "sync" and queue.exists():
+        for name in ("metadata.json", "controller_state.pkl"):
+            if not (queue / name).is_file():
+                yield f"transfer_queue/{name} (or remove transfer_queue: what was in flight is then lost)"
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether torch's archive has its end, where its table of contents is."""
+    return file.is_file() and zipfile.is_zipfile(file)
+
+
+def _check_policy(resumption: Resumption) -> None:
+    """The checkpoint's weights must fit into the recipe's model."""
+    path = str(resumption.recipe["model.path"])
+    saved = _read_json(resumption.checkpoint / "actor" / "huggingface" / "config.json")
+    different = ", ".join(_differences(saved, path)) if saved else ""
+    if different:
+        raise ConfigError(
+            f"{_MODEL}.path must be a model of the checkpoint's shape, got {path}, but {resumption.checkpoint} is of "
+            f"{different}; name the model that it was trained from, or another run_dir"
+        )
+
+
+def _differences(saved: Mapping[str, Any], path: str) -> Iterator[str]:
+    """How the model of a saved `config.json` differs from the one at `path`; nothing where that is not known."""
+    folder, here = model_folder(path), model_shape(path)
+    family = _read_json(folder / "config.json").get("model_type") if folder else None
+    there = None if here is None else _shape(saved, here.num_parameters)
+    if family is not None and saved.get("model_type") != family:
+        yield f"family {_short(str(saved.get('model_type')))} instead of {family}"
+    elif here is not None and there is not None:
+        for name in (field.name for field in fields(Model)):
+            if getattr(there, name) != getattr(here, name):
+                yield f"{name} {_short(str(getattr(there, name)))} instead of {getattr(here, name)}"
+
+
+def _shape(config: Mapping[str, Any], num_parameters: int) -> Model | None:
+    try:
+        return Model.of_config(config, num_parameters)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # another family's, or damaged
+        return None
+
+
+def _check_options(resumption: Resumption) -> None:
+    """Options that veRL would pass over, or fail on after minutes."""
+    problems = Problems()
+    fresh = set(resumption.recipe["actor.checkpoint.load_contents"] or ()) <= {"model"}
+    for option, old, new, effect in resumption.changes():
+        if effect is not None and effect.refused and not (fresh and effect is _OPTIMIZER):
+            problems.errors.append(
+                ConfigError(
+                    f"{option} must be {_short(old)} to go on from {resumption.checkpoint}, got {_short(new)}: "
+                    f"{effect.words}; or {resumption.way_out}"
+                )
+            )
+    problems.raise_all()
+
+
+def _check_end(resumption: Resumption) -> None:
+    """A run that is past its end would train nothing, and exit with 0."""
+    steps = training_steps(resumption.config)
+    if steps is not None and resumption.step > steps and not resumption.recipe["trainer.val_only"]:
+        raise ConfigError(
+            f"the run must end after step {resumption.step}, at which {resumption.checkpoint} was saved, but by its "
+            f"tasks, data.train_batch_size, trainer.total_epochs and trainer.total_training_steps it ends after step "
+            f"{steps}; raise trainer.total_epochs, or {resumption.way_out}"
+        )
+
+
+def _check_store(resumption: Resumption) -> None:
+    if TrainerState(resumption.config).replay.on_bad_store == REFUSE:
+        _check_fingerprint(resumption)
+
+
+def _check_fingerprint(resumption: Resumption) -> None:
+    """The checkpoint's successes must be of this tokenizer, processor and prompt, as the sampler will ask.
+
+    Raises:
+        ReplayError: they are not, or the store cannot be read.
+    """
+    state, store = TrainerState(resumption.config), resumption.checkpoint / "replay"
+    if not state.replay.enable or not (store / MANIFEST).is_file() or model_folder(state.policy.processor) is None:
+        return
+    changed = [option for option, *_ in resumption.changes()]
+    if resumption.saved is not None and not any(option.startswith(_FINGERPRINTED) for option in changed):
+        return
+    from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint  # torch, and veRL
+
+    inputs = ModelInputs.load(state.policy, state.mm_processor_kwargs)
+    fingerprint = model_fingerprint(inputs.tokenizer, inputs.processor, state.mm_processor_kwargs, state.agent)
+    check_fingerprint(store, read_manifest(store), fingerprint)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """An object of a small file; empty where there is none."""
+    try:
+        value = parse_json(read_regular(file.resolve(), _MOST_JSON_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

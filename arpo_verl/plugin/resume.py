@@ -1,0 +1,228 @@
+"""What a checkpoint's run was made of: written with each checkpoint, compared where a run resumes from it.
+
+    global_step_N/resume.json    the tasks in the order of the training rows, and the recipe's values
+
+veRL restores weights, optimizer, the position in the order of tasks and, in asynchronous modes, the queue. It asks of
+none of them whether the recipe still is the one that they were saved with. Imports neither torch nor veRL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from arpo_verl.errors import ConfigError
+from arpo_verl.files import write_whole
+from arpo_verl.records.layout import LATEST_CHECKPOINT
+from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, printable, read_regular
+from arpo_verl.versions import __version__
+
+if TYPE_CHECKING:
+    from arpo_verl.plugin.trainer_state import ResumeConfig
+
+RECORD_FILE = "resume.json"
+STEP_FOLDER = "global_step_"
+
+FORMAT = "arpo-verl resume"
+VERSION = 1
+
+_SECTIONS = ("actor_rollout_ref", "algorithm", "data", "gui_agent", "replay", "reward", "trainer.v1")
+# Of sections that also hold what is secret (environment.password), or what changes no training.
+_VALUES = (
+    "critic.enable",
+    "environment.provider",
+    "environment.num_desktops",
+    "environment.screen_size",
+    "trainer.nnodes",
+    "trainer.n_gpus_per_node",
+    "trainer.total_epochs",
+    "trainer.total_training_steps",
+)
+# Places of a machine or a run, and what veRL itself writes into the recipe.
+_LEFT_OUT = (
+    "actor_rollout_ref.actor.optim.total_training_steps",
+    "actor_rollout_ref.rollout.router_config_path",
+    "data.gen_batch_size",
+    "gui_agent.trajectory_dir",
+)
+_ORDER = ("data.shuffle", "data.seed", "data.dataloader_num_workers")
+"""What the order of tasks, and the state that veRL saves of it, depend on beside the tasks."""
+_MOST_NAMED = 3
+_MOST_STEP_BYTES = 100
+
+
+@dataclass(frozen=True)
+class ResumeRecord:
+    """Says what a run depends on that goes on from a checkpoint."""
+
+    tasks: tuple[str, ...]
+    """Ids of the training rows, in the order of the dataset. A task is there as often as an epoch draws it."""
+    settings: Mapping[str, str]
+    """The recipe's values as JSON text, by the full names of the options."""
+
+    def order_change(self, now: ResumeRecord) -> str:
+        """Return why a position in the saved order means nothing in the order of `now`. Empty: it is the same order."""
+        if self.tasks != now.tasks:
+            return describe_tasks(self.tasks, now.tasks)
+        changed = (name for name in _ORDER if self.settings.get(name) != now.settings.get(name))
+        return ", ".join(f"{name} is another" for name in changed)
+
+    def changed(self, now: ResumeRecord) -> Iterator[tuple[str, str, str]]:
+        """Yield option, old value and new value of each option that changed; a value is JSON text, or `not given`."""
+        for name in sorted({*self.settings, *now.settings}):
+            old, new = (settings.get(name, "not given") for settings in (self.settings, now.settings))
+            if old != new:
+                yield name, old, new
+
+
+def record_of(recipe: DictConfig, task_ids: Iterable[str]) -> ResumeRecord:
+    """Return the record of a run by this recipe, whose training rows are of these tasks."""
+    return ResumeRecord(tuple(task_ids), settings_of(recipe))
+
+
+def order_of(recipe: DictConfig, task_ids: Iterable[str]) -> ResumeRecord:
+    """Return of such a record what the order of tasks depends on."""
+    return ResumeRecord(tuple(task_ids), settings_of(recipe, _ORDER))
+
+
+def settings_of(recipe: DictConfig, names: Sequence[str] = (*_SECTIONS, *_VALUES)) -> dict[str, str]:
+    """Return the values of a recipe that a resume depends on, as JSON text by the options' full names.
+
+    Args:
+        names: of sections and options.
+    """
+    settings = {}
+    for name in names:
+        node = OmegaConf.select(recipe, name, throw_on_missing=False)
+        plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+        settings |= {option: json.dumps(value, default=str) for option, value in _leaves(name, plain)}
+    return {name: value for name, value in settings.items() if not _is_left_out(name)}
+
+
+def references_of(recipe: DictConfig) -> tuple[str, ...]:
+    """Return the options of a recipe that repeat others: `${...}` where it is not yet resolved."""
+    plain = OmegaConf.to_container(recipe, resolve=False)
+    return tuple(name[1:] for name, value in _leaves("", plain) if isinstance(value, str) and "${" in value)
+
+
+def _is_left_out(option: str) -> bool:
+    return option in _LEFT_OUT or option.endswith("._target_") or ".profiler." in option
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(f"{name}.{key}", inner)
+    else:
+        yield name, value
+
+
+def describe_tasks(saved: Sequence[str], now: Sequence[str]) -> str:
+    """Return in words how a list of tasks differs from the saved one."""
+    gone, new = (
+        list(dict.fromkeys(task for task in these if task not in others))
+        for these, others in ((saved, set(now)), (now, set(saved)))
+    )
+    parts = [f"{len(now)} rows of tasks instead of {len(saved)}"] if len(saved) != len(now) else []
+    parts += [f"without {_named(gone)}"] if gone else []
+    parts += [f"with {_named(new)}, not there before"] if new else []
+    return ", ".join(parts) or "the same tasks in another order"
+
+
+def _named(tasks: Sequence[str]) -> str:
+    named = ", ".join(printable(task)[:100] for task in tasks[:_MOST_NAMED])
+    return named if len(tasks) <= _MOST_NAMED else f"{named} and {len(tasks) - _MOST_NAMED} more"
+
+
+# --- In a checkpoint -------------------------------------------------------------------------------------------------
+
+
+def write_record(checkpoint: Path, record: ResumeRecord) -> None:
+    """Write the record into a checkpoint's folder, whole or not at all.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    values = {"format": FORMAT, "version": VERSION, "written_by": f"arpo-verl {__version__}"}
+    values |= {"tasks": list(record.tasks), "settings": dict(record.settings)}
+    write_whole(checkpoint / RECORD_FILE, json.dumps(values, indent=1).encode("ascii") + b"\n")
+
+
+def read_record(checkpoint: Path) -> ResumeRecord | None:
+    """Read a checkpoint's record. None: it has none, since an older version saved it or a kill came first.
+
+    Raises:
+        ConfigError: the file is no such record; says what to do.
+    """
+    path = checkpoint / RECORD_FILE
+    try:
+        values = parse_json(read_regular(path, MOST_JSON_BYTES))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(_refusal(path, f"cannot be read: {error}")) from error
+    if not isinstance(values, dict) or (values.get("format"), values.get("version")) != (FORMAT, VERSION):
+        raise ConfigError(_refusal(path, f'has no "format": "{FORMAT}" of version {VERSION}'))
+    tasks, settings = values.get("tasks"), values.get("settings")
+    if not _are_texts(tasks) or not isinstance(settings, dict) or not _are_texts(list(settings.values())):
+        raise ConfigError(_refusal(path, "has no such tasks or settings"))
+    return ResumeRecord(tuple(tasks), settings)
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _refusal(path: Path, what: str) -> str:
+    return (
+        f"{path} must be what arpo-verl writes beside a checkpoint, but {what}; copy the checkpoint again, or remove "
+        "this file: then nothing is compared, and the order of tasks begins anew"
+    )
+
+
+# --- Which checkpoint ------------------------------------------------------------------------------------------------
+
+
+def resumed_checkpoint(config: ResumeConfig) -> Path | None:
+    """Return the checkpoint that the trainer is about to resume from, found as `PPOTrainer._load_checkpoint` does it.
+
+    Returns:
+        Its folder `global_step_N`; None when the run begins at the beginning.
+
+    Raises:
+        ConfigError: veRL's note of the newest checkpoint is no number, where veRL fails, or names one that is not
+            there, where veRL begins at step 0 without an error.
+    """
+    if config.resume_mode == "auto":
+        return _latest(Path(config.default_local_dir).absolute())
+    if config.resume_mode == "resume_path" and config.resume_from_path:
+        return Path(config.resume_from_path).absolute()
+    return None
+
+
+def _latest(checkpoints: Path) -> Path | None:
+    note = checkpoints / LATEST_CHECKPOINT
+    steps = sorted(step for step in map(step_of, checkpoints.glob(f"{STEP_FOLDER}*")) if step >= 0)
+    there = f"one of {', '.join(map(str, steps))}" if steps else "there is none"
+    remedy = f"write the step of a checkpoint that is there into it ({there}), or set trainer.resume_mode=disable"
+    try:
+        step = int(read_regular(note, _MOST_STEP_BYTES))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{note} must hold the step of the newest checkpoint: {error}; {remedy}") from error
+    checkpoint = checkpoints / f"{STEP_FOLDER}{step}"
+    if not checkpoint.exists():
+        raise ConfigError(f"{note} must name a checkpoint that is there, got {step}; {remedy}")
+    return checkpoint
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the step of a folder `global_step_N`, -1 of any other."""
+    step = checkpoint.name.removeprefix(STEP_FOLDER)
+    return int(step) if step.isascii() and step.isdigit() and step != checkpoint.name else -1
