@@ -52,6 +52,10 @@ class ProcessNamespaces:
                 check(_libc.setns(self._own, _CLONE_NEWPID), "setns")
         return pid
 
+    def close(self) -> None:
+        """Give back what it holds."""
+        os.close(self._own)
+
 
 def end_with_parent() -> None:
     """Have the kernel kill this process when its parent ends, this one stopped or not.
@@ -69,6 +73,15 @@ def leave_parents(more: int = 0) -> None:
     """
     check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWNET | _CLONE_NEWUTS | more), "unshare")
     mount("none", "/", None, MS_REC | _MS_PRIVATE)
+
+
+def own_mounts() -> None:
+    """Have mounts of one's own from now on, where they have been private before.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    check(_libc.unshare(_CLONE_NEWNS), "unshare of mounts")
 
 
 def become_in_own_users(user_id: int) -> None:
