@@ -14,7 +14,7 @@ from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noq
 from arpo_verl.tasks import load_tasks  # noqa: E402
 from arpo_verl.tasks.families import generation  # noqa: E402
 
-OF_SESSION = {"window-move"}
+OF_SESSION = {"window-move-right"}
 """Tasks of the shipped suites: it evaluates what a program says."""
 
 
