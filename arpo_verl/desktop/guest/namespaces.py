@@ -76,12 +76,13 @@ def leave_parents(more: int = 0) -> None:
 
 
 def own_mounts() -> None:
-    """Have mounts of one's own from now on, where they have been private before.
+    """Have mounts of one's own from now on.
 
     Raises:
         OSError: the kernel refuses.
     """
     check(_libc.unshare(_CLONE_NEWNS), "unshare of mounts")
+    mount("none", "/", None, MS_REC | _MS_PRIVATE)
 
 
 def become_in_own_users(user_id: int) -> None:
