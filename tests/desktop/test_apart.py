@@ -59,11 +59,10 @@ def attacker(jail: Desktop) -> Desktop:
     return jail
 
 
-@pytest.mark.parametrize("kills", [False, True])
-def test_the_attack_of_a_session_s_command_neither_finds_nor_changes_one_that_runs_apart(attacker, kills):
-    if kills:
-        attacker.sh("touch kill")
-    told = [execute(attacker, COMMAND) for _ in range(TRIES)]
+def test_the_attack_of_a_session_s_command_neither_finds_nor_changes_one_that_runs_apart(attacker):
+    told = [execute(attacker, COMMAND) for _ in range(TRIES // 2)]
+    attacker.sh("touch kill")
+    told += [execute(attacker, COMMAND) for _ in range(TRIES // 2)]
     assert [(answer["output"], answer["error"], answer["returncode"]) for answer in told] == [
         ("honest\n", "", 0)
     ] * TRIES

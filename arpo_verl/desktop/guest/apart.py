@@ -78,7 +78,7 @@ def serve(requests: socket.socket, process_1: int) -> None:
             if not packet:  # the guest server is gone
                 poller.unregister(requests)
             for descriptor in descriptors:
-                with contextlib.suppress(BlockingIOError):  # no process is left; who asked sees the connection end
+                with contextlib.suppress(OSError):  # no process is left; who asked sees the connection end
                     _fork(descriptor)
                 os.close(descriptor)
     os._exit(0)
