@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any
 
 from . import accessibility, windows
+from .apart import ApartCommands
 from .interpreter_pool import InterpreterPool
 from .messages import Request, Response
 from .processes import Command, CommandTimeout, run, start
@@ -19,11 +20,16 @@ RUN_PYTHON_TIMEOUT_S = 30.0  # OSWorld's own
 VERIFY_TIMEOUT_S = 5.0  # OSWorld's own
 
 
-def routes(pool: InterpreterPool, timeout_s: float) -> dict[tuple[str, str], Callable[[Request], Response]]:
+def routes(
+    pool: InterpreterPool, apart: ApartCommands | None, timeout_s: float
+) -> dict[tuple[str, str], Callable[[Request], Response]]:
     """The endpoints of this module. `timeout_s` bounds every command but those that bring their own."""
 
     def execute(request: Request) -> Response:
-        return _finished(lambda: _execute(pool, request.json(), timeout_s))
+        data = request.json()
+        if data.get("apart") and apart is not None:
+            return _finished(lambda: apart.run(*_command(data), timeout_s))
+        return _finished(lambda: _execute(pool, data, timeout_s))
 
     def execute_with_verification(request: Request) -> Response:
         data = request.json()

@@ -1,12 +1,13 @@
 """Process 1 of a sandbox: boots its only desktop, and dies with the host's connection.
 
-It is single-threaded and a fork of `template`, with the heavy modules imported, so its own forks are warm. Its three
+It is single-threaded and a fork of `template`, with the heavy modules imported, so its own forks are warm. Its
 channels:
 
     control      the host's commands, JSON, one a packet; its end means that the owner is gone: exit, and the kernel
                  kills everything in the namespace
     connections  connections that the host relays, one file a packet; for the guest server
     zygote       the guest server's wish for an interpreter, one file a packet
+    apart        the guest server's way to the sandbox's first process, see `apart`; a virtual machine has none
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ DYING_S = 0.2  # whoever asks why has just seen a connection end, which a dying 
 class Init:
     """The state of process 1."""
 
-    def __init__(self, control: socket.socket, connections: socket.socket):
+    def __init__(self, control: socket.socket, connections: socket.socket, apart: socket.socket | None):
         self._control = control
         self._connections = connections
+        self._apart = apart
         self._zygote: socket.socket | None = None
         self._server_pid: int | None = None
         self._apps: list[web_apps.App] = []
@@ -112,9 +114,10 @@ class Init:
         ready, tell = os.pipe()
 
         def main() -> None:
-            server.serve(self._connections, theirs, command_timeout_s, lambda: os.write(tell, b"\n"))
+            server.serve(self._connections, theirs, self._apart, command_timeout_s, lambda: os.write(tell, b"\n"))
 
-        self._server_pid = children.fork(main, "server", (self._connections.fileno(), theirs.fileno(), tell))
+        channels = [one for one in (self._connections, theirs, self._apart) if one is not None]
+        self._server_pid = children.fork(main, "server", (*(channel.fileno() for channel in channels), tell))
         theirs.close()
         os.close(tell)
         self._fork_interpreter()  # it asks for its first one before it is ready
@@ -218,13 +221,13 @@ class Init:
         socket.send_fds(self._control, [json.dumps(message).encode()], fds)
 
 
-def main(control: socket.socket, connections: socket.socket) -> None:
-    """Run process 1 on its two channels to the host; never returns."""
+def main(control: socket.socket, connections: socket.socket, apart: socket.socket | None = None) -> None:
+    """Run process 1 on its two channels to the host, and its server's to the first process; never returns."""
     children.watch_outside()
     for channel in (control, connections):
         channel.set_inheritable(False)
     try:
-        Init(control, connections).run()
+        Init(control, connections, apart).run()
     except (BrokenPipeError, ConnectionResetError):
         pass  # the owner is gone
     sys.stderr.flush()

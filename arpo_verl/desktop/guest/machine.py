@@ -2,10 +2,13 @@
 
 What the host does for a sandbox is done here by one more process: it starts process 1 of the desktop, has it boot, and
 hands it the connections that come to OSWorld's port. Other ports of the desktop need nobody: they are the machine's.
+Process 1 gets a process namespace of its own, so that another process can run commands apart from it (`apart`). A
+container that may make none has none, and runs all commands in the session.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -14,7 +17,7 @@ import selectors
 import socket
 import sys
 
-from . import layout
+from . import layout, namespaces
 
 COMMAND_TIMEOUT_S = 120.0
 STEP_TIMEOUT_S = 240.0
@@ -36,12 +39,19 @@ def serve_desktop(width: int, height: int) -> None:
     """Boot a desktop with a screen of so many pixels, and serve it until it ends."""
     control, init_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connections, init_connections = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork() == 0:
+    commands, of_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process_1, is_below = _fork_below()
+    if process_1 == 0:
+        for channel in (control, connections, commands):
+            channel.close()
+        _run_desktop(init_control, init_connections, of_server, is_below)
+    for channel in (init_control, init_connections, of_server):
+        channel.close()
+    if is_below and os.fork() == 0:
         control.close()
         connections.close()
-        _run_desktop(init_control, init_connections)
-    init_control.close()
-    init_connections.close()
+        _run_apart(commands, process_1)
+    commands.close()
     _expect(control, "ready")
     command = {"width": width, "height": height, "command_timeout_s": COMMAND_TIMEOUT_S}
     control.send(json.dumps({"boot": command}).encode())
@@ -49,19 +59,45 @@ def serve_desktop(width: int, height: int) -> None:
     _serve(control, connections)
 
 
-def _run_desktop(control: socket.socket, connections: socket.socket) -> None:
-    """Process 1 of the desktop. It is not the machine's, so it asks for the orphans that it must collect."""
+def _fork_below() -> tuple[int, bool]:
+    """`os.fork`, and whether the child is in a process namespace below ours."""
+    with contextlib.closing(namespaces.ProcessNamespaces()) as below, contextlib.suppress(PermissionError):
+        return below.fork(), True
+    return os.fork(), False
+
+
+def _run_desktop(control: socket.socket, connections: socket.socket, of_server: socket.socket, is_below: bool) -> None:
+    """Process 1 of the desktop. Where it is not a namespace's, it asks for the orphans that it must collect."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    from . import init, interpreter, privileges, session
+    if is_below:
+        namespaces.own_mounts()
+        namespaces.mount("proc", "/proc", "proc", namespaces.MS_NOSUID | namespaces.MS_NODEV | namespaces.MS_NOEXEC)
+    from . import init, interpreter, session
 
     session.STEP_TIMEOUT_S = STEP_TIMEOUT_S
+    _become_user()
+    interpreter.warm_up()
+    init.main(control, connections, of_server if is_below else None)
+
+
+def _run_apart(commands: socket.socket, process_1: int) -> None:
+    from . import apart
+
+    namespaces.own_mounts()
+    flags = namespaces.MS_NOSUID | namespaces.MS_NODEV
+    namespaces.mount("tmpfs", apart.TEMPORARY, "tmpfs", flags, apart.MEMORY)
+    _become_user()
+    apart.serve(commands, os.pidfd_open(process_1))
+
+
+def _become_user() -> None:
+    from . import privileges
+
     privileges.become(USER_ID)
     privileges.bound(PIDS, None)
     privileges.hide()
     os.umask(0o022)
     layout.adopt()
-    interpreter.warm_up()
-    init.main(control, connections)
 
 
 def _expect(control: socket.socket, key: str) -> None:

@@ -52,6 +52,10 @@ class ProcessNamespaces:
                 check(_libc.setns(self._own, _CLONE_NEWPID), "setns")
         return pid
 
+    def close(self) -> None:
+        """Give back what it holds."""
+        os.close(self._own)
+
 
 def end_with_parent() -> None:
     """Have the kernel kill this process when its parent ends, this one stopped or not.
@@ -68,6 +72,16 @@ def leave_parents(more: int = 0) -> None:
         OSError: the kernel refuses.
     """
     check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWNET | _CLONE_NEWUTS | more), "unshare")
+    mount("none", "/", None, MS_REC | _MS_PRIVATE)
+
+
+def own_mounts() -> None:
+    """Have mounts of one's own from now on.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    check(_libc.unshare(_CLONE_NEWNS), "unshare of mounts")
     mount("none", "/", None, MS_REC | _MS_PRIVATE)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from . import commands, files, layout, recording, screen, tunnel, wallpaper, windows
+from .apart import ApartCommands
 from .interpreter_pool import InterpreterPool
 from .messages import Request, Response
 
@@ -22,14 +23,25 @@ Route = Callable[[Request], Response]
 
 
 def serve(
-    connections: socket.socket, process_1: socket.socket, command_timeout_s: float, ready: Callable[[], object]
+    connections: socket.socket,
+    process_1: socket.socket,
+    first_process: socket.socket | None,
+    command_timeout_s: float,
+    ready: Callable[[], object],
 ) -> None:
-    """Answer every connection that comes as a file on `connections`, until it closes. `ready` is called once."""
+    """Answer every connection that comes as a file on `connections`, until it closes.
+
+    Args:
+        connections, process_1: see `init`.
+        first_process: see `apart`; None where nobody runs commands apart, and all are the session's.
+        command_timeout_s: see `commands.routes`.
+        ready: is called once.
+    """
     pool = InterpreterPool(process_1)
     pool.warm_up()
     display = screen.Screen()
     routes = {
-        **commands.routes(pool, command_timeout_s),
+        **commands.routes(pool, None if first_process is None else ApartCommands(first_process), command_timeout_s),
         **files.routes(),
         **screen.routes(display),
         **wallpaper.routes(display),

@@ -2,10 +2,11 @@
 
 It is the first process of a bubblewrap that shows the system read-only. No program of a desktop runs beside it or can
 reach it: each sandbox is a fork with namespaces of its own, which it enters, without any privilege, before it starts
-anything. So a new sandbox costs a fork instead of a Python's start. The kernel ends all of them with the template.
+anything. So a new sandbox costs two forks instead of a Python's start. The kernel ends all of them with the template.
 
 The host speaks to it by packets. Each brings three files: the two channels of a sandbox and its log. The answer is the
-sandbox's process 1, as a descriptor. That waits on its own channel until it is told what it may be.
+sandbox's first process, as a descriptor. That waits on its own channel until it is told what it may be. Then it forks
+process 1 of the desktop, in a process namespace below its own, and stays to run commands apart from it (`apart`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from . import init, interpreter, layout, namespaces, privileges
+from . import apart, init, interpreter, layout, namespaces, privileges
 from .namespaces import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_REC, mount, show_read_only
 
 _MAX_PACKET = 65536
@@ -84,7 +85,7 @@ def _fork(control: socket.socket, children: namespaces.ProcessNamespaces, fds: l
         return
     if pid == 0:
         try:
-            _become_process_1(fds, walls)
+            _become_first_process(fds, walls)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -104,7 +105,7 @@ def _collect_dead(wakeup: int) -> None:
             pass
 
 
-def _become_process_1(fds: list[int], walls: Walls) -> None:
+def _become_first_process(fds: list[int], walls: Walls) -> None:
     """In the fork: leave the template for good, and run."""
     signal.set_wakeup_fd(-1)
     os.setsid()
@@ -117,12 +118,19 @@ def _become_process_1(fds: list[int], walls: Walls) -> None:
     channel = socket.socket(fileno=control)
     packet = channel.recv(_MAX_PACKET)  # by now it is in its control groups
     if packet:
-        _enter(walls, **json.loads(packet))
-        init.main(channel, socket.socket(fileno=connections))
+        _enter(walls, channel, socket.socket(fileno=connections), **json.loads(packet))
 
 
-def _enter(walls: Walls, user_id: int | None, pids: int, data_bytes: int | None, files: dict[str, str]) -> None:
-    """Namespaces, memory and users of its own; then no privilege."""
+def _enter(
+    walls: Walls,
+    control: socket.socket,
+    connections: socket.socket,
+    user_id: int | None,
+    pids: int,
+    data_bytes: int | None,
+    files: dict[str, str],
+) -> None:
+    """Enter namespaces, memory and users of its own, become two processes without privilege, and run."""
     if (user_id is None) == (walls.user_id is None):
         raise RuntimeError("a desktop has a user of the machine's or one of its own namespace, and never root")
     privileges.die_first()
@@ -131,6 +139,27 @@ def _enter(walls: Walls, user_id: int | None, pids: int, data_bytes: int | None,
     for path, content in files.items():
         _show_file(path, content)
     mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, walls.terminals)
+    namespaces.open_loopback()
+    commands, of_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with contextlib.closing(namespaces.ProcessNamespaces()) as below:
+        process_1 = below.fork()
+    if process_1:
+        namespaces.own_mounts()
+        mount("tmpfs", apart.TEMPORARY, "tmpfs", MS_NOSUID | MS_NODEV, apart.MEMORY)
+    _mount_proc(walls)
+    os.chdir("/")  # the root as it is now
+    _lose_privileges(walls, user_id, pids, data_bytes)
+    if process_1:
+        for channel in (control, connections, of_server):
+            channel.close()
+        apart.serve(commands, os.pidfd_open(process_1))
+    os.setsid()
+    commands.close()
+    init.main(control, connections, of_server)
+
+
+def _mount_proc(walls: Walls) -> None:
+    """Show the processes of this process's own namespace."""
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     for name, value in walls.system_v.items():
         # Not every kernel lets a user namespace's root set these.
@@ -139,8 +168,9 @@ def _enter(walls: Walls, user_id: int | None, pids: int, data_bytes: int | None,
     for name in _UNUSED_PROC:
         if os.path.exists(f"/proc/{name}"):
             show_read_only(f"/proc/{name}", f"/proc/{name}")
-    namespaces.open_loopback()
-    os.chdir("/")  # the root as it is now
+
+
+def _lose_privileges(walls: Walls, user_id: int | None, pids: int, data_bytes: int | None) -> None:
     if walls.user_id is not None:
         namespaces.become_in_own_users(walls.user_id)
     privileges.gain_none()

@@ -19,6 +19,7 @@ from arpo_verl.desktop.machine_provider import MachineProvider
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig, read_password
 from arpo_verl.environments.osworld.bundle_steps import is_bundle
+from arpo_verl.environments.osworld.first_look import BLACK_S, is_black, is_locked, keep_awake
 from arpo_verl.environments.osworld.guest_http import clear_exchanges, exchanges, told_by_guest
 from arpo_verl.environments.osworld.provider_patches import remove_leftovers, why_ended, why_gone
 from arpo_verl.environments.osworld.task_files import TaskFiles, default_store
@@ -102,6 +103,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         self.prepare()
         client = self._running()
         self._clean, self._task = False, task
+        self._keep_awake(client)  # it may have waited for hours
         clear_exchanges()
         with _named(DesktopSetupError, f"{self._name}: the set-up of task {task.task_id} failed"):
             self._files.begin(task)
@@ -112,7 +114,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         if self._provider is not None:
             self._provider.boot_next()
         settled = self._config.setup_pause_s == 0 and self._config.settle_timeout_s == 0
-        return self._settle(observation["screenshot"] if settled else self._screenshot())
+        return self._check_awake(self._settle(observation["screenshot"] if settled else self._screenshot()))
 
     def step(self, action: Action) -> Observation:
         if isinstance(action, TypeText):
@@ -192,6 +194,7 @@ class OSWorldEnvironment(DesktopEnvironment):
             client.close()
             raise DesktopBootError(f"{self._name} was closed while it booted")
         self._check_screen(client.controller.get_screenshot())
+        self._keep_awake(client)
         self._clean = True
 
     def _make_client(self) -> Client:
@@ -252,6 +255,34 @@ class OSWorldEnvironment(DesktopEnvironment):
                 f"environment.screen_size must be what the desktop shows, {list(size)}, got "
                 f"{list(self._config.screen_size)}: every click would miss"
             )
+
+    @property
+    def _may_lock(self) -> bool:
+        """Whether its session is one that locks an idle screen. The embedded desktop's has no such program."""
+        return self._config.os_type == "Ubuntu" and self._config.provider != EMBEDDED
+
+    def _keep_awake(self, client: Client) -> None:
+        if self._may_lock:
+            with _named(DesktopBootError, f"{self._name} could not be kept awake"):
+                if keep_awake(client.setup_controller.http_server):
+                    raise DesktopBootError(f"{self._name} locked or blanked its screen, and does not unlock it")
+
+    def _check_awake(self, first: Observation) -> Observation:
+        """The first look that is not black.
+
+        Raises:
+            DesktopSetupError: there is none, or the screen is locked.
+        """
+        deadline = time.monotonic() + BLACK_S
+        with _named(DesktopSetupError, f"{self._name} could not be looked at after its set-up"):
+            while is_black(first.screenshot):
+                if time.monotonic() > deadline:
+                    raise DesktopSetupError(f"{self._name} showed a black screen for {BLACK_S:g} s after its set-up")
+                time.sleep(self._config.settle_interval_s)
+                first = self._seen(self._running().controller.get_screenshot())
+            if self._may_lock and is_locked(self._running().setup_controller.http_server):
+                raise DesktopSetupError(f"{self._name} locked or blanked its screen during its set-up")
+        return first
 
     # --- What the client does not say --------------------------------------------------------------------------
 

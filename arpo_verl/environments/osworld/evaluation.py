@@ -18,6 +18,7 @@ from typing import Any
 
 from arpo_verl.environments.osworld import pages
 from arpo_verl.environments.osworld.absent_results import AbsentResultError
+from arpo_verl.environments.osworld.apart import commands_apart
 from arpo_verl.environments.osworld.client import Client
 from arpo_verl.environments.osworld.guest_http import (
     clear_exchanges,
@@ -57,7 +58,7 @@ def evaluate(client: Client, name: str, with_share: bool = False) -> Evaluation:
     share: float | None = None
     metrics: tuple[MetricCall, ...] = ()
     try:
-        with noted_metrics(client) as noted:
+        with commands_apart(), noted_metrics(client) as noted:
             score = client.evaluate()
             if with_share:
                 share = share_of_checks(client, valid_score(score), noted.returned)

@@ -23,6 +23,7 @@ from urllib.parse import SplitResult, urlsplit
 import requests
 from urllib3.exceptions import ReadTimeoutError
 
+from arpo_verl.environments.osworld.apart import marked
 from arpo_verl.environments.osworld.calls import Call, current_call
 
 logger = logging.getLogger(__name__)
@@ -156,6 +157,7 @@ class GuestHttp:
         parts = urlsplit(url)
         # Who asks for a stream, as for a download from the internet, reads it piece by piece.
         as_stream = kwargs.pop("stream", False)
+        kwargs = marked(parts.path, kwargs)
         request = _digest(method, parts, kwargs)
         try:
             response = ask(method, url, **kwargs)

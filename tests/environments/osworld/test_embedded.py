@@ -259,3 +259,12 @@ def test_episodes_run_through_the_pool_and_a_killed_owner_leaves_no_desktop():
     assert metrics["environment/leases"] == 6 and metrics["environment/evaluations"] == 5
     assert not any(value for name, value in metrics.items() if "/faults/" in name)
     eventually(lambda: odd_x_servers() == [], 60)
+
+
+def test_a_command_of_the_evaluator_s_runs_apart_from_the_session(environment):
+    """Its folder for temporary files is no program's of the desktop."""
+    result = {"type": "vm_command_line", "command": "echo $TMPDIR", "shell": True}
+    expected = {"type": "rule", "rules": {"expected": "/dev/shm\n"}}
+    spec = NAME_DIALOG | {"config": [], "evaluator": {"func": "exact_match", "result": result, "expected": expected}}
+    environment.reset(Task("t", "i", spec))
+    assert environment.evaluate().score == 1.0

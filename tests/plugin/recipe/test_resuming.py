@@ -219,10 +219,10 @@ GOES_ON = {
         move_model,
         ["the weights are the checkpoint's, and this gives tokenizer, processor and configuration"],
     ),
-    "another prompt": (
-        ("gui_agent.prompt=qwen25_vl", "+gui_agent.grammar=qwen25_vl"),
+    "another model family": (
+        ("gui_agent.model_family=qwen25_vl",),
         nothing,
-        ['gui_agent.prompt "compact" -> "qwen25_vl"', "gui_agent.grammar not given -> ", "made with another prompt"],
+        ['gui_agent.model_family "small" -> "qwen25_vl"', "made with another prompt"],
     ),
     "another context": (
         ("gui_agent.context=window",),
