@@ -103,7 +103,7 @@ def run_study(
     if to_come and policy not in {result.policy for (method, _), result in results.items() if method == BASE}:
         to_come.insert(0, (BASE, to_come[0][1]))
     for number, (method, seed) in enumerate(to_come, start=1):
-        others = {result.policy for (_, of), result in results.items() if of == seed} - {policy}
+        others = {result.policy for (_, its_seed), result in results.items() if its_seed == seed} - {policy}
         if others:
             raise SystemExit(
                 f"seed {seed} was begun from the warm start {others}, and the one in {work} is {policy}: its runs are "
@@ -330,11 +330,11 @@ def _lowest(curves: Sequence[Curve], budget: int) -> float:
     return min(statistics.fmean(c.success_at(at, budget / 5, budget) for c in curves) for at in moments)
 
 
-def _by_seed(curves: Iterable[Curve], of: Callable[[Curve], float]) -> dict[int, float]:
+def _by_seed(curves: Iterable[Curve], value: Callable[[Curve], float]) -> dict[int, float]:
     """The mean over methods."""
     values: dict[int, list[float]] = {}
     for curve in curves:
-        values.setdefault(curve.seed, []).append(of(curve))
+        values.setdefault(curve.seed, []).append(value(curve))
     return {seed: statistics.fmean(of_seed) for seed, of_seed in values.items()}
 
 
@@ -385,8 +385,8 @@ def table(figures: Mapping[str, Any]) -> str:
 
 def judged_cells(summary: Mapping[str, Any], method: str) -> list[str]:
     """Success on training tasks and held-out ones, at each temperature."""
-    of = [summary[tasks]["by_temperature"] for tasks in ("training_tasks", "held_out")]
-    return [_percent(by_temperature[str(temperature)][method]) for by_temperature in of for temperature in TEMPERATURES]
+    sides = [summary[tasks]["by_temperature"] for tasks in ("training_tasks", "held_out")]
+    return [_percent(side[str(temperature)][method]) for side in sides for temperature in TEMPERATURES]
 
 
 def _percent(value: Mapping[str, float | None]) -> str:

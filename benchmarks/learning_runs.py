@@ -293,7 +293,7 @@ def _seconds_so_far(run_dir: Path) -> float:
 
 
 def _environment_steps(records: Run) -> int:
-    return sum(episode.num_steps for episode in records.snapshot().episodes if not episode.validation)
+    return sum(episode.num_turns for episode in records.snapshot().episodes if not episode.validation)
 
 
 def read_curve(run_dir: Path, method: str, seed: int) -> Curve:
@@ -306,7 +306,7 @@ def read_curve(run_dir: Path, method: str, seed: int) -> Curve:
     total = 0
     for _, episodes in sorted(by_step.items()):
         training = [episode for episode in episodes if not episode.validation]
-        total += sum(episode.num_steps for episode in training)
+        total += sum(episode.num_turns for episode in training)
         if training:
             points.append(_point(training, total))
     replays = sum(snapshot.training(episode.id).replaced for episode in snapshot.episodes)

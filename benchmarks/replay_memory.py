@@ -181,7 +181,7 @@ class Policy:
             rollout_log_probs=sequence.response_log_probs,
             screenshots=screenshots,
             num_turns=2 * len(screenshots),
-            extra_fields={"task_id": "task", "success": 1.0, "stop_reason": "finished", "num_steps": len(screenshots)},
+            extra_fields={"task_id": "task", "success": 1.0, "stop_reason": "finished", "num_turns": len(screenshots)},
             mm_processor_kwargs={},
         )
 

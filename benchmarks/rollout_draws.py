@@ -177,7 +177,7 @@ def _round_s(world: World, sessions: Sequence[Session], factors: Sequence[float]
     """From the set-up of these sessions, on as many desktops, to the last verdict: each is asked for when its own
     episode is over, as in the reference."""
     faults = [world.fault(session, 0) for session in sessions]
-    now, judged = 0.0, 0.0
+    now, evaluated = 0.0, 0.0
     for call in range(world.steps + 1):
         acts, replies, over = [0.0], [0.0], []
         for session, fault, factor in zip(sessions, faults, factors, strict=True):
@@ -192,8 +192,8 @@ def _round_s(world: World, sessions: Sequence[Session], factors: Sequence[float]
                 hangs = fault is not None and fault.hangs
                 over.append(HANG_S if hangs else factor * world.desktop_call(session, length + 1))
         now += max(acts) + max(replies)
-        judged = max(judged, now + max(over, default=0.0))
-    return max(now, judged)
+        evaluated = max(evaluated, now + max(over, default=0.0))
+    return max(now, evaluated)
 
 
 def least_s(

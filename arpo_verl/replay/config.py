@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from arpo_verl.config import Rule, check_fields, number, one_of, require, text, truth, whole
+from arpo_verl.config import FieldRule, check_fields, number, one_of, require, text, truth, whole
 
 STANDARD_DEVIATIONS = ("population", "sample")
 SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async", "separate_async")}
@@ -15,7 +15,7 @@ FALLBACK, REFUSE, EMPTY = ON_BAD_STORE = ("fallback", "refuse", "empty")
 _TRAIN_WITHOUT = "set replay.enable=false to train without replay"
 
 
-def _share(remedy: str = "") -> Rule:
+def _share(remedy: str = "") -> FieldRule:
     return number(lambda x: 0 < x <= 1, "in (0, 1]", remedy)
 
 

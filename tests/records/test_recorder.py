@@ -54,7 +54,7 @@ def test_an_episode_is_one_folder_with_its_screenshots(policy, tokenizer, tmp_pa
         "success": 1.0,
         "format_error": True,
         "reward": 0.0,
-        "num_steps": 2,
+        "num_turns": 2,
         "response_tokens": len(output.response_ids),
     }
     assert {name: episode[name] for name in expected} == expected

@@ -59,7 +59,7 @@ class ViewerRun:
             "success": success,
             "format_error": False,
             "reward": success,
-            "num_steps": screenshots,
+            "num_turns": screenshots,
             "generate_s": 1.5,
             "desktop_s": 2.5,
             "started_at": 1_700_000_000.0 + step,
