@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from arpo_verl.config import check_fields, number, whole
+from arpo_verl.intervals import wilson_interval
 
 PRIOR = 0.5
 """Successes and failures that each task begins with: Jeffreys' prior, which expects most rates near 0 or 1."""
-_Z = 1.96
-"""Of a 95% interval."""
 _FAILING, _SOLVED = 0.1, 0.9
 """Rates below and above which a task is counted as failing, as solved."""
 
@@ -176,7 +175,8 @@ class Frontier:
         return (solved + PRIOR) / (solved + failed + 2 * PRIOR)
 
     def _estimate(self, position: int, shares: Sequence[float]) -> TaskEstimate:
-        low, high = score_interval(self._solved[position], self._solved[position] + self._failed[position])
+        solved, total = self._solved[position], self._solved[position] + self._failed[position]
+        low, high = wilson_interval(solved / total if total else 0.0, total)
         return TaskEstimate(
             self._ids[position], self._rate(position), low, high, self._drawn[position], shares[position]
         )
@@ -193,13 +193,3 @@ def informative_probability(solved: float, failed: float, group_size: int) -> fl
         all_solved *= (solved + PRIOR + number_before) / total
         all_failed *= (failed + PRIOR + number_before) / total
     return 1 - all_solved - all_failed
-
-
-def score_interval(solved: float, total: float) -> tuple[float, float]:
-    """Wilson's 95% interval of a rate; counts may be fractions."""
-    if total == 0:
-        return 0.0, 1.0
-    rate, z2 = solved / total, _Z**2 / total
-    middle = (rate + z2 / 2) / (1 + z2)
-    half = _Z * math.sqrt(rate * (1 - rate) / total + z2 / (4 * total)) / (1 + z2)
-    return max(0.0, middle - half), min(1.0, middle + half)
