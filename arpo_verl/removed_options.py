@@ -13,6 +13,7 @@ _CREDIT = "in our study it was not significantly better than without; docs/advan
 _SAMPLER = "trainer.v1.sampler.sampler_kwargs"
 _COPIES = {
     "algorithm.replay": "replay",
+    "data.tasks.frontier.group_size": "actor_rollout_ref.rollout.n",
     f"{_SAMPLER}.batch": "actor_rollout_ref.actor.ppo_mini_batch_size and actor_rollout_ref.rollout.n",
     f"{_SAMPLER}.custom_chat_template": "actor_rollout_ref.model.custom_chat_template",
     f"{_SAMPLER}.environment": "environment",

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from arpo_verl.config import check_fields, number, whole
+from arpo_verl.config import check_fields, number
 from arpo_verl.intervals import wilson_interval
 
 PRIOR = 0.5
@@ -28,8 +28,6 @@ _FAILING, _SOLVED = 0.1, 0.9
 class FrontierConfig:
     """The recipe's section `data.tasks.frontier`."""
 
-    group_size: Annotated[int, whole(1)] = 8
-    """`${actor_rollout_ref.rollout.n}`: rollouts of a group; frontier sampling takes 2 or more."""
     half_life_steps: Annotated[float, number(lambda x: x > 0, "more than 0 training steps")] = 20.0
     """Training steps after which a rollout counts half. Shorter follows a policy that learns fast, and tries the tasks
     that always failed more often; longer knows more of tasks that are drawn seldom."""
@@ -65,11 +63,12 @@ class Frontier:
 
     Args:
         task_ids: all different.
+        group_size: rollouts of a group, 2 or more.
         seed: of the order in which equal tasks come; None: another each time.
     """
 
-    def __init__(self, task_ids: Sequence[str], config: FrontierConfig, seed: int | None = None):
-        self.config = config
+    def __init__(self, task_ids: Sequence[str], group_size: int, config: FrontierConfig, seed: int | None = None):
+        self.config, self._group_size = config, group_size
         self._ids = list(task_ids)
         self._position = {task_id: position for position, task_id in enumerate(self._ids)}
         self._solved = [0.0] * len(self._ids)
@@ -168,7 +167,7 @@ class Frontier:
         return self._weights
 
     def _informative(self, position: int) -> float:
-        return informative_probability(self._solved[position], self._failed[position], self.config.group_size)
+        return informative_probability(self._solved[position], self._failed[position], self._group_size)
 
     def _rate(self, position: int) -> float:
         solved, failed = self._solved[position], self._failed[position]

@@ -333,7 +333,7 @@ def test_what_groups_won_that_are_thrown_away_is_kept(empty_queue, rollouts, sam
 
 def open_frontier(replaying):
     """What the run's dataset would draw from: tasks a and b, in groups of two, that fade at once."""
-    opened = Frontier(["a", "b"], FrontierConfig(group_size=2, half_life_steps=1), seed=1)
+    opened = Frontier(["a", "b"], 2, FrontierConfig(half_life_steps=1), seed=1)
     replaying.replayer.state.frontier = opened
     return opened
 

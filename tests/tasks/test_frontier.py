@@ -11,7 +11,7 @@ TASKS = [f"task-{number}" for number in range(10)]
 
 
 def frontier(seed=1, tasks=TASKS, **options):
-    return Frontier(tasks, FrontierConfig(**{"group_size": 4, **options}), seed)
+    return Frontier(tasks, 4, FrontierConfig(**options), seed)
 
 
 def play(sampling, rates, steps, groups=4, first_step=1, luck=None):
