@@ -36,6 +36,7 @@ REMOVED: Mapping[str, str] = {
     "replay.choice": _NO_BETTER,
     "replay.correction": f"{_NO_BETTER}; veRL's own algorithm.rollout_correction weighs all rows, replays among them",
     "replay.correction_bound": "it belonged to replay.correction",
+    "replay.epsilon": _UNTRIED,
     "replay.eviction": _STORE,
     "replay.max_age_steps": _UNTRIED,
     "replay.max_replays": _UNTRIED,

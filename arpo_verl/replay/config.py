@@ -28,7 +28,7 @@ class ReplayConfig:
     """
 
     enable: Annotated[bool, truth()] = True
-    """False trains with exactly stock GRPO: nothing is stored or injected, and `std` and `epsilon` have no effect."""
+    """False trains with exactly stock GRPO: nothing is stored or injected, and `std` has no effect."""
 
     capacity_per_task: Annotated[int, whole(1, "positive", _TRAIN_WITHOUT)] = 8
     """Successes kept for each task, oldest dropped first, in the trainer's memory: 128 tasks with 8 successes of 15
@@ -62,9 +62,6 @@ class ReplayConfig:
     std: Annotated[str, one_of(STANDARD_DEVIATIONS, " or ".join(STANDARD_DEVIATIONS))] = "population"
     """Sigma of the advantage (r - mean) / sigma: `population` as in the paper's worked example, (1, 0 x 7) ->
     +2.65, -0.38; `sample` as in stock GRPO and the reference (+2.47, -0.35)."""
-
-    epsilon: Annotated[float, number(lambda x: x > 0, "positive")] = 1e-6
-    """Added to sigma so that a group of equal rewards gets 0 and not 0/0. Stock GRPO's value."""
 
     seed: Annotated[int, whole(0, "a whole number from 0")] = 0
     """Seed of the choice of a replay: with step and task it fixes the choice, whatever order rollouts end in."""
