@@ -6,7 +6,7 @@ import shutil
 import sys
 
 import pytest
-from support.viewer_run import png
+from support.pictures import png
 
 from arpo_verl.errors import ConfigError, MissingDependencyError
 from arpo_verl.records import listing, step_folders

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("verl")
 
 import torch  # noqa: E402
-from support.viewer_run import png  # noqa: E402
+from support.pictures import png  # noqa: E402
 
 from arpo_verl.plugin.run_records import GroupLog, LoggedRow  # noqa: E402
 from arpo_verl.pool.status_file import HEARTBEAT_S, StatusFile  # noqa: E402

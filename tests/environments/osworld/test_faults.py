@@ -479,7 +479,7 @@ def test_how_a_desktop_ends(fault, call, guest, evaluated, monkeypatch):
             guest.replies["/execute"] = lambda: executed("", -9)
         elif "size" in fault:
             guest.replies["/screen_size"] = lambda: (200, json.dumps(SIZE._asdict()))
-            guest.replies["/screenshot"] = lambda: (200, png((160, 120)))
+            guest.replies["/screenshot"] = lambda: (200, png(size=(160, 120)))
         else:
             guest.replies["/execute"] = guest.replies["/screenshot"] = lambda: (500, "no display")
 
