@@ -1,4 +1,4 @@
-"""Desktops and episodes from Python, without a trainer.
+"""Beside a training run: desktops and episodes from Python, without a trainer.
 
 import arpo_verl
 

@@ -107,7 +107,7 @@ def require(condition: bool, name: str, expected: str, got: object, remedy: str 
         raise ConfigError(f"{name} must be {expected}, got {got!r}" + (f"; {remedy}" if remedy else ""))
 
 
-class Rule(NamedTuple):
+class FieldRule(NamedTuple):
     """What a field takes, said in its annotation: `capacity: Annotated[int, whole(1)] = 8`.
 
     None is taken where the annotation has `| None`.
@@ -124,33 +124,33 @@ class Rule(NamedTuple):
         return self.remedy or did_you_mean(value, self.known).removeprefix("; ")
 
 
-def whole(least: int, expected: str = "", remedy: str = "") -> Rule:
+def whole(least: int, expected: str = "", remedy: str = "") -> FieldRule:
     """A whole number from `least`; true and false are none."""
-    return Rule(expected or f"a whole number of at least {least}", lambda n: type(n) is int and n >= least, remedy)
+    return FieldRule(expected or f"a whole number of at least {least}", lambda n: type(n) is int and n >= least, remedy)
 
 
-def number(holds: Callable[[float], bool], expected: str, remedy: str = "") -> Rule:
+def number(holds: Callable[[float], bool], expected: str, remedy: str = "") -> FieldRule:
     """A finite number that `holds`; true and false are none."""
 
     def is_such(x: Any) -> bool:
         return isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) <= sys.float_info.max and holds(x)
 
-    return Rule(expected, is_such, remedy)
+    return FieldRule(expected, is_such, remedy)
 
 
-def text(expected: str, remedy: str = "") -> Rule:
+def text(expected: str, remedy: str = "") -> FieldRule:
     """A string that is not empty."""
-    return Rule(expected, lambda value: isinstance(value, str) and bool(value), remedy)
+    return FieldRule(expected, lambda value: isinstance(value, str) and bool(value), remedy)
 
 
-def truth() -> Rule:
+def truth() -> FieldRule:
     """True or false."""
-    return Rule("true or false", lambda value: isinstance(value, bool))
+    return FieldRule("true or false", lambda value: isinstance(value, bool))
 
 
-def one_of(known: Collection[str], expected: str = "") -> Rule:
+def one_of(known: Collection[str], expected: str = "") -> FieldRule:
     """One of the `known` names."""
-    return Rule(expected or f"one of {', '.join(known)}", lambda value: value in tuple(known), known=known)
+    return FieldRule(expected or f"one of {', '.join(known)}", lambda value: value in tuple(known), known=known)
 
 
 def check_fields(config: Any, section: str = "") -> None:
@@ -172,7 +172,7 @@ def check_fields(config: Any, section: str = "") -> None:
 
 
 @cache
-def _rules(cls: type) -> tuple[tuple[str, Rule, bool], ...]:
+def _rules(cls: type) -> tuple[tuple[str, FieldRule, bool], ...]:
     """Field, rule and whether it takes None, of each field with a rule. Read once a class."""
     return tuple(
         (name, rule, type(None) in get_args(hint.__origin__))

@@ -1,4 +1,4 @@
-"""The desktop as a Gymnasium environment.
+"""Beside a training run: the desktop as a Gymnasium environment.
 
     env = arpo_verl.gym.DesktopEnv("embedded")          # or gymnasium.make("arpo_verl.gym:arpo_verl/Desktop-v0")
     screenshot, info = env.reset(seed=0)                # info: task_id, instruction

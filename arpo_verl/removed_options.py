@@ -13,6 +13,7 @@ _CREDIT = "in our study it was not significantly better than without; docs/advan
 _SAMPLER = "trainer.v1.sampler.sampler_kwargs"
 _COPIES = {
     "algorithm.replay": "replay",
+    "data.tasks.frontier.group_size": "actor_rollout_ref.rollout.n",
     f"{_SAMPLER}.batch": "actor_rollout_ref.actor.ppo_mini_batch_size and actor_rollout_ref.rollout.n",
     f"{_SAMPLER}.custom_chat_template": "actor_rollout_ref.model.custom_chat_template",
     f"{_SAMPLER}.environment": "environment",
@@ -39,6 +40,7 @@ REMOVED: Mapping[str, str] = {
     "replay.choice": _NO_BETTER,
     "replay.correction": f"{_NO_BETTER}; veRL's own algorithm.rollout_correction weighs all rows, replays among them",
     "replay.correction_bound": "it belonged to replay.correction",
+    "replay.epsilon": _UNTRIED,
     "replay.eviction": _STORE,
     "replay.max_age_steps": _UNTRIED,
     "replay.max_replays": _UNTRIED,

@@ -1,13 +1,14 @@
 """What a step of `make demo` and its start take, of this tree and of another, in turns.
 
-    python benchmarks/demo_step.py [--smoke] [--json PATH] [--before REF] [--turns N] [--steps N] [--policy FOLDER]
+    python benchmarks/demo_step.py [--smoke] [--json PATH] [--before REF | --cold] [--turns N] [--steps N]
+        [--policy FOLDER]
 
 Each turn is the stock trainer with `recipes/demo.yaml`, without validation and checkpoints, once from a worktree of
 `REF`, made and removed here, and once from this tree; which is first alternates. CPU seconds are those of all processes
 of a run, desktops' programs included, and hardly depend on other load; wall seconds do. A control group counts them, so
 as root. A step is the mean of all but the first; a start is what came before the first one's end, less a step. The
-ratios are of this tree to the other, the median over turns, and below 1 where it is faster. The policy is the shipped
-one, in `--policy`.
+ratios are of this tree to the other, the median over turns, and below 1 where it is faster. With `--cold` the other
+runs are of this tree too, without its warm workers. The policy is the shipped one, in `--policy`.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def worktree(ref: str, folder: Path) -> Iterator[Path]:
         subprocess.run(["git", "worktree", "remove", "--force", str(place)], cwd=ROOT, check=True)
 
 
-def measure(tree: Path, run_dir: Path, policy: Path, steps: int) -> dict[str, float]:
-    """One run of `tree`: `WHAT`."""
+def measure(tree: Path, run_dir: Path, policy: Path, steps: int, *options: str) -> dict[str, float]:
+    """One run of `tree`, with these options too: `WHAT`."""
     fixed = [f"actor_rollout_ref.model.path={policy}", f"trainer.total_training_steps={steps}", "data.seed=1"]
     fixed += ["trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"]
     # Of both trees alike, so that their episodes are as long.
@@ -53,7 +54,7 @@ def measure(tree: Path, run_dir: Path, policy: Path, steps: int) -> dict[str, fl
     group, begin = CpuGroup(), time.monotonic()
     ends: list[tuple[float, float]] = []
     paths = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": ""}
-    run = TrainerRun(run_dir, *fixed, env=paths, recipe=tree / "recipes" / "demo.yaml", cwd=tree, group=group)
+    run = TrainerRun(run_dir, *fixed, *options, env=paths, recipe=tree / "recipes" / "demo.yaml", cwd=tree, group=group)
     try:
         for step in range(1, steps + 1):
             run.wait_for(lambda step=step: len(read_steps(run_dir)) >= step)  # type: ignore[misc]
@@ -71,21 +72,24 @@ def measure(tree: Path, run_dir: Path, policy: Path, steps: int) -> dict[str, fl
 def main() -> None:
     parser = Arguments(__doc__, smoke="one turn of two steps")
     parser.add_argument("--before", default=BEFORE, metavar="REF", help=f"commit to compare with; {BEFORE} by default")
+    parser.add_argument("--cold", action="store_true", help="compare with runs without warm workers instead")
     parser.add_argument("--policy", type=Path, default=ROOT / ".cache" / "seeing", help="its folder")
     parser.add_size("--turns", 3, 1, "pairs of runs")
     parser.add_size("--steps", 4, 2, "steps of a run, at least two")
     arguments = parser.parse()
     sizes = {"turns": arguments.turns, "steps": arguments.steps}
-    figures: dict[str, object] = {**machine(), "before": arguments.before, **sizes}
+    figures: dict[str, object] = {**machine(), "before": "cold" if arguments.cold else arguments.before, **sizes}
     policy = arguments.policy.absolute()
     if not policy.exists():
         write_shipped("seeing", policy)
     measured: dict[str, list[dict[str, float]]] = {"before": [], "now": []}
-    with tempfile.TemporaryDirectory(prefix="demo-step-") as name, worktree(arguments.before, Path(name)) as other:
+    options = {"before": ["~hydra.callbacks.warm_workers"] if arguments.cold else [], "now": []}
+    with tempfile.TemporaryDirectory(prefix="demo-step-") as name, contextlib.ExitStack() as stack:
+        other = ROOT if arguments.cold else stack.enter_context(worktree(arguments.before, Path(name)))
         trees = {"before": other, "now": ROOT}
         for turn in range(arguments.turns):
             for which in sorted(trees, reverse=bool(turn % 2)):
-                found = measure(trees[which], Path(name, f"{which}-{turn}"), policy, arguments.steps)
+                found = measure(trees[which], Path(name, f"{which}-{turn}"), policy, arguments.steps, *options[which])
                 print(which, found, file=sys.stderr)
                 measured[which].append(found)
     for key in WHAT:

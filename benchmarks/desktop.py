@@ -223,7 +223,7 @@ def measure_against(other: Path, rounds: int) -> dict[str, float]:
             checkout.close()
     figures = {}
     for name, (ours, theirs) in measured.items():
-        figures[f"{name}_ms"], figures[f"{name}_ms_other"] = (statistics.median(own) * 1000 for own in (ours, theirs))
+        figures[f"{name}_ms"], figures[f"{name}_ms_other"] = (statistics.median(s) * 1000 for s in (ours, theirs))
         figures[f"{name}_ratio"] = figures[f"{name}_ms"] / figures[f"{name}_ms_other"]
     added = [mine - other for mine, other in zip(*measured["reset_cpu"], strict=True)]
     return figures | {"added_cpu_s": statistics.median(added)}
@@ -246,7 +246,7 @@ def measure_rollout(count: int, episodes: int) -> dict[str, float]:
     try:
         with ThreadPoolExecutor(count) as threads:
             list(threads.map(EmbeddedProvider.start_emulator, providers))
-            waits = [wait for own in threads.map(play, providers) for wait in own]
+            waits = [wait for of_desktop in threads.map(play, providers) for wait in of_desktop]
         memory = pss_mib(providers)
     finally:
         for provider in providers:

@@ -125,11 +125,11 @@ def _options(arguments: Any) -> list[str]:
 
 def measure(work: Path, policy: Path, common: Sequence[str], runs: int) -> dict[str, Any]:
     """One policy: twice, killed, and over HTTP."""
-    own = ["--model", str(policy)]
+    by_model = ["--model", str(policy)]
     greedy = ["--temperature", "0"]
-    undisturbed = play(work / "undisturbed", *common, *own, *greedy)
-    kills = play_killed(work / "killed", undisturbed, *common, *own, *greedy)
-    warm = play(work / "warm", *common, *own, *DRAWN)
+    undisturbed = play(work / "undisturbed", *common, *by_model, *greedy)
+    kills = play_killed(work / "killed", undisturbed, *common, *by_model, *greedy)
+    warm = play(work / "warm", *common, *by_model, *DRAWN)
     with served(policy, work) as url:
         served_by = ["--endpoint", url, "--processor", str(policy)]
         over_http = play(work / "endpoint-greedy", *common, *served_by, *greedy)

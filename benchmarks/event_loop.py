@@ -1,6 +1,6 @@
 """How long an agent-loop worker's event loop stands still under many episodes, and how often a screenshot is processed.
 
-    python benchmarks/event_loop.py [--smoke] [--json [PATH]] [--episodes N] [--steps N] [--context NAME ...]
+    python benchmarks/event_loop.py [--smoke] [--json [PATH]] [--episodes N] [--turns N] [--context NAME ...]
 
 One rollout worker of the recipe's own class plays all episodes at once: the real agent loop, token builder, desktop
 pool, Ray, load balancer and TransferQueue. Desktops and policy alone are played (`event_loop_parts.py`): screenshots of
@@ -38,7 +38,7 @@ STALLED_S = 600.0
 """No episode ends for so long: something is wrong."""
 
 
-def compose(policy: Path, folder: Path, context: str, episodes: int, steps: int) -> Any:
+def compose(policy: Path, folder: Path, context: str, episodes: int, turns: int) -> Any:
     """The embedded recipe with screens and lengths of `osworld_full`, and parts that are played."""
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
@@ -53,7 +53,7 @@ def compose(policy: Path, folder: Path, context: str, episodes: int, steps: int)
         "environment.screen_size=[1920,1080]",
         f"++environment.num_desktops={episodes}",
         "++environment.desktops_per_worker=32",
-        f"gui_agent.max_steps={steps}",
+        f"gui_agent.max_steps={turns}",
         "gui_agent.max_reply_tokens=512",
         "++data.mm_processor_kwargs={min_pixels:3136,max_pixels:2116800}",
         "data.max_prompt_length=5120",
@@ -94,7 +94,7 @@ def prompts(episodes: int, group: int) -> Any:
     return prompts
 
 
-def measure(policy: Path, context: str, episodes: int, steps: int, trace: bool = False) -> dict[str, Any]:
+def measure(policy: Path, context: str, episodes: int, turns: int, trace: bool = False) -> dict[str, Any]:
     """Play `episodes` at once, in one worker; Ray runs already."""
     import ray
     import transfer_queue as tq
@@ -107,7 +107,7 @@ def measure(policy: Path, context: str, episodes: int, steps: int, trace: bool =
     from arpo_verl.plugin.settings import connect_pool
 
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        config = compose(policy, Path(folder), context, episodes, steps)
+        config = compose(policy, Path(folder), context, episodes, turns)
         group = config.actor_rollout_ref.rollout.n
         backend = {"storage_backend": "SimpleStorage", "SimpleStorage": {"num_data_storage_units": 1}}
         tq.init({"enable": True, "backend": backend})
@@ -193,16 +193,16 @@ def _row(key: str) -> dict[str, Any]:
 def main() -> None:
     parser = Arguments(__doc__, "few short episodes")
     parser.add_size("--episodes", 128, 4, "episodes at once, in groups of eight")
-    parser.add_size("--steps", 15, 3, "of each")
+    parser.add_size("--turns", 15, 3, "of each")
     parser.add_argument("--context", nargs="*", choices=CONTEXTS, default=list(CONTEXTS), help="what the model sees")
     parser.add_argument("--trace", action="store_true", help="show where the longest callbacks were at")
     arguments = parser.parse()
     report(
-        {**machine(), **run(arguments.context, arguments.episodes, arguments.steps, arguments.trace)}, arguments.json
+        {**machine(), **run(arguments.context, arguments.episodes, arguments.turns, arguments.trace)}, arguments.json
     )
 
 
-def run(contexts: Sequence[str], episodes: int, steps: int, trace: bool = False) -> dict[str, Any]:
+def run(contexts: Sequence[str], episodes: int, turns: int, trace: bool = False) -> dict[str, Any]:
     """All contexts, one after the other, and the worst of them."""
     # The worker's loop is asyncio's own, whose callbacks can be timed one by one; uvloop's run the same ones.
     os.environ.update(VERL_PLATFORM="cpu", RAY_USE_UVLOOP="0")
@@ -215,7 +215,7 @@ def run(contexts: Sequence[str], episodes: int, steps: int, trace: bool = False)
         policy = build_policy(Path(folder, "policy"), size=PolicySize(num_layers=1, vision_depth=1))
         ray.init(address="local", num_cpus=16, include_dashboard=False)
         try:
-            by_context = {context: measure(policy, context, episodes, steps, trace) for context in contexts}
+            by_context = {context: measure(policy, context, episodes, turns, trace) for context in contexts}
         finally:
             ray.shutdown()
     worst = {
@@ -223,7 +223,7 @@ def run(contexts: Sequence[str], episodes: int, steps: int, trace: bool = False)
         for name in ("blocked_cpu_ms", "blocked_ms", "processings_per_screenshot", "screenshots_on_two_servers")
     }
     worst["bytes_ratio"] = min(found["bytes_ratio"] for found in by_context.values())
-    return {"steps": steps, **worst, "limit_ms": LIMIT_MS, **by_context}
+    return {"turns": turns, **worst, "limit_ms": LIMIT_MS, **by_context}
 
 
 if __name__ == "__main__":

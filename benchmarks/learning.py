@@ -6,10 +6,10 @@
 Trains the policy that sees on generated tasks with the stock trainer, one process after the other, once for each method
 and seed, until each run's agents took the same number of steps on desktops. All runs share the warm start, the tasks
 and every hyper-parameter. `base` is the warm start itself: the first training step of every run. It and the last
-checkpoint of each run are judged on the training tasks and on held-out ones (other seeds, words, themes and families),
-at temperature 1 and 0.6. What is run in which order, and when it ends, docs/learning.md says beforehand.
+checkpoint of each run are evaluated on the training tasks and on held-out ones (other seeds, words, themes and
+families), at temperature 1 and 0.6. What is run in which order, and when it ends, docs/learning.md says beforehand.
 
-Each run is in the figures as soon as it is judged, and a run that is there is read, not repeated: the study goes on
+Each run is in the figures as soon as it is evaluated, and a run that is there is read, not repeated: the study goes on
 where it was stopped when it is given its `--json` again, on another machine too, and in the midst of a run with its
 `--work`. The model is small and so are its tasks: it shows what replay does to learning where many groups fail, and
 what of that reaches tasks that were not trained on, not what a 7B model would reach.
@@ -35,15 +35,15 @@ from typing import Any
 from figures import write
 from learning_runs import (
     BASE,
+    EVALUATED_ON,
+    EVALUATED_ROLLOUTS,
     HELD_OUT_SPLITS,
-    JUDGED_ON,
-    JUDGED_ROLLOUTS,
     METHODS,
     TEMPERATURES,
     Curve,
     Result,
     Study,
-    judge,
+    evaluate,
     train,
 )
 from scipy.stats import t
@@ -88,7 +88,7 @@ def run_study(
     path: Path | None,
     summarize: Callable[[Iterable[Result]], Mapping[str, Any]],
 ) -> list[Result]:
-    """Train and judge what is not in the figures at `path` yet, and write it there, run after run.
+    """Train and evaluate what is not in the figures at `path` yet, and write it there, run after run.
 
     Args:
         runs: method and seed of each, in their order.
@@ -103,7 +103,7 @@ def run_study(
     if to_come and policy not in {result.policy for (method, _), result in results.items() if method == BASE}:
         to_come.insert(0, (BASE, to_come[0][1]))
     for number, (method, seed) in enumerate(to_come, start=1):
-        others = {result.policy for (_, of), result in results.items() if of == seed} - {policy}
+        others = {result.policy for (_, its_seed), result in results.items() if its_seed == seed} - {policy}
         if others:
             raise SystemExit(
                 f"seed {seed} was begun from the warm start {others}, and the one in {work} is {policy}: its runs are "
@@ -112,8 +112,8 @@ def run_study(
         curve = Curve(BASE, seed, (), 0, 0.0)
         if method != BASE:
             curve = train(study, work, method, seed, f"{number}/{len(to_come)} {method}, seed {seed}")
-        judged = {str(temperature): judge(study, work, method, seed, temperature) for temperature in TEMPERATURES}
-        results[method, seed] = Result(policy, curve, judged)
+        evaluated = {str(temperature): evaluate(study, work, method, seed, temperature) for temperature in TEMPERATURES}
+        results[method, seed] = Result(policy, curve, evaluated)
         if method != BASE:
             write(summarize(results.values()), path)
     write(summarize(results.values()), path)
@@ -144,7 +144,7 @@ def settings(study: Study) -> dict[str, Any]:
     tasks = b"".join(
         path.read_bytes() for folder in (study.tasks, study.held_out) for path in sorted(folder.glob("*.json"))
     )
-    return options | {"tasks": hashlib.sha256(tasks).hexdigest(), "judged_rollouts": JUDGED_ROLLOUTS}
+    return options | {"tasks": hashlib.sha256(tasks).hexdigest(), "evaluated_rollouts": EVALUATED_ROLLOUTS}
 
 
 def _arguments() -> argparse.Namespace:
@@ -252,21 +252,21 @@ def summarize(study: Study, results: Iterable[Result], best: str | None = None) 
         summary[name] = {"method": method, **steps_ratio(curves, method, study.environment_steps)}
     return {
         "settings": settings(study),
-        "summary": summary | judged_success(study, results, best),
+        "summary": summary | evaluated_success(study, results, best),
         "methods": methods,
         "runs": [asdict(result) for result in results],
     }
 
 
-def judged_success(study: Study, results: Sequence[Result], best: str | None = None) -> dict[str, Any]:
-    """Of the last checkpoints, by what they were judged on: success by method, and differences; at each temperature."""
+def evaluated_success(study: Study, results: Sequence[Result], best: str | None = None) -> dict[str, Any]:
+    """Success of the last checkpoints by method, and differences, by the tasks and at each temperature."""
     summary: dict[str, Any] = {}
-    for tasks, splits in JUDGED_ON.items():
+    for tasks, splits in EVALUATED_ON.items():
         by_temperature = {}
         for temperature in TEMPERATURES:
             success: dict[str, dict[int, float]] = {}
             for result in results:
-                by_task = result.judged[str(temperature)]
+                by_task = result.evaluated[str(temperature)]
                 of_splits = [
                     share for task_id, share in by_task.items() if task_id.startswith(tuple(f"{s}-" for s in splits))
                 ]
@@ -330,11 +330,11 @@ def _lowest(curves: Sequence[Curve], budget: int) -> float:
     return min(statistics.fmean(c.success_at(at, budget / 5, budget) for c in curves) for at in moments)
 
 
-def _by_seed(curves: Iterable[Curve], of: Callable[[Curve], float]) -> dict[int, float]:
+def _by_seed(curves: Iterable[Curve], value: Callable[[Curve], float]) -> dict[int, float]:
     """The mean over methods."""
     values: dict[int, list[float]] = {}
     for curve in curves:
-        values.setdefault(curve.seed, []).append(of(curve))
+        values.setdefault(curve.seed, []).append(value(curve))
     return {seed: statistics.fmean(of_seed) for seed, of_seed in values.items()}
 
 
@@ -362,11 +362,11 @@ def table(figures: Mapping[str, Any]) -> str:
         "| method | seeds | success, last third | training tasks, at 1.0 | at 0.6 | held-out, at 1.0 | at 0.6 "
         "| groups that teach | replays | training steps | minutes |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
-        f"| base | | {' | '.join([_percent(summary['base']), *judged_cells(summary, BASE)])} | | | | |",
+        f"| base | | {' | '.join([_percent(summary['base']), *evaluated_cells(summary, BASE)])} | | | | |",
     ]
     for method, row in figures["methods"].items():
         cells = [method, str(len(row["success_by_seed"]))]
-        cells += [_percent(row["success"]), *judged_cells(summary, method)]
+        cells += [_percent(row["success"]), *evaluated_cells(summary, method)]
         cells += [f"{100 * row['informative_share']:.0f}%", f"{row['replays']:.0f}", f"{row['training_steps']:.0f}"]
         lines.append(f"| {' | '.join(cells)} | {row['wall_s'] / 60:.1f} |")
     lines.append(f"\ngroups that failed whole at the start: {100 * summary['all_failed_at_start']:.0f}%")
@@ -383,10 +383,10 @@ def table(figures: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def judged_cells(summary: Mapping[str, Any], method: str) -> list[str]:
+def evaluated_cells(summary: Mapping[str, Any], method: str) -> list[str]:
     """Success on training tasks and held-out ones, at each temperature."""
-    of = [summary[tasks]["by_temperature"] for tasks in ("training_tasks", "held_out")]
-    return [_percent(by_temperature[str(temperature)][method]) for by_temperature in of for temperature in TEMPERATURES]
+    sides = [summary[tasks]["by_temperature"] for tasks in ("training_tasks", "held_out")]
+    return [_percent(side[str(temperature)][method]) for side in sides for temperature in TEMPERATURES]
 
 
 def _percent(value: Mapping[str, float | None]) -> str:

@@ -35,16 +35,16 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 """What stands behind the common command line."""
 
 HELD_OUT_SPLITS = ("held_out_seeds", "held_out_words", "held_out_themes", "held_out_families")
-JUDGED_ON: Mapping[str, Sequence[str]] = {
+EVALUATED_ON: Mapping[str, Sequence[str]] = {
     "training_tasks": ("training",),
     "held_out": HELD_OUT_SPLITS,
     **{split: (split,) for split in HELD_OUT_SPLITS},
 }
 """What success is told of, by splits of the families of tasks."""
-JUDGED_ROLLOUTS = 2
+EVALUATED_ROLLOUTS = 2
 """Of each task, by the warm start or a run's last checkpoint."""
 TEMPERATURES = (1.0, 0.6)
-"""At which checkpoints are judged: the training's and the paper's."""
+"""At which checkpoints are evaluated: the training's and the paper's."""
 ATTEMPTS = 3
 """At a run: a trainer's start may fail by the way, as when another process takes the port that it has just chosen."""
 POLL_S = 2.0
@@ -61,7 +61,7 @@ class Study:
     tasks: Path
     """Folder of the training tasks."""
     held_out: Path
-    """Folder of those that are judged on alone."""
+    """Folder of those that are evaluated on alone."""
     environment_steps: int
     """Budget of a run: replies of its policy in the episodes of training, those thrown away included."""
     group_size: int
@@ -167,14 +167,14 @@ class Result:
     policy: str
     """SHA-256 of the warm start's weights."""
     curve: Curve
-    judged: Mapping[str, Mapping[str, float]]
+    evaluated: Mapping[str, Mapping[str, float]]
     """By temperature and task, success in [0, 1]."""
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> Result:
         """From what `dataclasses.asdict` made of it."""
         curve = row["curve"] | {"points": tuple(Point(**point) for point in row["curve"]["points"])}
-        return cls(row["policy"], Curve(**curve), row["judged"])
+        return cls(row["policy"], Curve(**curve), row["evaluated"])
 
 
 def train(study: Study, folder: Path, method: str, seed: int, title: str) -> Curve:
@@ -226,7 +226,7 @@ def _train_until(
     (run_dir / DONE).write_text(json.dumps({"environment_steps": steps}) + "\n")
 
 
-def judge(study: Study, folder: Path, method: str, seed: int, temperature: float) -> dict[str, float]:
+def evaluate(study: Study, folder: Path, method: str, seed: int, temperature: float) -> dict[str, float]:
     """Play each task, of training and held out, often, by a run's last checkpoint, or as `base` by the warm start.
 
     Returns:
@@ -238,9 +238,9 @@ def judge(study: Study, folder: Path, method: str, seed: int, temperature: float
     of_run = folder / (method if method == BASE else f"{method}-{seed}")
     options = [
         f"actor_rollout_ref.rollout.val_kwargs.{name}"
-        for name in (f"temperature={temperature}", f"n={JUDGED_ROLLOUTS}")
+        for name in (f"temperature={temperature}", f"n={EVALUATED_ROLLOUTS}")
     ]
-    run_dir = of_run / f"judged-{temperature}"
+    run_dir = of_run / f"evaluated-{temperature}"
     run_dir.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{run_dir}.lock"):  # two calls with one folder have one warm start
         return play_all(run_dir, [*study.overrides(method, seed), *options], last_checkpoint(of_run))
@@ -263,7 +263,7 @@ def play_all(run_dir: Path, overrides: Sequence[str], checkpoint: Path | None) -
     """
     done = run_dir / "done"
     if not done.is_file():
-        shutil.rmtree(run_dir / TRAJECTORIES, ignore_errors=True)  # of a judgement that was ended midway
+        shutil.rmtree(run_dir / TRAJECTORIES, ignore_errors=True)  # of an evaluation that was ended midway
         options = [*overrides, "trainer.val_before_train=true", "trainer.val_only=true"]
         if checkpoint is not None:
             options += ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}"]
@@ -273,7 +273,7 @@ def play_all(run_dir: Path, overrides: Sequence[str], checkpoint: Path | None) -
         by_task.setdefault(episode.task_id, []).append(episode.success or 0.0)
     rollouts = {task_id: len(successes) for task_id, successes in by_task.items()}
     if len(set(rollouts.values())) != 1:
-        raise RuntimeError(f"each task must have been played equally often, got {rollouts}: judge it again")
+        raise RuntimeError(f"each task must have been played equally often, got {rollouts}: evaluate it again")
     done.touch()
     return {task_id: statistics.fmean(successes) for task_id, successes in sorted(by_task.items())}
 
@@ -293,7 +293,7 @@ def _seconds_so_far(run_dir: Path) -> float:
 
 
 def _environment_steps(records: Run) -> int:
-    return sum(episode.num_steps for episode in records.snapshot().episodes if not episode.validation)
+    return sum(episode.num_turns for episode in records.snapshot().episodes if not episode.validation)
 
 
 def read_curve(run_dir: Path, method: str, seed: int) -> Curve:
@@ -306,7 +306,7 @@ def read_curve(run_dir: Path, method: str, seed: int) -> Curve:
     total = 0
     for _, episodes in sorted(by_step.items()):
         training = [episode for episode in episodes if not episode.validation]
-        total += sum(episode.num_steps for episode in training)
+        total += sum(episode.num_turns for episode in training)
         if training:
             points.append(_point(training, total))
     replays = sum(snapshot.training(episode.id).replaced for episode in snapshot.episodes)

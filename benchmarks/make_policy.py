@@ -28,7 +28,6 @@ from policies.prepare import REPORT, PolicyConfig, PreparedPolicy, prepare_polic
 
 from arpo_verl.errors import ArpoError
 from arpo_verl.files import replacing_directory
-from arpo_verl.models.family import CONTEXTS
 from arpo_verl.policy.shipped import FOLDER, WEIGHTS, check_out, digest
 
 
@@ -45,14 +44,10 @@ def build_parser() -> argparse.ArgumentParser:
         ("tasks", str, "task file, folder, 'embedded' or 'embedded_long'"),
         ("target-success", float, "stop imitation at this mean probability of the expert's replies"),
         ("floor", float, "and go on until each task's own probability is this"),
-        ("epochs", int, "imitate for so many at most, with a falling learning rate: for long demonstrations"),
-        ("max-screenshots", int, "gui_agent.max_screenshots of the run to come"),
-        ("kept-screenshots", int, "gui_agent.kept_screenshots of that run"),
         ("num-desktops", int, "desktops that demonstrations are played on"),
     ):
         default = getattr(defaults, name.replace("-", "_"))
         embedded.add_argument(f"--{name}", type=kind, default=default, help=f"{words} (default: {default})")
-    embedded.add_argument("--context", choices=CONTEXTS, default=defaults.context, help="gui_agent.context of that run")
     seeing = kinds.add_parser("seeing", parents=[common])
     seeing.add_argument("--lessons", type=Path, help="captures and checkpoints (default: OUT-lessons)")
     seeing.add_argument("--threads", type=int, choices=range(1, 65), metavar="N", default=1, help="of torch")

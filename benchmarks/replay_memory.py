@@ -2,7 +2,7 @@
 
     python benchmarks/replay_memory.py [--smoke] [--json PATH] [--episodes N] [--stored N]
 
-Episodes of 15 steps at 1920x1080 are recorded on an embedded desktop with real programs: windows open, move and
+Episodes of 15 turns at 1920x1080 are recorded on an embedded desktop with real programs: windows open, move and
 scroll, text is typed. They go through the agent loop's own conversation with UI-TARS-1.5's prompt and pixel limits, and
 into the store as in training. The comparison is the row that training holds: float32 pixel values and ids, as the
 reference implementation of ARPO stores them. Pixel values, grid and position ids are made anew from the store and
@@ -53,7 +53,7 @@ from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Size, Task
 
 SCREEN = Size(1920, 1080)
-STEPS = 15
+TURNS = 15
 MAX_PIXELS = 2_116_800
 """UI-TARS-1.5's own."""
 MIN_PIXELS = 256 * 28 * 28
@@ -112,13 +112,13 @@ def record_episodes(count: int, seed: int) -> Iterator[list[bytes]]:
 
 
 def record_episode(provider: EmbeddedProvider, rng: random.Random) -> list[bytes]:
-    """Open four programs, then act until `STEPS` different screens were seen."""
+    """Open four programs, then act until `TURNS` different screens were seen."""
     server = f"http://127.0.0.1:{provider.get_ip_address().split(':')[1]}"
     for command in rng.sample(PROGRAMS, 4):
         requests.post(f"{server}/setup/launch", json={"command": command, "shell": True}).raise_for_status()
     time.sleep(3)
     screenshots: list[bytes] = []
-    while len(screenshots) < STEPS:
+    while len(screenshots) < TURNS:
         screenshot = requests.get(f"{server}/screenshot").content
         if screenshot not in screenshots:
             screenshots.append(screenshot)
@@ -181,7 +181,7 @@ class Policy:
             rollout_log_probs=sequence.response_log_probs,
             screenshots=screenshots,
             num_turns=2 * len(screenshots),
-            extra_fields={"task_id": "task", "success": 1.0, "stop_reason": "finished", "num_steps": len(screenshots)},
+            extra_fields={"task_id": "task", "success": 1.0, "stop_reason": "finished", "num_turns": len(screenshots)},
             mm_processor_kwargs={},
         )
 
@@ -327,7 +327,7 @@ def main() -> None:
     parser.add_size("--stored", TASKS * PER_TASK, 32, "trajectories in the store")
     parser.add_argument("--folder", type=Path, help="for saving, 8 GiB free; the system's by default")
     arguments = parser.parse()
-    figures: dict[str, Any] = {**machine(), "screen": f"{SCREEN.width}x{SCREEN.height}", "steps": STEPS}
+    figures: dict[str, Any] = {**machine(), "screen": f"{SCREEN.width}x{SCREEN.height}", "turns": TURNS}
     figures["episodes"] = arguments.episodes
     with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
         policy, rng = Policy.build(Path(scratch) / "policy"), random.Random(0)

@@ -11,7 +11,7 @@ No OSWorld machine was at hand. The ranges are the 5th and 95th percentile of a 
     set_up     5 to 30     downloads, an upload and a program's start; assumed
     generate   1.5 to 6    a reply of some hundred tokens of a 7B policy that shares its engine with others; assumed
 
-With them an episode of 15 steps takes 2 to 3 minutes, as reported for Docker (docs/osworld.md). One call in fifty has a
+With them an episode of 15 turns takes 2 to 3 minutes, as reported for Docker (docs/osworld.md). One call in fifty has a
 tail: it takes 1 + x times as long, x Pareto of index 1.5 (a lost request that is sent again, a guest that swaps). No
 draw exceeds `CAPS`, which lie below half of the time-outs: what is slow is no fault here, and faults are drawn apart.
 """
@@ -58,15 +58,15 @@ class World:
         tails: `lognormal` as above; `pareto` of the same percentiles, every call; `slow_host`, as lognormal with the
             first host's desktops `SLOW_FACTOR` times slower in all they do; `none`, log-normal without the tail.
         fault_rate: share of attempts that a desktop ends.
-        steps: replies of an episode at most.
-        varied: whether episodes end earlier: a task's length is then uniform in a third of `steps` to all, known to
+        turns: replies of an episode at most.
+        varied: whether episodes end earlier: a task's length is then uniform in a third of `turns` to all, known to
             nobody, and each rollout's within a quarter of that.
     """
 
     seed: int = 0
     tails: str = "lognormal"
     fault_rate: float = 0.0
-    steps: int = 15
+    turns: int = 15
     varied: bool = False
 
     def seconds(self, kind: str, *key: int) -> float:
@@ -84,9 +84,9 @@ class World:
     def length(self, session: Session) -> int:
         """Replies of the session's episode."""
         if not self.varied:
-            return self.steps
-        task = self._rng(90, session[1]).uniform(self.steps / 3, self.steps)
-        return max(1, min(self.steps, round(task * self._rng(91, *session).uniform(0.75, 1.25))))
+            return self.turns
+        task = self._rng(90, session[1]).uniform(self.turns / 3, self.turns)
+        return max(1, min(self.turns, round(task * self._rng(91, *session).uniform(0.75, 1.25))))
 
     def fault(self, session: Session, attempt: int) -> Fault | None:
         rng = self._rng(92, *session, attempt)
@@ -177,8 +177,8 @@ def _round_s(world: World, sessions: Sequence[Session], factors: Sequence[float]
     """From the set-up of these sessions, on as many desktops, to the last verdict: each is asked for when its own
     episode is over, as in the reference."""
     faults = [world.fault(session, 0) for session in sessions]
-    now, judged = 0.0, 0.0
-    for call in range(world.steps + 1):
+    now, evaluated = 0.0, 0.0
+    for call in range(world.turns + 1):
         acts, replies, over = [0.0], [0.0], []
         for session, fault, factor in zip(sessions, faults, factors, strict=True):
             length = world.length(session)
@@ -192,8 +192,8 @@ def _round_s(world: World, sessions: Sequence[Session], factors: Sequence[float]
                 hangs = fault is not None and fault.hangs
                 over.append(HANG_S if hangs else factor * world.desktop_call(session, length + 1))
         now += max(acts) + max(replies)
-        judged = max(judged, now + max(over, default=0.0))
-    return max(now, judged)
+        evaluated = max(evaluated, now + max(over, default=0.0))
+    return max(now, evaluated)
 
 
 def least_s(

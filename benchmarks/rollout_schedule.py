@@ -120,7 +120,7 @@ class Stage:
     def config(self, setting: Setting, environment: dict[str, Any]) -> DictConfig:
         config = self._recipe.copy()
         OmegaConf.set_struct(config, False)
-        config.gui_agent.max_steps = setting.world.steps
+        config.gui_agent.max_steps = setting.world.turns
         config.actor_rollout_ref.rollout.n = setting.rollouts
         config.environment = {"num_desktops": setting.desktops, "screen_size": [200, 150], **environment}
         OmegaConf.resolve(config)

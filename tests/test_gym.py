@@ -79,7 +79,7 @@ def test_a_desktop_that_the_policy_ended_ends_the_episode_at_0():
             env.step(Finish())
 
 
-def test_a_truncated_episode_is_judged_too(env):
+def test_a_truncated_episode_is_evaluated_too(env):
     env.reset()
     results = [env.step(action)[1:4] for action in (Click(Point(35, 38)), Wait(), Wait())]
     assert results == [(0.0, False, False), (0.0, False, False), (1.0, False, True)]

@@ -1,4 +1,4 @@
-"""What lets the stock veRL trainer run on a machine without a GPU.
+"""Beside a training run: what lets the stock veRL trainer run on a machine without a GPU.
 
 For training: the CPU as a platform (`platform`), veRL's own FSDP2 engines on it (`engine`), one patch. For rollouts the
 engine `transformers`: `cpu/replica.py: TransformersReplica` starts `cpu/server.py: TransformersServer`, a Ray actor

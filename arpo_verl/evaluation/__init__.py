@@ -1,4 +1,4 @@
-"""Policies measured on tasks: episodes played as in training, counted, compared, and a training list chosen by them.
+"""Beside a training run: policies measured on tasks, compared, and a list of tasks chosen by what they reach.
 
 A `evaluation/results.py: Trial` is played and becomes a `evaluation/results.py: Result` for each turn budget, or a
 `evaluation/results.py: FailedTrial`, which is no score. `evaluation/runner.py: evaluate` plays what a

@@ -11,8 +11,9 @@ from statistics import fmean
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.evaluation.results import Evaluated
-from arpo_verl.evaluation.statistics import Interval, scores_by_task, t_quantile
+from arpo_verl.evaluation.statistics import scores_by_task, t_quantile
 from arpo_verl.evaluation.tables import percent
+from arpo_verl.intervals import Interval
 
 LEVEL = 0.05
 _PRIOR_SPREAD = 0.25

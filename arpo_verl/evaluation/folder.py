@@ -131,11 +131,11 @@ class EvaluationFolder:
         return None
 
     def _results(self, trial: Trial, content: Mapping[str, Any], episode_id: str) -> tuple[Result, ...]:
-        turns, stop_reason = int(content["num_steps"]), StopReason(content["stop_reason"])
+        turns, stop_reason = int(content["num_turns"]), StopReason(content["stop_reason"])
         success = _score(content["success"])
         if not 0 <= turns <= trial.max_steps:
             raise ValueError(f"an episode must have at most {trial.max_steps} turns, got {turns}")
-        midway = {int(one["steps"]): _score(one["success"]) for one in content.get("verdicts", ())}
+        midway = {int(one["turns"]): _score(one["success"]) for one in content.get("verdicts", ())}
         results = []
         for budget in self._budgets:
             # An episode that ended within a smaller budget would have ended so there too.

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean
+from statistics import fmean
 
 from arpo_verl.evaluation.results import FailedTrial, Result
+from arpo_verl.intervals import Interval, Z, wilson_interval
 
 SOLVED = 1.0
 """The score of a run that solved its task; what counts where runs are counted and not averaged."""
 
-_Z = NormalDist().inv_cdf(0.975)
 _PRIOR_SPREAD = 0.25
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -110,14 +109,7 @@ def success_interval(scores: Sequence[Sequence[float]]) -> Interval | None:
     seen = sum((mean - p) ** 2 for mean in means)
     likeness = (seen + _PRIOR_SPREAD) / ((n - 1) * p * (1 - p) + _PRIOR_SPREAD)
     runs_a_task = n / sum(1 / len(runs) for runs in scores)
-    return _wilson(p, n / min(1.0, max(1 / runs_a_task, likeness)), t_quantile(n - 1))
-
-
-def _wilson(p: float, trials: float, z: float) -> Interval:
-    """Source: Wilson (1927), as in Brown, Cai and DasGupta (2001)."""
-    centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
-    margin = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials))
-    return max(0.0, centre - margin), min(1.0, centre + margin)
+    return wilson_interval(p, n / min(1.0, max(1 / runs_a_task, likeness)), t_quantile(n - 1))
 
 
 def t_quantile(degrees: int) -> float:
@@ -127,7 +119,7 @@ def t_quantile(degrees: int) -> float:
     """
     if degrees <= 2:
         return math.tan(0.475 * math.pi) if degrees == 1 else 0.95 / math.sqrt(2 * 0.975 * 0.025)
-    z = _Z
+    z = Z
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,

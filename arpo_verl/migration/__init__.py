@@ -1,4 +1,4 @@
-"""From a configuration of the ARPO reference, or of EasyR1, to a recipe; free of veRL.
+"""Beside a training run: from a configuration of the ARPO reference, or of EasyR1, to a recipe.
 
 `migration/script.py: read_script` reads the command of a shell script without running it,
 `migration/settings.py: read_settings` lays its overrides over the YAML and their defaults, and

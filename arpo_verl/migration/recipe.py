@@ -12,6 +12,7 @@ import yaml
 from arpo_verl.migration.keys import KEYS, RENAMED, find_key
 from arpo_verl.migration.rules import MISSING, apply_rules
 from arpo_verl.migration.settings import Settings
+from arpo_verl.migration.shell.values import shorten
 from arpo_verl.untrusted import printable
 
 BASE = "osworld_full"
@@ -64,8 +65,8 @@ def convert(settings: Settings) -> Converted:
         assert row is not None, "settings have known keys alone"
         if not any(option in options for option in row.to):
             why = row.note if row.harmless is None or row.matters(value) else "so it is here"
-            (lost if row.matters(value) else dropped).append(f"{name}={_short(value)}: {why}")
-    lost += [f"{name}={_short(value)}: left out by --ignore" for name, value in settings.ignored.items()]
+            (lost if row.matters(value) else dropped).append(f"{name}={shorten(value)}: {why}")
+    lost += [f"{name}={shorten(value)}: left out by --ignore" for name, value in settings.ignored.items()]
     made = {option: tuple(sources.get(option, ())) for option in options}
     to_fill = _leave_open(settings, options)
     name = settings["trainer.experiment_name"]
@@ -81,7 +82,7 @@ def _leave_open(settings: Settings, options: dict[str, Any]) -> dict[str, str]:
             if option in options:
                 options[option] = MISSING
                 name = given.get(key.name, key.name)
-                theirs = f"theirs is {name}={_short(settings.given[name])}, and " if name in settings.given else ""
+                theirs = f"theirs is {name}={shorten(settings.given[name])}, and " if name in settings.given else ""
                 to_fill[option] = theirs + settings.placeholders[key.name]
     follows = "it follows from another that is to be filled in"
     return to_fill | {option: follows for option in options if options[option] == MISSING and option not in to_fill}
@@ -138,8 +139,3 @@ def _write(name: str, node: Any, depth: int) -> list[str]:
     for key, child in node.items():
         lines += _write(key, child, depth + 1)
     return lines
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

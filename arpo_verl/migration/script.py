@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.migration.shell.reader import Reader
-from arpo_verl.migration.shell.values import Field
+from arpo_verl.migration.shell.values import Field, shorten
 
 MAX_BYTES = 256 * 1024
 MAX_COMMANDS = 20
@@ -122,10 +122,10 @@ def _command(started: Words, place: int, stray: list[str], sourced: tuple[str, .
             overrides[found[1]] = found[2] if word.because is None else Unreadable(found[2], word.because)
         elif word.text.strip():
             left_out.append(word.text)
-    notes = [f"{_short(word)} behind the training command is no KEY=VALUE and was left out" for word in left_out]
-    notes += [f"{_short(word)} stands behind the command's end, where a shell does not give it on" for word in stray]
+    notes = [f"`{shorten(word)}` behind the training command is no KEY=VALUE and was left out" for word in left_out]
+    notes += [f"`{shorten(word)}` stands behind the command's end, where a shell does not give it on" for word in stray]
     if any(isinstance(value, Unreadable) for value in overrides.values()):
-        notes += [f"{_short(name)}, which the script reads, was not read" for name in dict.fromkeys(sourced)]
+        notes += [f"`{shorten(name)}`, which the script reads, was not read" for name in dict.fromkeys(sourced)]
     return Command(overrides.pop("config", None), overrides, tuple(notes))
 
 
@@ -138,8 +138,3 @@ def _stray(behind: list[Words]) -> list[str]:
             break
         stray += [word.text for word in started]
     return stray
-
-
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return f"`{text if len(text) <= 80 else text[:77] + '...'}`"

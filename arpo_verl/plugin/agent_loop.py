@@ -165,7 +165,7 @@ class GuiAgentLoop(AgentLoopBase):
                         "success": episode.success,
                         "format_error": float(episode.format_error),
                         "stop_reason": episode.stop_reason.value,
-                        "num_steps": len(episode.turns),
+                        "num_turns": len(episode.turns),
                         "reward_extra_info": dict(score.extra_info),
                         **shows_from(numbers.start),
                     },

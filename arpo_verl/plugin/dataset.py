@@ -167,7 +167,8 @@ class TaskDataset(RLHFDataset):
             require(not self._is_like_validation(), "data.val_max_samples", words, most, remedy)
             options = build_config(FrontierConfig, "data.tasks.frontier", self._selection.frontier)
             self._position = {task.task_id: position for position, task in enumerate(self.tasks)}
-            self._frontier = Frontier(list(self._position), options, self.config.get("seed"))
+            group_size = trainer_state(self.config).batch.n
+            self._frontier = Frontier(list(self._position), group_size, options, self.config.get("seed"))
         trainer_state(self.config).frontier = self._frontier
 
     def _draw(self, frontier: Frontier) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from arpo_verl.plugin.settings import EQUAL, episode_weight_of
 from arpo_verl.replay.labels import RowLabel, labelled_rows, rows_to_episodes
 
 REPLAY_GRPO = "replay_grpo"
+_EPSILON = 1e-6
+"""Stock GRPO's, beside sigma."""
 
 
 def group_advantages(
@@ -25,10 +27,9 @@ def group_advantages(
     group_B: Sequence[Any],
     *,
     std: str = "population",
-    epsilon: float = 1e-6,
     divide_by_std: bool = True,
 ) -> torch.Tensor:
-    """A = (r - mean) / (sigma + epsilon) within each group.
+    """A = (r - mean) / (sigma + 1e-6) within each group.
 
     Args:
         rewards_B: one reward a trajectory, float.
@@ -50,7 +51,7 @@ def group_advantages(
         if rewards_G.max() == rewards_G.min():
             continue
         centred_G = rewards_G - torch.mean(rewards_G)
-        advantages_B[rows] = centred_G / (_sigma(rewards_G, std) + epsilon) if divide_by_std else centred_G
+        advantages_B[rows] = centred_G / (_sigma(rewards_G, std) + _EPSILON) if divide_by_std else centred_G
     return advantages_B
 
 
@@ -98,9 +99,7 @@ def compute_replay_grpo_advantage(
         # veRL gives each row of an episode its reward: the last one's counts, as in its own `grpo`.
         rewards_E = token_level_rewards[last].sum(dim=-1)
         if replay.enable:
-            advantages_E = group_advantages(
-                rewards_E, groups, std=replay.std, epsilon=replay.epsilon, divide_by_std=divide_by_std
-            )
+            advantages_E = group_advantages(rewards_E, groups, std=replay.std, divide_by_std=divide_by_std)
         else:
             # Of one token each: a rollout correction may have rejected all of an episode's last row, and no other.
             stock_E1, _ = compute_grpo_outcome_advantage(

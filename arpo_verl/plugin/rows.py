@@ -28,7 +28,7 @@ SCREENSHOTS = "screenshots"
 """The column's name."""
 FIRST_SCREENSHOT = "first_screenshot"
 """Name in `extra_fields`: the number of the first of its episode's screenshots that a row shows, where it is not 0."""
-_OUTCOME_FIELDS = ("task_id", "success", "format_error", "stop_reason", "num_steps")
+_OUTCOME_FIELDS = ("task_id", "success", "format_error", "stop_reason", "num_turns")
 _TRAJECTORY_FIELDS = ["prompts", "responses", "response_mask", "rollout_log_probs", "num_turns", "mm_processor_kwargs"]
 # Per-token fields of other veRL features that a stored trajectory does not carry: left in place they would silently
 # belong to another sequence.
@@ -107,7 +107,7 @@ def _outcome(key: str, num_rows: int, extra_fields: Mapping[str, Any], reward: f
         reward=reward,
         format_error=bool(extra_fields["format_error"]),
         stop_reason=str(getattr(extra_fields["stop_reason"], "value", extra_fields["stop_reason"])),
-        num_turns=int(extra_fields["num_steps"]),
+        num_turns=int(extra_fields["num_turns"]),
         num_rows=num_rows,
     )
 

@@ -197,7 +197,7 @@ def seed_trajectory(episode: RecordedEpisode, policy: SeedPolicy) -> StoredTraje
             "success": episode.success,
             "format_error": float(episode.format_error),
             "stop_reason": episode.stop_reason,
-            "num_steps": len(episode.replies),
+            "num_turns": len(episode.replies),
             "reward_extra_info": {**dict.fromkeys(EXTRA, 0.0), **episode.reward_extra_info},
         },
         mm_processor_kwargs=dict(policy.mm_processor_kwargs),

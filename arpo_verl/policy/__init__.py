@@ -1,4 +1,4 @@
-"""The small policy that comes with the package: a start for RL on a machine without a GPU.
+"""Beside a training run: the small policy that comes with the package, a start for RL without a GPU.
 
 `seeing` reads the words on a screen and clicks them (docs/seeing.md). `policy/shipped.py: write_shipped` writes it as
 an ordinary Hugging Face folder, for `actor_rollout_ref.model.path`. `policy/optimizer.py: UpperLayersAdamW` trains its

@@ -40,7 +40,7 @@ class EpisodeRecord:
             "format_error": episode.format_error,
             "reward": score.reward,
             "reward_extra_info": dict(score.extra_info),
-            "num_steps": len(episode.turns),
+            "num_turns": len(episode.turns),
             "prompt_tokens": sum(len(row.prompt_ids) for row in episode.rows),
             "response_tokens": sum(len(row.response_ids) for row in episode.rows),
             "rows": [_row(row) for row in episode.rows],

@@ -111,23 +111,23 @@ class TrainingIndex:
 
     def _join(self) -> dict[str, Training]:
         replayed_into: dict[str, list[str]] = defaultdict(list)
-        own: dict[str, tuple[TrainedRow, str | None]] = {}
+        trained: dict[str, tuple[TrainedRow, str | None]] = {}
         for uid, sessions in self._rows.items():
             for session, row in sessions.items():
                 episode_id = self._members.get(uid, {}).get(session)
                 source = self.id_of(row.replay)
                 if episode_id is not None:
-                    own[episode_id] = row, source
+                    trained[episode_id] = row, source
                 if episode_id is not None and source is not None:
                     replayed_into[source].append(episode_id)
         return {
             episode_id: Training(
-                advantage=own[episode_id][0].advantage if episode_id in own else None,
-                replaced=episode_id in own and own[episode_id][0].replaced,
-                replayed_by=own[episode_id][1] if episode_id in own else None,
+                advantage=trained[episode_id][0].advantage if episode_id in trained else None,
+                replaced=episode_id in trained and trained[episode_id][0].replaced,
+                replayed_by=trained[episode_id][1] if episode_id in trained else None,
                 replayed_into=tuple(sorted(replayed_into.get(episode_id, ()))),
             )
-            for episode_id in {*own, *replayed_into}
+            for episode_id in {*trained, *replayed_into}
         }
 
 

@@ -73,7 +73,7 @@ class StepFolders:
 def _signature(folder: Path) -> tuple[int, ...]:
     """Differs where the folder was replaced, lost a screenshot, or had its `episode.json` written anew."""
     try:
-        own, file = folder.stat(), (folder / EPISODE_FILE).stat()
+        place, file = folder.stat(), (folder / EPISODE_FILE).stat()
     except OSError:
         return ()
-    return own.st_ino, own.st_mtime_ns, file.st_mtime_ns, file.st_size
+    return place.st_ino, place.st_mtime_ns, file.st_mtime_ns, file.st_size

@@ -38,7 +38,7 @@ class EpisodeSummary:
     """The evaluator's score, in [0, 1]."""
     reward: float | None
     stop_reason: str
-    num_steps: int
+    num_turns: int
     num_rows: int
     """Of tokens that it was trained on in; none where no policy spoke in tokens."""
     format_error: bool
@@ -78,7 +78,7 @@ def read_summary(folder: Path) -> EpisodeSummary:
         success=as_number(content.get("success")),
         reward=as_number(content.get("reward")),
         stop_reason=_text(content, "stop_reason"),
-        num_steps=_whole(content, "num_steps", number_of_turns),
+        num_turns=_whole(content, "num_turns", number_of_turns),
         num_rows=len(rows) if isinstance(rows, list) else 1,  # of before several were possible
         format_error=content.get("format_error") is True,
         screenshots=len(screenshot_names(folder)),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from arpo_verl.config import Rule, check_fields, number, one_of, require, text, truth, whole
+from arpo_verl.config import FieldRule, check_fields, number, one_of, require, text, truth, whole
 
 STANDARD_DEVIATIONS = ("population", "sample")
 SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async", "separate_async")}
@@ -15,7 +15,7 @@ FALLBACK, REFUSE, EMPTY = ON_BAD_STORE = ("fallback", "refuse", "empty")
 _TRAIN_WITHOUT = "set replay.enable=false to train without replay"
 
 
-def _share(remedy: str = "") -> Rule:
+def _share(remedy: str = "") -> FieldRule:
     return number(lambda x: 0 < x <= 1, "in (0, 1]", remedy)
 
 
@@ -28,7 +28,7 @@ class ReplayConfig:
     """
 
     enable: Annotated[bool, truth()] = True
-    """False trains with exactly stock GRPO: nothing is stored or injected, and `std` and `epsilon` have no effect."""
+    """False trains with exactly stock GRPO: nothing is stored or injected, and `std` has no effect."""
 
     capacity_per_task: Annotated[int, whole(1, "positive", _TRAIN_WITHOUT)] = 8
     """Successes kept for each task, oldest dropped first, in the trainer's memory: 128 tasks with 8 successes of 15
@@ -62,9 +62,6 @@ class ReplayConfig:
     std: Annotated[str, one_of(STANDARD_DEVIATIONS, " or ".join(STANDARD_DEVIATIONS))] = "population"
     """Sigma of the advantage (r - mean) / sigma: `population` as in the paper's worked example, (1, 0 x 7) ->
     +2.65, -0.38; `sample` as in stock GRPO and the reference (+2.47, -0.35)."""
-
-    epsilon: Annotated[float, number(lambda x: x > 0, "positive")] = 1e-6
-    """Added to sigma so that a group of equal rewards gets 0 and not 0/0. Stock GRPO's value."""
 
     seed: Annotated[int, whole(0, "a whole number from 0")] = 0
     """Seed of the choice of a replay: with step and task it fixes the choice, whatever order rollouts end in."""

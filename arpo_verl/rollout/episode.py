@@ -61,7 +61,7 @@ class Watcher(Protocol):
 class Midway:
     """What the evaluator said on the way: of an episode that had ended at a smaller limit of turns."""
 
-    steps: int
+    turns: int
     """Replies up to then."""
     success: float
 

@@ -15,12 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from arpo_verl.config import check_fields, number, whole
+from arpo_verl.config import check_fields, number
+from arpo_verl.intervals import wilson_interval
 
 PRIOR = 0.5
 """Successes and failures that each task begins with: Jeffreys' prior, which expects most rates near 0 or 1."""
-_Z = 1.96
-"""Of a 95% interval."""
 _FAILING, _SOLVED = 0.1, 0.9
 """Rates below and above which a task is counted as failing, as solved."""
 
@@ -29,8 +28,6 @@ _FAILING, _SOLVED = 0.1, 0.9
 class FrontierConfig:
     """The recipe's section `data.tasks.frontier`."""
 
-    group_size: Annotated[int, whole(1)] = 8
-    """`${actor_rollout_ref.rollout.n}`: rollouts of a group; frontier sampling takes 2 or more."""
     half_life_steps: Annotated[float, number(lambda x: x > 0, "more than 0 training steps")] = 20.0
     """Training steps after which a rollout counts half. Shorter follows a policy that learns fast, and tries the tasks
     that always failed more often; longer knows more of tasks that are drawn seldom."""
@@ -66,11 +63,12 @@ class Frontier:
 
     Args:
         task_ids: all different.
+        group_size: rollouts of a group, 2 or more.
         seed: of the order in which equal tasks come; None: another each time.
     """
 
-    def __init__(self, task_ids: Sequence[str], config: FrontierConfig, seed: int | None = None):
-        self.config = config
+    def __init__(self, task_ids: Sequence[str], group_size: int, config: FrontierConfig, seed: int | None = None):
+        self.config, self._group_size = config, group_size
         self._ids = list(task_ids)
         self._position = {task_id: position for position, task_id in enumerate(self._ids)}
         self._solved = [0.0] * len(self._ids)
@@ -169,14 +167,15 @@ class Frontier:
         return self._weights
 
     def _informative(self, position: int) -> float:
-        return informative_probability(self._solved[position], self._failed[position], self.config.group_size)
+        return informative_probability(self._solved[position], self._failed[position], self._group_size)
 
     def _rate(self, position: int) -> float:
         solved, failed = self._solved[position], self._failed[position]
         return (solved + PRIOR) / (solved + failed + 2 * PRIOR)
 
     def _estimate(self, position: int, shares: Sequence[float]) -> TaskEstimate:
-        low, high = score_interval(self._solved[position], self._solved[position] + self._failed[position])
+        solved, total = self._solved[position], self._solved[position] + self._failed[position]
+        low, high = wilson_interval(solved / total if total else 0.0, total)
         return TaskEstimate(
             self._ids[position], self._rate(position), low, high, self._drawn[position], shares[position]
         )
@@ -193,13 +192,3 @@ def informative_probability(solved: float, failed: float, group_size: int) -> fl
         all_solved *= (solved + PRIOR + number_before) / total
         all_failed *= (failed + PRIOR + number_before) / total
     return 1 - all_solved - all_failed
-
-
-def score_interval(solved: float, total: float) -> tuple[float, float]:
-    """Wilson's 95% interval of a rate; counts may be fractions."""
-    if total == 0:
-        return 0.0, 1.0
-    rate, z2 = solved / total, _Z**2 / total
-    middle = (rate + z2 / 2) / (1 + z2)
-    half = _Z * math.sqrt(rate * (1 - rate) / total + z2 / (4 * total)) / (1 + z2)
-    return max(0.0, middle - half), min(1.0, middle + half)

@@ -35,10 +35,7 @@ class TaskSelection:
 
     def __post_init__(self) -> None:
         check_fields(self, "data.tasks")
-        group_size = build_config(FrontierConfig, "data.tasks.frontier", self.frontier).group_size
-        if self.sampling == FRONTIER:  # the section is there without it too, and other estimators take lone rollouts
-            remedy = "a lone rollout has no group to be compared with"
-            require(group_size > 1, "data.tasks.frontier.group_size", "2 or more", group_size, remedy)
+        build_config(FrontierConfig, "data.tasks.frontier", self.frontier)
         if self.ids is not None:
             ok = not isinstance(self.ids, str) and all(isinstance(i, str) for i in self.ids) and len(self.ids) > 0
             require(ok, "data.tasks.ids", "a list of at least one task id, or null", self.ids)

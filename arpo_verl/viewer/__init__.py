@@ -1,4 +1,4 @@
-"""Looking at a run: serve its folder to a browser, export it, report on it. Needs neither veRL nor torch.
+"""Beside a training run: a look at it, served to a browser, exported or as a report. Needs neither veRL nor torch.
 
 `arpo-verl view` opens the run (`records/run.py: open_run`) and calls `viewer/server.py: build_server`, or
 `viewer/export.py: export_run` for a folder that opens from disk. Both give the page the same documents, made in

@@ -34,7 +34,7 @@ COLUMNS = (
     "replaced",
     "replayed_into",
     "stop_reason",
-    "num_steps",
+    "num_turns",
     "wall_s",
     "format_error",
     "screenshots",

@@ -46,8 +46,7 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "budget": as_number(row.get("budget")),
         "domain": None if row.get("domain") is None else str(row["domain"]),
-        **{name: as_number(row.get(name)) for name in (*_COUNTS, "success")},
-        "turns": _turns(row),
+        **{name: as_number(row.get(name)) for name in (*_COUNTS, "success", "turns")},
         "interval": interval if len(interval) == 2 and None not in interval else None,
         "pass_at_k": [
             {name: as_number(one.get(name)) for name in ("k", "value", "tasks")} for one in _in(row, "pass_at_k")
@@ -56,15 +55,9 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(run: dict[str, Any]) -> dict[str, Any]:
-    numbers = {name: as_number(run.get(name)) for name in ("run", "budget", "success")}
+    numbers = {name: as_number(run.get(name)) for name in ("run", "budget", "success", "turns")}
     return {
         **numbers,
-        "turns": _turns(run),
         "episode_id": str(run.get("episode_id")),
         "stop_reason": str(run.get("stop_reason")),
     }
-
-
-def _turns(line: dict[str, Any]) -> float | None:
-    """Older results call them steps."""
-    return as_number(line.get("turns", line.get("steps")))

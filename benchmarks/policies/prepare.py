@@ -12,10 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from arpo_verl.config import check_fields, number, one_of, require, whole
+from arpo_verl.config import check_fields, number, require, whole
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.files import replacing_directory
-from arpo_verl.models.family import CONTEXTS, FULL, load_family
+from arpo_verl.models.family import load_family
 from arpo_verl.records.recorded import RecordedEpisode, read_episodes
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.vision import ImageGeometry
@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 _FORMAT = 1
 REPORT = "warm_start.json"
 FAMILY = "small"
-_NO_LIMIT = 1000
+_AGENT = GuiAgentConfig(max_steps=1000, max_screenshots=None, model_family=FAMILY)
+"""The section `gui_agent` that demonstrations are tokenized by: none is too long for it."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,6 @@ class PolicyConfig:
     """See `WarmStartConfig.target_success`."""
     floor: float = 0.0
     """See `WarmStartConfig.floor`."""
-    epochs: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
-    """Imitate so long at most, with a learning rate that falls to nothing, as long demonstrations need it. None: the
-    rate is constant, and `WarmStartConfig.max_epochs` the end."""
-    context: Annotated[str, one_of(CONTEXTS)] = FULL
-    """As `GuiAgentConfig.context` in the runs that the policy is for: it imitates in the rows that it will see there.
-    A row ends for its number of screenshots alone, as if the run's token limits left room for them."""
-    max_screenshots: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
-    """As `GuiAgentConfig.max_screenshots`; no demonstration is too long for `full`."""
-    kept_screenshots: int | None = None
-    """As `GuiAgentConfig.kept_screenshots`."""
     num_desktops: Annotated[int, whole(1, "at least 1")] = 3
     """Desktops that demonstrations are played on at once."""
     size: PolicySize = field(default_factory=PolicySize)
@@ -70,18 +61,6 @@ class PolicyConfig:
         check_fields(self)
         ok = 0 <= self.floor <= self.target_success
         require(ok, "floor", f"from 0 to target_success ({self.target_success:g})", self.floor)
-        _ = self.agent  # says what is wrong with the context
-
-    @property
-    def agent(self) -> GuiAgentConfig:
-        """The section `gui_agent` that the demonstrations are tokenized by."""
-        return GuiAgentConfig(
-            max_steps=_NO_LIMIT,
-            context=self.context,
-            max_screenshots=self.max_screenshots,
-            kept_screenshots=self.kept_screenshots,
-            model_family=FAMILY,
-        )
 
 
 @dataclass(frozen=True)
@@ -129,12 +108,10 @@ def _train(
     model = random_model(tokenizer, settings.seed, settings.size)
     with replacing_directory(out_dir) as scratch:
         save_policy(scratch, model, build_processor(tokenizer))
-        builder = SequenceBuilder(load_processor(scratch), settings.agent)
-        rows = [builder.build(demonstration) for demonstration in demonstrations]
+        builder = SequenceBuilder(load_processor(scratch), _AGENT)
+        sequences = [builder.build(demonstration) for demonstration in demonstrations]
         config = WarmStartConfig(settings.target_success, settings.floor, seed=settings.seed)
-        if settings.epochs is not None:
-            config = dataclasses.replace(config, max_epochs=settings.epochs, decay=True)
-        result = imitate(model, builder.images, rows, config)
+        result = imitate(model, builder.images, sequences, config)
         model.save_pretrained(scratch)
         report = _report(settings, result, key, sum(p.numel() for p in model.parameters()))
         (scratch / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -13,19 +13,18 @@ from PIL import Image
 from arpo_verl.records.recorded import RecordedEpisode
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import TokenLimits
-from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.types import Size
 
 if TYPE_CHECKING:
     from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
 
-# A row of a demonstration ends where `gui_agent.context` says, never for its length: the run's limits are not known.
+# A demonstration is never too long: the run's limits are not known.
 _NO_LIMITS = TokenLimits(2**20, 2**20)
 
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """One row of a demonstration: T tokens and N screenshots."""
+    """A demonstration: T tokens and N screenshots."""
 
     task_id: str
     input_ids: torch.Tensor
@@ -87,20 +86,18 @@ class SequenceBuilder:
         """The size of a resized screenshot: what the coordinates in replies are in."""
         return self._chat.geometry.image_size(screen)
 
-    def build(self, demonstration: RecordedEpisode) -> list[TokenSequence]:
-        """Tokenize one demonstration: its rows, in order.
+    def build(self, demonstration: RecordedEpisode) -> TokenSequence:
+        """Tokenize one demonstration.
 
         Raises:
             ReplayError: it has not one screenshot before each reply, or a reply is not in the grammar.
         """
         keys = [self.images.add(screenshot) for screenshot in demonstration.images()]
-        rows = self._policy.tokenize(demonstration)
-        return [self._sequence(demonstration.task_id, row, tuple(keys[n] for n in row.screenshots)) for row in rows]
-
-    def _sequence(self, task_id: str, row: EpisodeSequence, keys: tuple[str, ...]) -> TokenSequence:
+        (row,) = self._policy.tokenize(demonstration)
         input_ids = torch.tensor(row.token_ids)
         mask = torch.tensor([0] * len(row.prompt_ids) + row.response_mask, dtype=torch.bool)
-        return TokenSequence(task_id, input_ids, mask, self._position_ids(input_ids, self.images.grids(keys)), keys)
+        positions = self._position_ids(input_ids, self.images.grids(keys))
+        return TokenSequence(demonstration.task_id, input_ids, mask, positions, tuple(keys))
 
     def _position_ids(self, input_ids: torch.Tensor, grids: torch.Tensor) -> torch.Tensor:
         is_image = (input_ids == self._chat.image_id).int()

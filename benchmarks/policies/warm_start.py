@@ -38,9 +38,6 @@ class WarmStartConfig:
     warmup_updates: int = 30
     max_epochs: int = 120
     """Passes over the demonstrations after which it ends below the target, with a warning."""
-    decay: bool = False
-    """Whether the learning rate falls to nothing over `max_epochs`. Of twenty replies all must be right, and at a
-    constant rate of the size that teaches them they are not."""
     seed: int = 0
     """Of the order of demonstrations."""
 
@@ -63,32 +60,22 @@ class WarmStartResult:
 def imitate(
     model: Qwen2_5_VLForConditionalGeneration,
     images: ImageStore,
-    demonstrations: Sequence[Sequence[TokenSequence]],
+    sequences: Sequence[TokenSequence],
     config: WarmStartConfig,
 ) -> WarmStartResult:
-    """Train `model` in place on the reply tokens of `demonstrations` until it is as good as `config` asks.
+    """Train `model` in place on the reply tokens of demonstrations until it is as good as `config` asks.
 
     The same model, demonstrations and config give the same weights on the same machine and number of threads.
-
-    Args:
-        demonstrations: each as its rows.
     """
-    sequences = [row for rows in demonstrations for row in rows]
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    updates = config.max_epochs * -(-len(sequences) // config.batch_size)
-
-    def rate(update: int) -> float:
-        left = 1 - update / updates if config.decay else 1.0
-        return left * min(1.0, (update + 1) / config.warmup_updates)
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1.0, (n + 1) / config.warmup_updates))
     order = random.Random(config.seed)
     pending, gentle = sequences, False
     progress = tqdm(range(1, config.max_epochs + 1), desc="imitation", unit="epoch")
     model.train()
     for epoch in progress:
         loss = _train_epoch(model, images, _batches(pending, config.batch_size, order), optimizer, schedule, config)
-        success = estimate_success(model, images, demonstrations) if gentle or loss < _WORTH_ASKING else {}
+        success = estimate_success(model, images, sequences) if gentle or loss < _WORTH_ASKING else {}
         result = WarmStartResult(epoch, loss, success or dict.fromkeys((s.task_id for s in sequences), 0.0))
         progress.set_postfix(loss=f"{loss:.3f}", success=f"{result.mean_success:.2f}")
         if not gentle and result.mean_success < config.target_success:
@@ -116,19 +103,17 @@ def imitate(
 def estimate_success(
     model: Qwen2_5_VLForConditionalGeneration,
     images: ImageStore,
-    demonstrations: Sequence[Sequence[TokenSequence]],
+    sequences: Sequence[TokenSequence],
     batch_size: int = 8,
 ) -> dict[str, float]:
     """Each task's probability that sampling at temperature 1 writes the expert's replies; mean over demonstrations."""
-    numbered = [(number, row) for number, rows in enumerate(demonstrations) for row in rows]
-    totals = torch.zeros(len(demonstrations))
-    for start in range(0, len(numbered), batch_size):
-        numbers, batch = zip(*numbered[start : start + batch_size], strict=True)
-        log_probs, rows = reply_log_probs(model, images, batch)
-        totals.index_add_(0, torch.tensor(numbers)[rows], log_probs)
+    totals = torch.zeros(len(sequences))
+    for start in range(0, len(sequences), batch_size):
+        log_probs, rows = reply_log_probs(model, images, sequences[start : start + batch_size])
+        totals.index_add_(0, start + rows, log_probs)
     values: defaultdict[str, list[float]] = defaultdict(list)
-    for demonstration, total in zip(demonstrations, totals.exp().tolist(), strict=True):
-        values[demonstration[0].task_id].append(total)
+    for sequence, total in zip(sequences, totals.exp().tolist(), strict=True):
+        values[sequence.task_id].append(total)
     return {task_id: sum(of_task) / len(of_task) for task_id, of_task in values.items()}
 
 

@@ -19,7 +19,7 @@ SECONDS = {"boot": 10.0, "set_up": 2.0, "generate": 1.0, "act": 3.0, "evaluate":
 class Known(World):
     """Two replies an episode; the first action of the first session takes 30 s, the second of the other 20 s."""
 
-    steps: int = 2
+    turns: int = 2
     faults: tuple = ()
 
     def seconds(self, kind, *key):
@@ -34,7 +34,7 @@ class Known(World):
 SESSIONS = [(0, 0, 0), (0, 0, 1)]
 
 
-def test_lockstep_waits_for_the_slowest_at_each_step_and_the_bound_does_not():
+def test_lockstep_waits_for_the_slowest_at_each_turn_and_the_bound_does_not():
     world = Known()
     assert lockstep_s(world, SESSIONS, [2], 8) == {"total": 10 + 2 + (1 + 30) + (1 + 20) + 5, "boots": 10}
     assert least_s(world, SESSIONS, [2], 3) == 2 + 1 + 30 + 1 + 3 + 5
@@ -75,7 +75,7 @@ def stage(tmp_path_factory):
 
 def test_the_loop_and_the_pool_play_what_was_drawn(stage):
     """With a desktop for each session nothing but the longest session takes time."""
-    setting = Setting(4, tasks=2, rollouts=2, steps=1, world=World(steps=2))
+    setting = Setting(4, tasks=2, rollouts=2, steps=1, world=World(turns=2))
     played = VirtualRun(stage, setting).play()
     figures = compare(setting, played)
     assert played["step_s"][0] == pytest.approx(least_s(setting.world, setting.sessions(2), [4], 3), abs=0.01)
@@ -84,6 +84,6 @@ def test_the_loop_and_the_pool_play_what_was_drawn(stage):
 
 @pytest.mark.release
 def test_attempts_that_desktops_break_are_played_again_in_the_time_that_the_bound_has_for_them(stage):
-    setting = Setting(4, tasks=2, rollouts=2, steps=2, mode="stream", world=World(steps=2, fault_rate=0.3))
+    setting = Setting(4, tasks=2, rollouts=2, steps=2, mode="stream", world=World(turns=2, fault_rate=0.3))
     figures = compare(setting, VirtualRun(stage, setting).play())
     assert 0 < figures["in_episode"] < figures["environment_utilisation"] <= 1.001

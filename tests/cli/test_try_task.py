@@ -37,14 +37,14 @@ def play(tmp_path, capsys):
     return run
 
 
-def test_replies_of_a_file_are_played_judged_and_recorded_as_in_a_training_run(play):
+def test_replies_of_a_file_are_played_evaluated_and_recorded_as_in_a_training_run(play):
     # A reply holds blank lines, so these do not part replies.
     two = "Thought: Twice.\n\nAction: hotkey(key='a')\n\nclick(start_box='(35,38)')"
     status, printed, file = play(replies=f"{two}\n---\n{DONE}\n---\n\n")
     episode = json.loads(file.read_text())
     assert status == 0 and "score 1" in printed and str(file.parent) in printed
     assert "Hotkey(keys=('a',))" in printed and "Click(point=Point(x=35, y=38)" in printed
-    assert episode["stop_reason"] == "finished" and episode["success"] == 1.0 and episode["num_steps"] == 2
+    assert episode["stop_reason"] == "finished" and episode["success"] == 1.0 and episode["num_turns"] == 2
     assert [turn["text"] for turn in episode["turns"]] == [two, DONE]
     assert len(episode["turns"][0]["actions"]) == 2
     assert {"00.png", "01.png", "episode.json", "final.png"} <= {path.name for path in file.parent.iterdir()}
@@ -62,7 +62,7 @@ def test_a_malformed_reply_ends_the_episode_as_it_ends_an_agents(play):
 def test_replies_that_run_out_end_at_the_step_limit(play):
     assert json.loads(play(replies=HIT)[2].read_text())["stop_reason"] == "step_limit"
     _, printed, file = play("--max-steps", "1", replies=f"Action: wait()\n---\n{HIT}\n---\n{DONE}")
-    assert json.loads(file.read_text())["num_steps"] == 1 and "score 0" in printed
+    assert json.loads(file.read_text())["num_turns"] == 1 and "score 0" in printed
 
 
 def test_a_recorded_episode_can_be_played_again_in_its_own_coordinates(play):
@@ -100,7 +100,7 @@ def test_an_end_of_input_before_any_reply_is_told(play, monkeypatch):
     assert status == 2 and "at least one reply" in printed and file is None
 
 
-def test_an_infrastructure_fault_is_told_and_judged_by_nobody(play):
+def test_an_infrastructure_fault_is_told_and_evaluated_by_nobody(play):
     status, printed, file = play("--option", 'provider_options={"fail": {"step": [1]}}', replies=HIT)
     assert status == 2 and "scripted failure of step" in printed and file is None and "score" not in printed
 

@@ -271,7 +271,6 @@ WRONG_RECIPES = {
         "+gui_agent.kept_screenshots=2 actor_rollout_ref.rollout.n=0": (
             "actor_rollout_ref.rollout.n must be a number of at least 1, got 0",
             "gui_agent.kept_screenshots must be less than gui_agent.max_screenshots (5), and null but with context=",
-            "data.tasks.frontier.group_size must be a whole number of at least 1, ",
             "data.mm_processor_kwargs must be with both min_pixels and max_pixels or neither",
             "actor_rollout_ref.actor.freeze_vision_tower must be false: ",
             "actor_rollout_ref.actor.loss_agg_mode must be token-mean or token-sum with episodes of several rows",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.generation_harness import Judge
+from support.generation_harness import PlainModel
 
 SCREEN = (480, 640, 3)
 
@@ -44,11 +44,11 @@ def processor(policy: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
-def judge(policy: Path, processor: Any) -> Judge:
+def plain(policy: Path, processor: Any) -> PlainModel:
     from transformers import AutoModelForImageTextToText
 
     model = AutoModelForImageTextToText.from_pretrained(policy, attn_implementation="sdpa", dtype=torch.float32)
-    return Judge(model.eval(), processor)
+    return PlainModel(model.eval(), processor)
 
 
 @pytest.fixture(scope="session")

@@ -53,31 +53,31 @@ def generate(server: Any, prompt: list[int], request_id: str = "r", images: Any 
     return server.generate(prompt, params, request_id, image_data=images)
 
 
-def test_concurrent_requests_come_back_with_the_trainers_log_probs(server, trained, judge, screenshots):
+def test_concurrent_requests_come_back_with_the_trainers_log_probs(server, trained, plain, screenshots):
     async def scenario() -> list[Any]:
         await server.update_weights(trained, global_steps=7)
         early = [
-            asyncio.create_task(generate(server, judge.prompt(f"Task {i}.", [image]), str(i), [image]))
+            asyncio.create_task(generate(server, plain.prompt(f"Task {i}.", [image]), str(i), [image]))
             for i, image in enumerate(screenshots)
         ]
         await asyncio.sleep(0.02)
-        late = [asyncio.create_task(generate(server, judge.prompt(f"Late {i}."), f"late {i}")) for i in range(3)]
+        late = [asyncio.create_task(generate(server, plain.prompt(f"Late {i}."), f"late {i}")) for i in range(3)]
         return await asyncio.gather(*early, *late)
 
     outputs = asyncio.run(scenario())
-    prompts = [judge.prompt(f"Task {i}.", [image]) for i, image in enumerate(screenshots)]
-    prompts += [judge.prompt(f"Late {i}.") for i in range(3)]
+    prompts = [plain.prompt(f"Task {i}.", [image]) for i, image in enumerate(screenshots)]
+    prompts += [plain.prompt(f"Late {i}.") for i in range(3)]
     for i, (output, prompt) in enumerate(zip(outputs, prompts, strict=True)):
         one = request("r", prompt, screenshots[i : i + 1], max_tokens=6)
-        expected = judge.log_probs(one, output)
+        expected = plain.log_probs(one, output)
         torch.testing.assert_close(torch.tensor(output.log_probs), expected, rtol=0, atol=1e-4, check_dtype=False)
         assert output.stop_reason == "completed"
         assert output.extra_fields["global_steps"] == 7
 
 
-def test_new_weights_change_the_reply_and_drop_the_caches(server, trained, judge):
+def test_new_weights_change_the_reply_and_drop_the_caches(server, trained, plain):
     async def scenario() -> list[Any]:
-        prompt = judge.prompt("Task.")
+        prompt = plain.prompt("Task.")
         outputs = [await generate(server, prompt, seed=1) for _ in range(2)]
         await server.update_weights(trained, global_steps=1)
         return [*outputs, await generate(server, prompt, seed=1)]
@@ -87,14 +87,14 @@ def test_new_weights_change_the_reply_and_drop_the_caches(server, trained, judge
     assert [o.extra_fields["num_cached_tokens"] > 0 for o in (first, second, third)] == [False, True, False]
 
 
-def test_vision_placeholders_are_never_sampled_even_when_the_model_loves_them(server, judge):
-    tokenizer = judge.processor.tokenizer
+def test_vision_placeholders_are_never_sampled_even_when_the_model_loves_them(server, plain):
+    tokenizer = plain.processor.tokenizer
     marks = ["<|image_pad|>", "<|video_pad|>"]
     loved = torch.tensor(tokenizer.convert_tokens_to_ids(marks))
     server._generator.model.lm_head.register_forward_hook(lambda _m, _i, out: out.index_fill(-1, loved, 30.0))
 
     async def scenario() -> list[Any]:
-        prompt = judge.prompt("Task.")
+        prompt = plain.prompt("Task.")
         return [await generate(server, prompt, temperature=temperature) for temperature in (1.0, 0)]
 
     for output in asyncio.run(scenario()):
@@ -115,9 +115,9 @@ def test_padding_rows_of_the_embedding_table_are_banned(model_config):
         text.vocab_size = real
 
 
-def test_abort_ends_running_requests_and_holds_new_ones_until_resume(server, judge):
+def test_abort_ends_running_requests_and_holds_new_ones_until_resume(server, plain):
     async def scenario() -> tuple[Any, ...]:
-        prompt = judge.prompt("Task.")
+        prompt = plain.prompt("Task.")
         running = [asyncio.create_task(generate(server, prompt, str(i), max_tokens=4000)) for i in range(6)]
         while not server._generator._running:
             await asyncio.sleep(0)
@@ -135,18 +135,18 @@ def test_abort_ends_running_requests_and_holds_new_ones_until_resume(server, jud
     assert held.stop_reason == "completed" and len(held.token_ids) == 6
 
 
-def test_server_that_rejects_answers_new_requests_as_aborted(server, judge):
+def test_server_that_rejects_answers_new_requests_as_aborted(server, plain):
     async def scenario() -> Any:
         await server.abort_all_requests(reject_request=True)
-        return await generate(server, judge.prompt("Task."))
+        return await generate(server, plain.prompt("Task."))
 
     output = asyncio.run(scenario())
     assert (output.stop_reason, output.token_ids) == ("aborted", [])
 
 
-def test_sleep_waits_for_running_requests(server, judge):
+def test_sleep_waits_for_running_requests(server, plain):
     async def scenario() -> Any:
-        running = asyncio.create_task(generate(server, judge.prompt("Task."), max_tokens=100))
+        running = asyncio.create_task(generate(server, plain.prompt("Task."), max_tokens=100))
         while not server._generator.num_unfinished:
             await asyncio.sleep(0)
         await server.sleep()
@@ -157,9 +157,9 @@ def test_sleep_waits_for_running_requests(server, judge):
     assert asyncio.run(scenario()).stop_reason == "completed"
 
 
-def test_sleep_waits_for_a_request_that_is_just_being_added(server, judge):
+def test_sleep_waits_for_a_request_that_is_just_being_added(server, plain):
     async def scenario() -> Any:
-        running = asyncio.create_task(generate(server, judge.prompt("Task."), max_tokens=100))
+        running = asyncio.create_task(generate(server, plain.prompt("Task."), max_tokens=100))
         while not server._replies:
             await asyncio.sleep(0)
         assert server._loop_task is None
@@ -170,13 +170,13 @@ def test_sleep_waits_for_a_request_that_is_just_being_added(server, judge):
     assert asyncio.run(scenario()).stop_reason == "completed"
 
 
-def test_failed_step_fails_its_requests_and_the_server_lives_on(server, judge, monkeypatch):
+def test_failed_step_fails_its_requests_and_the_server_lives_on(server, plain, monkeypatch):
     async def scenario() -> Any:
         with monkeypatch.context() as patch:
             patch.setattr(server._generator, "_forward", lambda: 1 / 0)
             with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-                await generate(server, judge.prompt("Task."))
-        return await generate(server, judge.prompt("Task."))
+                await generate(server, plain.prompt("Task."))
+        return await generate(server, plain.prompt("Task."))
 
     assert asyncio.run(scenario()).stop_reason == "completed"
 
@@ -189,9 +189,9 @@ def test_failed_step_fails_its_requests_and_the_server_lives_on(server, judge, m
         ({"top_p": 0}, "top_p must be above 0"),
     ],
 )
-def test_sampling_parameters_that_the_engine_does_not_have_are_refused(server, judge, wrong, message):
+def test_sampling_parameters_that_the_engine_does_not_have_are_refused(server, plain, wrong, message):
     with pytest.raises(ValueError, match=message):
-        asyncio.run(generate(server, judge.prompt("Task."), **wrong))
+        asyncio.run(generate(server, plain.prompt("Task."), **wrong))
 
 
 def test_reply_without_a_length_gets_what_is_left_of_the_recipes(rollout_config, model_config):

@@ -182,7 +182,7 @@ def make(api, tmp_path, monkeypatch):
     sys.modules.pop("kubernetes_provider")
 
 
-def test_each_episode_is_played_and_judged_on_a_pod_of_its_own(make, api):
+def test_each_episode_is_played_and_evaluated_on_a_pod_of_its_own(make, api):
     environment = make()
     assert environment.reset(task()).screenshot == png()
     (first,) = api.pods
@@ -200,7 +200,7 @@ def test_each_episode_is_played_and_judged_on_a_pod_of_its_own(make, api):
     assert not api.pods
 
 
-def test_a_pod_that_ended_is_a_lost_desktop_and_never_judged(make, api):
+def test_a_pod_that_ended_is_a_lost_desktop_and_never_evaluated(make, api):
     environment = make()
     environment.reset(task())
     api.end("Failed", "Evicted")

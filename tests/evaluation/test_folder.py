@@ -21,7 +21,7 @@ def record(folder, trial, **content):
     """An episode as the recorder leaves it."""
     place = folder.trajectories / folder_of(EpisodeId(0, uid_of(trial), trial.run), trial.task_id)
     place.mkdir(parents=True)
-    values = {"task_id": trial.task_id, "uid": uid_of(trial), "session": trial.run, "num_steps": 3}
+    values = {"task_id": trial.task_id, "uid": uid_of(trial), "session": trial.run, "num_turns": 3}
     values |= {"stop_reason": "finished", "success": 1.0, **content}
     (place / "episode.json").write_text(json.dumps(values))
     return place
@@ -41,8 +41,8 @@ def test_an_episode_tells_every_budget_that_it_ended_within(folder):
 
 
 def test_a_longer_one_tells_a_budget_by_its_verdict_on_the_way_alone(folder):
-    record(folder, Trial("a", 0, 15), num_steps=9)
-    record(folder, Trial("a", 1, 15), num_steps=9, verdicts=[{"steps": 5, "success": 0.0}])
+    record(folder, Trial("a", 0, 15), num_turns=9)
+    record(folder, Trial("a", 1, 15), num_turns=9, verdicts=[{"turns": 5, "success": 0.0}])
     assert [r.budget for r in folder.results(Trial("a", 0, 15))] == [15]
     midway, end = folder.results(Trial("a", 1, 15))
     assert (midway.budget, midway.success, midway.turns, midway.stop_reason) == (5, 0.0, 5, StopReason.STEP_LIMIT)
@@ -60,7 +60,7 @@ def test_a_longer_one_tells_a_budget_by_its_verdict_on_the_way_alone(folder):
     "content",
     [
         *({"success": 2}, {"success": "nan"}, {"stop_reason": "tired"}, {"verdicts": [1]}),
-        *({"num_steps": None}, {"num_steps": 10**400}, {"num_steps": -1}),
+        *({"num_turns": None}, {"num_turns": 10**400}, {"num_turns": -1}),
         *({"session": 1}, {"task_id": "b"}, {"task_id": ["a"]}, {"uid": "0123456789ab-15"}, {"uid": 5}),
     ],
 )

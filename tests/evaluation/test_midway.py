@@ -1,4 +1,4 @@
-"""Which tasks are judged on the way."""
+"""Which tasks are evaluated on the way."""
 
 import pytest
 

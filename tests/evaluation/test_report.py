@@ -93,7 +93,7 @@ def written(tmp_path):
         uid = uid_of(Trial(task_id, run, 15))
         place = tmp_path / "trajectories" / folder_of(EpisodeId(0, uid, run), task_id)
         place.mkdir(parents=True)
-        values = {"task_id": task_id, "uid": uid, "session": run, "num_steps": 3}
+        values = {"task_id": task_id, "uid": uid, "session": run, "num_turns": 3}
         (place / "episode.json").write_text(json.dumps({**values, "stop_reason": "finished", "success": success}))
     write_report(tmp_path)
     return tmp_path

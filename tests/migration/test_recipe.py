@@ -7,6 +7,7 @@ import yaml
 from migration.reference_run import CONFIG, ENV, RUNS, write_easyr1_run, write_run
 from omegaconf import OmegaConf
 from support import ROOT
+from support.key_table import key_table
 
 from arpo_verl.cli.composing import compose_recipe
 from arpo_verl.cli.main import main
@@ -16,7 +17,6 @@ from arpo_verl.migration.keys import KEYS, RENAMED, find_key
 from arpo_verl.migration.recipe import UNSAID, convert, write_recipe
 from arpo_verl.migration.rules import apply_rules
 from arpo_verl.migration.settings import read_settings
-from arpo_verl.migration.table import key_table
 
 
 def converted(path, **overrides):

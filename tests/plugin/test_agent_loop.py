@@ -88,12 +88,12 @@ def test_a_hit_square_is_rewarded_and_the_fields_of_the_contract_are_there(polic
     fields = output.extra_fields
     nothing = {"format_error": 0.0, "desktop_ended": 0.0, "unclear_losses": 0.0}
     assert fields["reward_extra_info"] == {"success": 1.0, **nothing}
-    assert {name: fields[name] for name in ("task_id", "success", "format_error", "stop_reason", "num_steps")} == {
+    assert {name: fields[name] for name in ("task_id", "success", "format_error", "stop_reason", "num_turns")} == {
         "task_id": "click-it",
         "success": 1.0,
         "format_error": 0.0,
         "stop_reason": "finished",
-        "num_steps": 2,
+        "num_turns": 2,
     }
     assert type(fields["stop_reason"]) is str and "screenshots" not in fields
     assert [shot[:4] for shot in output.as_dict()["screenshots"]] == [b"\x89PNG"] * 2
@@ -138,7 +138,7 @@ def test_every_end_is_typed_and_judged_by_the_state(policy, tokenizer, replies, 
     output = play(policy, ScriptedEngine(tokenizer, replies), pool)
     assert output.extra_fields["stop_reason"] == stop_reason
     assert output.reward_score == reward
-    assert output.extra_fields["num_steps"] == steps
+    assert output.extra_fields["num_turns"] == steps
     # The model saw one screenshot for each reply; what came after the last one is not in the sequence.
     assert len(output.screenshots) == steps
     assert output.response_mask[-1] == 1
@@ -159,7 +159,7 @@ def test_actions_after_the_one_that_ends_the_episode_are_not_done(policy, tokeni
 
 def test_screenshots_may_be_fewer_than_steps(policy, tokenizer):
     output = play(policy, ScriptedEngine(tokenizer, [MISS] * 2), config=recipe({"max_screenshots": 2}))
-    assert (output.extra_fields["stop_reason"], output.extra_fields["num_steps"]) == ("step_limit", 2)
+    assert (output.extra_fields["stop_reason"], output.extra_fields["num_turns"]) == ("step_limit", 2)
 
 
 @pytest.mark.parametrize(("missing", "screenshots", "reason"), [(0, 3, "step_limit"), (1, 2, "token_limit")])

@@ -84,7 +84,7 @@ def test_each_reply_is_trained_once_in_exactly_the_context_that_it_was_written_i
             for shot in shots[row.extra_fields.get("first_screenshot", 0) :][: len(images)]
         ]
         assert row.reward_score == rows[-1].reward_score and row.num_turns == 2 * len(REPLIES)
-        assert row.extra_fields["num_steps"] == len(REPLIES)
+        assert row.extra_fields["num_turns"] == len(REPLIES)
 
 
 @pytest.mark.parametrize("agent", [{"context": "window"}, {"context": "segments"}, {"context": "full"}])

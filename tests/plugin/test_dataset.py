@@ -40,7 +40,8 @@ def task_dir(tmp_path):
 
 def dataset(task_dir, max_samples=-1, **options):
     data = {"custom_cls": CUSTOM, "train_files": str(task_dir), "train_batch_size": 2, **options}
-    recipe = OmegaConf.create({"data": data, "replay": {}})
+    model = {"actor": {"ppo_mini_batch_size": 2}, "rollout": {"n": 4}}
+    recipe = OmegaConf.create({"data": data, "replay": {}, "actor_rollout_ref": model})
     return create_rl_dataset(str(task_dir), recipe.data, None, None, max_samples=max_samples)
 
 
@@ -182,8 +183,7 @@ def test_a_trainer_that_has_lost_our_patch_of_the_loader_is_refused(task_dir, mo
 
 
 def frontier_rows(task_dir, **options):
-    frontier = {"group_size": 4, **options.pop("frontier", {})}
-    tasks = {"sampling": "frontier", "frontier": frontier, **options.pop("tasks", {})}
+    tasks = {"sampling": "frontier", **options.pop("tasks", {})}
     return dataset(task_dir, tasks=tasks, shuffle=True, seed=7, **options)
 
 

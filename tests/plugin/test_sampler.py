@@ -333,7 +333,7 @@ def test_what_groups_won_that_are_thrown_away_is_kept(empty_queue, rollouts, sam
 
 def open_frontier(replaying):
     """What the run's dataset would draw from: tasks a and b, in groups of two, that fade at once."""
-    opened = Frontier(["a", "b"], FrontierConfig(group_size=2, half_life_steps=1), seed=1)
+    opened = Frontier(["a", "b"], 2, FrontierConfig(half_life_steps=1), seed=1)
     replaying.replayer.state.frontier = opened
     return opened
 
@@ -634,9 +634,9 @@ def test_the_store_goes_on_where_the_checkpoint_left_it(empty_queue, rollouts, s
 
 def test_rows_of_another_agent_loop_are_refused_by_what_they_lack(empty_queue, rollouts, sampler):
     output = rollouts.output("a", 1.0, seed=1)
-    del output.extra_fields["success"], output.extra_fields["num_steps"]
+    del output.extra_fields["success"], output.extra_fields["num_turns"]
     rollouts.put("p1", [output])
-    with pytest.raises(ReplayError, match="success, num_steps is missing"):
+    with pytest.raises(ReplayError, match="success, num_turns is missing"):
         sampler().sample(global_steps=1, partition_id="train", batch_size=1)
     for key in ("p1", "p1_0_0"):
         empty_queue.kv_clear(keys=[key], partition_id="train")

@@ -1,17 +1,14 @@
 """Screenshots made small, with marks, in a strip."""
 
-import io
+import functools
 
 import pytest
 from PIL import Image
+from support import pictures
 
 from arpo_verl.records.film_strip import Frame, film_strip, thumbnail
 
-
-def png(color, size=(640, 480)):
-    buffer = io.BytesIO()
-    Image.new("RGB", size, color).save(buffer, "PNG")
-    return buffer.getvalue()
+png = functools.partial(pictures.png, size=(640, 480))
 
 
 def test_a_film_strip_puts_frames_in_rows_and_keeps_the_order():

@@ -6,7 +6,7 @@ import re
 import threading
 
 import pytest
-from support.viewer_run import png
+from support.pictures import png
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.records import json_files

@@ -54,7 +54,7 @@ def test_an_episode_is_one_folder_with_its_screenshots(policy, tokenizer, tmp_pa
         "success": 1.0,
         "format_error": True,
         "reward": 0.0,
-        "num_steps": 2,
+        "num_turns": 2,
         "response_tokens": len(output.response_ids),
     }
     assert {name: episode[name] for name in expected} == expected
@@ -95,7 +95,7 @@ def test_the_record_says_when_and_how_long(policy, tokenizer, tmp_path):
         ({"context": "segments", "max_screenshots": 3, "kept_screenshots": 1}, [0, 0, 0, 3], [(0, 3), (3, 1)]),
     ],
 )
-def test_the_record_says_what_the_policy_saw_of_each_step_and_in_which_row(
+def test_the_record_says_what_the_policy_saw_of_each_turn_and_in_which_row(
     policy, tokenizer, tmp_path, agent, seen, shown
 ):
     engine = ScriptedEngine(tokenizer, [MISS, MISS, HIT, DONE])

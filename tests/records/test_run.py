@@ -6,7 +6,7 @@ import shutil
 import sys
 
 import pytest
-from support.viewer_run import png
+from support.pictures import png
 
 from arpo_verl.errors import ConfigError, MissingDependencyError
 from arpo_verl.records import listing, step_folders
@@ -32,19 +32,19 @@ def test_an_episode_is_summarized(written, run):
     (episode,) = run.snapshot().episodes
     assert (episode.id, episode.task_id, episode.step, episode.uid, episode.session) == (id, "press-ok", 3, "u1", 2)
     assert (episode.success, episode.reward, episode.validation, episode.screenshots) == (0.5, -0.25, True, 3)
-    assert (episode.num_steps, episode.wall_s, episode.started_at) == (3, 4.25, 1_700_000_003.0)
+    assert (episode.num_turns, episode.wall_s, episode.started_at) == (3, 4.25, 1_700_000_003.0)
 
 
 def test_an_episode_of_an_older_version_lacks_what_it_did_not_record(written, run):
     id = written.episode(1)
     file = written.trajectories / id / "episode.json"
     content = json.loads(file.read_text())
-    for name in ("started_at", "wall_s", "validation", "session", "num_steps", "instruction"):
+    for name in ("started_at", "wall_s", "validation", "session", "num_turns", "instruction"):
         del content[name]
     file.write_text(json.dumps(content))
     (episode,) = run.snapshot().episodes
     assert (episode.started_at, episode.wall_s, episode.validation) == (None, None, None)
-    assert (episode.session, episode.num_steps, episode.num_rows, episode.instruction) == (0, 2, 1, "")
+    assert (episode.session, episode.num_turns, episode.num_rows, episode.instruction) == (0, 2, 1, "")
 
 
 @pytest.mark.parametrize(("rows", "count"), [([{}, {}, {}], 3), ([], 0), ("none", 1), ({"0": {}}, 1), (None, 1)])

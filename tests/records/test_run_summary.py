@@ -37,10 +37,10 @@ def test_summary_compares_the_two_ends_of_a_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("own", "most"), [({}, 0.002), ({"replay/without/training/rollout_probs_diff_max": 0.003}, 0.003)]
+    ("without", "most"), [({}, 0.002), ({"replay/without/training/rollout_probs_diff_max": 0.003}, 0.003)]
 )
-def test_of_the_rollout_engine_a_step_with_replays_says_what_its_other_rows_do(tmp_path, own, most):
-    write_metrics(tmp_path, [(1, training(0.5, diff=0.002)), (2, training(0.5, injected=1, diff=0.9) | own)])
+def test_of_the_rollout_engine_a_step_with_replays_says_what_its_other_rows_do(tmp_path, without, most):
+    write_metrics(tmp_path, [(1, training(0.5, diff=0.002)), (2, training(0.5, injected=1, diff=0.9) | without)])
     assert summarize_run(tmp_path).probs_diff_max == most
 
 

@@ -12,9 +12,9 @@ from arpo_verl.replay.store.success_store import SuccessStore
 CONFIG = ReplayConfig()
 
 
-def outcome(session, success, uid="u", task_id="a", format_error=False, reward=None, stop="finished", steps=3):
+def outcome(session, success, uid="u", task_id="a", format_error=False, reward=None, stop="finished", turns=3):
     reward = success - 0.5 * format_error if reward is None else reward
-    return Outcome(f"{uid}_{session}_0", task_id, success, reward, format_error, stop, steps)
+    return Outcome(f"{uid}_{session}_0", task_id, success, reward, format_error, stop, turns)
 
 
 def group(*scores, task_id="a", uid="u", **kwargs):
@@ -205,8 +205,8 @@ def test_a_format_penalty_alone_makes_a_group_informative_but_a_lone_rollout_nev
 
 def test_rollout_metrics_tell_how_the_rollouts_ended():
     groups = [
-        Group("a", (outcome(0, 1.0, steps=2), outcome(1, 0.0, steps=4, stop="step_limit"))),
-        Group("b", (outcome(0, 0.0, format_error=True, steps=1, stop="parse_error"), outcome(1, 0.0, steps=5))),
+        Group("a", (outcome(0, 1.0, turns=2), outcome(1, 0.0, turns=4, stop="step_limit"))),
+        Group("b", (outcome(0, 0.0, format_error=True, turns=1, stop="parse_error"), outcome(1, 0.0, turns=5))),
     ]
     assert rollout_metrics(groups) == {
         "rollout/success_mean": 0.25,

@@ -19,8 +19,6 @@ from arpo_verl.replay.config import ReplayConfig
         ("mean_threshold", math.nan),
         ("success_threshold", 1.5),
         ("std", "sampled"),
-        ("epsilon", 0.0),
-        ("epsilon", math.inf),
         ("seed", -1),
     ],
 )

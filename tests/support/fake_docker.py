@@ -216,7 +216,7 @@ class FakeDocker:
 
     def _volumes(self, query: dict[str, str], _: Any) -> tuple[int, Any]:
         labels = json.loads(query.get("filters", "{}")).get("label", [])
-        shown = [{"Name": name, "Labels": own} for name, own in list(self.volumes.items()) if _fits(own, labels)]
+        shown = [{"Name": name, "Labels": given} for name, given in list(self.volumes.items()) if _fits(given, labels)]
         return 200, {"Volumes": shown, "Warnings": None}
 
     def _create_volume(self, _: Any, body: dict[str, Any]) -> tuple[int, Any]:
@@ -238,9 +238,9 @@ def _has(container: Container, labels: list[str]) -> bool:
     return _fits(container.options.get("Labels") or {}, labels)
 
 
-def _fits(own: dict[str, str], labels: list[str]) -> bool:
+def _fits(given: dict[str, str], labels: list[str]) -> bool:
     wanted = [label.partition("=") for label in labels]
-    return all(key in own and (not equals or own[key] == value) for key, equals, value in wanted)
+    return all(key in given and (not equals or given[key] == value) for key, equals, value in wanted)
 
 
 class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):

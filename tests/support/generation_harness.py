@@ -1,4 +1,4 @@
-"""Plain Transformers as the judge of the generator, and shorthands for requests."""
+"""Plain Transformers, which the generator must agree with, and shorthands for requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYSTEM = "You are a GUI agent. You are given a task and screenshots."
 
 
 @dataclass(frozen=True)
-class Judge:
+class PlainModel:
     """Plain Transformers: one sequence at a time, no cache, PyTorch's own attention."""
 
     model: Any

@@ -5,26 +5,18 @@ It keeps what it is asked, and what code in the verdict's sandbox reports to it 
 
 from __future__ import annotations
 
-import io
 import json
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from PIL import Image
-
 from arpo_verl.desktop.machine_provider import GuestAddress, MachineProvider
 from arpo_verl.types import Size, Task
+from support.pictures import png
 
 SIZE = Size(200, 150)
 Reply = tuple[int, dict[str, str], bytes]
-
-
-def screenshot() -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", SIZE, "white").save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 def as_json(**fields: Any) -> Reply:
@@ -40,7 +32,7 @@ class HostileGuest(MachineProvider):
     """The guest, and OSWorld's provider of it. `files` is what is at which path; `replies` go before them."""
 
     def __init__(self) -> None:
-        shot = screenshot()
+        shot = png(size=SIZE)
         self.files: dict[str, bytes] = {}
         self.reports: list[Any] = []
         self.asked: list[str] = []

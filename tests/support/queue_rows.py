@@ -66,7 +66,7 @@ class Rollouts:
                 "success": success,
                 "format_error": format_error,
                 "stop_reason": stop_reason,
-                "num_steps": turns,
+                "num_turns": turns,
                 "reward_extra_info": {"success": success, "format_error": format_error},
                 "min_global_steps": step - 1,
                 "max_global_steps": step - 1,

@@ -1,20 +1,20 @@
 """OSWorld's guest protocol, scripted: what each request is answered, or how it fails."""
 
 import contextlib
-import io
+import functools
 import json
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from PIL import Image
-
 from arpo_verl.desktop.machine_provider import GuestAddress, MachineProvider
 from arpo_verl.environments.osworld.evaluation import evaluate
 from arpo_verl.types import Click, Point, Size, Task
+from support import pictures
 
 SIZE = Size(320, 240)
 CLICK = Click(Point(10, 20))
+png = functools.partial(pictures.png, size=SIZE)
 RESULT = {"type": "vm_command_line", "command": ["cat", "a"]}
 
 
@@ -44,12 +44,6 @@ class EvaluatedHere:
 
     def close(self):
         pass
-
-
-def png(size=SIZE, colour="white"):
-    buffer = io.BytesIO()
-    Image.new("RGB", size, colour).save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 def executed(output="", returncode=0, error=""):

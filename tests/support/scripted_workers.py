@@ -103,7 +103,7 @@ class ScriptedWorker(GuiAgentLoopWorker.__ray_actor_class__):
 async def put_row(episode, partition_id, row):
     """As veRL puts a session's row."""
     outcome = {"task_id": row["extra_info"]["task_id"], "success": 1.0, "format_error": False}
-    outcome |= {"stop_reason": "finished", "num_steps": 1}
+    outcome |= {"stop_reason": "finished", "num_turns": 1}
     fields = {"extra_fields": outcome, "rm_scores": torch.tensor([0.0, 1.0]), "uid": episode.rsplit("_", 1)[0]}
     tag = {"status": "success", "global_steps": 1, "seq_len": 4, "prompt_len": 2, "response_len": 2}
     rows = list_of_dict_to_tensordict([fields])

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-
-def png(color: str = "white", size: tuple[int, int] = (96, 64)) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", size, color).save(stream, "PNG")
-    return stream.getvalue()
+from support.pictures import png
 
 
 class ViewerRun:
@@ -59,7 +52,7 @@ class ViewerRun:
             "success": success,
             "format_error": False,
             "reward": success,
-            "num_steps": screenshots,
+            "num_turns": screenshots,
             "generate_s": 1.5,
             "desktop_s": 2.5,
             "started_at": 1_700_000_000.0 + step,

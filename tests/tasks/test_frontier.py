@@ -5,13 +5,13 @@ from collections import Counter
 
 import pytest
 
-from arpo_verl.tasks.frontier import Frontier, FrontierConfig, informative_probability, score_interval
+from arpo_verl.tasks.frontier import Frontier, FrontierConfig, informative_probability
 
 TASKS = [f"task-{number}" for number in range(10)]
 
 
 def frontier(seed=1, tasks=TASKS, **options):
-    return Frontier(tasks, FrontierConfig(**{"group_size": 4, **options}), seed)
+    return Frontier(tasks, 4, FrontierConfig(**options), seed)
 
 
 def play(sampling, rates, steps, groups=4, first_step=1, luck=None):
@@ -42,13 +42,6 @@ def test_the_more_a_task_failed_the_less_it_weighs_and_the_middle_weighs_most():
     assert [informative_probability(0, failed, 8) for failed in (0, 4, 8, 16)] == sorted(
         (informative_probability(0, failed, 8) for failed in (0, 4, 8, 16)), reverse=True
     )
-
-
-def test_the_interval_is_wilsons():
-    assert score_interval(0, 0) == (0, 1)
-    low, high = score_interval(5, 10)
-    assert (low, high) == (pytest.approx(0.2366, abs=1e-4), pytest.approx(0.7634, abs=1e-4))
-    assert score_interval(0, 4)[0] == 0 and score_interval(4, 4)[1] == 1
 
 
 def test_every_task_is_drawn_once_before_any_is_drawn_again():

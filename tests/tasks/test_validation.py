@@ -27,7 +27,7 @@ def run(command, shell=False, kind="execute"):
     return {"type": kind, "parameters": {"command": command, "shell": shell}}
 
 
-def judged_by(kind, expected=None, **parameters):
+def asks_for(kind, expected=None, **parameters):
     return {
         "func": "exact_match",
         "result": {"type": kind, **parameters},
@@ -75,7 +75,7 @@ def test_programs_are_read_from_commands(command, shell, programs):
 
 def test_programs_are_read_from_the_evaluator_and_the_apps():
     spec = {
-        "evaluator": judged_by("vm_command_line", command="xsel --output", shell=True)
+        "evaluator": asks_for("vm_command_line", command="xsel --output", shell=True)
         | {"postconfig": [run("sh -c 'code .'", True)]},
         "related_apps": ["Chrome", "libreoffice_calc", "libreoffice calc", "os", "pdf"],
     }
@@ -147,9 +147,9 @@ def test_a_booted_system_is_missed():
         (make_task(config=[{"type": "login", "parameters": {"platform": "googledrive"}}]), "an account on the web"),
         (make_task(config=[run("cd x && pip install pygame", True)]), "runs `pip install pygame`"),
         (make_task(config=[run(["git", "clone", "https://github.com/a/b"])]), "fetches from github.com"),
-        (make_task(evaluator=judged_by("active_tab_info", goto_prefix="https://")), "reads the website in the browser"),
-        (make_task(evaluator=judged_by("info_from_website", url="https://a.com/x")), "fetches a page of a.com"),
-        (make_task(evaluator=judged_by("googledrive_file")), "an account on the web"),
+        (make_task(evaluator=asks_for("active_tab_info", goto_prefix="https://")), "reads the website in the browser"),
+        (make_task(evaluator=asks_for("info_from_website", url="https://a.com/x")), "fetches a page of a.com"),
+        (make_task(evaluator=asks_for("googledrive_file")), "an account on the web"),
         (make_task("Get the theme from gnome-look.org."), "names the website gnome-look.org"),
         (make_task('Clone "https://github.com/a/b".'), "names the website github.com"),
         (make_task(proxy=True), "asks for a proxy"),
@@ -179,7 +179,7 @@ def test_a_machine_without_a_network_installs_nothing_but_may_have_any_program()
         make_task("Remove funbrain.com.", config=[run("echo http://funbrain.com/ > page", True)]),
         make_task(config=[{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["http://localhost:80/"]}}]),
         make_task(config=[run("git init && curl http://127.0.0.1:1/", True)]),
-        make_task(evaluator=judged_by("open_tabs_info", {"urls": ["chrome://settings/fonts"]})),
+        make_task(evaluator=asks_for("open_tabs_info", {"urls": ["chrome://settings/fonts"]})),
         make_task(proxy=False),
     ],
 )
@@ -201,7 +201,7 @@ def test_packages_that_a_set_up_installs_must_be_there(monkeypatch):
 def test_downloads_must_be_kept_or_within_reach(tmp_path, monkeypatch):
     file = {"type": "download", "parameters": {"files": [{"url": URL, "path": "/home/user/report.docx"}]}}
     gold = {"type": "cloud_file", "path": "https://files.example.com/gold.docx", "dest": "gold.docx"}
-    evaluator = judged_by("vm_file", path="/a", dest="a") | {"expected": gold}
+    evaluator = asks_for("vm_file", path="/a", dest="a") | {"expected": gold}
     task = make_task(config=[file], evaluator=evaluator)
     options = {"cache_dir": str(tmp_path)}
     (reason,) = reasons(task, **options)
@@ -222,7 +222,7 @@ def test_downloads_must_be_kept_or_within_reach(tmp_path, monkeypatch):
 
 
 def test_what_reads_the_accessibility_tree_needs_packages(monkeypatch):
-    task = make_task(evaluator=judged_by("accessibility_tree"))
+    task = make_task(evaluator=asks_for("accessibility_tree"))
     monkeypatch.setattr(validation, "missing_packages", lambda packages: ["python3-gi"])
     (reason,) = reasons(task)
     assert reason.endswith("the accessibility tree (apt-get install -y --no-install-recommends python3-gi)")
@@ -233,10 +233,10 @@ def test_what_reads_the_accessibility_tree_needs_packages(monkeypatch):
 def test_what_reads_the_terminal_needs_gnomes(monkeypatch):
     monkeypatch.setattr(validation, "missing_packages", lambda packages: [])
     monkeypatch.setattr(validation, "has_program", lambda name: name != "gnome-terminal")
-    (reason,) = reasons(make_task(evaluator=judged_by("vm_terminal_output")))
+    (reason,) = reasons(make_task(evaluator=asks_for("vm_terminal_output")))
     assert "GNOME's terminal" in reason and "gnome-terminal" in reason
     monkeypatch.setattr(validation, "has_program", lambda name: True)
-    assert not reasons(make_task(evaluator=judged_by("vm_terminal_output")))
+    assert not reasons(make_task(evaluator=asks_for("vm_terminal_output")))
 
 
 def test_the_shipped_tasks_need_nothing_that_a_desktop_lacks():

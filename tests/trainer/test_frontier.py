@@ -28,7 +28,7 @@ def test_a_killed_run_goes_on_with_what_it_thought_of_the_tasks(workplace: Workp
 
     run = open_run(resumed.run_dir)
     success = {(episode.uid, episode.session): episode.success for episode in run.episodes()}
-    expected = Frontier(TASKS, FrontierConfig(group_size=2))
+    expected = Frontier(TASKS, 2, FrontierConfig())
     for step in range(1, 5):
         groups = [group for group in run.groups() if group.step == step]
         assert len(groups) == GROUPS

@@ -45,7 +45,7 @@ def study():
     )
 
 
-def judged(at_1: tuple[float, float], at_06: tuple[float, float]):
+def evaluated(at_1: tuple[float, float], at_06: tuple[float, float]):
     """By temperature, success of training tasks and of each held-out split."""
     splits = ("training", *runs.HELD_OUT_SPLITS)
     return {
@@ -115,9 +115,10 @@ def test_methods_are_compared_by_seed(study, curve):
     curves += [curve("arpo_most_likely", seed, 0.1, 0.1, *[0.2 * seed] * 2) for seed in (1, 2, 3)]
     shares = {"grpo": 0.25, "arpo": 0.5, "arpo_most_likely": 0.75}
     results = [
-        runs.Result("p", c, judged((0.5, share), (share, 0.0))) for c, share in ((c, shares[c.method]) for c in curves)
+        runs.Result("p", c, evaluated((0.5, share), (share, 0.0)))
+        for c, share in ((c, shares[c.method]) for c in curves)
     ]
-    nothing = judged((0.0, 0.0), (0.0, 0.0))
+    nothing = evaluated((0.0, 0.0), (0.0, 0.0))
     results.append(runs.Result("p", runs.Curve("base", 1, (), 0, 0.0), nothing))
     figures = learning.summarize(study, results, best="arpo_most_likely")
     summary = figures["summary"]
@@ -164,7 +165,7 @@ def test_a_study_goes_on_from_its_figures(study, curve, tmp_path):
     path = tmp_path / "learning.json"
     assert learning.read_results(path, study) == {}
     results = [
-        runs.Result("p", c, judged((0.5, 0.25), (0.5, 0.0)))
+        runs.Result("p", c, evaluated((0.5, 0.25), (0.5, 0.0)))
         for c in (curve("grpo", 1, 0.1, 0.2), curve("arpo", 1, 0.1, 0.3))
     ]
     path.write_text(json.dumps(learning.summarize(study, results)))
@@ -187,7 +188,7 @@ def test_a_run_that_ended_at_a_smaller_budget_is_gone_on_with(study, tmp_path, m
     assert trained == [False] * (runs.ATTEMPTS - 1) + [True]
 
 
-def test_a_judgement_that_lost_sessions_is_made_again(written, monkeypatch):
+def test_an_evaluation_that_lost_sessions_is_made_again(written, monkeypatch):
     played = []
     monkeypatch.setattr(runs, "TrainerRun", lambda *run, **recipe: SimpleNamespace(wait=lambda: play(len(played))))
     monkeypatch.setattr(runs.shutil, "rmtree", lambda *folder, ignore_errors: None)
@@ -198,7 +199,7 @@ def test_a_judgement_that_lost_sessions_is_made_again(written, monkeypatch):
             for session in sessions:
                 written.episode(1, task_id, task_id, session, float(session == 0))
 
-    with pytest.raises(RuntimeError, match="equally often, got .*'a': 2, 'b': 1.*: judge it again"):
+    with pytest.raises(RuntimeError, match="equally often, got .*'a': 2, 'b': 1.*: evaluate it again"):
         runs.play_all(written.path, [], None)
     for _ in range(2):
         assert runs.play_all(written.path, [], None) == {"a": 0.5, "b": 0.5}

@@ -40,12 +40,6 @@ def test_tables_and_runs_are_handed_over(tmp_path):
     assert evaluation_document(run) == {"table": [ROW], "tasks": [{"task_id": "a", "domain": "os", "runs": [RUN]}]}
 
 
-def test_older_results_that_call_turns_steps_are_read_too(tmp_path):
-    older = [{("steps" if name == "turns" else name): value for name, value in line.items()} for line in (ROW, RUN)]
-    run = opened(tmp_path, {"table": older[:1], "tasks": [{"task_id": "a", "domain": "os", "runs": older[1:]}]})
-    assert evaluation_document(run) == {"table": [ROW], "tasks": [{"task_id": "a", "domain": "os", "runs": [RUN]}]}
-
-
 def test_results_of_somebody_elses_making_have_the_types_that_the_page_counts_on(tmp_path):
     rows = [7, {"budget": "many", "interval": [1], "pass_at_k": [None, {"k": []}], "success": "<b>"}]
     run = opened(tmp_path, {"table": rows, "tasks": [{"runs": {"0": 1}}, {"task_id": 5, "runs": [{"success": True}]}]})

@@ -5,7 +5,7 @@ import shutil
 from collections import namedtuple
 
 import pytest
-from support.viewer_run import png
+from support.pictures import png
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.viewer.export import export_run

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("verl")
 
 import torch  # noqa: E402
-from support.viewer_run import png  # noqa: E402
+from support.pictures import png  # noqa: E402
 
 from arpo_verl.plugin.run_records import GroupLog, LoggedRow  # noqa: E402
 from arpo_verl.pool.status_file import HEARTBEAT_S, StatusFile  # noqa: E402
@@ -59,7 +59,7 @@ def test_a_recorded_episode_is_read(written, run):
     (episode,) = run.snapshot().episodes
     assert (episode.id, episode.task_id, episode.key) == (id, "press-ok", (7, "u-1", 2))
     assert (episode.success, episode.reward, episode.stop_reason) == (1.0, 1.0, "finished")
-    assert (episode.num_steps, episode.screenshots, episode.validation) == (2, 2, None)
+    assert (episode.num_turns, episode.screenshots, episode.validation) == (2, 2, None)
     assert (episode.started_at, episode.wall_s, episode.generate_s) == (1_700_000_000.5, 3.5, 1.0)
     document = documents.episode_document(run, run.snapshot(), id)
     assert document["turns"][1]["actions"][0]["point"] == [30, 40]
@@ -72,7 +72,7 @@ def test_an_episode_of_several_rows_is_read(written, run):
         row.add_reply([7] * (number + 1), None)
     id = record(written, EpisodeId(7, "u-1", 2), rows=rows)
     (episode,) = run.episodes()
-    assert (episode.num_rows, episode.num_steps) == (2, 2)
+    assert (episode.num_rows, episode.num_turns) == (2, 2)
     document = documents.episode_document(run, run.snapshot(), id)
     assert [turn["first_screenshot"] for turn in document["turns"]] == [0, 1]
     assert (document["prompt_tokens"], document["response_tokens"]) == (5, 3)

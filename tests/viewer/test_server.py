@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
-from support.viewer_run import ViewerRun, png
+from support.pictures import png
+from support.viewer_run import ViewerRun
 from support.viewer_server import served
 
 from arpo_verl.records.run import open_run

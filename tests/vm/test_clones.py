@@ -190,11 +190,11 @@ def test_an_owner_that_is_killed_leaves_nothing(config, image, folder):
 
 def test_a_template_that_broke_on_its_disk_is_made_again(config, image, folder, tmp_path):
     """Its clone does not start; the next one finds out why."""
-    own = dataclasses.replace(config, folder=str(tmp_path))
-    theirs = template.folder_of(own, image, SCREEN)
+    broken = dataclasses.replace(config, folder=str(tmp_path))
+    theirs = template.folder_of(broken, image, SCREEN)
     theirs.parent.mkdir()
     subprocess.run(["cp", "--archive", "--sparse=always", folder, theirs], check=True)
-    provider = QemuProvider(own, str(image.disk), SCREEN, BOOT_TIMEOUT_S)
+    provider = QemuProvider(broken, str(image.disk), SCREEN, BOOT_TIMEOUT_S)
     provider.start_emulator()
     provider.stop_emulator()
     state = theirs / "state"
@@ -206,11 +206,11 @@ def test_a_template_that_broke_on_its_disk_is_made_again(config, image, folder, 
     os.utime(state, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(DesktopBootError):
         provider.start_emulator()
-    assert template.why_unfit(own, image, SCREEN, theirs) == "its file state is corrupt"
+    assert template.why_unfit(broken, image, SCREEN, theirs) == "its file state is corrupt"
     provider.start_emulator()
     assert provider.why_gone() == ""
     provider.stop_emulator()
-    assert template.why_unfit(own, image, SCREEN, theirs, read_image=True) == ""
+    assert template.why_unfit(broken, image, SCREEN, theirs, read_image=True) == ""
 
 
 def test_eight_clones_live_together(clones):

@@ -1,4 +1,4 @@
-"""Episodes on virtual machines: judged as elsewhere, and played again where a machine is lost."""
+"""Episodes on virtual machines: evaluated as elsewhere, and played again where a machine is lost."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ def desktop(options):
         yield desktop
 
 
-def test_a_task_is_played_and_judged(desktop):
+def test_a_task_is_played_and_evaluated(desktop):
     desktop.reset(patient(TASK))
     assert desktop.evaluate().score == 0.0
     desktop.reset(patient(TASK))

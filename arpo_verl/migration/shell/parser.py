@@ -13,8 +13,8 @@ from arpo_verl.migration.shell.tree import (
     Block,
     Case,
     Chain,
+    CommandGroup,
     Function,
-    Group,
     If,
     Loop,
     Node,
@@ -108,7 +108,7 @@ class _Parser:
             self._skip_lines()
             rest.append((joint, _one(self._pipe())))
         nodes = [Chain(_one(nodes), tuple(rest))] if rest else nodes
-        return [Group(tuple(nodes), own=True)] if self._next() == "&" else nodes
+        return [CommandGroup(tuple(nodes), is_subshell=True)] if self._next() == "&" else nodes
 
     def _pipe(self) -> list[Node]:
         while self._next() in ("!", "time"):
@@ -117,11 +117,11 @@ class _Parser:
         if self._next() not in ("|", "|&"):
             return nodes
         nodes = [replace(node, redirected=True) if isinstance(node, Simple) else node for node in nodes]
-        parts: list[Node] = [Group(tuple(nodes), own=True)]
+        parts: list[Node] = [CommandGroup(tuple(nodes), is_subshell=True)]
         while self._next() in ("|", "|&"):
             self._place += 1
             self._skip_lines()
-            parts.append(Group(tuple(self._command()), own=True))
+            parts.append(CommandGroup(tuple(self._command()), is_subshell=True))
         return parts
 
     def _command(self) -> list[Node]:
@@ -166,7 +166,7 @@ class _Parser:
             return self._for()
         body = self.block(frozenset({")" if opening == "(" else "}"}))
         self._token_or_end()
-        return Group(body, own=opening == "(")
+        return CommandGroup(body, is_subshell=opening == "(")
 
     def _token_or_end(self) -> None:
         if not self._next():
@@ -281,4 +281,4 @@ class _Parser:
 
 
 def _one(nodes: list[Node]) -> Node:
-    return nodes[0] if len(nodes) == 1 else Group(tuple(nodes), own=False)
+    return nodes[0] if len(nodes) == 1 else CommandGroup(tuple(nodes), is_subshell=False)

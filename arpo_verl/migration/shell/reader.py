@@ -94,8 +94,8 @@ class Reader:
                 self._functions[node.name] = node.body
                 self._called.discard(node.name)
                 return True
-            case tree.Group():
-                return self._alone(node.body) if node.own else self._run(node.body)
+            case tree.CommandGroup():
+                return self._alone(node.body) if node.is_subshell else self._run(node.body)
 
     def _alone(self, block: Block) -> bool | None:
         """What it assigns, and that it ends, is its own."""

@@ -75,12 +75,12 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Group:
+class CommandGroup:
     """Commands in brackets. A subshell, a part of a pipe or a job in the background assigns for itself alone."""
 
     body: Block
-    own: bool
+    is_subshell: bool
 
 
-Node: TypeAlias = Simple | Array | Arithmetic | Chain | If | Case | Loop | Function | Group
+Node: TypeAlias = Simple | Array | Arithmetic | Chain | If | Case | Loop | Function | CommandGroup
 Block: TypeAlias = tuple[Node, ...]

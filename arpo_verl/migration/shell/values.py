@@ -101,21 +101,21 @@ class Values:
             return self.arguments or ()
         if source.startswith("$(("):
             value = compute(source[3:-2], self._number)
-            return (Field(source, f"`{_short(source)}` is not computed") if value is None else Field(str(value)),)
+            return (Field(source, f"`{shorten(source)}` is not computed") if value is None else Field(str(value)),)
         braces = _BRACES.fullmatch(source)
         if braces is not None:
             return self._expand_braces(source, braces)
         if re.fullmatch(r"\$\w+", source):
             return (self._look_up(source[1:], source),)
         command = source.startswith(("$(", "`", "<(", ">("))
-        return (Field(source, f"`{_short(source)}` is not {'run' if command else 'computed'}"),)
+        return (Field(source, f"`{shorten(source)}` is not {'run' if command else 'computed'}"),)
 
     def _expand_braces(self, source: str, braces: re.Match[str]) -> tuple[Field, ...]:
         indirect, name, index, operator, word = braces.groups()
         if indirect:
             pointer = self._look_up(name, source)
             if pointer.because is not None or index is not None:
-                return (Field(source, f"`{_short(source)}` is not followed"),)
+                return (Field(source, f"`{shorten(source)}` is not followed"),)
             name = pointer.text
         value = self._look_up(name, source)
         array = self.variables.get(name)
@@ -173,7 +173,7 @@ def merge(outcomes: list[dict[str, Value]], defaults: set[str]) -> dict[str, Val
         if len(values) == 1 or (len(known) == 1 and name in defaults):
             merged[name] = known[0]
         else:
-            shown = " or ".join("unset" if value is None else repr(_short(_first(value).text)) for value in values[:4])
+            shown = " or ".join("unset" if value is None else repr(shorten(_first(value).text)) for value in values[:4])
             merged[name] = Field(f"${name}", f"a condition of the script decides {name}: {shown}")
     return merged
 
@@ -201,6 +201,7 @@ def _bare(word: str) -> str:
     return word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"" else word
 
 
-def _short(text: str) -> str:
-    text = " ".join(text.split())
+def shorten(value: object) -> str:
+    """Return its text on one line, of at most 60 characters."""
+    text = " ".join(str(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

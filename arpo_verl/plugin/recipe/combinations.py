@@ -344,6 +344,12 @@ LEARNING_RULES = (
         "token-mean with algorithm.episode_weight=equal, whose factors are for that mean",
         "leave it out",
     ),
+    Rule(
+        "rollout.n",
+        {"is_frontier": yes, "rollout.n": lambda number: number == 1},
+        "2 or more with data.tasks.sampling=frontier, which draws tasks whose groups differ",
+        "or set it to uniform",
+    ),
     # Draws follow what our sampler sees; of veRL's own the dataset would never hear, and draw all tasks alike.
     *(
         Rule(

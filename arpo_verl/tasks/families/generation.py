@@ -16,7 +16,7 @@ from arpo_verl.errors import TaskError
 from arpo_verl.files import replacing_directory
 from arpo_verl.tasks.families.generated import SCREEN, GeneratedTask
 from arpo_verl.tasks.families.kinds import FAMILIES, HELD_OUT_FAMILIES, LONG_FAMILIES, Draw, Opened, Plan, Press
-from arpo_verl.tasks.families.lexicon import HELD_OUT_WORDS, TRAINING_WORDS, WORDS
+from arpo_verl.tasks.families.lexicon import HELD_OUT_WORDS, TRAINING_WORDS
 from arpo_verl.tasks.families.styles import HELD_OUT_THEMES, THEMES, Theme
 from arpo_verl.tasks.families.windows import Message
 
@@ -56,7 +56,7 @@ def generate(split: str, index: int) -> GeneratedTask:
     """
     family, plan = draw_plan(split, index)
     labels = (label for one in plan.windows if one.seen for label in one.window.labels(one.at))
-    spec = _spec(f"{split}-{index:06d}-{family}", plan)
+    spec = task_json(f"{split}-{index:06d}-{family}", plan)
     return GeneratedTask(family, spec, tuple(_replies(plan.presses)), tuple(labels))
 
 
@@ -74,21 +74,6 @@ def draw_plan(split: str, index: int) -> tuple[str, Plan]:
     words, themes, families = _SPLITS[split]
     family = list(families)[index % len(families)]
     return family, families[family](Draw(Random(f"{split} {index}"), words, themes))
-
-
-class Sheet(NamedTuple):
-    """Windows to read and not to act on."""
-
-    spec: dict[str, Any]
-    windows: Sequence[Opened]
-
-
-def draw_reading(index: int) -> Sheet:
-    """Windows like those of training that show any words, the held-out ones mostly: what a policy may learn to read."""
-    family = list(FAMILIES)[index % len(FAMILIES)]
-    words = HELD_OUT_WORDS if index % 3 else WORDS
-    plan = FAMILIES[family](Draw(Random(f"reading {index}"), words, THEMES))
-    return Sheet(_spec(f"reading-{index:06d}-{family}", plan), plan.windows)
 
 
 def replies_of(task_id: str) -> list[Reply]:
@@ -153,7 +138,8 @@ def _replies(presses: Sequence[Press]) -> Iterator[dict[str, str]]:
     yield {"thought": "Done.", "action": "finished()"}
 
 
-def _spec(task_id: str, plan: Plan) -> dict[str, Any]:
+def task_json(task_id: str, plan: Plan) -> dict[str, Any]:
+    """A plan as OSWorld writes a task."""
     programs = ["xmessage" if isinstance(one.window, Message) else "yad" for one in plan.windows]
     return {
         "id": task_id,

@@ -27,7 +27,7 @@
     { name: "task_id", title: "Task", cell: null },
     { name: "step", title: "Step", numeric: true, cell: (row) => row.step },
     { name: "kind", title: "Kind", wide: true, cell: (row) => kindName(row.validation) },
-    { name: "num_steps", title: "Turns", numeric: true, cell: (row) => row.num_steps },
+    { name: "num_turns", title: "Turns", numeric: true, cell: (row) => row.num_turns },
     {
       name: "stop_reason",
       title: "Stopped",

@@ -150,5 +150,5 @@ def _task_time(task_id: str, episodes: Sequence[EpisodeSummary]) -> TaskTime:
         values = [value for episode in episodes if (value := getattr(episode, name)) is not None]
         return fmean(values) if values else None
 
-    steps = fmean(episode.num_steps for episode in episodes)
-    return TaskTime(task_id, len(episodes), mean("wall_s"), mean("generate_s"), mean("desktop_s"), steps)
+    turns = fmean(episode.num_turns for episode in episodes)
+    return TaskTime(task_id, len(episodes), mean("wall_s"), mean("generate_s"), mean("desktop_s"), turns)

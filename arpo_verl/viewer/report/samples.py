@@ -72,7 +72,7 @@ def choose_samples(run: Run, training: Sequence[EpisodeSummary], tasks: Sequence
     """Choose the episodes and make their pictures."""
     successes = [episode for episode in training if episode.success is not None and episode.success >= 1]
     failures = [episode for episode in training if episode.success is not None and episode.success < 1]
-    best = _one_a_task(tasks, successes, key=lambda episode: (episode.step, -episode.num_steps))
+    best = _one_a_task(tasks, successes, key=lambda episode: (episode.step, -episode.num_turns))
     worst = _one_a_task(tasks[::-1], failures, key=lambda episode: (episode.step, -(episode.reward or 0.0)))
     budget = _Budget(IMAGE_BYTES)
     return Samples(*([_sample(run, task, episode, budget) for task, episode in chosen] for chosen in (best, worst)))

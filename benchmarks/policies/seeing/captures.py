@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -27,8 +27,10 @@ from arpo_verl.errors import DesktopError
 from arpo_verl.files import write_whole
 from arpo_verl.images import read_image
 from arpo_verl.tasks.families import generate
-from arpo_verl.tasks.families.generation import draw_reading
-from arpo_verl.tasks.families.styles import FACES, SIZES, Font
+from arpo_verl.tasks.families.generation import task_json
+from arpo_verl.tasks.families.kinds import FAMILIES, Draw, Opened
+from arpo_verl.tasks.families.lexicon import HELD_OUT_WORDS, WORDS
+from arpo_verl.tasks.families.styles import FACES, SIZES, THEMES, Font
 from arpo_verl.types import Task
 from policies.seeing.examples import Example, examples_of, texts_of
 from policies.seeing.layout import SCREEN
@@ -45,6 +47,21 @@ class Capture(NamedTuple):
 
     screen: Screen
     example: Example | None
+
+
+class Sheet(NamedTuple):
+    """Windows to read and not to act on."""
+
+    spec: dict[str, Any]
+    windows: Sequence[Opened]
+
+
+def draw_reading(index: int) -> Sheet:
+    """Windows like those of training that show any words, the held-out ones mostly: what a policy may learn to read."""
+    family = list(FAMILIES)[index % len(FAMILIES)]
+    words = HELD_OUT_WORDS if index % 3 else WORDS
+    plan = FAMILIES[family](Draw(random.Random(f"reading {index}"), words, THEMES))
+    return Sheet(task_json(f"reading-{index:06d}-{family}", plan), plan.windows)
 
 
 def capture(folder: Path, tasks: int, sheets: int) -> None:

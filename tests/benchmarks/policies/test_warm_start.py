@@ -24,7 +24,6 @@ from arpo_verl.rollout.conversation import Generated, TokenConversation, TokenLi
 pytestmark = pytest.mark.study
 
 AGENT = GuiAgentConfig(model_family="small")
-WINDOW = replace(AGENT, context="window", max_screenshots=2)
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +45,8 @@ def demonstrations(tasks, expert, builder, tmp_path):
 
 
 @pytest.fixture
-def rows(demonstrations, builder):
+def sequences(demonstrations, builder):
     return [builder.build(demonstration) for demonstration in demonstrations]
-
-
-@pytest.fixture
-def sequences(rows):
-    return [sequence for (sequence,) in rows]
 
 
 @pytest.fixture
@@ -63,25 +57,21 @@ def long_demonstration(demonstrations):
     return replace(demonstrations[0], replies=(click,) * 3 + (done,), screenshots=(before,) * 3 + (after,))
 
 
-@pytest.mark.parametrize("config", [AGENT, WINDOW, replace(AGENT, context="segments", max_screenshots=3)])
-def test_rows_are_those_of_the_agent_loops_episode(small_processor, tasks, long_demonstration, config):
+def test_a_row_is_that_of_the_agent_loops_episode(small_processor, builder, tasks, long_demonstration):
     """The same replies played through the loop's own episode give the same ids, masks and images."""
-    builder = SequenceBuilder(small_processor, config)
     tokenizer, replies = small_processor.tokenizer, list(long_demonstration.replies)
 
     async def generate(token_ids, images, max_tokens):
         return Generated((*tokenizer.encode(replies.pop(0), add_special_tokens=False), tokenizer.eos_token_id), None)
 
     chat = ChatTokenizer.from_processor(tokenizer, small_processor, builder._chat.builder)
-    conversation = TokenConversation(generate, chat, config, TokenLimits(512, 2048))
-    episode = play_blocking(tasks[0], FakeEnvironment(), conversation, config)
+    conversation = TokenConversation(generate, chat, AGENT, TokenLimits(512, 2048))
+    episode = play_blocking(tasks[0], FakeEnvironment(), conversation, AGENT)
     keys = [builder.images.add(image) for image in episode.images]
-    sequences = builder.build(replace(long_demonstration, screenshots=tuple(episode.screenshots)))
-    assert len(sequences) == {"full": 1, "window": 3, "segments": 2}[config.context]
-    for sequence, row in zip(sequences, episode.rows, strict=True):
-        assert sequence.input_ids.tolist() == row.token_ids
-        assert sequence.reply_mask.tolist() == [False] * len(row.prompt_ids) + [bool(m) for m in row.response_mask]
-        assert sequence.images == tuple(keys[number] for number in row.screenshots)
+    sequence, (row,) = builder.build(replace(long_demonstration, screenshots=tuple(episode.screenshots))), episode.rows
+    assert sequence.input_ids.tolist() == row.token_ids
+    assert sequence.reply_mask.tolist() == [False] * len(row.prompt_ids) + [bool(m) for m in row.response_mask]
+    assert sequence.images == tuple(keys[number] for number in row.screenshots)
 
 
 def test_a_demonstration_without_a_screen_before_each_reply_is_refused(demonstrations, builder):
@@ -111,13 +101,13 @@ def test_log_probs_equal_the_models_own_forward_pass(model, small_processor, bui
 
 
 @pytest.mark.release
-def test_imitation_reaches_its_target_and_is_repeatable(small_policy_dir, builder, rows):
+def test_imitation_reaches_its_target_and_is_repeatable(small_policy_dir, builder, sequences):
     config = WarmStartConfig(target_success=0.3, batch_size=2, warmup_updates=5, learning_rate=5e-3, seed=1)
     weights, results = [], []
     for _ in range(2):
         model = AutoModelForImageTextToText.from_pretrained(small_policy_dir, dtype=torch.float32)
-        before = estimate_success(model, builder.images, rows)
-        results.append(imitate(model, builder.images, rows, config))
+        before = estimate_success(model, builder.images, sequences)
+        results.append(imitate(model, builder.images, sequences, config))
         weights.append(model.state_dict())
     assert max(before.values()) < 1e-6
     assert results[0] == results[1] and results[0].mean_success >= 0.3
@@ -125,47 +115,27 @@ def test_imitation_reaches_its_target_and_is_repeatable(small_policy_dir, builde
 
 
 @pytest.mark.release
-def test_the_floor_brings_up_a_task_that_lags_behind(small_policy_dir, builder, rows):
+def test_the_floor_brings_up_a_task_that_lags_behind(small_policy_dir, builder, sequences):
     """`red` is shown thrice as often as `crimson`, and the mean is reached by it."""
     success = {}
     for floor in (0.0, 0.25):
         model = AutoModelForImageTextToText.from_pretrained(small_policy_dir, dtype=torch.float32)
         config = WarmStartConfig(0.3, floor, batch_size=2, warmup_updates=5, learning_rate=5e-3)
-        result = imitate(model, builder.images, [rows[0]] * 3 + [rows[1]], config)
+        result = imitate(model, builder.images, [sequences[0]] * 3 + [sequences[1]], config)
         success[floor] = result.success_by_task
     assert success[0.0]["crimson"] < 0.25 <= min(success[0.25].values())
 
 
-def test_a_learning_rate_that_decays_is_nothing_at_the_end(model, builder, rows, monkeypatch):
-    """Of two epochs of one update each: the whole rate, then half of it."""
-    rates, step = [], torch.optim.AdamW.step
-
-    def noted(optimizer, *args, **kwargs):
-        rates.append(optimizer.param_groups[0]["lr"])
-        return step(optimizer, *args, **kwargs)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
-    imitate(model, builder.images, rows, WarmStartConfig(warmup_updates=1, max_epochs=2, decay=True, learning_rate=0.1))
-    assert rates == pytest.approx([0.1, 0.05])
-
-
-def test_imitation_that_ends_below_its_target_says_so(model, builder, rows, caplog):
-    result = imitate(model, builder.images, rows, WarmStartConfig(max_epochs=1))
+def test_imitation_that_ends_below_its_target_says_so(model, builder, sequences, caplog):
+    result = imitate(model, builder.images, sequences, WarmStartConfig(max_epochs=1))
     assert result.mean_success == 0
     assert "below target_success=0.36" in caplog.text
 
 
 @pytest.mark.release
-def test_estimate_is_the_product_of_the_reply_tokens_probabilities(
-    small_processor, model, demonstrations, long_demonstration
-):
-    """Over all rows of a demonstration, also where a batch ends amid them."""
-    builder = SequenceBuilder(small_processor, WINDOW)
-    rows = [builder.build(long_demonstration), builder.build(demonstrations[1])]
-    imitate(model, builder.images, rows, WarmStartConfig(learning_rate=5e-3, warmup_updates=5, max_epochs=40))
-    of_each = {
-        sequences[0].task_id: reply_log_probs(model, builder.images, sequences)[0].sum().item() for sequences in rows
-    }
-    success = estimate_success(model, builder.images, rows, batch_size=2)
-    assert [len(sequences) for sequences in rows] == [3, 1]
+def test_estimate_is_the_product_of_the_reply_tokens_probabilities(model, builder, long_demonstration, demonstrations):
+    sequences = [builder.build(long_demonstration), builder.build(demonstrations[1])]
+    imitate(model, builder.images, sequences, WarmStartConfig(learning_rate=5e-3, warmup_updates=5, max_epochs=40))
+    of_each = {one.task_id: reply_log_probs(model, builder.images, [one])[0].sum().item() for one in sequences}
+    success = estimate_success(model, builder.images, sequences, batch_size=1)
     assert {task: math.log(value) for task, value in success.items()} == pytest.approx(of_each, rel=1e-3)

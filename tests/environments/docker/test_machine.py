@@ -62,7 +62,7 @@ def machine(tree, tmp_path_factory):
     assert left == []
 
 
-def test_a_machine_in_qemu_boots_plays_and_is_judged(machine, capsys):
+def test_a_machine_in_qemu_boots_plays_and_is_evaluated(machine, capsys):
     started = time.monotonic()
     machine.prepare()
     booted_s = time.monotonic() - started

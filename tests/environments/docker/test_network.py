@@ -94,10 +94,10 @@ def reaches(environment, *places):
 
 def test_a_desktop_reaches_the_internet_and_neither_host_nor_neighbour_nor_cluster(engine, boot):
     desktop, neighbour = boot(), boot(private_networks=[f"{OTHER_HOST}/32"])
-    (own, host, _), (other, _, published) = settings(engine, desktop), settings(engine, neighbour)
+    (own_ip, host, _), (other, _, published) = settings(engine, desktop), settings(engine, neighbour)
     forbidden = [(other, 5000), (host, PORT), (OWN_PUBLIC, PORT), (host, published), (OTHER_HOST, PORT)]
     assert reaches(desktop, *forbidden, (SITE, PORT)) == [f"{SITE}:{PORT}"]
-    wanted = reaches(neighbour, (own, 5000), (host, PORT), (OWN_PUBLIC, PORT), (OTHER_HOST, PORT), (SITE, PORT))
+    wanted = reaches(neighbour, (own_ip, 5000), (host, PORT), (OWN_PUBLIC, PORT), (OTHER_HOST, PORT), (SITE, PORT))
     assert wanted == [f"{OTHER_HOST}:{PORT}", f"{SITE}:{PORT}"], "what private_networks names is open"
     assert desktop._client.controller.get_screenshot(), "its host reaches it"
 

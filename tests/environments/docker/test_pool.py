@@ -113,7 +113,7 @@ def test_many_desktops_at_once_beside_another_pool(make_pool, engine, capsys, nu
     pool.close()
     none_is_left(engine)
     with capsys.disabled():
-        print(f"\n{number} desktops booted in {booted_s:.1f} s, played and judged together in {played_s:.1f} s")
+        print(f"\n{number} desktops booted in {booted_s:.1f} s, played and evaluated together in {played_s:.1f} s")
 
 
 @pytest.fixture

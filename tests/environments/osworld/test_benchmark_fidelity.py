@@ -57,7 +57,7 @@ def test_an_infeasible_task_is_solved_by_the_same_last_word(rows):
 @pytest.mark.release
 @pytest.mark.study
 @pytest.mark.desktop
-def test_a_malformed_reply_ends_the_episode_and_the_desktop_is_judged_as_it_is(rows):
+def test_a_malformed_reply_ends_the_episode_and_the_desktop_is_evaluated_as_it_is(rows):
     ours, reference = rows["malformed"]["ours"], rows["malformed"]["reference"]
     assert ours["ends"] == []
     for theirs in reference.values():
@@ -68,7 +68,7 @@ def test_a_malformed_reply_ends_the_episode_and_the_desktop_is_judged_as_it_is(r
 @pytest.mark.release
 @pytest.mark.study
 @pytest.mark.desktop
-def test_at_the_step_limit_osworlds_agent_gives_up_and_we_and_arpo_are_judged(rows):
+def test_at_the_step_limit_osworlds_agent_gives_up_and_we_and_arpo_are_evaluated(rows):
     ours, reference = rows["step-limit"]["ours"], rows["step-limit"]["reference"]
     assert ours["score"] == reference["arpo"]["score"] == 1.0
     assert reference["osworld"]["ends"] == ["FAIL"] and reference["osworld"]["score"] == 0.0

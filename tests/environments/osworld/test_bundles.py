@@ -79,7 +79,7 @@ def until(environment, wanted):
 
 
 @pytest.mark.skipif(not has_program("google-chrome"), reason="neither chromium nor google-chrome is installed")
-def test_a_web_task_is_played_in_the_desktops_browser_and_judged_by_its_own_program(environment, task):
+def test_a_web_task_is_played_in_the_desktops_browser_and_evaluated_by_its_own_program(environment, task):
     bundle = task(browser=True)
     environment.reset(bundle)
     until(environment, GREEN)

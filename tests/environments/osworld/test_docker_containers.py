@@ -210,7 +210,7 @@ time.sleep(600)
 
 
 def test_a_killed_owner_leaves_no_container_and_others_keep_theirs(client, engine):
-    own = client.containers.run(IMAGE, detach=True)
+    ours = client.containers.run(IMAGE, detach=True)
     with subprocess.Popen([sys.executable, "-c", OWNER, "other"], stdout=subprocess.PIPE, text=True) as process:
         owner = process.stdout.readline().strip()
         assert [c.options["Labels"][OWNER_LABEL] for c in engine.containers.values()] == [
@@ -219,7 +219,7 @@ def test_a_killed_owner_leaves_no_container_and_others_keep_theirs(client, engin
         ]
         assert not docker_containers.is_dead(owner)
         process.kill()
-    eventually(lambda: list(engine.containers) == [own.id])
+    eventually(lambda: list(engine.containers) == [ours.id])
     assert docker_containers.is_dead(owner)
 
 
@@ -233,7 +233,7 @@ def test_what_a_dead_pod_left_goes_and_a_live_ones_stays(client, engine):
     """Its reaper ends with it, and its processes have no numbers here: it was never taken for dead."""
     beating = "from arpo_verl.environments.osworld import docker_heartbeat\ndocker_heartbeat.BEAT_S = 0.1\n"
     beating += "docker_heartbeat.Heartbeat.look = lambda self: None\n" + OWNER  # this process beats by hand alone
-    own = client.containers.run(IMAGE, detach=True)
+    ours = client.containers.run(IMAGE, detach=True)
     watch = Heartbeat(docker_containers.this_owner(), docker_containers.is_elsewhere, docker_containers.remove_of_owner)
     watch.beat()
 
@@ -260,7 +260,7 @@ def test_what_a_dead_pod_left_goes_and_a_live_ones_stays(client, engine):
         watch.look()
     assert len(engine.containers) == 2, "an engine, or its network, may have been down for a moment"
     watch.look()
-    assert list(engine.containers) == [own.id]
+    assert list(engine.containers) == [ours.id]
     assert {labels[OWNER_LABEL] for labels in engine.volumes.values()} == {docker_containers.this_owner()}
 
 

@@ -73,7 +73,7 @@ def environment(tmp_path):
     environment.close()
 
 
-def test_typing_into_a_dialog_is_judged_and_leaves_no_trace_in_the_next_episode(environment):
+def test_typing_into_a_dialog_is_evaluated_and_leaves_no_trace_in_the_next_episode(environment):
     first = environment.reset(TASK)
     seen = [environment.step(action) for action in SOLUTION]
     assert len({first.screenshot, *(observation.screenshot for observation in seen)}) >= 3

@@ -273,7 +273,7 @@ def test_a_screenshot_of_a_size_that_the_screen_does_not_have_is_a_fault(make, g
     environment = make()
     environment.reset(task())
     guest.replies["/screen_size"] = lambda: (200, json.dumps({"width": SIZE.width, "height": SIZE.height}))
-    guest.replies["/screenshot"] = lambda: (200, png(Size(160, 120)))
+    guest.replies["/screenshot"] = lambda: (200, png(size=Size(160, 120)))
     with pytest.raises(DesktopLostError, match=r"screenshot of \[160, 120\], but says its screen has"):
         environment.step(CLICK)
 
@@ -286,9 +286,9 @@ def test_a_policy_that_sets_a_smaller_resolution_goes_on_and_one_that_sets_a_lar
             200,
             json.dumps({"width": size.width, "height": size.height}),
         )
-        guest.replies["/screenshot"] = lambda size=size: (200, png(size))
+        guest.replies["/screenshot"] = lambda size=size: (200, png(size=size))
         if size < SIZE:
-            assert environment.step(CLICK).screenshot == png(size)
+            assert environment.step(CLICK).screenshot == png(size=size)
         else:
             with pytest.raises(DesktopEndedError, match="larger than environment.screen_size"):
                 environment.step(CLICK)

@@ -39,6 +39,21 @@ TREE = {"type": "accessibility_tree"}
 FILE = {"type": "vm_file", "path": "/a", "dest": "a"}
 SLOW_S = 1.0
 
+
+def cells_of_the_document():
+    """Of each table of docs/faults.md, by its first word: the outcome of each fault for each column that has one."""
+    text = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    tables = {}
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        head, _, *rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in block.splitlines()]
+        tables[head[0]] = {
+            row[0]: {name: cell for name, cell in zip(head[1:], row[1:], strict=True) if cell != "—"} for row in rows
+        }
+    return tables
+
+
+CELLS = cells_of_the_document()
+
 # --- The guest's server -------------------------------------------------------------------------------------------
 
 # Each family: a task that scores 1 where all answers are as they should be, the path that fails, and a good answer.
@@ -79,26 +94,7 @@ ANSWERS = {
     "it fails once, and then answers": lambda asked: DROP if asked == 1 else None,
     "another request of the kind goes well after it": lambda asked: DROP if asked == 1 else None,
 }
-UNCLEAR_ALL = dict.fromkeys(SERVER, "unclear")
-SERVER_CELLS = {
-    "the connection breaks off": UNCLEAR_ALL,
-    "no answer in time": UNCLEAR_ALL,
-    "a server error": UNCLEAR_ALL,
-    "the guest's disk is full": UNCLEAR_ALL,
-    "the answer is cut off": UNCLEAR_ALL,
-    "no JSON, or without its field": UNCLEAR_ALL | {"file": "verdict", "profile": "verdict"},
-    "a server error in the system's words: no such file": {
-        "command": "0",
-        "file": "0",
-        "profile": "0",
-        "tree": "unclear",
-        "postconfig": "verdict",
-    },
-    "not found (404)": UNCLEAR_ALL | {"file": "0", "profile": "0"},
-    "the answer is too large": dict.fromkeys(SERVER, "0"),
-    "it fails once, and then answers": {"file": "verdict", "profile": "verdict", "tree": "verdict"},
-    "another request of the kind goes well after it": {"file": "unclear"},
-}
+SERVER_CELLS = CELLS["the guest's server"]
 
 
 def commanded(guest):
@@ -216,17 +212,7 @@ AGAIN_ANSWERS = {
     "each is lost once, and comes when the same getter asks again": lambda asked: LOST if asked % 2 else None,
     "it is not there": lambda asked: (404, "not here"),
 }
-AGAIN_CELLS = {
-    "the first answer is lost": dict.fromkeys(AGAIN, "unclear"),
-    "the first answer is lost, and a later check is met": {
-        "`or`": "verdict",
-        "`and`, partial credit": "unclear",
-        "four times": "verdict",
-    },
-    "each is lost once, and comes when the same getter asks again": dict.fromkeys(AGAIN, "verdict")
-    | {"getter in a getter": "unclear"},
-    "it is not there": dict.fromkeys(AGAIN, "0"),
-}
+AGAIN_CELLS = CELLS["the same, asked for again"]
 
 
 @pytest.mark.parametrize("asker, fault", [(asker, fault) for fault in AGAIN_CELLS for asker in AGAIN_CELLS[fault]])
@@ -268,18 +254,7 @@ def test_what_one_getter_asks_for_twice_it_is_owed_twice(guest, evaluated):
 TABS = {"type": "open_tabs_info"}
 SHOP = "https://shop.example/cart"
 PAGE = {"type": "page_info", "url": SHOP}
-PROGRAM_CELLS = {
-    "it is closed": {"VLC": "0", "browser": "0"},
-    "it hangs": {"VLC": "unclear", "browser": "unclear"},
-    "it hangs in the middle of an answer": {"VLC": "unclear"},
-    "it hangs at one check, and not at the next": {"browser": "unclear"},
-    "it answers with an error": {"VLC": "0", "browser": "unclear"},
-    "the desktop is not reached": {"VLC": "unclear", "browser": "unclear"},
-    "Playwright's driver does not start": {"browser": "fault"},
-    "a page that the task names does not load": {"browser": "fault"},
-    "a page that the task names does not load at one check, and does at the next": {"browser": "fault"},
-    "a page that the policy chose does not load": {"browser": "0"},
-}
+PROGRAM_CELLS = CELLS["a program of the guest"]
 NO_SUCH_PAGE = f"net::ERR_NAME_NOT_RESOLVED at {SHOP}"
 CONNECT_ERRORS = {
     "it is closed": "connect ECONNREFUSED 127.0.0.1:9222",
@@ -415,16 +390,7 @@ def test_a_page_that_loads_in_the_end_and_a_download_are_no_failures():
 
 # --- This host -----------------------------------------------------------------------------------------------------
 
-HOST_CELLS = {
-    "its disk is full": {"getter": "fault"},
-    "the disk is full of what the guest sent": {"getter": "0"},
-    "its memory is used up": {"metric": "fault"},
-    "what the guest sent takes more memory than an evaluation may have": {"metric": "0"},
-    "a package of OSWorld's is missing": {"metric": "fault"},
-    "what the policy wrote imports what nobody has": {"metric": "0"},
-    "a program that a metric starts is missing": {"metric": "fault"},
-    "a service on the internet does not answer": {"getter": "fault"},
-}
+HOST_CELLS = CELLS["this host"]
 TEST_SUITE = task(
     func="check_python_file_by_test_suite",
     result=FILE,
@@ -493,16 +459,7 @@ def test_trouble_of_this_host(fault, where, guest, evaluated, monkeypatch):
 
 # --- The end of a desktop ------------------------------------------------------------------------------------------
 
-END_CELLS = {
-    "all of it was killed, and its sandbox lives": {"step": "ended", "evaluate": "ended"},
-    "its screen or server alone was killed": {"step": "unclear", "evaluate": "unclear"},
-    "its machine powered off by itself": {"step": "ended", "evaluate": "ended"},
-    "its machine was killed from outside": {"step": "fault", "evaluate": "fault"},
-    "its guest does not answer, and nothing proves why": {"step": "unclear", "evaluate": "unclear"},
-    "an action cannot be done, and the guest lives": {"step": "goes on"},
-    "an action's interpreter was killed": {"step": "unclear"},
-    "the screenshot is none, or not of the screen's size": {"step": "unclear", "evaluate": "verdict"},
-}
+END_CELLS = CELLS["the desktop"]
 
 
 @pytest.mark.parametrize("fault, call", [(fault, call) for fault in END_CELLS for call in END_CELLS[fault]])
@@ -522,30 +479,8 @@ def test_how_a_desktop_ends(fault, call, guest, evaluated, monkeypatch):
             guest.replies["/execute"] = lambda: executed("", -9)
         elif "size" in fault:
             guest.replies["/screen_size"] = lambda: (200, json.dumps(SIZE._asdict()))
-            guest.replies["/screenshot"] = lambda: (200, png((160, 120)))
+            guest.replies["/screenshot"] = lambda: (200, png(size=(160, 120)))
         else:
             guest.replies["/execute"] = guest.replies["/screenshot"] = lambda: (500, "no display")
 
     assert evaluated(task(), before, call) == END_CELLS[fault][call]
-
-
-# --- The document --------------------------------------------------------------------------------------------------
-
-TABLES = {
-    "the guest's server": SERVER_CELLS,
-    "the same, asked for again": AGAIN_CELLS,
-    "a program of the guest": PROGRAM_CELLS,
-    "this host": HOST_CELLS,
-    "the desktop": END_CELLS,
-}
-
-
-def test_the_document_has_the_same_tables():
-    text = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
-    told = {}
-    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
-        head, _, *rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in block.splitlines()]
-        told[head[0]] = {
-            row[0]: {name: cell for name, cell in zip(head[1:], row[1:], strict=True) if cell != "—"} for row in rows
-        }
-    assert {name: told[name] for name in TABLES} == TABLES

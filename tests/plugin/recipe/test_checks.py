@@ -131,7 +131,7 @@ def test_a_filter_of_groups_is_refused_where_it_cannot_be_kept_to(check):
 def test_a_lone_rollout_is_refused_by_frontier_sampling_alone(check):
     lone = ["actor_rollout_ref.rollout.n=1", "algorithm.adv_estimator=reinforce_plus_plus", "replay.enable=false"]
     check(*lone)
-    with pytest.raises(ConfigError, match="data.tasks.frontier.group_size must be 2 or more, got 1"):
+    with pytest.raises(ConfigError, match="rollout.n must be 2 or more with data.tasks.sampling=frontier"):
         check(*lone, "data.tasks.sampling=frontier")
 
 

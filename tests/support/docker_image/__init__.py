@@ -82,16 +82,16 @@ def write_tree(
     """
     with tarfile.open(archive, "w") as tar:
         python = f'#!/bin/sh\nexec {_python()} "$@"\n'
-        own = {"/etc/passwd": PASSWD, "/etc/group": GROUP}
-        own |= {f"{sandbox.GUEST_ROOT}/bin/{name}": python for name in ("python", "python3")}
+        texts = {"/etc/passwd": PASSWD, "/etc/group": GROUP}
+        texts |= {f"{sandbox.GUEST_ROOT}/bin/{name}": python for name in ("python", "python3")}
         for name, mode in {**dict.fromkeys(WRITABLE, 0o1777), **dict.fromkeys(EMPTY, 0o755)}.items():
             _add_folder(tar, name, mode)
-        for name, text in own.items():
+        for name, text in texts.items():
             _add_text(tar, name, text)
         files = {path: path for path in (*LINKS, *_system_files(names)) if not LEFT_OUT.search(path)}
         files |= {target: source for source, target in (*_python_files(), *_guest_files(), *extra_files)}
         for target, source in files.items():
-            if target not in own and target.lstrip("/") not in (*WRITABLE, *EMPTY):
+            if target not in texts and target.lstrip("/") not in (*WRITABLE, *EMPTY):
                 _add(tar, source, target)
 
 
@@ -168,14 +168,14 @@ def _below(root: str, left_out: Iterable[str] = ()) -> Iterator[str]:
 
 
 def _add(tar: tarfile.TarFile, source: str, target: str) -> None:
-    def own(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    def as_root(info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.uid = info.gid = 0
         info.uname = info.gname = ""
         if target.startswith(sandbox.GUEST_ROOT):
             info.mode |= 0o555  # the guest's user reads what another user checked out
         return info
 
-    tar.add(source, target.lstrip("/"), recursive=False, filter=own)
+    tar.add(source, target.lstrip("/"), recursive=False, filter=as_root)
 
 
 def _add_folder(tar: tarfile.TarFile, name: str, mode: int) -> None:

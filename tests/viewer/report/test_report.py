@@ -92,14 +92,6 @@ def rows(page, section):
     return [text(tr) for tr in page.xpath(f"//section[@id='{section}']//tr")]
 
 
-def test_wilsons_interval_at_known_points():
-    # Tables of the score interval for ten trials; Brown, Cai and DasGupta (2001).
-    assert Rate(0, 10).interval == pytest.approx((0.0, 0.2775), abs=1e-4)
-    assert Rate(5, 10).interval == pytest.approx((0.2366, 0.7634), abs=1e-4)
-    assert Rate(10, 10).interval == pytest.approx((0.7225, 1.0), abs=1e-4)
-    assert Rate(0, 0).interval == (0.0, 1.0)
-
-
 def test_success_by_task_counts_training_and_validation_apart(made):
     hard, easy = report_of(made).tasks
     assert (hard.task_id, hard.training, hard.earlier, hard.later) == ("hard", Rate(1, 8), Rate(0, 4), Rate(1, 4))
