@@ -37,7 +37,7 @@ _EXPORTS = {
         "ActionError ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError "
         "DesktopLostError "
         "DesktopSetupError DesktopUnclearError EndpointError EngineLostError EvaluatorError FetchError GenerationError "
-        "HostLostError ImageError MissingDependencyError PatchLostError ReplayError RolloutWorkerError "
+        "HostLostError ImageError MissingDependencyError PatchLostError QueueLostError ReplayError RolloutWorkerError "
         "SessionsLostError SeveralErrors TaskError TaskQuarantinedError"
     ),
     "models.family": "ImageLimits ModelFamily",

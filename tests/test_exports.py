@@ -14,8 +14,8 @@ Action ActionError ActionParseError ArpoError Click ConfigError DesktopBootError
 DesktopError DesktopLostError DesktopSetupError DesktopUnclearError Drag EndpointError EngineLostError EnvironmentConfig
 Episode EpisodeId Evaluation EvaluatorError Fail FetchError Finish GenerationError GuestAddress GuiAgentConfig
 HostLostError Hotkey ImageError ImageLimits MachineProvider MetricCall MissingDependencyError ModelFamily Move
-Observation Point ReplayConfig ReplayError Reply RolloutWorkerError Run Scroll SessionsLostError SeveralErrors Size
-StopReason Task TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait
+Observation PatchLostError Point QueueLostError ReplayConfig ReplayError Reply RolloutWorkerError Run Scroll
+SessionsLostError SeveralErrors Size StopReason Task TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait
 load_tasks make_desktop open_run play
 """
 
