@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -99,6 +100,21 @@ def test_ffmpeg_is_asked_for_formats_of_sound_and_for_this_file_alone(audioread,
     formats = asked[1].split(",")
     assert {"mov", "mp3", "wav", "ogg"} < set(formats)
     assert not {"dash", "hls", "concat", "sdp", "applehttp", "imf"} & set(formats)
+
+
+def test_a_sound_that_ffmpeg_cannot_read_is_the_policys_own_doing(audioread, monkeypatch, tmp_path):
+    from arpo_verl.environments.osworld.verdict.closed_ways import HostileData, _Sound
+
+    def load(path):
+        raise audioread.NoBackendError
+
+    (tmp_path / "mine.wav").write_bytes(b"RIFF and no more")
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    with pytest.raises(audioread.NoBackendError):  # it may be this host's: it has nothing to read sounds by
+        _Sound(SimpleNamespace(load=load))(str(tmp_path / "mine.wav"))
+    monkeypatch.setattr(shutil, "which", lambda program: program)
+    with pytest.raises(HostileData, match="is no sound"):
+        _Sound(SimpleNamespace(load=load))(str(tmp_path / "mine.wav"))
 
 
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no ffmpeg on this machine")

@@ -272,14 +272,19 @@ class _Sound:
         except Exception as error:
             if is_task_file(path):
                 raise NoVerdict(f"the task's own {os.path.basename(path)} cannot be read here: {error}") from error
+            if type(error).__name__ == "NoBackendError" and shutil.which("ffmpeg"):
+                refuse(path, "is no sound: ffmpeg cannot read it either")
             raise
 
 
 @functools.cache
 def _bound_ffmpeg() -> None:
     """Have audioread, which librosa turns to where soundfile fails, use ffmpeg alone, and for files of sound alone."""
-    import audioread
-    from audioread import ffdec
+    try:
+        import audioread
+        from audioread import ffdec
+    except ImportError:
+        return  # nothing to turn to
 
     start = ffdec.popen_multiple
 
