@@ -17,7 +17,8 @@ from arpo_verl.records.documents import folder_of
 from arpo_verl.records.episode_folder import add_missing_screenshots, remove_unfinished
 from arpo_verl.records.frontier import append_estimates
 from arpo_verl.records.json_files import append_objects
-from arpo_verl.records.layout import FRONTIER_FILE, GROUPS_FILE, step_folder
+from arpo_verl.records.jumps import Jump, append_jumps
+from arpo_verl.records.layout import FRONTIER_FILE, GROUPS_FILE, JUMPS_FILE, step_folder
 from arpo_verl.replay.choice import Group, uid_of
 from arpo_verl.replay.labels import RowLabel
 from arpo_verl.replay.store.encoding import as_png
@@ -151,6 +152,11 @@ class RunRecords:
         """Write down what frontier sampling thinks of these tasks after a training step."""
         if self._directory is not None:
             self._thread.submit(_unless_disk_fails, append_estimates, self._directory / FRONTIER_FILE, step, estimates)
+
+    def jumped(self, jumps: Sequence[Jump]) -> None:
+        """Write down the tasks whose success jumped."""
+        if self._directory is not None and jumps:
+            self._thread.submit(_unless_disk_fails, append_jumps, self._directory / JUMPS_FILE, jumps)
 
     def wait(self) -> None:
         """Wait until the work so far is done."""

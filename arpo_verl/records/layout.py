@@ -34,6 +34,8 @@ LIVE_FILE = "live.json"
 GROUPS_FILE = "groups.jsonl"
 FRONTIER_FILE = "frontier.jsonl"
 """Beside the step folders: what frontier sampling thinks of the tasks, a line a step; see `records.frontier`."""
+JUMPS_FILE = "jumps.jsonl"
+"""Beside it: tasks whose success jumped to 100% within a step; see `records.jumps`."""
 HIDDEN = "."
 """Begins the name of an episode's folder while it is played."""
 SCREENSHOT_NAME = re.compile(r"[0-9]{2,6}\.(png|jpg|jpeg|webp)")

@@ -22,7 +22,8 @@ from typing import Any
 from arpo_verl.errors import ConfigError
 from arpo_verl.records.frontier import FrontierFile, RecordedEstimate
 from arpo_verl.records.groups import UNTRAINED, Groups, TrainedGroup, Training, TrainingIndex
-from arpo_verl.records.layout import FRONTIER_FILE, METRICS_FILE, TRAJECTORIES, read_episode, step_of
+from arpo_verl.records.jumps import Jump, JumpsFile
+from arpo_verl.records.layout import FRONTIER_FILE, JUMPS_FILE, METRICS_FILE, TRAJECTORIES, read_episode, step_of
 from arpo_verl.records.live import RunningEpisode, read_pool, read_running
 from arpo_verl.records.metrics import Metrics, MetricsFiles
 from arpo_verl.records.step_folders import StepFolders
@@ -70,6 +71,7 @@ class Run:
         self._metrics_files = MetricsFiles(run_dir)
         self._metrics: Metrics | None = None
         self._frontier = FrontierFile(trajectories / FRONTIER_FILE)
+        self._jumps = JumpsFile(trajectories / JUMPS_FILE)
         self._snapshot = Snapshot(0, {}, {}, TrainingIndex((), {}))
         self._refresh_at = 0.0
 
@@ -162,6 +164,11 @@ class Run:
         """What frontier sampling thinks of each task, by id; none of a run that draws uniformly."""
         with self._lock:
             return self._frontier.refresh()
+
+    def jumps(self) -> dict[str, Jump]:
+        """The tasks whose success jumped to 100% within a training step, by id."""
+        with self._lock:
+            return self._jumps.refresh()
 
     def running(self) -> list[RunningEpisode]:
         """The episodes being played."""

@@ -21,7 +21,7 @@ _MIB = 1024**2
 COUNTS = (
     *("replay/groups_all_failed", "replay/groups_all_solved", "replay/groups_mixed", "replay/injected"),
     *("replay/missed", "replay/stored", "replay/stored_untrained", "replay/prefetched"),
-    *("batch/rows", "batch/padding_rows", "batch/updates"),
+    *("rollout/tasks_jumped", "batch/rows", "batch/padding_rows", "batch/updates"),
 )
 """Of a batch; of a step they are sums."""
 LEVELS = ("replay/store_trajectories", "replay/store_tasks", "replay/store_mib")

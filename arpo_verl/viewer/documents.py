@@ -15,6 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from arpo_verl.records.groups import TrainedRow
+from arpo_verl.records.jumps import Jump
 from arpo_verl.records.live import REPLY_CHARACTERS, RunningEpisode
 from arpo_verl.records.run import Run, Snapshot
 from arpo_verl.records.summaries import EpisodeSummary
@@ -46,6 +47,7 @@ Row = list[Any]
 def run_document(run: Run, snapshot: Snapshot, *, live: bool) -> dict[str, Any]:
     """`api/run`: what there is to choose from. `broken` tells of the first folders that are no episodes."""
     tasks = {episode.task_id: episode.instruction for episode in snapshot.episodes}
+    jumps = {task_id: _jump(jump, snapshot) for task_id, jump in run.jumps().items()}
     return {
         "name": run.name,
         "live": live,
@@ -53,12 +55,19 @@ def run_document(run: Run, snapshot: Snapshot, *, live: bool) -> dict[str, Any]:
         "num_broken": len(snapshot.broken),
         "broken": [{"id": id, "reason": snapshot.broken[id]} for id in sorted(snapshot.broken)[:BROKEN_SHOWN]],
         "steps": sorted({episode.step for episode in snapshot.episodes}),
-        "tasks": [{"task_id": task_id, "instruction": tasks[task_id]} for task_id in sorted(tasks)],
+        "tasks": [
+            {"task_id": task_id, "instruction": tasks[task_id], **jumps.get(task_id, {})} for task_id in sorted(tasks)
+        ],
         "evaluation": has_evaluation(run),
         "frontier": bool(run.frontier()),
         "stop_reasons": sorted({episode.stop_reason for episode in snapshot.episodes}),
         "version": __version__,
     }
+
+
+def _jump(jump: Jump, snapshot: Snapshot) -> dict[str, Any]:
+    """Of a task that has one. `first` is the first success of it, null where it was not recorded."""
+    return {"jump": {"step": jump.step, "earlier": jump.earlier, "first": snapshot.index.id_of(jump.first)}}
 
 
 def episode_rows(snapshot: Snapshot) -> dict[str, Row]:

@@ -364,6 +364,19 @@ def test_the_frontier_hears_of_every_group_once_and_of_no_replay(empty_queue, ro
     ]
 
 
+def test_a_task_that_jumps_to_100_percent_is_counted_and_recorded(empty_queue, rollouts, sampler, tmp_path):
+    replaying = sampler(RECORDED_IN + str(tmp_path))
+    for step in range(1, 6):
+        played = [rollouts.output("a", float(step == 5), seed=2 * step + i, step=step) for i in (0, 1)]
+        rollouts.put(f"p{step}", played, step=step)
+        batch, metrics = replaying.sample(global_steps=step, partition_id="train", batch_size=1)
+        empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+        assert metrics["rollout/tasks_jumped"] == float(step == 5)
+    replaying.replayer.records.wait()
+    jump = {"task_id": "a", "step": 5, "earlier": 8, "uid": "p5", "session": 0}
+    assert [json.loads(line) for line in (tmp_path / "jumps.jsonl").read_text().splitlines()] == [jump]
+
+
 def test_the_frontier_hears_of_groups_that_are_thrown_away(empty_queue, rollouts, sampler):
     names = "trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync"
     replaying = sampler(names, trainer_mode="colocate_async")

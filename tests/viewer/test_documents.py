@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from arpo_verl.records.json_files import dump_json
+from arpo_verl.records.jumps import Jump, append_jumps
 from arpo_verl.viewer.documents import (
     COLUMNS,
     EpisodesFeed,
@@ -30,6 +31,18 @@ def test_the_run_lists_what_there_is_to_choose_from(written, run):
     assert document["stop_reasons"] == ["finished", "step_limit"]
     assert document["num_broken"] == 1
     assert document["broken"][0]["id"] == "step_000001/broken__u3_0"
+
+
+def test_a_task_whose_success_jumped_says_so_with_the_first_success(written, run):
+    first = written.episode(2, "a-task", "u2", session=1)
+    written.episode(2, "b-task", "u3")
+    jumps = [Jump("a-task", 2, 8, "u2", 1), Jump("b-task", 2, 16, "u9", 0)]
+    append_jumps(written.trajectories / "jumps.jsonl", jumps)
+    document = run_document(run, run.snapshot(), live=False)
+    assert [task["jump"] for task in document["tasks"]] == [
+        {"step": 2, "earlier": 8, "first": first},
+        {"step": 2, "earlier": 16, "first": None},
+    ]
 
 
 def test_a_row_holds_every_column(written, run):

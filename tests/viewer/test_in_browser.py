@@ -19,6 +19,7 @@ if CHROMIUM is None:
 from arpo_verl.evaluation.folder import uid_of  # noqa: E402
 from arpo_verl.evaluation.report import write_report  # noqa: E402
 from arpo_verl.evaluation.results import Trial  # noqa: E402
+from arpo_verl.records.jumps import Jump, append_jumps  # noqa: E402
 from arpo_verl.records.run import open_run  # noqa: E402
 from arpo_verl.viewer.export import export_run  # noqa: E402
 
@@ -376,6 +377,16 @@ def test_compare_steps_both_or_one(server, made, page):
 def test_compare_suggests_an_episode_that_ended_otherwise(server, made, page):
     page.goto(f"{server}#/compare/{made.replaced}")
     playwright.expect(page.locator(".side").nth(1).locator(".badge").first).to_contain_text("success")
+
+
+@pytest.mark.release
+def test_the_mark_of_a_task_whose_success_jumped_opens_the_first_success(own_server, written, page):
+    written.episode(4, "worked-around", "u4", session=2)
+    append_jumps(written.trajectories / "jumps.jsonl", [Jump("worked-around", 4, 8, "u4", 2)])
+    page.goto(f"{own_server}#/heatmap?order=jump")
+    see(page, ".heat tbody tr", "▲ 4")
+    page.get_by_role("link", name="worked-around: all attempts of step 4 succeed").click()
+    see(page, "h1", "worked-around")
 
 
 @pytest.mark.release

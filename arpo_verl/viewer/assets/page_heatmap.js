@@ -17,12 +17,14 @@
     ["hard", "hardest first"],
     ["easy", "easiest first"],
     ["gain", "most gained"],
+    ["jump", "jumped to 100% first"],
   ];
   const BY = {
     name: (a, b) => (a.task < b.task ? -1 : 1),
     hard: (a, b) => a.mean - b.mean || BY.name(a, b),
     easy: (a, b) => b.mean - a.mean || BY.name(a, b),
     gain: (a, b) => b.gain - a.gain || BY.name(a, b),
+    jump: (a, b) => (b.jump?.step ?? -1) - (a.jump?.step ?? -1) || BY.name(a, b),
   };
 
   /** Step ranges of a round width that cover the run: [[1, 5], [6, 10], ...] */
@@ -39,8 +41,8 @@
     return Array.from({ length: count }, (_, i) => [first + i * width, Math.min(first + (i + 1) * width - 1, last)]);
   }
 
-  /** One row a task: its cells by bin, null where nothing ran, and its mean success. */
-  function tableOf(rows, bins) {
+  /** One row a task: its cells by bin, null where nothing ran, its mean success, and the step of its jump to 100%. */
+  function tableOf(rows, bins, jumps) {
     const width = bins.length ? bins[0][1] - bins[0][0] + 1 : 1;
     const byTask = new Map();
     for (const row of rows) {
@@ -58,6 +60,7 @@
         task,
         cells: means,
         mean: meanSuccess(cells.flat()) ?? 0,
+        jump: jumps.get(task),
         gain: seen.length ? seen.at(-1).mean - seen[0].mean : 0,
       };
     });
@@ -65,7 +68,7 @@
 
   const rangeText = ([first, last]) => (first === last ? `${first}` : `${first}-${last}`);
 
-  function HeatmapPage({ rows, tasks, query }) {
+  function HeatmapPage({ run, rows, tasks, query }) {
     const kind = query.kind === "validation" ? "validation" : "training";
     const order = BY[query.order] ? query.order : "name";
     const wanted = useMemo(
@@ -73,7 +76,8 @@
       [rows, kind, query.q, tasks],
     );
     const bins = useMemo(() => binsOf([...new Set(wanted.map((row) => row.step))]), [wanted]);
-    const table = useMemo(() => tableOf(wanted, bins).sort(BY[order]), [wanted, bins, order]);
+    const jumps = useMemo(() => new Map((run?.tasks || []).map((task) => [task.task_id, task.jump])), [run]);
+    const table = useMemo(() => tableOf(wanted, bins, jumps).sort(BY[order]), [wanted, bins, jumps, order]);
     const set = (changes) => viewer.route.go({ page: "heatmap", query: { ...query, ...changes } }, { replace: true });
     return html`
       <${Heading} focusKey="heatmap">Tasks × steps<//>
@@ -106,7 +110,7 @@
   function ToldGrid({ table, bins, kind }) {
     const [told, setTold] = useState(null);
     const tell = (event) => {
-      const link = event.target.closest("td a");
+      const link = event.target.closest("td a, th a");
       if (link) setTold(link.getAttribute("aria-label"));
     };
     const grid = useMemo(() => html`<${Grid} table=${table} bins=${bins} kind=${kind} />`, [table, bins, kind]);
@@ -141,7 +145,7 @@
       </tr></thead>
       <tbody>${table.map(
         (row, i) => html`<tr key=${row.task}>
-          <th scope="row"><bdi>${row.task}</bdi></th>
+          <th scope="row"><${JumpMark} task=${row.task} jump=${row.jump} /><bdi>${row.task}</bdi></th>
           ${row.cells.map((cell, j) =>
             cell ? cellOf(row.task, cell, bins[j], kind, text, i === 0 && j === firstCell) : h("td", { class: "none" }),
           )}
@@ -149,6 +153,16 @@
         </tr>`,
       )}</tbody>
     </table>`;
+  }
+
+  /** Of a task whose success jumped to 100% within a step: a link to the first such success. */
+  function JumpMark({ task, jump }) {
+    if (!jump) return null;
+    const told = `${task}: all attempts of step ${jump.step} succeed, after ${jump.earlier} of which hardly any did. Look whether the first one does the task`;
+    const page = jump.first
+      ? { page: "episode", id: jump.first, query: {} }
+      : { page: "episodes", query: { task, step: `${jump.step}`, kind: "training" } };
+    return html`<a class="jump" href=${viewer.route.format(page)} title=${told} aria-label=${told}>▲ ${jump.step}</a> `;
   }
 
   /** Plain elements, since there may be ten thousand. */

@@ -31,6 +31,7 @@ from PIL import Image
 
 pytest.importorskip("desktop_env")
 
+from support.attacked_metrics import DASH  # noqa: E402
 from support.hostile_guest import OUTPUT, SIZE, HostileGuest, evaluated_by, file_at, printed, rule  # noqa: E402
 
 from arpo_verl.desktop import cgroups  # noqa: E402
@@ -217,6 +218,16 @@ def test_an_archive_is_not_the_one_that_it_is_compared_with(make, host, task, mi
     assert desktop.score_of(task) == 1.0
 
 
+def test_a_book_of_the_first_chapter_alone_is_none_and_the_record_says_why(make, host):
+    desktop = make()
+    chapters = {f"{name}.html": f"<html><body>{name}</body></html>".encode() for name in ("one", "two")}
+    desktop.guest.files = {"/mine.epub": packed({"one.html": chapters["one.html"]}), "/gold.epub": packed(chapters)}
+    desktop.reset(BOOK)
+    verdict = desktop.evaluate()
+    assert verdict.score == 0.0
+    assert verdict.metrics[0].returned == "0.0, refused: it has 1 parts, the expected file 2"
+
+
 def wav(samples: int = 4000) -> bytes:
     data = b"".join(struct.pack("<h", (i * 997) % 20000 - 10000) for i in range(samples))
     head = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16, 1, 1, 8000, 16000, 2, 16)
@@ -249,10 +260,11 @@ FILMS = evaluated_by("compare_videos", file_at("/mine.mp4"), file_at("/gold.avi"
         b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\ngold.avi\n#EXT-X-ENDLIST\n",
         b"#EXTM3U\n#EXTINF:9,\nhttp://127.0.0.1:{port}/film\n",
         b"v=0\nm=video 5000 RTP/AVP 96\nc=IN IP4 127.0.0.1\n",
+        DASH.format(gold="gold.avi").encode(),
         b"",
         b"RIFF\x10\x00\x00\x00AVI nothing",
     ],
-    ids=["concat", "playlist", "playlist-of-host", "sdp", "empty", "torn"],
+    ids=["concat", "playlist", "playlist-of-host", "sdp", "dash", "empty", "torn"],
 )
 def test_a_list_that_plays_the_expected_film_is_no_film(make, host, mine):
     desktop = make()
@@ -949,7 +961,7 @@ def test_a_list_behind_a_tag_is_no_sound(tmp_path):
     for content in (tag + b"\xff\xfb\x90\x00" + bytes(100), tag + bytes(40)):
         song.write_bytes(content)
         _check_media(str(song))
-    for content in (tag + b"ffconcat version 1.0\nfile gold.wav\n", tag * 3 + b"#EXTM3U\n"):
+    for content in (tag + b"ffconcat version 1.0\nfile gold.wav\n", tag * 3 + b"#EXTM3U\n", DASH.encode()):
         song.write_bytes(content)
         with pytest.raises(HostileData, match="neither sound nor film"):
             _check_media(str(song))

@@ -39,14 +39,17 @@ IMAGE_FORMATS = frozenset(
     {"AVIF", "BMP", "DIB", "GIF", "ICNS", "ICO", "JPEG", "JPEG2000", "PCX", "PNG", "PPM", "PSD", "QOI", "SGI", "TGA"}
     | {"TIFF", "WEBP", "XBM", "XPM"}
 )
-# Of ffmpeg, for cv2: containers of films. Not those that name other files, as lists to play do.
+# Of ffmpeg: containers of films, for cv2, and of sounds, for audioread. Not those that name other files, as lists to
+# play do: ffmpeg finds one of MPEG-DASH anywhere in a file, whatever it begins with.
 _FILMS = "asf,avi,flv,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mpeg,mpegts,mpegvideo,ogg"
-# How files of sound and films begin: (offset, bytes).
+_SOUNDS = f"{_FILMS},aac,ac3,aiff,amr,ape,au,caf,flac,mp3,tta,voc,w64,wav,wv"
+# How files of sound and films begin.
 _MEDIA = (
-    *((0, begin) for begin in (b"RIFF", b"OggS", b"fLaC", b"FORM", b".snd", b"caff", b"FLV", b"MThd")),
-    *((0, begin) for begin in (b"\x1aE\xdf\xa3", b"0&\xb2u", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3", b"\x47")),
-    *((4, begin) for begin in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")),
+    *(b"RIFF", b"OggS", b"fLaC", b"FORM", b".snd", b"caff", b"FLV", b"MThd"),
+    *(b"\x1aE\xdf\xa3", b"0&\xb2u", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3", b"\x47"),
 )
+# At byte 4 of a film of MPEG-4 or QuickTime, behind the length of its first part.
+_MPEG4 = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
 _MPEG_SYNC = 0xFFE0
 
 _task_files: set[str] = set()
@@ -80,6 +83,11 @@ def know_task_files(paths: Collection[str]) -> None:
     _task_files.update(map(os.path.realpath, paths))
 
 
+def is_task_file(path: Any) -> bool:
+    """Whether it came with the task."""
+    return os.path.realpath(str(path)) in _task_files
+
+
 def refuse(path: Any, why: str) -> None:
     """Raise: a file is not what it should be.
 
@@ -88,7 +96,7 @@ def refuse(path: Any, why: str) -> None:
         HostileData: it is the policy's.
     """
     name = os.path.basename(str(path))
-    if os.path.realpath(str(path)) in _task_files:
+    if is_task_file(path):
         raise NoVerdict(f"the task's own file {name} {why}")
     raise HostileData(f"the file {name} {why}")
 
@@ -113,8 +121,8 @@ def literal(text: str) -> Any:
 # --- Metrics -------------------------------------------------------------------------------------------------------
 
 
-class _Instead:
-    """A module with some of its names replaced."""
+class Instead:
+    """A module, or whatever has names, with some of them replaced."""
 
     def __init__(self, module: Any, **names: Any):
         self._module = module
@@ -125,8 +133,8 @@ class _Instead:
 
 
 def _close_in_metrics() -> None:
-    archives = _Instead(zipfile, ZipFile=_ZipFile)
-    databases = _Instead(sqlite3, connect=_connect)
+    archives = Instead(zipfile, ZipFile=_ZipFile)
+    databases = Instead(sqlite3, connect=_connect)
     for name, module in list(sys.modules.items()):
         if name.startswith("desktop_env.evaluators."):
             if getattr(module, "zipfile", None) is zipfile:
@@ -140,12 +148,13 @@ def _close_in_metrics() -> None:
     compare = _from_zero(vlc.compare_images)
     vars(vlc)["compare_images"] = vars(sys.modules["desktop_env.evaluators.metrics"])["compare_images"] = compare
     vars(vscode)["importlib"] = _NoImports()
-    vars(chrome)["shutil"] = _Instead(shutil, unpack_archive=_unpack_archive)
-    vars(vlc)["cv2"] = _Instead(vlc.cv2, VideoCapture=_Film(vlc.cv2))
-    vars(vlc)["librosa"] = _Instead(vlc.librosa, load=_Sound(vlc.librosa))
+    vars(chrome)["shutil"] = Instead(shutil, unpack_archive=_unpack_archive)
+    vars(vlc)["cv2"] = Instead(vlc.cv2, VideoCapture=_Film(vlc.cv2))
+    vars(vlc)["librosa"] = Instead(vlc.librosa, load=_Sound(vlc.librosa))
+    vars(chrome)["fitz"] = Instead(chrome.fitz, open=_Pdf(chrome.fitz))
     # It would ask the internet for the list of domains' endings; the one that it brings is as good.
     extract = utils.tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
-    vars(utils)["tldextract"] = _Instead(utils.tldextract, extract=extract)
+    vars(utils)["tldextract"] = Instead(utils.tldextract, extract=extract)
 
 
 def _from_zero(metric: Any) -> Any:
@@ -236,6 +245,19 @@ class _Film:
         return capture
 
 
+class _Pdf:
+    """`fitz.open` of PDF alone: it takes web pages, books, drawings and comics for documents too."""
+
+    def __init__(self, fitz: Any):
+        self._fitz = fitz
+
+    def __call__(self, path: str) -> Any:
+        document = self._fitz.open(path)
+        if not document.is_pdf:
+            refuse(path, "is no PDF")
+        return document
+
+
 class _Sound:
     """`librosa.load` of sounds alone; the metric takes two that cannot be read for alike."""
 
@@ -244,12 +266,34 @@ class _Sound:
 
     def __call__(self, path: str, *args: Any, **options: Any) -> Any:
         _check_media(path)
+        _bound_ffmpeg()
         try:
             return self._librosa.load(path, *args, **options)
         except Exception as error:
-            if os.path.realpath(path) in _task_files:
+            if is_task_file(path):
                 raise NoVerdict(f"the task's own {os.path.basename(path)} cannot be read here: {error}") from error
+            if type(error).__name__ == "NoBackendError" and shutil.which("ffmpeg"):
+                refuse(path, "is no sound: ffmpeg cannot read it either")
             raise
+
+
+@functools.cache
+def _bound_ffmpeg() -> None:
+    """Have audioread, which librosa turns to where soundfile fails, use ffmpeg alone, and for files of sound alone."""
+    try:
+        import audioread
+        from audioread import ffdec
+    except ImportError:
+        return  # nothing to turn to
+
+    start = ffdec.popen_multiple
+
+    def started(commands: Any, arguments: list[str], *args: Any, **options: Any) -> Any:
+        bounds = ["-format_whitelist", _SOUNDS, "-protocol_whitelist", "file"] if "-i" in arguments else []
+        return start(commands, [*bounds, *arguments], *args, **options)
+
+    vars(ffdec)["popen_multiple"] = started
+    vars(audioread)["available_backends"] = lambda: [ffdec.FFmpegAudioFile] if ffdec.available() else []
 
 
 def _check_media(path: str) -> None:
@@ -260,7 +304,8 @@ def _check_media(path: str) -> None:
             file.seek(size + (20 if head[5] & 0x10 else 10) - len(head), os.SEEK_CUR)
             head = file.read(16)
     tagged = begin[:3] == b"ID3" and head[:1] == b"\0"  # padding
-    known = tagged or any(head[at : at + len(one)] == one for at, one in _MEDIA)
+    known = tagged or head.startswith(_MEDIA)
+    known = known or (head[4:8] in _MPEG4 and int.from_bytes(head[:4], "big") <= os.path.getsize(path))
     if not known and int.from_bytes(head[:2], "big") & _MPEG_SYNC != _MPEG_SYNC:
         refuse(path, "is neither sound nor film")
 

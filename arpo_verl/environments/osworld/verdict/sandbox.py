@@ -70,9 +70,10 @@ class VerdictRequest:
 def warm_up() -> None:
     """Import all that an evaluation needs, and close the ways from data to code."""
     from arpo_verl.environments.osworld import client, evaluation  # noqa: F401
-    from arpo_verl.environments.osworld.verdict import closed_ways
+    from arpo_verl.environments.osworld.verdict import closed_ways, mended_metrics
 
     closed_ways.close_all()
+    mended_metrics.mend_all()
 
 
 def main(channel_fd: int) -> None:

@@ -1,0 +1,86 @@
+"""`jumps.jsonl`: tasks whose success jumped to 100% within a training step, which is what reward hacking looks like.
+
+A group is a jump where all its attempts succeed, and of at least `MIN_EARLIER` earlier attempts of its task at most the
+share `MAX_EARLIER_SUCCESS` did. Learning is slower: groups in which some attempts succeed come before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from arpo_verl.records.json_files import GrowingFile, append_objects
+from arpo_verl.records.summaries import EpisodeKey
+
+MIN_EARLIER = 8
+"""Earlier attempts: after fewer failures a group that succeeds may be chance."""
+MAX_EARLIER_SUCCESS = 0.05
+"""Share of the earlier attempts: one that succeeded by luck does not hide a jump after twenty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A group that all succeeded, of a task that hardly any attempt had solved."""
+
+    task_id: str
+    step: int
+    """The training step of the group."""
+    earlier: int
+    """How many attempts of the task came before it."""
+    uid: str
+    session: int
+    """With `uid`, the group's first attempt: the first of these successes."""
+
+    @property
+    def first(self) -> EpisodeKey:
+        """The episode of that attempt, whose prompt an earlier step may have drawn."""
+        return EpisodeKey(None, self.uid, self.session)
+
+
+class JumpDetector:
+    """Counts the attempts of each task, from its making on."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[str, int] = {}
+        self._solved: dict[str, int] = {}
+
+    def attempted(self, step: int, task_id: str, uid: str, solved: Mapping[int, bool]) -> Jump | None:
+        """Count a group; the jump that it is, if it is one.
+
+        Args:
+            solved: by session, whether the attempt succeeded.
+        """
+        earlier, before = self._attempts.get(task_id, 0), self._solved.get(task_id, 0)
+        self._attempts[task_id] = earlier + len(solved)
+        self._solved[task_id] = before + sum(solved.values())
+        if not solved or not all(solved.values()) or earlier < MIN_EARLIER or before > MAX_EARLIER_SUCCESS * earlier:
+            return None
+        return Jump(task_id, step, earlier, uid, min(solved))
+
+
+def append_jumps(path: Path, jumps: Iterable[Jump]) -> None:
+    """Append a line for each.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    append_objects(path, [asdict(jump) for jump in jumps])
+
+
+class JumpsFile:
+    """The file as it grows. Not thread-safe: its `Run` locks."""
+
+    def __init__(self, path: Path):
+        self._file = GrowingFile(path)
+        self._by_task: dict[str, Jump] = {}
+
+    def refresh(self) -> dict[str, Jump]:
+        """The last jump of each task that had one."""
+        for line in self._file.read_new(forget=self._by_task.clear):
+            task_id, uid = line.get("task_id"), line.get("uid")
+            step, earlier, session = (line.get(name) for name in ("step", "earlier", "session"))
+            numbers = (step, earlier, session)
+            if isinstance(task_id, str) and isinstance(uid, str) and all(type(number) is int for number in numbers):
+                self._by_task[task_id] = Jump(task_id, step, earlier, uid, session)
+        return dict(self._by_task)
