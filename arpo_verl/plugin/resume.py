@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -96,7 +96,7 @@ def settings_of(recipe: DictConfig, names: Sequence[str] = (*_SECTIONS, *_VALUES
     Args:
         names: of sections and options.
     """
-    settings = {}
+    settings: dict[str, str] = {}
     for name in names:
         node = OmegaConf.select(recipe, name, throw_on_missing=False)
         plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
@@ -174,7 +174,7 @@ def read_record(checkpoint: Path) -> ResumeRecord | None:
     return ResumeRecord(tuple(tasks), settings)
 
 
-def _are_texts(values: Any) -> bool:
+def _are_texts(values: Any) -> TypeGuard[list[str]]:
     return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 

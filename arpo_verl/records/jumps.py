@@ -79,8 +79,8 @@ class JumpsFile:
         """The last jump of each task that had one."""
         for line in self._file.read_new(forget=self._by_task.clear):
             task_id, uid = line.get("task_id"), line.get("uid")
-            step, earlier, session = (line.get(name) for name in ("step", "earlier", "session"))
-            numbers = (step, earlier, session)
-            if isinstance(task_id, str) and isinstance(uid, str) and all(type(number) is int for number in numbers):
+            numbers = [number for name in ("step", "earlier", "session") if type(number := line.get(name)) is int]
+            if isinstance(task_id, str) and isinstance(uid, str) and len(numbers) == 3:
+                step, earlier, session = numbers
                 self._by_task[task_id] = Jump(task_id, step, earlier, uid, session)
         return dict(self._by_task)
