@@ -228,7 +228,8 @@ def _whole(sample: Mapping[str, Any], name: str, count: int) -> list[int]:
 
 
 def _pick(choices: Sequence[T], sample: Mapping[str, Any], name: str) -> T:
-    return _choose(choices, *_whole(sample, name, 1), name)
+    (number,) = _whole(sample, name, 1)
+    return _choose(choices, number, name)
 
 
 def _choose(choices: Sequence[T], number: int, name: str) -> T:
