@@ -67,16 +67,19 @@ def _unless(ok: bool, name: str, expected: str, value: object) -> Iterator[str]:
         yield f"{name} must be {expected}, got {value!r:.60}"
 
 
-def _is_whole(value: Any, most: float) -> bool:
-    """Whether it is a whole number of any library's from 1; True is none."""
-    return isinstance(value, Integral) and value is not True and 1 <= int(value) <= most
+def _is_integer(value: object) -> bool:
+    """Python's or numpy's, and no truth value."""
+    return type(value) is not bool and isinstance(value, Integral)
+
+
+def _is_whole(value: Any, most: int) -> bool:
+    return _is_integer(value) and 1 <= value <= most
 
 
 def _off_screen(name: str, point: Any, screen: Size, *, optional: bool = False) -> Iterator[str]:
     if point is None and optional:
         return
-    sides: tuple[Any, ...] = tuple(point) if isinstance(point, Point) else ()
-    ok = bool(sides) and not any(isinstance(side, bool) or not isinstance(side, Integral) for side in sides)
+    ok = isinstance(point, Point) and all(map(_is_integer, point))
     ok = ok and 0 <= point.x < screen.width and 0 <= point.y < screen.height
     expected = f"a Point of whole pixels from (0, 0) to ({screen.width - 1}, {screen.height - 1})"
     yield from _unless(ok, name, expected, point)
