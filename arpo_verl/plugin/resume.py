@@ -96,7 +96,7 @@ def settings_of(recipe: DictConfig, names: Sequence[str] = (*_SECTIONS, *_VALUES
     Args:
         names: of sections and options.
     """
-    settings = {}
+    settings: dict[str, str] = {}
     for name in names:
         node = OmegaConf.select(recipe, name, throw_on_missing=False)
         plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
