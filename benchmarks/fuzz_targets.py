@@ -34,6 +34,7 @@ from arpo_verl.errors import ActionParseError, ConfigError, ReplayError, TaskErr
 from arpo_verl.migration.recipe import convert, describe
 from arpo_verl.migration.settings import read_settings
 from arpo_verl.models.family import SHIPPED, load_family
+from arpo_verl.plugin.resume import RECORD_FILE, ResumeRecord, read_record
 from arpo_verl.records.documents import EpisodeRecord
 from arpo_verl.records.json_files import dump_json, parse_json
 from arpo_verl.records.recorded import read_episodes
@@ -378,6 +379,19 @@ def check_recorded(text: str) -> None:
         assert all(isinstance(one, str) for one in (episode.task_id, episode.instruction, *episode.replies))
 
 
+def check_resumed(text: str) -> None:
+    """What a checkpoint says of its run is refused in a line, or compared with a run in words for a terminal."""
+    checkpoint = _write(f"checkpoint/{RECORD_FILE}", _bytes(text)).parent
+    try:
+        record = read_record(checkpoint)
+    except ConfigError as error:
+        assert str(error).isprintable()
+        return
+    assert record is not None
+    words = record.order_change(ResumeRecord(("a",), {}))
+    assert words.isprintable() and len(words) < 1000
+
+
 def check_task(text: str) -> None:
     """A file of tasks is refused in lines for a terminal, or has tasks with ids that name a file in a folder."""
     try:
@@ -413,6 +427,7 @@ TARGETS: Mapping[str, Callable[[str], None]] = {
     "stored": check_stored,
     "store": check_store,
     "recorded": check_recorded,
+    "resumed": check_resumed,
     "task": check_task,
     "script": functools.partial(check_convert, "run.sh"),
     "configuration": functools.partial(check_convert, "config.yaml"),
@@ -442,6 +457,11 @@ TASK: dict[str, Any] = {
     "evaluator": {"func": "exact_match", "result": {"type": "vm_file", "path": "/x"}, "expected": {"type": "rule"}},
 }
 
+RESUMED: dict[str, Any] = {
+    **{"format": "arpo-verl resume", "version": 1, "written_by": "arpo-verl"},
+    **{"tasks": ["a\x1b", "b"], "settings": {"data.seed": "1"}},
+}
+
 # Whatever is not text of a model's own: what the fuzzer and hypothesis begin with and put together.
 SNIPPETS = (
     "Thought: t\nAction: click(start_box='<|box_start|>(182,126)<|box_end|>')",
@@ -468,6 +488,7 @@ SNIPPETS = (
     *(json.dumps(value) for value in (STORED, {**STORED, "step": 10**400}, EPISODE, TASK, [TASK], {"os": ["../one"]})),
     f"{json.dumps(MANIFEST_FIELDS)}\0{json.dumps(STORED)}\n",
     f"{json.dumps({**MANIFEST_FIELDS, 'serials': ['/../../x']})}\0{json.dumps(STORED)}\n",
+    json.dumps(RESUMED),
     json.dumps({"step": 1, "data": {"rollout/success_mean": 0.5}, "time": 1, "rows": [], "uid": "u"}) + "\n",
     "python -m verl.trainer.main config=config.yaml data.seed=3 \\\n  worker.actor.model.model_path=p",
     "data: {seed: 7}\nworker: {actor: {model: {model_path: \x1b[2J}}}\n",

@@ -8,6 +8,7 @@ import pytest
 from fuzz_targets import (
     EPISODE,
     MANIFEST_FIELDS,
+    RESUMED,
     SNIPPETS,
     STORED,
     TARGETS,
@@ -79,10 +80,12 @@ def _changed(document):
 
 METRICS = {"step": 1, "data": {"a": 1}, "time": 1, "uid": "u", "rows": [{"session": 0}], "turns": [{}], "recipe": {}}
 STORES = st.builds("{}\0{}".format, changed(MANIFEST_FIELDS), changed(STORED))
-DOCUMENTS = changed(STORED, EPISODE, TASK, METRICS) | STORES | TEXT
+DOCUMENTS = changed(STORED, EPISODE, TASK, METRICS, RESUMED) | STORES | TEXT
 
 
-@pytest.mark.parametrize("target", ["stored", "store", "recorded", "task", "script", "configuration", "printed"])
+@pytest.mark.parametrize(
+    "target", ["stored", "store", "recorded", "resumed", "task", "script", "configuration", "printed"]
+)
 @given(text=DOCUMENTS)
 @settings(max_examples=100, deadline=None)
 def test_a_file_from_somebody_else_is_refused_or_is_what_it_says(target, text):

@@ -213,7 +213,8 @@ def _describe_order(resumption: Resumption) -> Iterator[str]:
 def _describe_options(resumption: Resumption) -> Iterator[str]:
     for option, old, new, effect in resumption.changes():
         before, after = _short(old), _short(new)  # of long lists the beginnings, which may be the same
-        change = f"{option} {before} -> {after}" if before != after else f"{option} is another"
+        name = _short(option)
+        change = f"{name} {before} -> {after}" if before != after else f"{name} is another"
         yield f"{change}: {effect.words}" if effect else change
     try:
         _check_fingerprint(resumption)
@@ -336,7 +337,9 @@ def _check_options(resumption: Resumption) -> None:
     problems = Problems()
     fresh = set(resumption.recipe["actor.checkpoint.load_contents"] or ()) <= {"model"}
     for option, old, new, effect in resumption.changes():
-        if effect is not None and effect.refused and not (fresh and effect is _OPTIMIZER):
+        if effect is None or not effect.refused or (fresh and effect is _OPTIMIZER):
+            continue
+        if "not given" not in (old, new):  # another veRL's, or a stranger's
             problems.errors.append(
                 ConfigError(
                     f"{option} must be {_short(old)} to go on from {resumption.checkpoint}, got {_short(new)}: "

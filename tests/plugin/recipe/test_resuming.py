@@ -27,7 +27,7 @@ from arpo_verl.models.official_words import PACKAGE  # noqa: E402
 from arpo_verl.plugin.dataset import training_rows  # noqa: E402
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint  # noqa: E402
 from arpo_verl.plugin.recipe.resuming import check_resume, describe_resume  # noqa: E402
-from arpo_verl.plugin.resume import RECORD_FILE, record_of, write_record  # noqa: E402
+from arpo_verl.plugin.resume import RECORD_FILE, ResumeRecord, record_of, write_record  # noqa: E402
 from arpo_verl.plugin.trainer_state import TrainerState  # noqa: E402
 from arpo_verl.records.layout import LATEST_CHECKPOINT  # noqa: E402
 from arpo_verl.replay.store.persistence import save_store  # noqa: E402
@@ -365,6 +365,18 @@ def test_a_resume_that_would_fail_or_do_something_else_is_refused(row, resumed, 
     assert len(problems) == 1
     for words in says:
         match(words, problems[0])
+
+
+def test_nothing_that_a_checkpoint_says_reaches_the_terminal_as_it_stands(resumed):
+    def write_hostile(folder):
+        options = {f"{M}.lora.\x1b[2J": "\x1b]0;x\x07", "data.seed": "9" * 10**6}
+        write_record(checkpoint_of(folder), ResumeRecord(("\x1b[31m" * 1000,), options))
+
+    problems, config, _ = resumed((), write_hostile)
+    assert problems == []
+    lines = describe_resume(config)
+    assert all(line.isprintable() and len(line) < 1000 for line in lines) and len(lines) == 22
+    assert lines[-1].endswith(" more changes")
 
 
 @pytest.fixture
