@@ -119,7 +119,9 @@ def test_the_desktop_ends_with_its_process_1(jail):
     guest = jail.provider._guest
     first = guest._process.pid
     process_1 = min(_children(first))
-    assert jail.provider.is_alive()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # as a cluster that takes its node back
+        os.kill(first, number)
+    assert execute(jail, "echo alive")["output"] == "alive\n" and jail.provider.is_alive()
     os.kill(process_1, signal.SIGKILL)
     assert eventually(lambda: not jail.provider.is_alive())
     jail.provider.revert_to_snapshot()

@@ -68,6 +68,7 @@ def serve(requests: socket.socket, process_1: int) -> None:
         process_1: a descriptor of that process.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects the dead
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # does not end a namespace's first process; Python's own handler would
     os.environ["TMPDIR"] = TEMPORARY
     poller = select.poll()
     for descriptor in (requests.fileno(), process_1):

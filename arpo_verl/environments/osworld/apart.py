@@ -1,7 +1,7 @@
 """Which of an evaluator's commands run apart from the desktop's session, and which stay the session's.
 
 A command of the session is a process of the policy's own user: another program of the policy's can write to its output
-through `/proc`. So our guest server has a command run elsewhere (`desktop/guest/apart.py`), where that can change nothing
+through `/proc`. So our guest server has a command run elsewhere (`desktop/guest/apart.py`), if that can change nothing
 about its answer. We mark such a command, and OSWorld's own server ignores the mark.
 
 The rule is a list of what is known: a command is marked where all of its programs are in `PROGRAMS` or `WITH_OPTION`,

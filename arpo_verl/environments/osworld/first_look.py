@@ -17,6 +17,7 @@ BLACK_S = 5.0
 """How long a screen may stay black that was just set up: films begin black, and screens wake slowly."""
 _DARK = 16
 """Of 255: the brightest that counts as black."""
+_LIT = [255 * (level > _DARK) for level in range(256)]
 _POINTER = 64
 """Pixels of a square that may be brighter: the mouse pointer."""
 
@@ -62,7 +63,7 @@ def is_black(screenshot: bytes) -> bool:
     Raises:
         ImageError: it is no picture.
     """
-    lit = read_image(screenshot, SENT).convert("L").point(lambda level: 255 * (level > _DARK)).getbbox()
+    lit = read_image(screenshot, SENT).convert("L").point(_LIT).getbbox()
     return lit is None or (lit[2] - lit[0] <= _POINTER and lit[3] - lit[1] <= _POINTER)
 
 
