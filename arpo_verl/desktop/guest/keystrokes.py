@@ -53,12 +53,14 @@ def type_text(display: Any, text: str) -> None:
     keys = Keys(display)
     caps_lock = [CAPS_LOCK] if keys.locked else []
     keys.press(caps_lock)
-    done = 0
-    while done < len(symbols):
-        count = keys.provide(symbols[done:])
-        keys.press(symbols[done : done + count])
-        done += count
-    keys.press(caps_lock)
+    try:
+        done = 0
+        while done < len(symbols):
+            count = keys.provide(symbols[done:])
+            keys.press(symbols[done : done + count])
+            done += count
+    finally:
+        keys.press(caps_lock)
     if not keys.have(symbols):
         await_reader(display)
 
@@ -75,6 +77,8 @@ class Keys:
         rows = self._display.get_keyboard_mapping(first, self._display.display.info.max_keycode - first + 1)
         state = self._display.screen().root.query_pointer().mask
         group = state >> 13 & 3
+        if group > 1:
+            raise RuntimeError("the keyboard is switched to a third layout, which has no place in the key map")
         self.locked = bool(state & X.LockMask)
         self._width = len(rows[0])
         self._own: dict[int, tuple[int, int]] = {}
@@ -83,7 +87,7 @@ class Keys:
         for code, row in enumerate(rows, first):
             if not any(row):
                 self._free.append(code)
-            elif row[0] == row[1] and (0xA0 <= row[0] < 0x100 or row[0] >= 0x01000000):  # no keyboard's own key is so
+            elif row[0] == row[1] and (0x20 < row[0] < 0x100 or row[0] >= 0x01000000):  # no keyboard's own key is so
                 self._given[row[0]] = code
             else:
                 for shifted, symbol in enumerate(row[2 * group :][:2]):

@@ -74,6 +74,14 @@ def test_caps_lock_changes_nothing_and_stays_on(desktop, type_text):
     assert read(desktop, "/tmp/typed", 8) == "aBé1\nX\n"
 
 
+@pytest.mark.parametrize("layout", ["ru", "de"])
+def test_the_keyboards_layout_changes_nothing(desktop, type_text, layout):
+    open_terminal(desktop, "exec cat > /tmp/typed")
+    desktop.sh(f"setxkbmap -layout {layout}")
+    type_text("Xy<z>; é1 Жж\n")
+    assert read(desktop, "/tmp/typed", 16) == "Xy<z>; é1 Жж\n"
+
+
 def test_a_program_that_reads_nothing_is_an_error_before_any_key_changes_under_it(desktop):
     open_terminal(desktop, "exec cat > /tmp/typed")
     desktop.sh("pkill -STOP xterm")
