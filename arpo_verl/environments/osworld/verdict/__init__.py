@@ -5,5 +5,6 @@ where that can do no harm. `environments/osworld/verdict/sandboxed_evaluator.py:
 sandbox host (`environments/osworld/verdict/sandbox_host.py: SandboxHost`, itself in bubblewrap, with OSWorld's client
 imported and warm: `host_command`, `zygote`) for a fork, the sandbox (`environments/osworld/verdict/sandbox.py: main`):
 namespaces of its own, no privilege, bounded (`sandbox_limits`), with the ways from data to code closed (`closed_ways`)
-and the metrics mended that were content with too little (`mended_metrics`). It reaches its desktop through ports that this side listens on (`guest_relay`), and answers with bounded JSON (`messages`).
+and the metrics mended that were content with too little (`mended_metrics`). It reaches its desktop through
+ports that this side listens on (`guest_relay`), and answers with bounded JSON (`messages`).
 """

@@ -281,11 +281,11 @@ class _Sound:
 def _bound_ffmpeg() -> None:
     """Have audioread, which librosa turns to where soundfile fails, use ffmpeg alone, and for files of sound alone."""
     try:
-        import audioread
-        from audioread import ffdec
+        audioread: Any = importlib.import_module("audioread")
     except ImportError:
         return  # nothing to turn to
 
+    ffdec = audioread.ffdec
     start = ffdec.popen_multiple
 
     def started(commands: Any, arguments: list[str], *args: Any, **options: Any) -> Any:

@@ -9,6 +9,7 @@ stay as they are.
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import re
 import sys
@@ -190,8 +191,7 @@ def _torn_picture(path: str, *_: Any, **__: Any) -> str:
 
 
 def _no_sound(path: str, *_: Any, **__: Any) -> str:
-    import mutagen
-
+    mutagen: Any = importlib.import_module("mutagen")
     try:
         found = mutagen.File(path)
     except mutagen.MutagenError:
