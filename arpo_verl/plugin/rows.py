@@ -91,7 +91,7 @@ def _outcome(key: str, num_rows: int, extra_fields: Mapping[str, Any], reward: f
     if missing:
         raise ReplayError(
             f"row {key} must carry {', '.join(_OUTCOME_FIELDS)} in extra_fields, but {', '.join(missing)} is missing; "
-            "train with the agent loop `gui_agent`, or let yours record them"
+            "train with the agent loop `gui_agent`, let yours record them, or begin anew what another version saved"
         )
     success = float(extra_fields["success"])
     if not math.isfinite(reward) or not math.isfinite(success):
