@@ -90,7 +90,7 @@ class DesktopKeeper:
         self._metrics.desktop_is(slot, DesktopState.DEAD)
         self._boot_failed(reply.error, slot, began)
         await self._renew(worker, slot)
-        return float(min(BACKOFF_FIRST_S * 2 ** (self._failures[slot] - 1), BACKOFF_MAX_S))
+        return float(min(BACKOFF_FIRST_S * 2 ** min(self._failures[slot] - 1, 8), BACKOFF_MAX_S))
 
     async def _boot(self, worker: Worker, slot: int) -> CallResult:
         timeout_s = self._config.boot_timeout_s

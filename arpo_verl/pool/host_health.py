@@ -47,7 +47,7 @@ class _Breaker:
         else:
             is_news = len(self.tasks) >= FAULTS_TO_REST and len(set(self.tasks)) >= tasks_needed
         if is_news:
-            self.open(now + min(REST_FIRST_S * 2**self.rests, REST_MAX_S))
+            self.open(now + min(REST_FIRST_S * 2 ** min(self.rests, 8), REST_MAX_S))
 
     def open(self, until: float) -> None:
         self.tasks.clear()
@@ -176,10 +176,6 @@ class HostHealth:
     def is_resting(self, node_id: str) -> bool:
         host = self._health.get(node_id)
         return host is not None and bool(host.resting)
-
-    def leases_rest(self, node_id: str) -> bool:
-        host = self._health.get(node_id)
-        return host is not None and host.leases.rests > 0
 
     def is_given_up(self, node_id: str) -> bool:
         """Whether not even the first probe of its boots came up: its desktops may move, where there is room."""

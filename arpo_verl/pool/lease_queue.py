@@ -45,6 +45,8 @@ class BootedDesktop:
     done: asyncio.Future[LeaseReport] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     leased_at: float = 0.0
     task_id: str = ""
+    is_set_up: bool = False
+    """Whether it was set up for its holder's task."""
 
     @property
     def name(self) -> str:
@@ -71,6 +73,8 @@ class LeaseQueue:
     def __init__(self, metrics: PoolMetrics, quarantine: Quarantine, health: HostHealth):
         self.leased: dict[str, BootedDesktop] = {}
         self.idle: deque[BootedDesktop] = deque()
+        self.is_out = False
+        """Whether no desktop has served for longer than anybody is to wait."""
         self._metrics = metrics
         self._quarantine = quarantine
         self._health = health
@@ -111,8 +115,9 @@ class LeaseQueue:
         """End a lease, or leave the queue: clients that are cancelled cannot know which of the two it is.
 
         Returns:
-            Whether the lease was an attempt of its session: not where the set-up failed on a host that rests. After
-            the set-up the policy was at work, and one that breaks several desktops at once gets no more tries for it.
+            Whether the lease was an attempt of its session: not where the set-up failed on a host that rests, unless
+            all have rested for too long. After the set-up the policy was at work, and one that breaks several desktops
+            at once gets no more tries for it.
         """
         is_attempt = True
         waiter = self._waiters.pop(lease_id, None)
@@ -120,7 +125,7 @@ class LeaseQueue:
             waiter.answer(GIVEN_UP)
             self._count_waiters()
         elif lease_id in self.leased:
-            is_attempt = self._judge(self.leased[lease_id], report) or report.was_set_up
+            is_attempt = self._count(self.leased[lease_id], report) or report.was_set_up or self.is_out
             self._end(lease_id, report)
         elif lease_id in self._taken_back:
             self._taken_back.discard(lease_id)
@@ -142,6 +147,7 @@ class LeaseQueue:
         """The task of a lease was set up: its host works."""
         if lease_id in self.leased:
             desktop = self.leased[lease_id]
+            desktop.is_set_up = True
             self._health.set_up(desktop.worker.node_id)
             self._match()  # a host that rested may be leased again
 
@@ -204,9 +210,8 @@ class LeaseQueue:
 
     @property
     def is_serving(self) -> bool:
-        """Whether a desktop is leased, or could be, on a host whose leases do not fail one after the other."""
-        desktops = [*self.idle, *self.leased.values()]
-        return any(not self._health.leases_rest(desktop.worker.node_id) for desktop in desktops)
+        """Whether a leased desktop was set up for its task. One that is leased as a probe may serve nobody."""
+        return any(desktop.is_set_up for desktop in self.leased.values())
 
     @property
     def is_wanted(self) -> bool:
@@ -281,7 +286,7 @@ class LeaseQueue:
                 return None
         return min(others or ranked, key=lambda each: each[0], default=(0, None))[1]
 
-    def _judge(self, desktop: BootedDesktop, report: LeaseReport) -> bool:
+    def _count(self, desktop: BootedDesktop, report: LeaseReport) -> bool:
         """Count the fault, or the verdict, for host and task. Returns whether it is the task's: on a host that rests,
         which fails whoever comes, only where the task is suspected itself."""
         worker = desktop.worker

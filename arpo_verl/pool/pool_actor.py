@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 WATCH_INTERVAL_S = 15.0
 # How often the pool is asked whether it serves anybody.
 OUTAGE_INTERVAL_S = 1.0
-# When nobody has wanted a desktop for so long, whoever comes next waits anew. Sessions rest between their attempts.
+# When nobody has wanted one for so long, beyond what sessions rest between attempts, whoever comes next waits anew.
 FORGET_OUTAGE_S = 60.0
 # Ray takes seconds to start a process, whatever a boot may take.
 STARVED_S = 15.0
@@ -163,30 +163,28 @@ class PoolActor:
 
     async def _watch_for_outages(self, workers: Workers, keeper: DesktopKeeper) -> None:
         """Tell those who wait when waiting has been in vain for long enough."""
-        out_since: float | None = None
-        wanted_at = time.monotonic()
+        config = self._config
+        forget_s = FORGET_OUTAGE_S + config.retry_backoff_s * 2**config.max_attempts
+        began = served_at = wanted_at = time.monotonic()
         while True:
             await asyncio.sleep(OUTAGE_INTERVAL_S)
             now = time.monotonic()
             if self._queue.is_wanted:
                 wanted_at = now
-            is_forgotten = keeper.has_served and now - wanted_at > FORGET_OUTAGE_S
-            if self._queue.is_serving or is_forgotten:
-                out_since = None
-                continue
-            out_since = out_since or now
-            out_s = now - out_since
-            if keeper.has_served:
-                if out_s > self._config.outage_timeout_s:
-                    resting = "; ".join(f"{name} {why}" for name, why in self._health.resting.items())
-                    self._tell_all(
-                        f"no desktop has served for {out_s:.0f} s, longer than environment.outage_timeout_s="
-                        f"{self._config.outage_timeout_s:g}: {resting or await workers.diagnose()}",
-                    )
-            elif out_s > max(self._config.boot_timeout_s, STARVED_S) and not any(
-                worker.has_started for worker in workers.running
-            ):
-                self._tell_all(f"no node has room for desktops: {await workers.diagnose()}")
+            self._queue.is_out = now - served_at > config.outage_timeout_s
+            if not keeper.has_served:
+                served_at = now
+                is_late = now - began > max(config.boot_timeout_s, STARVED_S)
+                if is_late and not any(worker.has_started for worker in workers.running):
+                    self._tell_all(f"no node has room for desktops: {await workers.diagnose()}")
+            elif self._queue.is_serving or now - wanted_at > forget_s:
+                served_at = now
+            elif self._queue.is_out:
+                resting = "; ".join(f"{name} {why}" for name, why in self._health.resting.items())
+                self._tell_all(
+                    f"no desktop has served for {now - served_at:.0f} s, longer than environment.outage_timeout_s="
+                    f"{config.outage_timeout_s:g}: {resting or await workers.diagnose()}",
+                )
 
     async def _check(self, workers: Workers, worker: Worker) -> None:
         try:
@@ -243,4 +241,4 @@ class _Loops:
                         f"Ray: {type(error).__name__}: {error}"
                     )
             self._on_restart()
-            await asyncio.sleep(min(PAUSE_FIRST_S * 2 ** (failures - 1), PAUSE_MAX_S))
+            await asyncio.sleep(min(PAUSE_FIRST_S * 2 ** min(failures - 1, 8), PAUSE_MAX_S))

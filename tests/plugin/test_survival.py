@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from support.simulated_pool import Host, Simulation
 
-from arpo_verl.errors import ConfigError, DesktopBootError, DesktopSetupError, EvaluatorError
+from arpo_verl.errors import ConfigError, DesktopBootError, DesktopError, DesktopSetupError, EvaluatorError
 from arpo_verl.pool.metrics import DesktopState
 
 ALL_FAIL = {
@@ -95,6 +95,35 @@ def test_an_outage_in_which_hosts_take_turns_as_probes_is_told(monkeypatch):
     simulation.run(group(4, 4))
     assert [type(error) for error in simulation.lost] == [DesktopBootError] * 16
     assert simulation.now - 1000 < 65 + 900 + 120
+
+
+def test_an_outage_in_which_one_host_after_the_other_boots_and_none_serves_is_told(monkeypatch):
+    """Each desktop that came up, though no task could be set up on it, put the report off by another 15 minutes."""
+
+    def boots_in_turn(place):
+        def fault(task_id):
+            clock = asyncio.get_running_loop().time() - 1000.0
+            return None if clock < 65 or clock // 600 % 8 == place else "DesktopBootError"
+
+        return fault
+
+    set_up = between(65, 1e9, {"reset": "DesktopSetupError"})
+    hosts = [
+        Host(name, 1, {"reset": 20.0}, {"prepare": boots_in_turn(i), **set_up}) for i, name in enumerate("abcdefgh")
+    ]
+    simulation = Simulation(monkeypatch, hosts, start_s=60)
+    simulation.run(group(4, 4))
+    assert len(simulation.lost) == 16
+    assert simulation.now - 1000 < 65 + 900 + 120
+
+
+def test_sessions_that_rest_for_long_between_attempts_and_never_wait_end_with_an_outage_too(monkeypatch):
+    """While they rested nobody wanted a desktop, and the outage was forgotten; as probes they were never told of it."""
+    outage = between(65, 1e9, {"reset": "DesktopSetupError"})
+    simulation = Simulation(monkeypatch, [Host("a", 4, faults=outage)], start_s=60, retry_backoff_s=90.0)
+    simulation.run(group(2, 1))
+    assert len(simulation.lost) == 2 and all(isinstance(error, DesktopError) for error in simulation.lost)
+    assert simulation.now - 1000 < 65 + 900 + 2 * 360
 
 
 @pytest.mark.parametrize("num_hosts", [1, 2])

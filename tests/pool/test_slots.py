@@ -243,6 +243,16 @@ def test_a_set_up_that_fails_on_a_resting_host_is_no_attempt_and_its_task_is_not
     assert asyncio.run(run()) == ([True, True, was_set_up, was_set_up, was_set_up], 1)
 
 
+def test_a_host_that_fails_for_days_is_probed_every_half_minute():
+    """The pause was 5 s times a power of two, which was no number after a thousand probes."""
+    now = 0.0
+    health = HostHealth(lambda: now)
+    for _ in range(2000):
+        health.boot_failed("a", "a", "no")
+        now += 30.0
+        assert health.may_boot("a")
+
+
 def test_an_error_of_a_factorys_own_class_counts_as_the_packages_nearest():
     """Its class need not be known where it is read."""
 
