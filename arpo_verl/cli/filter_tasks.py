@@ -100,4 +100,4 @@ def run(args: argparse.Namespace) -> int:
         return UNSETTLED
     print(f"data.train_files={folder}")
     fates = {task.fate for task in filtered.tasks}
-    return UNSETTLED if fates & {Fate.UNSETTLED, Fate.NOT_JUDGED} else 0
+    return UNSETTLED if fates & {Fate.UNSETTLED, Fate.NOT_EVALUATED} else 0

@@ -104,4 +104,4 @@ def _without_a_policy(out: Path, tasks: Sequence[Task], settings: EvaluationSett
     one_turn = dataclasses.replace(settings, budgets=(1,))
     evaluated = evaluate(out, tasks, EachRun([task.task_id for task in tasks], 1, [1]), DoNothing(), one_turn)
     fates = {result.task_id: Fate.DOING_NOTHING for result in evaluated.results if result.success >= SOLVED}
-    return fates | {fault.task_id: Fate.NOT_JUDGED for fault in evaluated.faults}
+    return fates | {fault.task_id: Fate.NOT_EVALUATED for fault in evaluated.faults}

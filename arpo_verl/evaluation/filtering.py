@@ -80,7 +80,7 @@ class Fate(StrEnum):
     TOO_MANY = "too many successes"
     UNSETTLED = "unsettled, since infrastructure failed its runs"
     DOING_NOTHING = "doing nothing solves it on this desktop"
-    NOT_JUDGED = "nothing is known of it, since infrastructure failed the episode that does nothing"
+    NOT_EVALUATED = "nothing is known of it, since infrastructure failed the episode that does nothing"
     INFEASIBLE = "infeasible"
 
 

@@ -67,7 +67,7 @@ class Filtered:
         return "\n".join(lines)
 
 
-_NAMED = (Fate.DOING_NOTHING, Fate.NOT_JUDGED, Fate.UNSETTLED)
+_NAMED = (Fate.DOING_NOTHING, Fate.NOT_EVALUATED, Fate.UNSETTLED)
 
 
 def write_training_list(folder: Path, filtered: Filtered, tasks: Sequence[Task]) -> Path:

@@ -65,7 +65,7 @@ def _lost(name: str, default: Any, why: str, *harmless: Any) -> Key:
 
 
 _EPISODE = "rows of a dataset; here a row is a desktop's task"
-_JUDGED = "an episode is judged by its task's own evaluator, on the desktop"
+_EVALUATED = "an episode is evaluated by its task's own evaluator, on the desktop"
 _KL = (f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type", "algorithm.use_kl_in_reward")
 _KL_REWARD = ("algorithm.kl_penalty", "algorithm.kl_ctrl.kl_coef")
 _MICRO = "counts rollouts, in both"
@@ -221,10 +221,10 @@ KEYS: tuple[Key, ...] = (
     _taken("worker.ref.fsdp.enable_cpu_offload", False, "actor_rollout_ref.ref.fsdp_config.offload_policy"),
     _taken("worker.ref.offload.offload_params", False, "actor_rollout_ref.ref.fsdp_config.param_offload"),
     *(_dropped(f"worker.ref.{name}", None, "as the actor's") for name in _REF),
-    *(_dropped(f"worker.reward.{name}", None, _JUDGED) for name in ("reward_type", "reward_function")),
-    _dropped("worker.reward.reward_function_kwargs", {}, _JUDGED),
-    _dropped("worker.reward.skip_special_tokens", True, _JUDGED),
-    _dropped("worker.reward.num_cpus", 1, _JUDGED),
+    *(_dropped(f"worker.reward.{name}", None, _EVALUATED) for name in ("reward_type", "reward_function")),
+    _dropped("worker.reward.reward_function_kwargs", {}, _EVALUATED),
+    _dropped("worker.reward.skip_special_tokens", True, _EVALUATED),
+    _dropped("worker.reward.num_cpus", 1, _EVALUATED),
     _taken("worker.rollout.name", "vllm", f"{ROLLOUT}.name"),
     _taken("worker.rollout.n", 1, f"{ROLLOUT}.n", note="rollouts of a task, its group", differs=True),
     _taken("worker.rollout.temperature", 1.0, f"{ROLLOUT}.temperature"),

@@ -39,7 +39,7 @@ class CallResult:
 
 
 class DesktopWorker:
-    """HostHealth desktops; the pool wraps it as an asyncio Ray actor. No public method blocks the actor's event loop.
+    """Hosts desktops; the pool wraps it as an asyncio Ray actor. No public method blocks the actor's event loop.
 
     Args:
         config: which desktops.

@@ -84,7 +84,7 @@ def test_what_doing_nothing_solves_is_named_and_not_played(tmp_path, monkeypatch
 def test_infrastructure_decides_no_fate(tmp_path):
     broken = FakeScript(fail={"evaluate": [-1]})
     filtered = run_filter(tmp_path, PLAYED[:1], broken)
-    assert [task.fate for task in filtered.tasks] == [Fate.NOT_JUDGED]
+    assert [task.fate for task in filtered.tasks] == [Fate.NOT_EVALUATED]
     assert write_training_list(tmp_path, filtered, PLAYED).is_dir()
     assert run_filter(tmp_path, PLAYED[:1]).tasks[0].fate is Fate.KEPT
 
