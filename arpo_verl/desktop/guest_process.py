@@ -172,6 +172,8 @@ class GuestProcess:
         if by_own_limit is None or not found:
             return None
         all_at_once = len(down) == len(children.WATCHED) and len(set(down.values())) == 1
+        # Who kills a desktop from outside, its children first, kills process 1 in the same breath.
+        all_at_once = all_at_once and not self._process.has_ended(_DYING_S)
         return Ended("; ".join(f"{name}: {end}" for name, end in found.items()), all_at_once or by_own_limit)
 
     def _killed_by_own_limit(self) -> bool | None:
@@ -181,6 +183,12 @@ class GuestProcess:
         if before is None or now is None or now - before > own_kills:
             return None
         return own_kills > 0
+
+    def was_hit_by_host(self) -> bool:
+        """Whether a program of it was killed for want of memory that was not its own limit's: this host's, or of a
+        group above."""
+        oom_kills, is_met = self._oom_kills()
+        return oom_kills > 0 and not is_met
 
     def kill(self) -> None:
         """End it without waiting. `close` it all the same."""
@@ -193,8 +201,14 @@ class GuestProcess:
     def limit_events(self) -> cgroups.LimitEvents:
         """How often the desktop's own limits were met: what its programs did to themselves."""
         since, now = self._events_at_boot, self._events_at_end or self._cgroup.events()
+        oom_kills, is_met = self._oom_kills()
+        return cgroups.LimitEvents(oom_kills * is_met, now.pids_refused - since.pids_refused)
+
+    def _oom_kills(self) -> tuple[int, bool]:
+        """How many of its programs were killed for want of memory since the boot, and whether it met its own limit."""
+        now = self._events_at_end or self._cgroup.events()
         is_met = (self._met_at_end or self._cgroup.memory_met()) > self._met_at_boot
-        return cgroups.LimitEvents((now.oom_kills - since.oom_kills) * is_met, now.pids_refused - since.pids_refused)
+        return now.oom_kills - self._events_at_boot.oom_kills, is_met
 
     def _bury(self) -> None:
         """Give back what it held, since it ended by itself."""

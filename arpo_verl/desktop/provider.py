@@ -130,6 +130,13 @@ class EmbeddedProvider(MachineProvider):
         with self._lock:
             return None if self._guest is None else self._guest.why_down()
 
+    def why_gone(self) -> str:
+        """Empty but where this host took memory from the desktop: a program that is closed then was not closed by the
+        policy."""
+        guest = self._guest
+        is_hit = guest is not None and guest.was_hit_by_host()
+        return "this host had no memory left, and its kernel killed a program of the desktop" if is_hit else ""
+
     def why_ended(self) -> str:
         return proof_of(self.why_down())
 

@@ -33,6 +33,7 @@ from arpo_verl.errors import (
     DesktopError,
     DesktopLostError,
     DesktopSetupError,
+    DesktopUnclearError,
     EvaluatorError,
     HostLostError,
 )
@@ -271,7 +272,7 @@ class Desktop:
     async def step(self, action: Action) -> Observation:
         """See `DesktopEnvironment.step`. Bounded by `step_timeout_s`."""
         call = self._worker.step.remote(*self._slot, action)
-        seen: Observation = await self._result("step", call, self._config.step_timeout_s, DesktopLostError)
+        seen: Observation = await self._result("step", call, self._config.step_timeout_s, DesktopUnclearError)
         return seen
 
     async def evaluate(self) -> Evaluation:

@@ -63,9 +63,10 @@ def test_a_program_that_takes_all_memory_is_killed_and_the_host_can_tell():
         assert desktop.sh("""python3 -c 'b"x" * (1 << 30)'; echo $?""").endswith("137")
         guest = desktop.provider._guest
         assert desktop.controller.get_screenshot() and guest.limit_events().oom_kills > 0
+        assert not desktop.provider.why_gone()
         with pytest.MonkeyPatch.context() as patch:  # a group above, or the machine, had no more
             patch.setattr(guest._cgroup, "memory_met", lambda: guest._met_at_boot)
-            assert guest.limit_events().oom_kills == 0
+            assert guest.limit_events().oom_kills == 0 and "this host" in desktop.provider.why_gone()
         desktop.provider.revert_to_snapshot()
         assert desktop.provider._guest.limit_events() == (0, 0)
 

@@ -16,7 +16,7 @@ NEEDED = ("Xvfb", "server")
 WATCHED = (*NEEDED, "dbus-daemon", "openbox")
 """What only one that ends everything in the sandbox ends at once."""
 
-ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 outside: list[int] = []
 """Signals of `ENDING` that came from outside of the sandbox."""
 

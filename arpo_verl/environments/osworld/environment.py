@@ -317,7 +317,7 @@ class OSWorldEnvironment(DesktopEnvironment):
             raise DesktopLostError(f"{self._name} sent a screenshot of {list(size)}, but says its screen has {told}")
         if size.width * size.height > self._config.screen_size.width * self._config.screen_size.height:
             # Memory was reckoned for the recipe's screen.
-            raise DesktopEndedError(f"{self._name} was set to {list(size)}, larger than environment.screen_size")
+            raise DesktopLostError(f"{self._name} was set to {list(size)}, larger than environment.screen_size")
 
     def _settle(self, screenshot: bytes | None) -> Observation:
         """Look until two looks in a row are alike, or `settle_timeout_s` is over."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -170,9 +171,10 @@ def test_a_desktop_that_somebody_else_ended_or_that_crashed_proves_nothing(envir
         look_until_it_ends(environment)
     environment.reset(TASK)
     guest = environment._client.provider._guest
-    for process in psutil.Process(guest._process.pid).children(recursive=True):
+    first = psutil.Process(guest._process.pid)
+    for process in (*first.children(recursive=True), first):  # process 1 outlives it
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
+            process.send_signal(signal.SIGQUIT)
     with pytest.raises(DesktopLostError):
         look_until_it_ends(environment)
 

@@ -35,7 +35,6 @@ from arpo_verl.environments.osworld.guest_http import Exchange, told_by_guest  #
 from arpo_verl.environments.osworld.verdict.sandboxed_evaluator import SandboxedEvaluator  # noqa: E402
 from arpo_verl.errors import (  # noqa: E402
     DesktopBootError,
-    DesktopEndedError,
     DesktopError,
     DesktopLostError,
     DesktopSetupError,
@@ -247,7 +246,7 @@ def test_a_screenshot_of_a_size_that_the_screen_does_not_have_is_a_fault(make, g
         environment.step(CLICK)
 
 
-def test_a_policy_that_sets_a_smaller_resolution_goes_on_and_one_that_sets_a_larger_has_ended_its_desktop(make, guest):
+def test_a_smaller_resolution_goes_on_and_a_larger_one_is_an_unclear_loss(make, guest):
     environment = make()
     environment.reset(task())
     for size in (Size(160, 120), Size(640, 480)):
@@ -259,7 +258,7 @@ def test_a_policy_that_sets_a_smaller_resolution_goes_on_and_one_that_sets_a_lar
         if size < SIZE:
             assert environment.step(CLICK).screenshot == png(size)
         else:
-            with pytest.raises(DesktopEndedError, match="larger than environment.screen_size"):
+            with pytest.raises(DesktopUnclearError, match="larger than environment.screen_size"):
                 environment.step(CLICK)
 
 

@@ -1,5 +1,6 @@
 """docs/faults.md, cell by cell: what each fault comes to, for each family of OSWorld's getters."""
 
+import asyncio
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import pytest
 
 pytest.importorskip("desktop_env")
 
+from ray.exceptions import ActorDiedError  # noqa: E402
 from support import ROOT  # noqa: E402
 from support.scripted_guest import (  # noqa: E402
     CLICK,
@@ -27,11 +29,20 @@ from support.scripted_guest import (  # noqa: E402
     task,
 )
 
+from arpo_verl.desktop.cgroups import LimitEvents  # noqa: E402
+from arpo_verl.desktop.guest.children import WATCHED  # noqa: E402
+from arpo_verl.desktop.guest_process import GuestProcess, _out_of_memory_kills, proof_of  # noqa: E402
+from arpo_verl.desktop.provider import EmbeddedProvider  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.environments.osworld import environment as environment_module  # noqa: E402
 from arpo_verl.environments.osworld import guest_http, pages  # noqa: E402
+from arpo_verl.environments.osworld.docker_containers import why_not_running, why_powered_off  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
 from arpo_verl.errors import DesktopEndedError, DesktopError, DesktopUnclearError  # noqa: E402
+from arpo_verl.pool.desktop_pool import Desktop  # noqa: E402
+from arpo_verl.pool.lease_queue import Grant  # noqa: E402
+from arpo_verl.types import Size  # noqa: E402
+from arpo_verl.vm.events import Events  # noqa: E402
 
 PREFERENCES = json.dumps({"default_search_provider_data": {"template_url_data": {"short_name": "Bing"}}})
 ERRNO_2 = json.dumps({"status": "error", "message": "[Errno 2] No such file or directory: 'a'"})
@@ -499,6 +510,7 @@ END_CELLS = {
     "its machine powered off by itself": {"step": "ended", "evaluate": "ended"},
     "its machine was killed from outside": {"step": "fault", "evaluate": "fault"},
     "its guest does not answer, and nothing proves why": {"step": "unclear", "evaluate": "unclear"},
+    "its screen was made larger than the recipe's": {"step": "unclear"},
     "an action cannot be done, and the guest lives": {"step": "goes on"},
     "an action's interpreter was killed": {"step": "unclear"},
     "the screenshot is none, or not of the screen's size": {"step": "unclear", "evaluate": "verdict"},
@@ -520,6 +532,10 @@ def test_how_a_desktop_ends(fault, call, guest, evaluated, monkeypatch):
             guest.replies["/execute"] = lambda: executed() if "position" in guest.code()[-1] else raised
         elif "interpreter" in fault:
             guest.replies["/execute"] = lambda: executed("", -9)
+        elif "larger" in fault:
+            larger = Size(2 * SIZE.width, SIZE.height)
+            guest.replies["/screen_size"] = lambda: (200, json.dumps(larger._asdict()))
+            guest.replies["/screenshot"] = lambda: (200, png(larger))
         elif "size" in fault:
             guest.replies["/screen_size"] = lambda: (200, json.dumps(SIZE._asdict()))
             guest.replies["/screenshot"] = lambda: (200, png((160, 120)))
@@ -527,6 +543,103 @@ def test_how_a_desktop_ends(fault, call, guest, evaluated, monkeypatch):
             guest.replies["/execute"] = guest.replies["/screenshot"] = lambda: (500, "no display")
 
     assert evaluated(task(), before, call) == END_CELLS[fault][call]
+
+
+# --- Who ended it ----------------------------------------------------------------------------------------------------
+
+
+def embedded(down=(), kills=0, is_met=False, lives=True, outlives=True):
+    """A desktop's sandbox as the kernel and process 1 tell of it, without one."""
+    process = object.__new__(GuestProcess)
+    process._process = SimpleNamespace(has_ended=lambda timeout_s=0.0: not (outlives if timeout_s else lives))
+    process._cgroup = SimpleNamespace(events=lambda: LimitEvents(kills, 0), memory_met=lambda: int(is_met))
+    process._events_at_boot, process._met_at_boot = LimitEvents(0, 0), 0
+    process._events_at_end, process._met_at_end = None, 0
+    process._out_of_memory_kills = (_out_of_memory_kills() or 0) - kills
+    process._ask = lambda *_: ({"why_down": dict(down)}, [])
+    provider = EmbeddedProvider()
+    provider._guest = process
+    return provider.why_gone(), provider.why_ended()
+
+
+def container(code, *actions, killed=False):
+    """A Docker container that is no more."""
+    state = {"Running": False, "Status": "exited", "OOMKilled": killed, "ExitCode": code}
+    api = SimpleNamespace(events=lambda **_: [{"Action": action} for action in actions])
+    client = SimpleNamespace(api=api)
+    ended = SimpleNamespace(id="a", short_id="a", attrs={"State": state}, reload=lambda: None, client=client)
+    return why_not_running(ended), why_powered_off(ended)
+
+
+def qemu(**data):
+    """A QEMU that is no more, and the last that it said."""
+    events = Events(lambda: None)
+    if data:
+        events({"event": "SHUTDOWN", "data": data})
+    return "its QEMU ended", proof_of(events.why_down())
+
+
+ALL_KILLED = dict.fromkeys(WATCHED, "signal 9")
+WHO_CELLS = {
+    "all that ran in its sandbox, by one signal, but process 1": (lambda: embedded(ALL_KILLED), "ended"),
+    "the same, and process 1 right after": (lambda: embedded(ALL_KILLED, outlives=False), "unclear"),
+    "the memory bound of its own cgroup": (lambda: embedded(kills=1, is_met=True, lives=False), "ended"),
+    "this host's want of memory": (lambda: embedded({"Xvfb": "signal 9"}, kills=1), "fault"),
+    "a signal from outside of its sandbox": (lambda: embedded(), "unclear"),
+    "its X server or guest server alone": (lambda: embedded({"Xvfb": "signal 9"}), "unclear"),
+    "a guest that switched its container off": (lambda: container(0, "die"), "ended"),
+    "a signal to its container": (lambda: container(0, "kill", "die"), "fault"),
+    "a crash of its container, or its memory bound": (lambda: container(137, "die", killed=True), "fault"),
+    "a guest that switched its QEMU off": (lambda: qemu(guest=True, reason="guest-shutdown"), "ended"),
+    "a signal to its QEMU": (lambda: qemu(guest=False, reason="host-signal"), "fault"),
+    "a crash of its QEMU": (lambda: qemu(), "fault"),
+}
+
+
+@pytest.mark.parametrize("ending", WHO_CELLS)
+def test_who_ended_a_desktop(ending, guest, evaluated, monkeypatch):
+    ended, outcome = WHO_CELLS[ending]
+    why_gone, why_ended = ended()
+
+    def before(environment):
+        guest.replies["/execute"] = guest.replies["/screenshot"] = lambda: (500, "gone")
+        monkeypatch.setattr(environment_module, "why_gone", lambda *_: why_gone)
+        monkeypatch.setattr(environment_module, "why_ended", lambda *_: why_ended)
+
+    assert evaluated(task(), before, "step") == outcome
+
+
+def a_call(result, **limits):
+    """What a call of a leased desktop raises."""
+
+    async def step():
+        worker = SimpleNamespace(step=SimpleNamespace(remote=lambda *_: result()))
+        await Desktop(EnvironmentConfig(**limits), Grant(worker), lambda: None).step(CLICK)
+
+    with pytest.raises(DesktopError) as raised:
+        asyncio.run(step())
+    return "unclear" if isinstance(raised.value, DesktopUnclearError) else "fault"
+
+
+async def never():
+    await asyncio.Event().wait()
+
+
+async def dead_worker():
+    raise ActorDiedError
+
+
+HURRIED = {"step_timeout_s": 0.01, "action_pause_s": 0, "wait_s": 0, "settle_timeout_s": 0}
+CALL_CELLS = {
+    "nothing; an action takes longer than its time-out": (lambda: a_call(never, **HURRIED), "unclear"),
+    "the death of the process or the node that hosts it": (lambda: a_call(dead_worker), "fault"),
+}
+
+
+@pytest.mark.parametrize("ending", CALL_CELLS)
+def test_what_ended_a_call_of_a_leased_desktop(ending):
+    call, outcome = CALL_CELLS[ending]
+    assert call() == outcome
 
 
 # --- The document --------------------------------------------------------------------------------------------------
@@ -537,6 +650,7 @@ TABLES = {
     "a program of the guest": PROGRAM_CELLS,
     "this host": HOST_CELLS,
     "the desktop": END_CELLS,
+    "what ended it": {ending: {"it is": cells[1]} for ending, cells in {**WHO_CELLS, **CALL_CELLS}.items()},
 }
 
 
@@ -546,6 +660,7 @@ def test_the_document_has_the_same_tables():
     for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         head, _, *rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in block.splitlines()]
         told[head[0]] = {
-            row[0]: {name: cell for name, cell in zip(head[1:], row[1:], strict=True) if cell != "—"} for row in rows
+            row[0]: {n: cell for n, cell in zip(head[1:], row[1:], strict=True) if cell != "—" and n != "who proves it"}
+            for row in rows
         }
     assert {name: told[name] for name in TABLES} == TABLES

@@ -47,15 +47,6 @@ class SandboxProcess(ProcessHandle):
             raise ProcessLookupError("the sandbox has ended")
         group.admit(pid)
 
-    def cpu_s(self) -> float:
-        """The processor time that it has used so far, its ended children's included; 0 where it has ended."""
-        try:
-            with open(f"/proc/{self.pid}/stat", "rb") as stat:
-                fields = stat.read().rpartition(b") ")[2].split()
-        except OSError:
-            return 0.0
-        return float(sum(map(int, fields[11:15]))) / os.sysconf("SC_CLK_TCK")
-
     def await_end(self) -> None:
         """Wait until the last of its processes is gone."""
         if not self.has_ended(KILL_TIMEOUT_S):

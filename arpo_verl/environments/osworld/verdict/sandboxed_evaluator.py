@@ -35,8 +35,6 @@ CLIENT_BYTES = 1 << 28
 CPUS = 2.0
 """Of a sandbox: metrics compute in one thread, Playwright's driver in another."""
 MAX_FRAMES = 1000
-OWN_DOING_CPU_S = 20.0
-"""One that has computed so long, and half of its time, over what the desktop sent was given too much on purpose."""
 
 
 class SandboxedEvaluator:
@@ -73,7 +71,7 @@ class SandboxedEvaluator:
                     process.move_to(group)
                 except OSError as error:  # of one that died, whoever listens to it is told
                     logger.warning("the sandbox of %s goes without limits on all that it starts: %s", self._name, error)
-                return self._converse(channel, process, client, task, deadline, user)
+                return self._converse(channel, client, task, deadline, user)
         finally:
             self._process = None
             host.bury(process, user, group)
@@ -105,7 +103,6 @@ class SandboxedEvaluator:
     def _converse(
         self,
         channel: socket.socket,
-        process: SandboxProcess,
         client: Client,
         task: Task,
         deadline: float,
@@ -119,9 +116,6 @@ class SandboxedEvaluator:
             finally:
                 relay.close()
         except TimeoutError as error:
-            cpu_s = process.cpu_s()
-            if where.reads_result and cpu_s >= max(OWN_DOING_CPU_S, (deadline - where.since) / 2):
-                return _own_doing(where, f"{cpu_s:.0f} s of computing, and no end")
             raise EvaluatorError(
                 f"{self._name}: the evaluator of task {task.task_id} took more than "
                 f"{self._time_s:g} s{where}; see environment.evaluate_timeout_s"
@@ -233,7 +227,6 @@ class _Stage:
 
     stage: str = ""
     function: str = ""
-    since: float = 0.0
 
     @property
     def reads_result(self) -> bool:
@@ -244,8 +237,6 @@ class _Stage:
         stage, function = message.get("stage"), message.get("function", self.function)
         if not isinstance(stage, str) or not isinstance(function, str):
             raise messages.BadMessage("a stage without a name")
-        if self.stage == "" and stage:
-            self.since = time.monotonic()
         self.stage, self.function = stage[:100], function[:100]
 
     def __str__(self) -> str:
