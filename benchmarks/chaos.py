@@ -1,11 +1,21 @@
-"""Faults under the real loop, the real pool and real desktops: is any reward false, is anything lost or left?
+"""Faults under the real loop and the real trainer, on real desktops: does anything hang, lie, get lost or stay behind?
 
     python benchmarks/chaos.py [--smoke] [--json PATH] [--seed N] [--episodes N] [--desktops N] [--outage SECONDS]
+        [--kills N]
 
-`GuiAgentLoop` plays episodes of the shipped suite on the job's pool, on a Ray cluster of a head and two nodes with
-embedded desktops. The expert's replies stand for the policy; three of ten episodes say that they are done before they
-have done anything, so that a 0 is earned. 20% of the episodes meet a fault (`chaos_desktop.KINDS`), at a random moment
-of their first attempt; besides, nodes die, and come back. Root is needed: the truth is read through /proc.
+It has two parts. What a file of `--json` has already is not done again: the same command goes on where it was stopped.
+
+    hangs               kills after which nothing happened for two minutes while the trainer lived (`training`)
+    false_rewards, leaks, lost_sessions_share           of both parts together; see below
+
+**training**: runs of the stock trainer, of which processes are killed: `chaos_training`. A start of the trainer has its
+`kills`, its `episodes`, and those that were `lost` in the steps that it finished.
+
+**desktops**: `GuiAgentLoop` plays episodes of the shipped suite on the job's pool, on a Ray cluster of a head and two
+nodes with embedded desktops. The expert's replies stand for the policy; three of ten episodes say that they are done
+before they have done anything, so that a 0 is earned. 20% of the episodes meet a fault (`chaos_desktop.KINDS`), at a
+random moment of their first attempt; besides, nodes die, and come back. Root is needed: the truth is read through
+/proc.
 
     false_rewards       scored episodes whose reward is not what the desktop's files say, read past guest and metrics
                         right before and right after the verdict. Also false: scored without a verdict, or when the
@@ -37,7 +47,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,8 +97,8 @@ class Played:
         """What the reward may be. Infeasible tasks are done by saying so, which only the policy does."""
         if self.plan.task_id.startswith("infeasible"):
             return {not self.plan.is_lazy}
-        judged = [note for note in self.notes if "score" in note]
-        return {judged[-1]["before"], judged[-1]["after"]} if judged else {None}
+        verdicts = [note for note in self.notes if "score" in note]
+        return {verdicts[-1]["before"], verdicts[-1]["after"]} if verdicts else {None}
 
     @property
     def is_false(self) -> bool:
@@ -300,9 +310,9 @@ class Stage:
             played.reward, played.success = output.reward_score, output.extra_fields["success"]
             played.stop_reason = output.extra_fields["stop_reason"]
         played.seconds = time.monotonic() - began
-        judged, injected = self._notes / f"judged-{plan.id}", self._notes / f"injected-{plan.id}"
-        if judged.exists():
-            played.notes = [json.loads(line) for line in judged.read_text().splitlines()]
+        noted, injected = self._notes / f"verdict-{plan.id}", self._notes / f"injected-{plan.id}"
+        if noted.exists():
+            played.notes = [json.loads(line) for line in noted.read_text().splitlines()]
         played.was_injected = injected.exists()
         return played
 
@@ -399,7 +409,8 @@ def belongings() -> dict[str, set[str]]:
         # Not by `rglob`, which ends at a folder that vanishes meanwhile: others' desktops come and go.
         "cgroups": {f"{at}/{name}" for at, names, _ in os.walk("/sys/fs/cgroup") for name in names if "arpo" in name},
         "shm": set(os.listdir("/dev/shm")),
-        "scratch": {str(path) for path in Path(tempfile.gettempdir()).iterdir()},
+        # veRL locks each checkpoint by a file that it leaves there.
+        "scratch": {str(path) for path in Path(tempfile.gettempdir()).iterdir() if not path.match("ckpt_*.lock")},
     }
 
 
@@ -517,25 +528,64 @@ def main() -> None:
     parser.add_size("--rounds", 5, 1, "of both")
     parser.add_size("--deaths", 5, 1, "of nodes")
     parser.add_size("--outage", 300, 20, "seconds of an outage of all desktops")
+    parser.add_size("--kills", 10, 2, "of processes of a trainer, in each mode")
     args = parser.parse()
     if os.geteuid() != 0:
         parser.error("needs root: the truth is read through /proc")
-    share = 0.5 if args.smoke else FAULTY_SHARE
-    context = {**machine(), "seed": args.seed, "desktops": args.desktops, "command": " ".join(["python", *sys.argv])}
+    document: dict[str, Any] = json.loads(args.json.read_text()) if args.json and args.json.is_file() else {}
+
+    def save() -> None:
+        document.update(totals(document))
+        write(document, args.json)
+
     with own_place() as place:
-        figures, details = run(args, share, place)
-    show({**context, **figures})
-    for each in details:
-        print(each)
-    write({**context, **figures}, args.json)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+        if "desktops" not in document:
+            context = {**machine(), "seed": args.seed, "desktops": args.desktops}
+            figures, details = run(args, 0.5 if args.smoke else FAULTY_SHARE, place)
+            document["desktops"] = {**context, "command": " ".join(["python", *sys.argv]), **figures}
+            save()
+            for each in details:
+                print(each)
+        run_trainers(args, document, place / "training", save)
+    save()
+    show(document)
+
+
+def run_trainers(args: Any, document: dict[str, Any], place: Path, save: Callable[[], None]) -> None:
+    """The part `training`, as far as the document does not have it."""
+    import chaos_training
+    from chaos_desktop import NOTES_VARIABLE
+
+    notes = place / "notes"
+    notes.mkdir(parents=True)
+    os.environ[NOTES_VARIABLE] = str(notes)
+    starts: list[dict[str, Any]] = document.get("training", {}).get("starts", [])
+    before = belongings()
+
+    def summarize() -> None:
+        document["training"] = {**machine(), **chaos_training.summarize(starts)}
+        save()
+
+    chaos_training.train(place, starts, args, summarize, lambda: leaks(before))
+
+
+def totals(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures of both parts together."""
+    parts = [document[name] for name in ("desktops", "training") if name in document]
+    lost = sum(part.get("lost", part.get("lost_sessions_share", 0.0) * part["episodes"]) for part in parts)
+    return {
+        "hangs": document.get("training", {}).get("hangs", 0),
+        **{name: sum(part[name] for part in parts) for name in ("false_rewards", "leaks")},
+        "lost_sessions_share": lost / sum(part["episodes"] for part in parts),
+    }
 
 
 def run(args: Any, share: float, place: Path) -> tuple[dict[str, Any], list[str]]:
-    """Everything between the two looks at what belongs to us."""
+    """Everything of the part `desktops` between the two looks at what belongs to us."""
     from chaos_desktop import NOTES_VARIABLE
 
     os.environ[NOTES_VARIABLE] = str(place / "notes")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
     before = belongings()
     import ray
     from policies.architecture import PolicySize

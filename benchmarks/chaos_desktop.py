@@ -282,12 +282,13 @@ class ProxiedEnvironment(OSWorldEnvironment):
 
 
 class ChaosDesktop(DesktopEnvironment):
-    """Brings a task's fault about at its moment, and notes the truth when the task is judged.
+    """Brings a task's fault about at its moment, and notes the truth when the task is evaluated.
 
     The task's spec has `chaos`: `episode`, and where it is to fail `fault` and `at` (`reset`, `step` or `evaluate`).
     """
 
     def __init__(self, config: EnvironmentConfig, name: str):
+        self._name = name
         self._inner = ProxiedEnvironment(dataclasses.replace(config, provider=EMBEDDED), name)
         self._notes = Path(os.environ[NOTES_VARIABLE])
         self._chaos: dict[str, Any] = {}
@@ -403,8 +404,9 @@ class ChaosDesktop(DesktopEnvironment):
             return None  # it died meanwhile
 
     def _note(self, **values: Any) -> None:
-        with open(self._notes / f"judged-{self._chaos.get('episode')}", "a") as file:
-            file.write(json.dumps(values) + "\n")
+        whose = {"desktop": self._name, "task_id": self._task_id, "time": _real_time()}
+        with open(self._notes / f"verdict-{self._chaos.get('episode')}", "a") as file:
+            file.write(json.dumps(whose | values) + "\n")
 
 
 def make(config: EnvironmentConfig, name: str) -> ChaosDesktop:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ pytest.importorskip("desktop_env")
 
 import chaos  # noqa: E402
 import chaos_desktop  # noqa: E402
+import chaos_training  # noqa: E402
 
 from arpo_verl.tasks.expert import expert_task_ids  # noqa: E402
 
@@ -27,24 +29,24 @@ def played(task_id="dialog-confirm-no", is_lazy=False, reward=1.0, notes=(), **m
     return chaos.Played(plan, reward=reward, success=reward, notes=list(notes), **more)
 
 
-def judged(before, after, score=1.0):
+def noted(before, after, score=1.0):
     return {"before": before, "after": after, "score": score}
 
 
 @pytest.mark.parametrize(
     ("episode", "is_false"),
     [
-        (played(notes=[judged(True, True)]), False),
-        (played(notes=[judged(False, False)]), True),
-        (played(reward=0.0, notes=[judged(True, True, 0.0)]), True),
-        (played(reward=0.0, notes=[judged(False, True, 0.0)]), False),
-        (played(notes=[judged(False, False), {"before": True, "error": "EvaluatorError"}]), True),
-        (played(notes=[judged(None, None)]), True),
+        (played(notes=[noted(True, True)]), False),
+        (played(notes=[noted(False, False)]), True),
+        (played(reward=0.0, notes=[noted(True, True, 0.0)]), True),
+        (played(reward=0.0, notes=[noted(False, True, 0.0)]), False),
+        (played(notes=[noted(False, False), {"before": True, "error": "EvaluatorError"}]), True),
+        (played(notes=[noted(None, None)]), True),
         (played(reward=0.0), True),
         (played("infeasible-fax-note"), False),
         (played("infeasible-fax-note", is_lazy=True), True),
         (played(reward=None, error="DesktopLostError: gone"), False),
-        (played(reward=0.5, notes=[judged(True, True, 0.5)]), True),
+        (played(reward=0.5, notes=[noted(True, True, 0.5)]), True),
     ],
 )
 def test_a_reward_counts_as_true_only_where_the_desktops_files_say_so(episode, is_false):
@@ -58,6 +60,34 @@ def test_plans_are_the_same_for_a_seed_and_every_fault_comes_as_often():
     assert len(faults) == 100 and set(faults) == set(chaos_desktop.KINDS)
     assert max(map(faults.count, chaos_desktop.KINDS)) - min(map(faults.count, chaos_desktop.KINDS)) <= 1
     assert set(chaos_desktop.TRUTHS) <= set(expert_task_ids())
+
+
+def test_kills_are_the_same_for_a_seed_and_each_mode_has_its_share_of_every_kind():
+    kills = chaos_training.draw_kills(3, "sync", 10)
+    assert kills == chaos_training.draw_kills(3, "sync", 12)[:10] != chaos_training.draw_kills(3, "colocate_async", 10)
+    assert Counter(kind for kind, _ in kills) == chaos_training.SHARES
+
+
+def test_a_row_that_was_trained_on_with_another_reward_than_its_episode_is_found(tmp_path):
+    folder = tmp_path / "trajectories" / "step_000002"
+    folder.mkdir(parents=True)
+    rows = [{"session": n, "reward": 1.0, "replay": None} for n in range(3)] + [
+        {"session": 3, "reward": 1.0, "replay": {"step": 1}}
+    ]
+    (folder / "groups.jsonl").write_text(json.dumps({"uid": "u", "rows": rows}) + "\n")
+    recorded = {"u_0": 1.0, "u_1": 0.0, "u_3": 0.0}  # session 2 was not recorded
+    (found,) = chaos_training._wrongly_trained(tmp_path, 2, recorded)
+    assert found == "step 2: u_1 was trained on with 1.0, recorded with 0.0"
+
+
+def test_figures_of_both_parts_add_up():
+    start = {"mode": "sync", "episodes": 60, "lost": 2, "false_rewards": 1, "leaks": 3}
+    kill = {"kind": "worker", "hangs": True, "longest_wait_s": 130.0, "seconds": 140.0, "is_over": False}
+    training = chaos_training.summarize([{**start, "kills": [kill]}, {"mode": "sync", "kills": [], "failed": "why"}])
+    assert (training["kills"], training["failed_starts"]) == (1, 1)
+    desktops = {"episodes": 40, "lost_sessions_share": 0.05, "false_rewards": 0, "leaks": 1}
+    totals = chaos.totals({"desktops": desktops, "training": training})
+    assert totals == {"hangs": 1, "false_rewards": 1, "leaks": 4, "lost_sessions_share": 0.04}
 
 
 def test_the_truth_follows_no_link_of_the_guests(tmp_path):
@@ -92,6 +122,7 @@ def test_in_small_no_reward_is_false_and_nothing_is_left(tmp_path):
     command = [sys.executable, "benchmarks/chaos.py", "--smoke", "--json", figures]
     subprocess.run(command, cwd=ROOT, check=True, timeout=1800)
     figures = json.loads(figures.read_text())
-    assert (figures["false_rewards"], figures["leaks"]) == (0, 0), figures
-    assert sum(kind["injected"] for kind in figures["faults"].values()) > 15
-    assert figures["lost_sessions_share"] == figures["outage"]["lost"] == 0
+    assert (figures["hangs"], figures["false_rewards"], figures["leaks"]) == (0, 0, 0), figures
+    assert sum(kind["injected"] for kind in figures["desktops"]["faults"].values()) > 15
+    assert figures["lost_sessions_share"] == figures["desktops"]["outage"]["lost"] == 0
+    assert [kill["kind"] for start in figures["training"]["starts"] for kill in start["kills"]] == ["worker", "storage"]
