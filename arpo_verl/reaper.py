@@ -2,8 +2,8 @@
 
 A shell removes what another process must remove when this one is killed: folders, control groups, and sandboxes that
 were only half made (bubblewrap has two processes, and the second one waits for ever once the first one died). We start
-the shell with the first such thing; it waits until we end. `end_with_parent` is for child processes that need no more
-than a signal.
+the shell with the first such thing; it waits until we end. It is no child of ours: a worker of Ray's that ends because
+Ray's head died kills its children first. `end_with_parent` is for child processes that need no more than a signal.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import signal
 import subprocess
 import threading
 from pathlib import Path
+from typing import IO
 
 # A control group is removed by its kind's way: whatever is in there is killed first, 0 being of another namespace.
 _SCRIPT = r"""
@@ -38,8 +39,10 @@ for path; do
     esac
 done 2> /dev/null
 """
+# A program in the background has nothing on its standard input, unless it gets it from another descriptor.
+_IN_BACKGROUND = f"exec 3<&0; {{ {_SCRIPT} }} <&3 3<&- &"
 _lock = threading.Lock()
-_shell: subprocess.Popen[bytes] | None = None
+_channel: IO[bytes] | None = None
 _told: dict[str, None] = {}
 _MARK = "ARPO_VERL_OWNER"
 _mark = secrets.token_hex(16)
@@ -72,34 +75,43 @@ def remove_groups_at_end(prefix: Path) -> None:
 
 
 def _tell(words: str) -> None:
-    global _shell
+    global _channel
     with _lock:
         if words in _told:
             return
         _told[words] = None
-        news = [words]
-        if _shell is None or _shell.poll() is not None:
-            news = list(_told)
-            _shell = subprocess.Popen(
-                ["sh", "-c", _SCRIPT],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                start_new_session=True,
-                cwd="/",
-            )
-        assert _shell.stdin is not None
-        _shell.stdin.write("".join(f"{line}\n" for line in news).encode())
+        try:
+            if _channel is None:
+                raise BrokenPipeError
+            _channel.write(f"{words}\n".encode())
+        except BrokenPipeError:  # there is none, or it was killed
+            _channel = _start()
+            _channel.write("".join(f"{line}\n" for line in _told).encode())
+
+
+def _start() -> IO[bytes]:
+    """Start the shell. Returns its standard input, which ends with this process."""
+    starter = subprocess.Popen(
+        ["sh", "-c", _IN_BACKGROUND],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        start_new_session=True,
+        cwd="/",
+    )
+    starter.wait()
+    assert starter.stdin is not None
+    return starter.stdin
 
 
 def _forget_after_fork() -> None:
     """The shell waits for the owner alone, so a fork must not hold its channel."""
-    global _lock, _shell, _mark
+    global _lock, _channel, _mark
     _lock, _mark = threading.Lock(), secrets.token_hex(16)
-    if _shell is not None and _shell.stdin is not None:
-        _shell.stdin.close()
-    _shell = None
+    if _channel is not None:
+        _channel.close()
+    _channel = None
     _told.clear()
 
 

@@ -2,6 +2,7 @@
 
 import os
 
+import psutil
 import pytest
 from support.desktop_harness import eventually
 
@@ -62,14 +63,27 @@ def kill_itself(*_, **__):
     os.kill(os.getpid(), 9)
 
 
-def hold_a_folder(root):
+def hold_a_folder(root, before_the_end=lambda: None):
     held = files.ScratchFolder(root, "kind-")
     held.path.joinpath("content").touch()
+    before_the_end()
     kill_itself()
+
+
+def kill_children():
+    for child in psutil.Process().children():
+        child.kill()
+        child.wait()
 
 
 def test_a_scratch_folder_goes_when_its_process_is_killed(tmp_path):
     killed_fork(lambda: hold_a_folder(tmp_path))
+    eventually(lambda: not list(tmp_path.iterdir()))
+
+
+def test_a_scratch_folder_goes_also_where_its_process_kills_its_children_before_it_ends(tmp_path):
+    """As a worker of Ray's does whose head died: what was to remove the folder was one of them."""
+    killed_fork(lambda: hold_a_folder(tmp_path, kill_children))
     eventually(lambda: not list(tmp_path.iterdir()))
 
 
