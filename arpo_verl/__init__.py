@@ -30,7 +30,7 @@ _EXPORTS = {
     "errors": (
         "ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError DesktopLostError "
         "DesktopSetupError DesktopUnclearError EndpointError EngineLostError EvaluatorError FetchError GenerationError "
-        "HostLostError ImageError MissingDependencyError PatchLostError ReplayError RolloutWorkerError "
+        "HostLostError ImageError MissingDependencyError PatchLostError QueueLostError ReplayError RolloutWorkerError "
         "SessionsLostError SeveralErrors TaskError TaskQuarantinedError"
     ),
     "records.run": "Run open_run",

@@ -23,6 +23,7 @@ from arpo_verl.errors import HostLostError as HostLostError
 from arpo_verl.errors import ImageError as ImageError
 from arpo_verl.errors import MissingDependencyError as MissingDependencyError
 from arpo_verl.errors import PatchLostError as PatchLostError
+from arpo_verl.errors import QueueLostError as QueueLostError
 from arpo_verl.errors import ReplayError as ReplayError
 from arpo_verl.errors import RolloutWorkerError as RolloutWorkerError
 from arpo_verl.errors import SessionsLostError as SessionsLostError

@@ -11,6 +11,7 @@ ArpoError
 │   └── EndpointError                   so did a server that is asked over the network
 ├── RolloutWorkerError (RuntimeError)   rollout workers die again and again: the run ends
 ├── EngineLostError (RuntimeError)      a rollout engine died or hangs: the run ends behind its step
+├── QueueLostError (RuntimeError)       a process of veRL's queue died: the run ends
 ├── SessionsLostError (RuntimeError)    prompt after prompt loses sessions: the run ends
 ├── PatchLostError (RuntimeError)       a change that we make to veRL or vLLM is not in place: the run ends
 ├── MissingDependencyError (ImportError) a package or a program is not installed
@@ -81,6 +82,10 @@ class RolloutWorkerError(ArpoError, RuntimeError):
 
 class EngineLostError(ArpoError, RuntimeError):
     """A rollout engine died or answers no more: the step is trained to its end, then the run ends."""
+
+
+class QueueLostError(ArpoError, RuntimeError):
+    """A process of the queue between rollouts and trainer died: the run ends."""
 
 
 class SessionsLostError(ArpoError, RuntimeError):

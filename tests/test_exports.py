@@ -13,9 +13,9 @@ EXPORTED = """
 Action ActionParseError ArpoError Click ConfigError DesktopBootError DesktopEndedError DesktopEnvironment DesktopError
 DesktopLostError DesktopSetupError DesktopUnclearError Drag EndpointError EngineLostError EnvironmentConfig Episode
 EpisodeId Evaluation EvaluatorError Fail FetchError Finish GenerationError GuestAddress GuiAgentConfig HostLostError
-Hotkey ImageError MachineProvider MetricCall MissingDependencyError Move Observation Point ReplayConfig ReplayError
-RolloutWorkerError Run Scroll SessionsLostError SeveralErrors Size StopReason Task TaskError TaskQuarantinedError
-TaskSelection Turn TypeText Wait
+Hotkey ImageError MachineProvider MetricCall MissingDependencyError Move Observation PatchLostError Point
+QueueLostError ReplayConfig ReplayError RolloutWorkerError Run Scroll SessionsLostError SeveralErrors Size StopReason
+Task TaskError TaskQuarantinedError TaskSelection Turn TypeText Wait
 load_tasks make_desktop open_run play
 """
 

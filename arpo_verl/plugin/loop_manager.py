@@ -13,6 +13,7 @@ import asyncio
 import functools
 import gc
 import threading
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -25,13 +26,14 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from arpo_verl.plugin.engines import EngineClient, watched
 from arpo_verl.plugin.lost_prompts import LostPrompts, LostSessions, read_prompts
 from arpo_verl.plugin.model_inputs import lazy_inputs
-from arpo_verl.plugin.queue import TensorDict, plain
+from arpo_verl.plugin.queue import TensorDict, plain, set_value
 from arpo_verl.plugin.rollout_workers import FruitlessPrompts, RolloutWorkers
 from arpo_verl.plugin.rows import SCREENSHOTS
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.plugin.trainer_state import trainer_state
 from arpo_verl.upstream_patches import ENGINE_CALLS, ROLLOUT_CORRECTION
 
+_DONE = "__done__"
 _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # type: ignore[attr-defined]  # the class under Ray's actor
 
 
@@ -55,19 +57,25 @@ class GuiAgentLoopWorker(_Worker):
         """Never returns: whoever waits for it learns of this process's death."""
         await asyncio.Event().wait()
 
-    async def play(self, prompt: TensorDict) -> list[str]:
+    async def play(self, prompt: TensorDict, done: Sequence[int] = ()) -> list[str]:
         """As veRL's `generate_sequences` of one prompt, but it returns when the prompt is over.
+
+        Args:
+            done: sessions that are not to be played: another worker did, before it died.
 
         Returns:
             Of each session that was lost, why.
         """
         others = set(self.background_tasks)
         uid = str(plain(prompt["uid"][0]))
+        set_value(prompt, _DONE, tuple(done))  # veRL hands it to each session
         await self.generate_sequences(prompt)
         await asyncio.gather(*(self.background_tasks - others))
         return self.lost_sessions.take(uid)
 
     async def _run_agent_loop(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs["session_id"] in kwargs.pop(_DONE, ()):
+            return None
         task_id = str((kwargs.get("extra_info") or {}).get("task_id", ""))
         async with self.lost_sessions.session(kwargs["uid"], task_id):
             return await self._play_session(*args, **kwargs)
@@ -118,6 +126,7 @@ class GuiAgentLoopManager(AgentLoopManagerTQ):
             self.config.data.train_batch_size, keeps_partial=self.config.trainer.v1.trainer_mode == "sync"
         )
         fault = trainer_state(self.config).fault
+        fault.listen()
         self.workers = RolloutWorkers(self.agent_loop_workers, self._start_worker, lost_prompts, fruitless, fault)
 
     def _watch_engines(self) -> Any:

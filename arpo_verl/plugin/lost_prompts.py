@@ -38,6 +38,8 @@ class Prompt:
     task_id: str = ""
     died_at: list[int] = field(default_factory=list)
     """The places of the workers that died while they played it."""
+    done: tuple[int, ...] = ()
+    """Sessions whose rows are in the queue: they are not played again."""
 
 
 def read_prompts(batch: TensorDict, rollout_config: Any) -> Iterator[Prompt]:
@@ -133,10 +135,10 @@ class LostPrompts:
         return cls(connect_pool(config), load_settings(config).agent.recorded_in, router)
 
     async def settle(self, worker_id: str, place: int, prompts: Collection[Prompt], gives_up: bool) -> list[Prompt]:
-        """Free the worker's desktops; drop each prompt that has lost a session, and count the sessions.
+        """Free the worker's desktops, and find which prompts start again on another worker.
 
-        A prompt of which no session had come to its end has lost nothing but time: it starts again on another worker.
-        One that is dropped keeps the rows that are whole, as when its desktops failed.
+        There, the sessions whose rows are whole are not played again. A prompt that has used up `MAX_STARTS` workers is
+        dropped. It keeps those rows, as when its desktops failed, and its other sessions are counted as lost.
 
         Args:
             worker_id: Ray's name of the worker's actor.
@@ -159,7 +161,9 @@ class LostPrompts:
                 prompt.died_at.append(place)
             if found.status not in ("pending", "running"):  # it was over
                 continue
-            may_start = not gives_up and len(prompt.died_at) < MAX_STARTS and not found.sessions
+            prompt.done = tuple(sorted(found.sessions))
+            is_over = len(prompt.done) == prompt.num_sessions
+            may_start = not gives_up and not is_over and len(prompt.died_at) < MAX_STARTS
             (again if may_start else dropped).append(prompt)
         for prompt in dropped:
             await self._drop(prompt, left[prompt])

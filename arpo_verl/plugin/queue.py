@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import transfer_queue as tq
-from tensordict import TensorDict
+from ray.actor import ActorHandle
+from tensordict import NonTensorData, TensorDict
 from transfer_queue import KVBatchMeta as Batch
+from transfer_queue import interface
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 __all__ = [
@@ -22,9 +24,11 @@ __all__ = [
     "clear",
     "is_queued",
     "plain",
+    "processes",
     "read",
     "rebatch",
     "set_status",
+    "set_value",
     "tags",
     "write",
 ]
@@ -90,6 +94,19 @@ async def is_queued(key: str, partition_id: str) -> bool:
     except AssertionError as error:
         raise RuntimeError("this process has no TransferQueue") from error
     return key in partitions.get(partition_id, {})
+
+
+def processes() -> dict[str, ActorHandle[Any]]:
+    """The queue's own processes by name, as the process knows them that started the queue: its controller, and its
+    storage. None any more once it has closed the queue."""
+    storage = interface._TQ_STORAGE or {}
+    controller = interface._TQ_CONTROLLER
+    return {**storage.get("SimpleStorage", {}), **({} if controller is None else {"controller": controller})}
+
+
+def set_value(batch: TensorDict, name: str, value: Any) -> None:
+    """Give a batch a value that is no tensor and the same for all of its rows."""
+    batch[name] = NonTensorData(value)
 
 
 def plain(value: Any) -> Any:

@@ -23,7 +23,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 from arpo_verl.errors import RolloutWorkerError, SessionsLostError
 from arpo_verl.plugin.lost_prompts import LostPrompts, Prompt
 from arpo_verl.plugin.queue import TRAINING
-from arpo_verl.plugin.trainer_watch import TrainerFault, in_words
+from arpo_verl.plugin.trainer_watch import TrainerFault, in_words, watch_queue
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +125,7 @@ class RolloutWorkers:
         self._thread.start()
         for place in self._places:
             self._loop.call_soon_threadsafe(self._spawn, self._watch(place))
+        self._loop.call_soon_threadsafe(self._spawn, watch_queue(fault))
         atexit.register(self.close)
 
     def play(self, prompts: Sequence[Prompt]) -> None:
@@ -160,7 +161,7 @@ class RolloutWorkers:
     async def _follow(self, place: _Place, actor: ActorHandle[Any], prompt: Prompt) -> None:
         """Wait for the prompt's end."""
         try:
-            reasons = await actor.play.remote(prompt.batch)
+            reasons = await actor.play.remote(prompt.batch, prompt.done)
         except _DEATHS:
             ray.kill(actor)  # if it merely cannot be reached; `_watch` sees to its prompts
         else:

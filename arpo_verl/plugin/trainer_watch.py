@@ -1,6 +1,9 @@
-"""What the trainer watches while it waits for rollouts: faults found beside its thread, its engines, its desktops.
+"""What the trainer watches while it waits: faults found beside its thread, its engines, its desktops, its queue.
 
-The sampler asks all three at each look at veRL's queue, since the queue itself does not say why sessions fail.
+The sampler asks the first three at each look at veRL's queue, since the queue itself does not say why sessions fail.
+
+TransferQueue's client waits for the queue's controller without end, and 200 s for a storage unit (0.1.11:
+`client.py`, `storage/managers/simple_storage_manager.py`). So `watch_queue` interrupts the trainer's thread.
 
 An engine may be lost. The router knows those that died from the calls that they failed (`arpo_verl.plugin.engines`). An
 engine that hangs fails no call, so we find it here: it has calls, and ends none of them for
@@ -14,6 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import signal
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -31,7 +36,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from arpo_verl.errors import ConfigError, DesktopLostError, EngineLostError
+from arpo_verl.errors import ConfigError, DesktopLostError, EngineLostError, QueueLostError
 
 if TYPE_CHECKING:
     from arpo_verl.environments.config import EnvironmentConfig
@@ -45,6 +50,9 @@ _LONGEST_LOOK_S = 10.0
 """Between two looks of a trainer that waits; in a longer time it did something else."""
 _CHARACTERS = 1000
 """Of an error, in a message."""
+_QUEUE_LOOK_S = 5.0
+_QUEUE_CLOSING_S = 20.0
+"""At the end of a run its queue is closed, for which it gives its storage 15 s: what ends meanwhile has not died."""
 
 
 class TrainerFault:
@@ -52,6 +60,19 @@ class TrainerFault:
 
     def __init__(self) -> None:
         self._error: BaseException | None = None
+        self._listens = False
+
+    def listen(self) -> None:
+        """Let `interrupt` reach this thread, where it is the process's main one, as the trainer's is."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR2, lambda *_: self.check())
+            self._listens = True
+
+    def interrupt(self, error: BaseException) -> None:
+        """As `tell`, and the trainer raises it at once, whatever it waits for."""
+        self.tell(error)
+        if self._listens:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
 
     def tell(self, error: BaseException) -> None:
         """Have the trainer end with this error, unless there is an earlier one."""
@@ -314,3 +335,29 @@ class JobDesktops:
             # A lost pool fails the rollouts loudly enough; the batch at hand is good.
             logger.warning("the desktop pool gave no metrics this step: %s", error)
             return {}
+
+
+async def watch_queue(fault: TrainerFault) -> None:
+    """Have the trainer end when a process of veRL's queue is dead; returns then."""
+    from arpo_verl.plugin import queue
+
+    while True:
+        for name, actor in queue.processes().items():
+            try:
+                await actor.__ray_ready__.remote()
+            except ray.exceptions.RayError as error:
+                if not is_death(error):  # it cannot be reached just now
+                    continue
+                await asyncio.sleep(_QUEUE_CLOSING_S)
+                if name in queue.processes():
+                    fault.interrupt(_lost_queue(name, error))
+                return
+        await asyncio.sleep(_QUEUE_LOOK_S)
+
+
+def _lost_queue(name: str, error: Exception) -> QueueLostError:
+    return QueueLostError(
+        f"A process of veRL's queue died ({name}), and the rows that it held are gone. Look in `dmesg` for processes "
+        "that were killed because memory ran out. Then start the same command again: it resumes from the last "
+        f"checkpoint. Ray says: {in_words(error)}"
+    )

@@ -1,7 +1,11 @@
-"""What the trainer does about lost engines: veRL's own manager of engines, with replicas in this process."""
+"""What the trainer does about lost engines: veRL's own manager of engines, with replicas in this process. And about a
+lost queue."""
 
 import asyncio
+import signal
+import threading
 import time
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +14,10 @@ from ray.exceptions import ActorDiedError
 from support.engines import Engine, Remote, make_client, make_router
 from verl.checkpoint_engine import CheckpointEngineManager
 
-from arpo_verl.errors import EngineLostError
-from arpo_verl.plugin import patches, trainer_watch
+from arpo_verl.errors import EngineLostError, QueueLostError
+from arpo_verl.plugin import patches, queue, trainer_watch
 from arpo_verl.plugin.trainer_state import trainer_state
+from arpo_verl.plugin.trainer_watch import TrainerFault, watch_queue
 from arpo_verl.upstream_patches import ENGINE_CALLS
 
 TIMEOUT_S = 600.0
@@ -236,3 +241,50 @@ def test_the_patch_is_there_once_whoever_imported_the_class_before():
     ENGINE_CALLS.apply(base, patches.replacement)
     ENGINE_CALLS.check()
     assert CheckpointEngineManager.update_weights is before
+
+
+@pytest.fixture
+def lost_queue(monkeypatch):
+    """A queue of a process that lives and one that is dead; it may be changed."""
+
+    async def answer(error=None):
+        if error is not None:
+            raise error
+
+    def process(error=None):
+        return SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda: answer(error)))
+
+    processes = {"controller": process(), "TransferQueueStorageUnit#0": process(ActorDiedError())}
+    monkeypatch.setattr(queue, "processes", lambda: dict(processes))
+    monkeypatch.setattr(trainer_watch, "_QUEUE_CLOSING_S", 0.0)
+    return processes
+
+
+@pytest.fixture
+def listening():
+    """A fault that reaches this thread."""
+    handler = signal.getsignal(signal.SIGUSR2)
+    fault = TrainerFault()
+    fault.listen()
+    yield fault
+    signal.signal(signal.SIGUSR2, handler)
+
+
+def test_a_dead_process_of_the_queue_ends_a_trainer_that_waits_for_its_answer(lost_queue, listening):
+    """TransferQueue's client waited for a dead controller for ever."""
+    watching = threading.Thread(target=lambda: asyncio.run(watch_queue(listening)))
+    with pytest.raises(QueueLostError, match="TransferQueueStorageUnit#0.*the last checkpoint"):
+        watching.start()
+        Future().result(TIMEOUT_S)  # never comes
+    watching.join()
+    with pytest.raises(QueueLostError):  # also where what it waited in took the error for its own
+        listening.check()
+
+
+def test_a_queue_that_is_closed_at_the_end_of_a_run_is_not_lost(lost_queue, listening, monkeypatch):
+    async def close(seconds):
+        lost_queue.clear()
+
+    monkeypatch.setattr(trainer_watch.asyncio, "sleep", close)
+    asyncio.run(watch_queue(listening))
+    listening.check()

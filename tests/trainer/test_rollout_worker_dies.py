@@ -51,7 +51,7 @@ def test_the_run_goes_on_and_scores_what_was_played(killed):
     assert sorted(read_steps(folder)) == [1, 2]
     recorded = episodes(folder)
     trained = {step: trained_rows(folder, step) for step in (1, 2)}
-    assert 0 < len(trained[1]) <= SESSIONS and len(trained[2]) == SESSIONS
+    assert len(trained[1]) == len(trained[2]) == SESSIONS
     for rows in trained.values():
         for episode, row in rows.items():
             assert row["replay"] or row["reward"] == pytest.approx(recorded[episode])
@@ -63,7 +63,4 @@ def test_the_loss_is_in_the_metrics(killed):
     mode, folder = killed
     steps = read_steps(folder).values()
     assert sum(data["environment/rollout_workers_lost"] for data in steps) == 1
-    dropped = sum(data["environment/dropped_sessions"] for data in steps)
-    assert dropped > 0
-    if mode == "sync":  # with a buffer other groups take their places
-        assert dropped == SESSIONS - len(trained_rows(folder, 1))
+    assert sum(data["environment/dropped_sessions"] for data in steps) == 0
