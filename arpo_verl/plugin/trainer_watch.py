@@ -345,7 +345,9 @@ async def watch_queue(fault: TrainerFault) -> None:
         for name, actor in queue.processes().items():
             try:
                 await actor.__ray_ready__.remote()
-            except (RayActorError, OutOfMemoryError) as error:
+            except ray.exceptions.RayError as error:
+                if not is_death(error):  # it cannot be reached just now
+                    continue
                 await asyncio.sleep(_QUEUE_CLOSING_S)
                 if name in queue.processes():
                     fault.interrupt(_lost_queue(name, error))
