@@ -11,7 +11,7 @@ from typing import Any
 
 import transfer_queue as tq
 from ray.actor import ActorHandle
-from tensordict import NonTensorData, TensorDict
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta as Batch
 from transfer_queue import interface
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
@@ -106,7 +106,7 @@ def processes() -> dict[str, ActorHandle[Any]]:
 
 def set_value(batch: TensorDict, name: str, value: Any) -> None:
     """Give a batch a value that is no tensor and the same for all of its rows."""
-    batch[name] = NonTensorData(value)
+    batch.set_non_tensor(name, value)
 
 
 def plain(value: Any) -> Any:

@@ -212,7 +212,7 @@ def _latest(checkpoints: Path) -> Path | None:
     remedy = f"write the step of a checkpoint that is there into it ({there}), or set trainer.resume_mode=disable"
     try:
         step = int(read_regular(note, _MOST_STEP_BYTES))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{note} must hold the step of the newest checkpoint: {error}; {remedy}") from error

@@ -25,7 +25,6 @@ MAX_CONNECTIONS = 128
 """At once. Playwright and a session of HTTP need a few."""
 CONNECT_TIMEOUT_S = 30.0
 _CHUNK_BYTES = 1 << 16
-_MAX_HEAD_BYTES = 1 << 14
 _HTTPS = 443
 _LOOP_TIMEOUT_S = 30.0
 Address = tuple[str, int]
