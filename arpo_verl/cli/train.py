@@ -35,7 +35,7 @@ EPILOG = """examples:
   arpo-verl train demo
   arpo-verl train osworld_subset32 data.train_files=TASKS.json data.val_files=TASKS.json
   arpo-verl train recipes/mine.yaml trainer.total_training_steps=3
-  arpo-verl train osworld_full --weights-from runs/first run_dir=runs/second
+  arpo-verl train osworld_full run_dir=runs/second --weights-from runs/first
 
 Ctrl-C stops a run; the same command goes on from its last checkpoint.
 """

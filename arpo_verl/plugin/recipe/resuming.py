@@ -155,7 +155,7 @@ class Resumption:
     @property
     def way_out(self) -> str:
         """What to do with a checkpoint that this recipe cannot go on from."""
-        return f"begin a new run with its weights: arpo-verl train RECIPE --weights-from {self.checkpoint} run_dir=NEW"
+        return f"begin a new run with its weights: arpo-verl train RECIPE run_dir=NEW --weights-from {self.checkpoint}"
 
     def changes(self) -> Iterator[tuple[str, str, str, Effect | None]]:
         """Yield option, old and new value, and what it means, of each option that changed."""
