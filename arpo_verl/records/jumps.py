@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from arpo_verl.records.json_files import GrowingFile, append_objects
 from arpo_verl.records.summaries import EpisodeKey
 
+_WHOLE_END = 1 << 53
+"""Whole numbers are below it: a browser holds each of these exactly."""
 MIN_EARLIER = 8
 """Earlier attempts: after fewer failures a group that succeeds may be chance."""
 MAX_EARLIER_SUCCESS = 0.05
@@ -78,9 +81,15 @@ class JumpsFile:
     def refresh(self) -> dict[str, Jump]:
         """The last jump of each task that had one."""
         for line in self._file.read_new(forget=self._by_task.clear):
-            task_id, uid = line.get("task_id"), line.get("uid")
-            numbers = [number for name in ("step", "earlier", "session") if type(number := line.get(name)) is int]
-            if isinstance(task_id, str) and isinstance(uid, str) and len(numbers) == 3:
-                step, earlier, session = numbers
-                self._by_task[task_id] = Jump(task_id, step, earlier, uid, session)
+            if (jump := _jump(line)) is not None:
+                self._by_task[jump.task_id] = jump
         return dict(self._by_task)
+
+
+def _jump(line: dict[str, Any]) -> Jump | None:
+    task_id, uid = line.get("task_id"), line.get("uid")
+    numbers = [line.get(name) for name in ("step", "earlier", "session")]
+    step, earlier, session = (number if type(number) is int and 0 <= number < _WHOLE_END else -1 for number in numbers)
+    if not isinstance(task_id, str) or not isinstance(uid, str) or min(step, earlier, session) < 0:
+        return None
+    return Jump(task_id, step, earlier, uid, session)
