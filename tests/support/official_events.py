@@ -1,8 +1,8 @@
 """What a reply does in the guest, as events: ours by its actions, the official agents' by their code."""
 
-import sys
+import builtins
+from functools import partial
 from types import SimpleNamespace
-from unittest.mock import patch
 
 from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, TypeText, Wait
 from support import ROOT
@@ -91,6 +91,10 @@ class Noted:
     keyUp = keyDown
 
 
+def imported(modules, name, *more):
+    return modules[name] if name in modules else __import__(name, *more)
+
+
 def events_of(codes, *, press_is_text):
     """What the agent's actions do in the guest, where an error is not looked at."""
     events = []
@@ -100,11 +104,12 @@ def events_of(codes, *, press_is_text):
             continue
         noted = Noted(press_is_text)
         modules = {"pyautogui": noted, "time": SimpleNamespace(sleep=lambda seconds: None)}
-        with patch.dict(sys.modules, modules):
-            try:
-                exec(code, dict(modules))
-            except (SyntaxError, TypeError):
-                continue
+        # Only this code's imports find them: `sys.modules` is also that of the threads which other tests left.
+        own = vars(builtins) | {"__import__": partial(imported, modules)}
+        try:
+            exec(code, {**modules, "__builtins__": own})
+        except (SyntaxError, TypeError):
+            continue
         events += noted.events
     return events or NOTHING
 
