@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from Xlib.display import Display
 
 KEY_102 = 94
+BROWSER_KEYS = frozenset({158, 164, 166, 167, 180, 181, 225})
+"""WWW, favourites, back, forward, home page, reload, search: browsers may obey the key whatever symbol it has."""
 
 
 def mend(display: Display) -> None:
@@ -24,6 +26,7 @@ def mend(display: Display) -> None:
     first = display.display.info.min_keycode
     rows = display.get_keyboard_mapping(first, display.display.info.max_keycode - first + 1)
     spare = [code for code, row in enumerate(rows, first) if code == KEY_102 or all(map(_is_multimedia, row))]
+    spare = [code for code in spare if code not in BROWSER_KEYS]
     change_map(display, {code: [X.NoSymbol] * len(rows[0]) for code in spare})
 
 
