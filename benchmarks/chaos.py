@@ -407,7 +407,7 @@ def own_place() -> Iterator[Path]:
 def belongings() -> dict[str, set[str]]:
     """What can be left behind."""
     own = {pid for pid in _children() if not _cmdline(pid).startswith(RAYS_AGENTS)}
-    inodes = {os.readlink(link) for pid in {*own, os.getpid()} for link in _links(f"/proc/{pid}/fd")}
+    inodes = {target for pid in {*own, os.getpid()} for target in _open_files(pid)}
     return {
         "processes": {f"{pid} {_cmdline(pid)}" for pid in own if _cmdline(pid)},
         "ports": {line.split()[1] for line in _listening() if f"socket:[{line.split()[9]}]" in inodes},
@@ -426,10 +426,14 @@ def _children() -> list[int]:
     return [pid for pid in processes(os.getpid()) if pid != os.getpid()]
 
 
-def _links(folder: str) -> list[str]:
+def _open_files(pid: int | str) -> Iterator[str]:
+    """What a process has open; nothing of one that has ended, nor what it closes meanwhile."""
+    folder, names = f"/proc/{pid}/fd", list[str]()
     with contextlib.suppress(OSError):
-        return [link for name in os.listdir(folder) if os.path.lexists(link := f"{folder}/{name}")]
-    return []
+        names = os.listdir(folder)
+    for name in names:
+        with contextlib.suppress(OSError):
+            yield os.readlink(f"{folder}/{name}")
 
 
 def _listening() -> list[str]:
@@ -471,10 +475,8 @@ def _is_others(cgroup: Path) -> bool:
 
 def _is_open(path: str) -> bool:
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        for link in _links(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                if os.readlink(link) == path:
-                    return True
+        if path in _open_files(pid):
+            return True
         with contextlib.suppress(OSError):
             if path in Path(f"/proc/{pid}/maps").read_text():
                 return True
