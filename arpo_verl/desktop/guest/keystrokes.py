@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from Xlib import X, Xatom
-from Xlib.error import XError
+from Xlib.error import CatchError, XError
 from Xlib.ext.xtest import fake_input
 from Xlib.protocol.event import ClientMessage
 
@@ -189,13 +189,14 @@ def _answers(display: Any, window: Any) -> bool:
     question = ClientMessage(window=window, client_type=protocols, data=(32, [ping, number, window.id, 0, 0]))
     root.change_attributes(event_mask=X.SubstructureNotifyMask)  # where answers go
     try:
-        window.send_event(question)
+        window.send_event(question, onerror=CatchError())
         deadline = time.monotonic() + READ_TIMEOUT_S
         while time.monotonic() < deadline:
             while display.pending_events():
                 event = display.next_event()
                 if event.type == X.ClientMessage and list(event.data[1][:2]) == [ping, number]:
                     return True
+            window.get_geometry()  # an error where the text has closed it
             select.select([display.fileno()], [], [], 0.1)
         return False
     finally:

@@ -65,6 +65,16 @@ def test_lines_arrive_in_order_and_the_clipboard_stays_what_the_agent_copied(des
     assert desktop.sh("xclip -o -selection clipboard") == "copied"
 
 
+def test_a_window_that_the_text_closes_is_not_waited_for(desktop):
+    """As a dialog that Enter ends: its program answers no more."""
+    desktop.setup._launch_setup(["sh", "-c", "touch /tmp/runs; exec yad --entry --title=question > /tmp/typed"])
+    eventually(lambda: "question" in desktop.sh("xdotool getactivewindow getwindowname"))
+    code = to_code(TypeText(MANY[:99] + "\n"), type_text=typing.by_x_keys)
+    answer = desktop.controller.execute_python_command(code.replace("READ_TIMEOUT_S = 20.0", "READ_TIMEOUT_S = 1e6"))
+    assert answer["returncode"] == 0 and not answer["error"], answer
+    assert read(desktop, "/tmp/typed", 298) == MANY[:99] + "\n"
+
+
 def test_caps_lock_changes_nothing_and_stays_on(desktop, type_text):
     open_terminal(desktop, "exec cat > /tmp/typed")
     desktop.controller.execute_python_command(to_code(Hotkey(("capslock",))))
