@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,18 @@ class Arguments(argparse.ArgumentParser):
             if getattr(arguments, name) is None:
                 setattr(arguments, name, smoke if arguments.smoke else full)
         return arguments
+
+
+@contextlib.contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that do nothing but compute, meanwhile."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def machine() -> dict[str, float]:

@@ -14,11 +14,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from figures import Arguments, report
+from figures import Arguments, busy, report
 
 ROOT = Path(__file__).parents[1]
 NUM_BUSY = 2
@@ -34,7 +32,7 @@ def main() -> None:
     quiet_s, failures, passed = [], 0, 0
     for number in range(arguments.runs):
         is_quiet = number >= arguments.runs / 2
-        with _busy(0 if is_quiet else NUM_BUSY):
+        with busy(0 if is_quiet else NUM_BUSY):
             began = time.monotonic()
             counts = _run(number, tests)
             seconds = time.monotonic() - began
@@ -60,18 +58,6 @@ def _run(seed: int, tests: list[str]) -> dict[str, int]:
     if done.returncode != 0 and not counts.keys() & {"failed", "error"}:
         raise RuntimeError(f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return counts
-
-
-@contextmanager
-def _busy(count: int) -> Iterator[None]:
-    """So many processes that do nothing but compute, meanwhile."""
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import base64
 import contextlib
 import json
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
-from figures import Arguments, machine, report, write
+from figures import Arguments, busy, machine, report, write
 
 from arpo_verl.actions import typing
 from arpo_verl.environments.config import EnvironmentConfig
@@ -362,17 +361,6 @@ def measure_speed(texts: list[str]) -> dict[str, float]:
                 one.python(typing.by_x_keys(part))
             figures[f"characters_per_s_another_guest_{name}"] = len(text) / (time.perf_counter() - start)
     return figures
-
-
-@contextlib.contextmanager
-def busy(count: int) -> Iterator[None]:
-    """Processes that compute meanwhile."""
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
 
 
 def main() -> None:

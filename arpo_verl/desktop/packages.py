@@ -128,11 +128,6 @@ def missing_packages(packages: dict[str, str] | None = None) -> list[str]:
     return [package for package, program in packages.items() if not _installed(program)]
 
 
-def missing_programs() -> list[str]:
-    """Programs that the desktop itself needs and that are not installed."""
-    return [program for program in BASE.values() if not _installed(program)]
-
-
 def install_command(packages: Iterable[str]) -> str:
     """The command that installs `packages` on Debian and Ubuntu."""
     return f"apt-get install -y --no-install-recommends {' '.join(packages)}"

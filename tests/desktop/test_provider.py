@@ -271,7 +271,7 @@ def test_packages_script_lists_and_finds_everything_installed():
     script = [sys.executable, packages.__file__]
     listed = subprocess.run([*script, "list"], capture_output=True, text=True, check=True).stdout.split()
     assert {"xvfb", "openbox", "bubblewrap"} <= set(listed)
-    assert packages.missing_programs() == []
+    assert packages.missing_packages(packages.BASE) == []
     assert subprocess.run(script, capture_output=True).returncode == 2
     assert subprocess.run([*script, "list", "no-such-group"], capture_output=True).returncode == 2
 
