@@ -1,9 +1,9 @@
 """The second part of `chaos.py`: runs of the stock trainer, of which a process is killed now and then.
 
 The embedded recipe trains in veRL's three modes, with two rollout workers and two engines, on desktops that note the
-truth (`chaos_desktop`). At a drawn moment one process gets SIGKILL: a rollout worker (the run goes on), an engine (the
-step is trained to its end, then the run ends), the queue's storage or Ray's head (the run ends). A run that has ended
-is started again by the same command, until the mode has had its kills.
+truth (`chaos_desktop`). At a drawn moment one process gets SIGKILL: a rollout worker (the run goes on), an engine that
+answers (the step is trained to its end, then the run ends), the queue's storage or Ray's head (the run ends). A run
+that has ended is started again by the same command, until the mode has had its kills.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 """What is killed, and what its command line has in it, in small letters without underscores."""
 SHARES = {"worker": 3, "engine": 3, "storage": 2, "head": 2}
 """How often each of them is, in ten kills."""
+GOES_ON_AFTER = {"worker": 0, "engine": 2, "storage": 2, "head": 2}
+"""A run that has trained more steps behind a kill goes on: it did not need what was killed. Of the engines of
+`separate_async` one is the trainer's own, which answers nobody."""
 SMOKE, SMOKE_MOMENT_S = ("worker", "storage"), 10.0
 MAX_MOMENT_S = 60.0
 """A kill comes at most so long after the first episode of its start, or after the kill before: a step takes less."""
@@ -140,7 +143,7 @@ class _Start:
             if self._progress() != seen:
                 seen, changed = self._progress(), time.monotonic()
             longest_s = max(longest_s, time.monotonic() - changed)
-            if kind == "worker" and len(read_steps(trainer.run_dir)) > steps:
+            if len(read_steps(trainer.run_dir)) > steps + GOES_ON_AFTER[kind]:
                 break
             if time.monotonic() - killed > GIVE_UP_S:
                 is_over = True
