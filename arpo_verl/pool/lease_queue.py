@@ -306,8 +306,8 @@ class LeaseQueue:
         return True
 
     def _end(self, lease_id: str, report: LeaseReport) -> None:
-        self._metrics.lease_ended(report)
         desktop = self.leased.pop(lease_id)
+        self._metrics.lease_ended(report, desktop.worker.host)
         self._health.lease_ended(desktop.worker.node_id, lease_id)
         desktop.done.set_result(report)
         self._match()  # a probe that ended leaves its turn

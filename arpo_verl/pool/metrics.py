@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import median_low
 
 from arpo_verl.errors import (
     ConfigError,
@@ -53,6 +54,8 @@ COUNTS = (
     "rollout_workers_lost",
 )
 CALLS = ("boot", "reset", "step", "evaluate")
+SLOW_HOST, SLOW_HOST_STEPS = 1.5, 50
+"""How many times as long as on the median host an action takes on one that is named as slow, in the mean of so many."""
 
 
 class DesktopState(StrEnum):
@@ -151,9 +154,11 @@ class PoolMetrics:
         self.desktop_is(slot, DesktopState.BUSY)
         self._waits.append(waited_s)
 
-    def lease_ended(self, report: LeaseReport) -> None:
+    def lease_ended(self, report: LeaseReport, host: str) -> None:
+        """Count what a lease came to, of a desktop on this host."""
         for call, seconds in report.seconds.items():
             self._seconds[call].extend(seconds)
+        self._steps_on[host].extend(report.seconds.get("step", ()))
         if report.fault is not None:
             self.fault(report.fault)
 
@@ -189,8 +194,15 @@ class PoolMetrics:
         for call in CALLS:
             values[f"{call}s" if call != "evaluate" else "evaluations"] = len(self._seconds[call])
             values[f"{call}_s/mean"] = _mean(self._seconds[call])
+        values |= {f"slow_host/{host}": factor for host, factor in self._slow_hosts().items()}
         self._clear()
         return {f"environment/{name}": float(value) for name, value in values.items()}
+
+    def _slow_hosts(self) -> dict[str, float]:
+        """Hosts whose desktops are slow, and how many times as slow as the median host's, the lower of two."""
+        means = {host: _mean(steps) for host, steps in self._steps_on.items() if len(steps) >= SLOW_HOST_STEPS}
+        usual = median_low(means.values()) if means else 0.0
+        return {host: mean / usual for host, mean in means.items() if usual and mean >= SLOW_HOST * usual}
 
     def _clear(self) -> None:
         self._since = self._last_change = self._clock()
@@ -198,6 +210,7 @@ class PoolMetrics:
         self._waits: list[float] = []
         self._counts: Counter[str] = Counter()
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
+        self._steps_on: defaultdict[str, list[float]] = defaultdict(list)
 
     def _spend(self) -> None:
         """Add the time since the last change to what the levels have come to."""
