@@ -2,8 +2,9 @@
 
 The sampler asks the first three at each look at veRL's queue, since the queue itself does not say why sessions fail.
 
-TransferQueue's client waits for the queue's controller without end, and 200 s for a storage unit (0.1.11:
-`client.py`, `storage/managers/simple_storage_manager.py`). So `watch_queue` interrupts the trainer's thread.
+TransferQueue's client waits for the queue's controller without end, and three times 200 s for a storage unit (0.1.11:
+`client.py`, `storage/managers/simple_storage_manager.py`), the workers that the trainer waits for as well. So
+`watch_queue` interrupts the trainer's thread.
 
 An engine may be lost. The router knows those that died from the calls that they failed (`arpo_verl.plugin.engines`). An
 engine that hangs fails no call, so we find it here: it has calls, and ends none of them for
@@ -18,11 +19,13 @@ import asyncio
 import logging
 import re
 import signal
+import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -65,8 +68,28 @@ class TrainerFault:
     def listen(self) -> None:
         """Let `interrupt` reach this thread, where it is the process's main one, as the trainer's is."""
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGUSR2, lambda *_: self.check())
+            signal.signal(signal.SIGUSR2, self._raise_in)
             self._listens = True
+
+    def _raise_in(self, _: int, frame: FrameType | None) -> None:
+        """Raise the error in the code that is at work, `frame`.
+
+        Within `ray.get` and `ray.wait` only KeyboardInterrupt ends the wait (2.60: `_raylet.pyx: check_signals`); any
+        other error comes out of them as a SystemError once they have what they waited for. So that one is raised
+        there, and the error takes its place where it leaves Ray's function.
+        """
+        is_in_ray = frame is not None and frame.f_globals.get("__name__", "").startswith("ray.")
+        if self._error is None or not is_in_ray:
+            self.check()
+            return
+
+        def replace(left: FrameType, event: str, _: Any) -> None:
+            if left is frame and event == "return":
+                sys.setprofile(None)
+                self.check()
+
+        sys.setprofile(replace)
+        raise KeyboardInterrupt
 
     def interrupt(self, error: BaseException) -> None:
         """As `tell`, and the trainer raises it at once, whatever it waits for."""

@@ -3,12 +3,14 @@ lost queue."""
 
 import asyncio
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
+import ray
 from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError
 from support.engines import Engine, Remote, make_client, make_router
@@ -279,6 +281,24 @@ def test_a_dead_process_of_the_queue_ends_a_trainer_that_waits_for_its_answer(lo
     watching.join()
     with pytest.raises(QueueLostError):  # also where what it waited in took the error for its own
         listening.check()
+
+
+@pytest.mark.parametrize("wait", [ray.get, lambda call: ray.wait([call])], ids=["get", "wait"])
+def test_a_dead_process_of_the_queue_ends_a_trainer_that_waits_for_its_workers(local_ray, lost_queue, listening, wait):
+    """They waited ten minutes for a dead storage unit, and Ray's wait for them ended with a SystemError."""
+
+    @ray.remote(num_cpus=0)
+    def wait_long():
+        time.sleep(TIMEOUT_S)
+
+    watching = threading.Thread(target=lambda: asyncio.run(watch_queue(listening)))
+    call = wait_long.remote()
+    with pytest.raises(QueueLostError, match="TransferQueueStorageUnit#0"):
+        watching.start()
+        wait(call)
+    watching.join()
+    ray.cancel(call, force=True)
+    assert sys.getprofile() is None
 
 
 def test_a_queue_that_is_closed_at_the_end_of_a_run_is_not_lost(lost_queue, listening, monkeypatch):
