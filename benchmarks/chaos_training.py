@@ -172,10 +172,12 @@ class _Start:
         from chaos import Plan, Played
 
         notes = [json.loads(line) for path in self._notes.glob("verdict-*") for line in path.read_text().splitlines()]
-        rewards, false = {}, []
+        recorded: dict[str, list[tuple[float, float]]] = {}
+        false = []
         for path in self._episodes():
             episode = json.loads(path.read_text())
-            rewards[f"{episode['uid']}_{episode['session']}"] = episode["reward"]
+            row = f"{episode['uid']}_{episode['session']}"
+            recorded.setdefault(row, []).append((path.stat().st_mtime, episode["reward"]))
             if path.stat().st_mtime < self._began or episode["stop_reason"] == "desktop_ended":
                 continue
             desktop, began = episode["desktop"].split()[0], episode["started_at"]
@@ -191,7 +193,7 @@ class _Start:
                 false.append(str(path.parent))
         steps = read_steps(self._trainer.run_dir)
         for step in steps:
-            false += _wrongly_trained(self._trainer.run_dir, step, rewards)
+            false += _wrongly_trained(self._trainer.run_dir, step, recorded)
         return {
             "steps": sorted(steps),
             "episodes": sum(path.stat().st_mtime >= self._began for path in self._episodes()),
@@ -201,16 +203,22 @@ class _Start:
         }
 
 
-def _wrongly_trained(run_dir: Path, step: int, rewards: Mapping[str, float]) -> list[str]:
-    """Rows of a step whose reward is not that of the recorded episode; a replay is an earlier one's."""
+def _wrongly_trained(run_dir: Path, step: int, recorded: Mapping[str, list[tuple[float, float]]]) -> list[str]:
+    """Rows of a step whose reward is not that of the recorded episode; a replay is an earlier one's.
+
+    Args:
+        recorded: when each row's episodes were over, and their rewards: what a killed start had not trained on yet is
+            played again under the same name. The newest before the step was over counts.
+    """
     path = run_dir / "trajectories" / f"step_{step:06d}" / "groups.jsonl"
     groups = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
     rows = {f"{group['uid']}_{row['session']}": row for group in groups for row in group["rows"]}
-    return [
-        f"step {step}: {episode} was trained on with {row['reward']}, recorded with {rewards[episode]}"
-        for episode, row in rows.items()
-        if row["replay"] is None and episode in rewards and abs(row["reward"] - rewards[episode]) > 1e-6
-    ]
+    wrong = []
+    for episode, row in rows.items():
+        played = [each for each in recorded.get(episode, ()) if each[0] <= path.stat().st_mtime]
+        if row["replay"] is None and played and abs(row["reward"] - max(played)[1]) > 1e-6:
+            wrong.append(f"step {step}: {episode} was trained on with {row['reward']}, recorded with {max(played)[1]}")
+    return wrong
 
 
 def _is(process: psutil.Process, words: tuple[str, ...]) -> bool:
