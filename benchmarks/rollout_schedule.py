@@ -14,8 +14,8 @@ Each setting is compared on the same draws with
 
 of `--steps` steps behind the first, whose desktops booted beforehand. Between them the trainer takes `TRAIN_S`. In
 `sync` a step waits for its last verdict; in `stream`, as in the asynchronous modes, the next batch of prompts is there
-before. There the first three steps do not count: all sessions begin together, and it takes some steps until they
-are spread. Keys:
+before. There four times as many steps are measured, behind three: all sessions begin together, and it takes some
+steps until they are spread. Keys:
 
     speedup_vs_lockstep      lockstep / ours, at 128 desktops, sync
     fraction_of_bound        bound / ours, the same; `fraction_of_bound_with_faults` with 10% of attempts broken
@@ -64,6 +64,7 @@ from arpo_verl.pool.pool_actor import PoolActor
 
 DESKTOPS_PER_HOST = 32
 TRAIN_S, STREAM_TRAIN_S = 120.0, 60.0
+STREAM_STEPS = 4
 MAX_ATTEMPTS = EnvironmentConfig.max_attempts
 FAULTS = (0.0, 0.02, 0.1)
 COUNTS = (8, 32, 512)
@@ -79,7 +80,7 @@ class Setting:
     tasks: int = 16
     rollouts: int = 8
     steps: int = 4
-    """Those that are measured, behind others."""
+    """Those that are measured, behind others; `STREAM_STEPS` times as many of a stream, in which they overlap."""
     mode: str = "sync"
     world: World = World()
     bears: int = 16
@@ -97,8 +98,9 @@ class Setting:
 
     @property
     def measured(self) -> range:
-        first = 4 if self.mode == "stream" else 2  # a stream's first sessions all begin, and so end, at once
-        return range(first, first + self.steps)
+        if self.mode == "sync":
+            return range(2, 2 + self.steps)
+        return range(4, 4 + STREAM_STEPS * self.steps)  # its first sessions all begin, and so end, at once
 
 
 class Stage:
@@ -344,7 +346,7 @@ def main() -> None:
     parser.add_size("--tasks", 16, 4, "in a step")
     parser.add_size("--rollouts", 8, 2, "of each")
     parser.add_size("--replies", 15, 5, "of an episode")
-    parser.add_size("--steps", 8, 2, "measured")
+    parser.add_size("--steps", 2, 2, "measured")
     parser.add_argument("--desktops", type=int, metavar="N", help="one number alone, instead of the table")
     parser.add_argument("--tails", choices=TAILS, help="one kind alone")
     parser.add_argument("--faults", type=float, metavar="SHARE", help="one share of attempts alone")
