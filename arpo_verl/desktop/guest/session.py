@@ -74,10 +74,13 @@ def await_ready(display: Display) -> None:
 
 
 def _start_x_server(width: int, height: int) -> int:
-    """Start Xvfb; the file on which it tells that it listens. Without GLX it takes 18 MB instead of 73."""
+    """Start Xvfb; the file on which it tells that it listens. Without GLX it takes 18 MB instead of 73.
+
+    It does not repeat a key that is held down, as on a busy machine any may be for half a second.
+    """
     ready, tell = os.pipe()
     command = ["Xvfb", layout.DISPLAY, "-screen", "0", f"{width}x{height}x24", "-dpi", "96", "-displayfd", str(tell)]
-    options = ["-extension", "GLX", "-nolisten", "tcp", "-noreset", "-fbdir", layout.FRAMEBUFFER_DIR]
+    options = ["-r", "-extension", "GLX", "-nolisten", "tcp", "-noreset", "-fbdir", layout.FRAMEBUFFER_DIR]
     children.spawn([*command, *options], pass_fd=tell)
     os.close(tell)
     return ready
