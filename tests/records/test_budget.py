@@ -2,6 +2,7 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -98,8 +99,13 @@ def test_a_settled_step_is_not_even_listed(tmp_path, monkeypatch):
     os.utime(tmp_path / "step_000001", (1, 1))
     kept = ScreenshotBudget(tmp_path, 10**9)
     kept.enforce(2)
-    listed, scandir = [], os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: (listed.append(os.fspath(path)), scandir(path))[1])
+    listed = []
+
+    def scandir(path):
+        listed.append(os.fspath(path))
+        return os.scandir(path)
+
+    monkeypatch.setattr(budget, "os", SimpleNamespace(**{**vars(os), "scandir": scandir}))
     kept.enforce(2)
     assert listed == [str(tmp_path)]
 

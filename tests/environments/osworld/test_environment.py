@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 import requests
@@ -88,7 +89,7 @@ def test_an_episode_runs_through_the_client(make, guest, capsys):
 def test_wait_takes_what_the_recipe_says(make, monkeypatch):
     environment, rests = make(wait_s=0.3), []
     environment.reset(task())
-    monkeypatch.setattr(time, "sleep", rests.append)
+    monkeypatch.setattr("desktop_env.desktop_env.time", SimpleNamespace(sleep=rests.append))
     environment.step(Wait())
     assert sum(rests) == pytest.approx(0.3)
 
