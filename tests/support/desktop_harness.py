@@ -48,6 +48,12 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     return value
 
 
+def await_window(desktop: Desktop, title: str) -> None:
+    """Until the window of this title has the keyboard and is drawn."""
+    code = f"from arpo_guest.drawn import require; require({title!r}, 0)"
+    eventually(lambda: desktop.controller.execute_python_command(code)["returncode"] == 0)
+
+
 async def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
     """The same in an event loop; `condition` may be a coroutine function."""
     deadline = time.monotonic() + timeout_s
