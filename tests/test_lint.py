@@ -21,6 +21,7 @@ PLANTED = {
     "S202": "import tarfile\ntarfile.open(text).extractall(text)",
     "S306": "import tempfile\ntempfile.mktemp()",
     "S501": "import requests\nrequests.get(text, verify=False, timeout=1)",
+    "TID251": "from unittest.mock import patch\npatch.dict(text)",
 }
 
 

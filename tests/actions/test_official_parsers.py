@@ -8,7 +8,6 @@ for DONE after three tries or breaks over is malformed here, which counts as the
 
 from collections import Counter
 from dataclasses import dataclass
-from unittest.mock import patch
 
 import pytest
 from support import needs_words
@@ -68,8 +67,9 @@ def theirs():
 
 def ui_tars_events(module, text, screenshot):
     import fidelity
+    from support.official_agents import doubao
 
-    with patch.dict("os.environ", {"DOUBAO_API_URL": "unused", "DOUBAO_API_KEY": "unused"}):
+    with doubao():
         agent = fidelity.reference_agent(module, [text], paste=False)
     try:
         prediction, codes = agent.predict("do it", {"screenshot": screenshot})

@@ -163,5 +163,5 @@ def test_ctrl_c_at_the_prompt_leaves_nothing_behind(tmp_path):
         finally:
             process.kill()
     assert running and status == 130 and "interrupted" in rest
-    eventually(lambda: not x_servers(screen), 30)
+    eventually(lambda: not x_servers(screen))
     assert list(tmp_path.iterdir()) == []

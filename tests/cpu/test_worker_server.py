@@ -19,8 +19,10 @@ from arpo_verl.cpu.warm_workers import CLIENT, WarmWorkers
 
 SERVER = """
 import os, socket, sys
-from arpo_verl.cpu.worker_server import WorkerServer
-WorkerServer(socket.socket(fileno=int(sys.argv[1])), os.pidfd_open(int(sys.argv[2])), {"A": "a", "B": "b"}).run()
+from arpo_verl.cpu import worker_server
+worker_server.GRACE_S = 0.1
+listener, owner = socket.socket(fileno=int(sys.argv[1])), os.pidfd_open(int(sys.argv[2]))
+worker_server.WorkerServer(listener, owner, {"A": "a", "B": "b"}).run()
 """
 SCRIPT = """
 import os, signal, sys, threading, time

@@ -30,17 +30,16 @@ def desktop(booted: EmbeddedProvider) -> Desktop:
 @pytest.fixture(scope="module", params=["another user", "user namespace"])
 def attacked(request: pytest.FixtureRequest) -> Iterator[EmbeddedProvider]:
     """A provider as root has it and as others have it."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("HOST_SECRET", "swordfish")
-    if request.param == "user namespace":
-        patch.setattr(users, "available_ids", lambda: None)
-    elif os.geteuid() != 0:
+    if request.param == "another user" and os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    provider = EmbeddedProvider()
-    provider.start_emulator()
-    yield provider
-    provider.stop_emulator()
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOST_SECRET", "swordfish")
+        if request.param == "user namespace":
+            patch.setattr(users, "available_ids", lambda: None)
+        provider = EmbeddedProvider()
+        provider.start_emulator()
+        yield provider
+        provider.stop_emulator()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.desktop_harness import attach, eventually, sandbox_processes
@@ -168,7 +169,7 @@ def test_groups_of_a_killed_owner_are_swept_with_what_runs_in_them_and_no_others
         owner.wait()
     Cgroup(Limits(), [parent]).close()
     eventually(lambda: not left.exists())  # another process's sweep may be at it, and ours leaves it to that
-    assert survivor.wait(10) == -signal.SIGKILL
+    assert survivor.wait(60) == -signal.SIGKILL
     (folder,) = alive.folders
     alive.close()
     alive.close()
@@ -268,8 +269,13 @@ def test_version_2_below_a_mount_of_a_part_of_it(tmp_path):
 
 def test_version_2_gets_its_limits_and_tells_what_met_them(tmp_path, monkeypatch):
     tree = Tree(tmp_path, SERVICE + "/app", {"/": ALL, SERVICE: "memory pids cpu"})
-    mkdir = os.mkdir
-    monkeypatch.setattr(cgroups.os, "mkdir", lambda path, *_: (mkdir(path), tree.make(Path(path))))
+
+    def mkdir(path):
+        os.mkdir(path)
+        tree.make(Path(path))
+
+    monkeypatch.setattr(cgroups, "os", SimpleNamespace(**{**vars(os), "mkdir": mkdir}))
+    monkeypatch.setattr(cgroups, "END_TIMEOUT_S", 0.0)  # no `rmdir` takes this tree's files along, as the kernel's does
     monkeypatch.setattr(cgroups, "_write", tree.write)
     (parent,) = cgroups.parents(tree.process)
     group = Cgroup(Limits(512, 1.5, 300), [parent])

@@ -62,23 +62,29 @@ class Owner:
         self.processes = [
             psutil.Process(pid) for pid in process_tree(self.first if kind == "close" else self.bubblewrap)
         ]
-        self.namespaces = {os.stat(f"/proc/{first}/ns/{kind}").st_ino for kind in ("net", "pid", "mnt", "ipc")}
+        # Open: else the next desktop on this machine, of other tests, would get the number of one that has ended.
+        self.namespace = os.open(f"/proc/{first}/ns/net", os.O_RDONLY)
 
     def left(self) -> list[object]:
         processes = [process for process in self.processes if process.is_running()]
         paths = [path for path in map(Path, self.groups) if path.exists()]
-        return [*processes, *paths, *_in_namespaces(self.namespaces)]
+        return [*processes, *paths, *_in_namespace(os.fstat(self.namespace).st_ino)]
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        os.close(self.namespace)
 
 
 def _await_nothing_left(owner: Owner) -> None:
     eventually(lambda: not owner.left(), BOUND_S)
 
 
-def _in_namespaces(namespaces: set[int]) -> list[str]:
+def _in_namespace(number: int) -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/ns/net"):
         try:
-            found += [str(path)] if path.stat().st_ino in namespaces else []
+            found += [str(path)] if path.stat().st_ino == number else []
         except OSError:
             pass
     return found
@@ -114,8 +120,7 @@ def test_nothing_is_left_after_a_kill(kind, killed, stopped, as_root, groups):
             os.kill(getattr(owner, stopped), signal.SIGSTOP)
         _kill(owner, kind, killed)
     finally:
-        owner.process.kill()
-        owner.process.communicate()
+        owner.end()
 
 
 def _kill(owner: Owner, kind: str, killed: str) -> None:
@@ -166,8 +171,7 @@ def test_nothing_is_left_of_another_users(kind, killed):
         assert {process.uids().real for process in owner.processes} == {OTHER_USER}
         _kill(owner, kind, killed)
     finally:
-        owner.process.kill()
-        owner.process.communicate()
+        owner.end()
 
 
 @pytest.mark.parametrize("groups", [True, False])
@@ -185,6 +189,7 @@ def test_a_desktop_whose_first_process_is_stopped_is_closed_whole(as_root, group
     _await_nothing_left(owner)
     owner.process.communicate("\n")
     eventually(lambda: not owner.folder.exists())
+    owner.end()
 
 
 def test_a_sandbox_whose_owner_is_killed_while_it_is_made_is_ended_too():

@@ -53,7 +53,7 @@ class Owner:
     def assert_nothing_stays(self) -> None:
         assert self.process.stdout is not None
         self.process.stdout.close()
-        self.process.wait(20)
+        self.process.wait(60)
         eventually(lambda: not [pid for pid in self.processes if os.path.exists(f"/proc/{pid}")])
         for port in self.ports:
             with socket.socket() as probe:

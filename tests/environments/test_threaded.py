@@ -25,7 +25,6 @@ def test_its_thread_ends_where_a_desktop_is_not_made_or_does_not_close(monkeypat
     module = ModuleType("failing_desktops")
     module.make = make
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    before = set(threading.enumerate())
     with pytest.raises(OSError, match="it is not made|it does not close"):
-        ThreadedDesktop(EnvironmentConfig(provider="failing_desktops:make")).close()
-    eventually(lambda: set(threading.enumerate()) <= before)
+        ThreadedDesktop(EnvironmentConfig(provider="failing_desktops:make"), "failing").close()
+    eventually(lambda: "failing" not in [thread.name for thread in threading.enumerate()])

@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -88,6 +89,14 @@ def serving(answer):
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture
+def closed_port():
+    """A port that nobody listens on, nor can get meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def says(text, reason="stop", total=None):
@@ -294,7 +303,7 @@ def test_a_silent_server_is_given_up():
 @pytest.mark.parametrize(
     ("host", "why"), [("127.0.0.1", "Connection refused"), ("nowhere.invalid", "Name or service not known")]
 )
-def test_an_address_where_nothing_listens_is_told_in_one_sentence(host, why, caplog, monkeypatch):
+def test_an_address_where_nothing_listens_is_told_in_one_sentence(host, why, closed_port, caplog, monkeypatch):
     resolve = socket.getaddrinfo
 
     def no_name(name, *rest):
@@ -304,21 +313,19 @@ def test_an_address_where_nothing_listens_is_told_in_one_sentence(host, why, cap
 
     monkeypatch.setattr(socket, "getaddrinfo", no_name)
     monkeypatch.setenv("NO_PROXY", "*")
-    with serving(lambda number, body: says(DONE)) as server:
-        pass
-    url = f"http://{host}:{server.server_port}/v1"
+    url = f"http://{host}:{closed_port}/v1"
     with pytest.raises(EndpointError) as error:
         asyncio.run(find_model(Endpoint(url, patience=Patience(attempts=3, rest_s=0, timeout_s=20)), None))
     told = str(error.value)
     assert told.startswith(f"no server answers at {url} (") and "; check the address, and that the server" in told
     assert why in told and "3 attempts" in told and "Pool" not in told
-    assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [f"no server answers at {url} yet"]
+    ours = [record.getMessage() for record in caplog.records if record.name == "arpo_verl.evaluation.endpoint"]
+    assert [message.partition(" (")[0] for message in ours] == [f"no server answers at {url} yet"]
 
 
-def test_no_server_is_a_fault_and_no_score(tmp_path):
-    with serving(lambda number, body: says(DONE)) as server:
-        pass
-    evaluated = play(tmp_path / "e", asked_policy(server, attempts=1), tasks=TASKS[:2], runs=1)
+def test_no_server_is_a_fault_and_no_score(tmp_path, closed_port):
+    nobody = SimpleNamespace(url=f"http://127.0.0.1:{closed_port}")
+    evaluated = play(tmp_path / "e", asked_policy(nobody, attempts=1), tasks=TASKS[:2], runs=1)
     assert [fault.error for fault in evaluated.faults] == ["EndpointError"] * 2 and not evaluated.results
 
 

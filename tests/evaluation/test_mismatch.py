@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from arpo_verl.evaluation import mismatch
 from arpo_verl.evaluation.mismatch import CoordinateRange
 from arpo_verl.types import Size
 
@@ -15,7 +16,7 @@ def warnings_of(caplog, grammar, replies, image=WIDE):
     with caplog.at_level(logging.WARNING):
         for reply in replies:
             positions.saw(reply, image)
-    return len(caplog.records)
+    return sum(record.name == mismatch.__name__ for record in caplog.records)
 
 
 def click(x, y):

@@ -60,10 +60,10 @@ def test_it_is_there_for_the_block_and_its_processes_go_with_it(tmp_path, argume
     monkeypatch.setenv("NO_PROXY", "")
     values = {"images": 50, "context": 4096, "pixels": {"min_pixels": 1, "max_pixels": 2}, "options": ["--seed", "1"]}
     with serving(tmp_path / "model", tmp_path / "vllm-server.log", **values) as url:
-        assert requests.get(f"{url}/models", timeout=5, proxies={"http": ""}).status_code == 200
+        assert requests.get(f"{url}/models", timeout=60, proxies={"http": ""}).status_code == 200
         command, *pids = json.loads(arguments.read_text())
         assert all(map(is_alive, pids))
-    eventually(lambda: not any(map(is_alive, pids)), 30)
+    eventually(lambda: not any(map(is_alive, pids)))
     assert command[:2] == ["serve", str(tmp_path / "model")] and command[-2:] == ["--seed", "1"]
     given = dict(zip(command[2:-2:2], command[3:-2:2], strict=True))
     assert json.loads(given["--limit-mm-per-prompt"]) == {"image": 50, "video": 0}
@@ -77,7 +77,7 @@ def test_it_goes_with_a_killed_process(tmp_path, arguments):
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == -signal.SIGKILL
     server = json.loads(arguments.read_text())[1]
-    eventually(lambda: not is_alive(server), 30)
+    eventually(lambda: not is_alive(server))
     os.killpg(server, signal.SIGKILL)  # the stand-in's child: vLLM ends its own when it is asked to end
 
 

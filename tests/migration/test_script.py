@@ -162,10 +162,10 @@ def test_an_assignment_before_a_command_is_the_commands_alone():
     ids=["bracket", "arithmetic", "braces", "command", "redirection", "inner", "backtick", "document", "group"],
 )
 def test_no_script_takes_long(text):
-    began = time.process_time()
+    began = time.thread_time()
     with pytest.raises(ConfigError):
         read_script((text * (MAX_BYTES // len(text) + 1))[:MAX_BYTES])
-    assert time.process_time() - began < 10
+    assert time.thread_time() - began < 10
 
 
 def test_nothing_of_a_script_is_run(tmp_path):

@@ -289,9 +289,9 @@ def test_a_link_to_a_file_is_followed(repository):
 )
 def test_a_script_that_asks_for_endless_work_is_read_or_refused(text, repository):
     script = write_script(repository, f"{text}\npython -m verl.trainer.main data.seed=3\n")
-    began = time.process_time()
+    began = time.thread_time()
     try:
         assert read_settings(script, {})[0][SEED] == 3
     except ConfigError:
         pass
-    assert time.process_time() - began < 10
+    assert time.thread_time() - began < 10

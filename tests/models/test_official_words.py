@@ -219,7 +219,7 @@ def package(tmp_path, monkeypatch):
     """A package of that name with nothing in it."""
     (tmp_path / official_words.PACKAGE).mkdir()
     (tmp_path / official_words.PACKAGE / "__init__.py").touch()
-    for name in [name for name in sys.modules if name.partition(".")[0] == official_words.PACKAGE]:
+    for name in [name for name in list(sys.modules) if name.partition(".")[0] == official_words.PACKAGE]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(tmp_path)
     for cached in (official_words.constants, official_words._assignments):

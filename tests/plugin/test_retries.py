@@ -2,6 +2,7 @@
 
 import json
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
@@ -15,6 +16,7 @@ from arpo_verl.errors import (
     EvaluatorError,
     TaskQuarantinedError,
 )
+from arpo_verl.pool import attempts
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def rests(monkeypatch):
     async def note(seconds):
         slept.append(seconds)
 
-    monkeypatch.setattr("arpo_verl.pool.attempts.asyncio.sleep", note)
+    monkeypatch.setattr(attempts, "asyncio", SimpleNamespace(sleep=note))
     return slept
 
 
@@ -46,7 +48,7 @@ def test_no_desktop_is_held_during_the_rest(policy, tokenizer, monkeypatch):
     async def note(seconds):
         leased.append(pool.leased)
 
-    monkeypatch.setattr("arpo_verl.pool.attempts.asyncio.sleep", note)
+    monkeypatch.setattr(attempts, "asyncio", SimpleNamespace(sleep=note))
     assert play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), pool, with_backoff(1)).reward_score == 1.0
     assert leased == [0]
 

@@ -1,5 +1,8 @@
 """What a node's look at the checkpoints' folder takes; on a real cluster: `test_loop_on_cluster.py`."""
 
+import time
+from types import SimpleNamespace
+
 import pytest
 import ray
 
@@ -10,8 +13,8 @@ from arpo_verl.plugin.run_folder import require_shared
 
 def test_a_network_file_system_may_show_a_new_file_late(monkeypatch):
     looks = iter([False, False, True])
-    monkeypatch.setattr(run_folder.os.path, "isfile", lambda path: next(looks))
-    monkeypatch.setattr(run_folder.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(run_folder, "os", SimpleNamespace(path=SimpleNamespace(isfile=lambda path: next(looks))))
+    monkeypatch.setattr(run_folder, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None))
     assert run_folder._appears("/shared/mark", patience_s=60.0)
     looks = iter([False])
     assert not run_folder._appears("/shared/mark", patience_s=0.0)

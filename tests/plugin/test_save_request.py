@@ -42,7 +42,8 @@ def test_the_file_has_the_step_saved_and_goes_with_the_checkpoint(config, tmp_pa
     assert config.trainer.save_freq == before
 
 
-def test_the_recipes_callback_listens(config, tmp_path):
+def test_the_recipes_callback_listens(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(SaveRequest.__init__, "__defaults__", (0.01,))  # it looks every two seconds by itself
     config.trainer.checkpoint_callback_class = "arpo_verl.plugin.checkpoints.ReplayCheckpointCallback"
     callback = build_checkpoint_callback(config)
     (tmp_path / REQUEST_FILE).touch()

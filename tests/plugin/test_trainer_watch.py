@@ -305,6 +305,6 @@ def test_a_queue_that_is_closed_at_the_end_of_a_run_is_not_lost(lost_queue, list
     async def close(seconds):
         lost_queue.clear()
 
-    monkeypatch.setattr(trainer_watch.asyncio, "sleep", close)
+    monkeypatch.setattr(trainer_watch, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": close}))
     asyncio.run(watch_queue(listening))
     listening.check()

@@ -101,7 +101,7 @@ def test_a_settled_step_is_not_even_listed(tmp_path, monkeypatch):
     listed, scandir = [], os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: (listed.append(os.fspath(path)), scandir(path))[1])
     kept.enforce(2)
-    assert listed == [str(tmp_path)]
+    assert [path for path in listed if path.startswith(str(tmp_path))] == [str(tmp_path)]  # others may look elsewhere
 
 
 def test_screenshots_that_came_back_are_counted(tmp_path):

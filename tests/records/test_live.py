@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+from types import SimpleNamespace
 
 from arpo_verl.records import live
 from arpo_verl.records.live import POOL_FRESH_S, RUNNING_S
@@ -45,7 +46,8 @@ def test_an_episode_whose_file_is_just_overwritten_is_looked_at_again(written, r
     file = written.live(4) / "live.json"
     whole = file.read_text()
     file.write_text(whole[:50])
-    monkeypatch.setattr(live.time, "sleep", lambda _: file.write_text(whole))
+    own = SimpleNamespace(time=time.time, sleep=lambda _: file.write_text(whole))
+    monkeypatch.setattr(live, "time", own)
     (running,) = run.running()
     assert running.content["task_id"] == "press-ok"
 

@@ -39,7 +39,7 @@ def attach(provider: EmbeddedProvider) -> Desktop:
     return Desktop(provider, controller, setup)
 
 
-def eventually(condition: Callable[[], Any], timeout_s: float = 15.0) -> Any:
+def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     """The condition's first true value."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -48,7 +48,13 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 15.0) -> Any:
     return value
 
 
-async def until(condition: Callable[[], Any], timeout_s: float = 15.0) -> None:
+def await_window(desktop: Desktop, title: str) -> None:
+    """Until the window of this title has the keyboard and is drawn."""
+    code = f"from arpo_guest.drawn import require; require({title!r}, 0)"
+    eventually(lambda: desktop.controller.execute_python_command(code)["returncode"] == 0)
+
+
+async def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
     """The same in an event loop; `condition` may be a coroutine function."""
     deadline = time.monotonic() + timeout_s
     while not (await value if inspect.isawaitable(value := condition()) else value):

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import fidelity
+import pytest
 from PIL import Image
 
 SCREEN = (640, 480)
@@ -59,9 +59,10 @@ def stand_ins() -> Iterator[None]:
     try:
         yield
     finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "mm_agents" or name in modules]:
-            del sys.modules[name]
         sys.modules.update(before)
+        for name in [name for name in list(sys.modules) if name.partition(".")[0] == "mm_agents" or name in modules]:
+            if name not in before:
+                del sys.modules[name]
 
 
 def official_module(name: str) -> ModuleType:
@@ -72,9 +73,18 @@ def official_module(name: str) -> ModuleType:
     return module
 
 
+@contextmanager
+def doubao() -> Iterator[None]:
+    """What UI-TARS' agents ask for. `patch.dict` would empty the environment for a moment, for all threads."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("DOUBAO_API_URL", "DOUBAO_API_KEY"):
+            patch.setenv(name, "unused")
+        yield
+
+
 def ui_tars_agent(replies: list[str]) -> Any:
     """UI-TARS-1.5's agent as OSWorld's runner configures it, but that it types instead of pasting."""
-    with patch.dict("os.environ", {"DOUBAO_API_URL": "unused", "DOUBAO_API_KEY": "unused"}):
+    with doubao():
         return fidelity.reference_agent(official_module("uitars15_v1"), replies, paste=False)
 
 
@@ -93,7 +103,7 @@ def _ui_tars_10_agent(replies: list[str], sent: list[Any]) -> Any:
     """UI-TARS's agent as its runner configures it, in English."""
     module = official_module("uitars_agent")
     module.OpenAI = lambda **_: _answering(replies, sent)
-    with patch.dict("os.environ", {"DOUBAO_API_URL": "unused", "DOUBAO_API_KEY": "unused"}):
+    with doubao():
         agent = module.UITARSAgent("model", observation_type="screenshot")
     agent.language = "English"
     return agent

@@ -166,7 +166,7 @@ class Play:
         self.tell([f"{uid}_{session}" for uid in uids for session in range(2)])
 
     def begun(self, episode, times=1):
-        return ray.get(self.stage.begun.remote(episode, times), timeout=60)
+        return ray.get(self.stage.begun.remote(episode, times), timeout=120)
 
     def tell(self, episodes, what=END):
         ray.get(self.stage.tell.remote(list(episodes), what))

@@ -71,7 +71,7 @@ def installed(tmp_path, monkeypatch):
     write(site / "my_suite-1.0.dist-info/entry_points.txt", ENTRY_POINTS)
     monkeypatch.syspath_prepend(site)
     yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "my_suite"]:
+    for name in [name for name in list(sys.modules) if name.partition(".")[0] == "my_suite"]:
         del sys.modules[name]
 
 
@@ -99,7 +99,7 @@ def test_nothing_of_a_package_is_imported_before_it_is_named(tmp_path):
     load_tasks(write(tmp_path / "t.json", GOOD))
     with pytest.raises(TaskError):
         load_tasks("nobody:x")
-    assert not [name for name in sys.modules if name.startswith("my_suite")]
+    assert not [name for name in list(sys.modules) if name.startswith("my_suite")]
     load_tasks("two:")
     assert "my_suite.broken" not in sys.modules
 

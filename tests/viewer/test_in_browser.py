@@ -27,7 +27,7 @@ ARGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 ).split()
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 """A busy machine's; what is there is seen at once."""
 playwright.expect.set_options(timeout=PATIENCE_MS)
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 700, "height": 900}

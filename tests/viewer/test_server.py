@@ -54,7 +54,7 @@ def token_url(tmp_path_factory):
 
 def raw(url, path, **headers):
     """Ask for a path as it stands: other clients tidy it up."""
-    connection = http.client.HTTPConnection(url.split("/")[2], timeout=10)
+    connection = http.client.HTTPConnection(url.split("/")[2], timeout=60)
     connection.putrequest("GET", path, skip_host=True, skip_accept_encoding=True)
     for name, value in {"Host": "localhost", **headers}.items():
         connection.putheader(name, value)

@@ -31,7 +31,7 @@ def heard(said, end=lambda: None):
             assert theirs.recv(4096)  # what it can do; it ends no line
             lines.write(b'{"return": {}}\r\n')
             lines.flush()
-            assert connected.wait(20)
+            assert connected.wait(60)
             for event in said:
                 lines.write(json.dumps(event).encode() + b"\r\n")
             lines.flush()
@@ -40,13 +40,13 @@ def heard(said, end=lambda: None):
     speaker.start()
     client = qmp.QMPClient("test")
     kept = client.events.event_filter = Events(end)
-    run_async(client.connect(ours), 20)
+    run_async(client.connect(ours), 60)
     connected.set()
     fake = types.SimpleNamespace(_monitor=client)
     run_async(VirtualMachine._await_silence(fake), 60)
-    speaker.join(20)
+    speaker.join(60)
     with pytest.raises(EOFError):
-        run_async(client.disconnect(), 20)
+        run_async(client.disconnect(), 60)
     assert not client.events.history and client.events.empty()
     return kept
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.desktop_harness import Desktop, eventually
+from support.desktop_harness import Desktop, await_window, eventually
 
 from arpo_verl.actions import typing
 from arpo_verl.actions.pyautogui import to_code
@@ -28,8 +28,9 @@ def type_text(request, desktop):
 
 
 def open_terminal(desktop: Desktop, program: str) -> None:
-    desktop.setup._launch_setup(["xterm", "-e", "sh", "-c", f"touch /tmp/runs; {program}"])
-    eventually(lambda: "xterm" in desktop.sh("wmctrl -lx; ls /tmp/runs"))
+    desktop.setup._launch_setup(["xterm", "-T", "Typed", "-e", "sh", "-c", f"touch /tmp/runs; {program}"])
+    await_window(desktop, "Typed")
+    eventually(lambda: desktop.controller.get_file("/tmp/runs") is not None)
 
 
 def read(desktop: Desktop, path: str, size: int) -> str:

@@ -1,6 +1,7 @@
 """docs/faults.md, cell by cell: what each fault comes to, for each family of OSWorld's getters."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -361,13 +362,19 @@ def test_a_page_may_fail_only_for_the_getter_that_has_backups(evaluated, monkeyp
 @pytest.mark.parametrize("fault", [fault for fault in PROGRAM_CELLS if "VLC" in PROGRAM_CELLS[fault]])
 def test_vlc_in_the_guest(fault, guest, evaluated):
     spec = task(result={"type": "vlc_playing_info", "dest": "status.xml"})
-    with socket.create_server(("127.0.0.1", 0)) as vlc:
-        guest.ports = (9222, vlc.getsockname()[1])
-        if fault == "it is closed":
-            vlc.close()
+    with socket.create_server(("127.0.0.1", 0)) as vlc, _closed() as nobody:
+        guest.ports = (9222, (nobody if fault == "it is closed" else vlc).getsockname()[1])
         if fault in VLC_ANSWERS:
             threading.Thread(target=_answer, args=(vlc, VLC_ANSWERS[fault]), daemon=True).start()
         assert evaluated(spec, hangs=fault.startswith("it hangs")) == PROGRAM_CELLS[fault]["VLC"]
+
+
+@contextlib.contextmanager
+def _closed():
+    """A socket whose port nobody listens on, nor can get meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held
 
 
 def _answer(server, answer):
@@ -383,10 +390,8 @@ def test_playwright_itself_tells_what_it_was_asked_and_that_nobody_listens():
     from arpo_verl.environments.osworld import client  # noqa: F401  it has the names replaced
 
     pages.forget_page_calls()
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with pages.NotedPlaywright() as playwright, pytest.raises(Exception, match="ECONNREFUSED"):
-        playwright.chromium.connect_over_cdp(f"http://127.0.0.1:{port}")
+    with _closed() as nobody, pages.NotedPlaywright() as playwright, pytest.raises(Exception, match="ECONNREFUSED"):
+        playwright.chromium.connect_over_cdp(f"http://127.0.0.1:{nobody.getsockname()[1]}")
     driver, connect = pages.page_calls()
     assert (driver.kind, driver.error) == (pages.DRIVER, "") and connect.browser_is_closed
 
