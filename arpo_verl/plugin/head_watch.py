@@ -69,4 +69,7 @@ def _head_address() -> str | None:
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
-    return str(ray.get_runtime_context().gcs_address)
+    try:
+        return str(ray.get_runtime_context().gcs_address)
+    except Exception:  # a Ray that just begins or ends, or is reached through a client
+        return None

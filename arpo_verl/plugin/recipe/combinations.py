@@ -336,7 +336,7 @@ LEARNING_RULES = (
         "rollout.temperature",
         {"rollout.temperature": lambda number: number <= 0},
         "more than 0 in training: the policy's logits are divided by it",
-        "to validate greedily set actor_rollout_ref.rollout.val_kwargs.do_sample=false",
+        "to validate greedily set actor_rollout_ref.rollout.val_kwargs.temperature=0",
         "workers/engine/fsdp/transformer_impl.py | return logits / temperature.clamp(min=1e-8)",
     ),
     Rule(

@@ -10,6 +10,7 @@ from arpo_verl.plugin.recipe.rules import Recipe, Rule, is_none, no, one_of, yes
 _FSDP = "workers/engine/fsdp/transformer_impl.py"
 _LOSSES = "trainer/ppo/core_algos.py"
 _OLD_TRAINER = "trainer/ppo/ray_trainer.py"
+_AGENT_LOOP = "trainer/ppo/v1/agent_loop_tq.py"
 _QUEUE = "transfer_queue.backend.SimpleStorage"
 _DTYPES = ("fp32", "bf16", "fp16", "float32", "bfloat16", "float16", "32", "16")
 _KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
@@ -75,7 +76,6 @@ RANGE_RULES = (
     number("rollout.gpu_memory_utilization", above=0, most=1, may_be_null=False),
     number("rollout.max_num_seqs", least=1, may_be_null=False),
     number("rollout.max_num_batched_tokens", least=1, may_be_null=False),
-    number("rollout.repetition_penalty", above=0),
     *(
         rule
         for section in ("rollout", "rollout.val_kwargs")
@@ -111,9 +111,88 @@ RANGE_RULES = (
         )
         for section, mode in (("trainer", None), ("rollout", "separate_async"))
     ),
+    Rule(
+        "rollout.val_kwargs.temperature",
+        {"rollout.val_kwargs.do_sample": no, "rollout.val_kwargs.temperature": yes},
+        "0 with rollout.val_kwargs.do_sample=false: the V1 trainer reads the temperature alone, and would sample by it",
+        "set it to 0, or actor_rollout_ref.rollout.val_kwargs.do_sample=true",
+        f'{_AGENT_LOOP} | sampling_params["temperature"] = config.val_kwargs.temperature',
+    ),
+    Rule(
+        "rollout.ignore_eos",
+        {"rollout.ignore_eos": yes},
+        "false: each reply would go on until gui_agent.max_reply_tokens",
+        "leave it out",
+        'workers/rollout/vllm_rollout/vllm_async_server.py | sampling_params.setdefault("ignore_eos"',
+    ),
+    # --- what the V1 trainer, or our agent loop, does not read ---------------------------------------------------
+    *(
+        Rule(option, {option: is_set}, f"{default}: nothing here reads it", remedy, source)
+        for option, is_set, default, remedy, source in (
+            ("rollout.do_sample", no, "true", "set actor_rollout_ref.rollout.temperature", ""),
+            (
+                "rollout.repetition_penalty",
+                lambda value: value not in (None, 1),
+                "1.0",
+                "leave it out",
+                f"{_AGENT_LOOP} | repetition_penalty=1.0,",
+            ),
+            ("rollout.trace.backend", yes, "null", "leave it out", f"{_AGENT_LOOP} | trace_this_sample = False"),
+            (
+                "rollout.checkpoint_manager_class",
+                yes,
+                "null",
+                "leave it out",
+                f'{_OLD_TRAINER} | rollout.get("checkpoint_manager_class")',
+            ),
+            ("rollout.multi_turn.max_assistant_turns", yes, "null", "set gui_agent.max_steps", ""),
+            ("rollout.multi_turn.tool_config_path", yes, "null", "leave it out", ""),
+            ("actor.use_rollout_log_probs", yes, "false", "leave it out", ""),
+            (
+                "actor.use_prefix_grouper",
+                yes,
+                "false",
+                "leave it out",
+                f'{_OLD_TRAINER} | getattr(self, "use_prefix_grouper", False)',
+            ),
+        )
+    ),
+    Rule(
+        "actor.use_torch_compile",
+        {"actor.use_torch_compile": no, "actor.fsdp_config.use_torch_compile": yes},
+        "true: FSDP reads the one in actor.fsdp_config alone",
+        "set actor_rollout_ref.actor.fsdp_config.use_torch_compile",
+        f"{_FSDP} | if self.engine_config.use_torch_compile",
+    ),
+    *(
+        Rule(
+            f"actor.{name}",
+            lambda recipe, name=name: (
+                recipe[f"actor.{name}"] is not None and bool(recipe[f"actor.{name}"]) != bool(recipe[f"model.{name}"])
+            ),
+            f"{{model.{name}}} as actor_rollout_ref.model.{name}, which alone is read",
+            f"leave it out, and set actor_rollout_ref.model.{name}",
+            f"{_FSDP} | self.model_config.{name}",
+        )
+        for name in ("use_fused_kernels", "use_remove_padding")
+    ),
     # --- the policy, and its optimizer ---------------------------------------------------------------------------
     number("model.lora_rank", least=0),
     number("model.lora_rank", most=512, when={"rollout.name": "vllm", "model.lora_rank": yes}),
+    Rule(
+        "model.lora.rank",
+        {"model.lora.rank": yes},
+        "0: FSDP would train all weights, and the engine would wait for an adapter",
+        "set actor_rollout_ref.model.lora_rank",
+        f"{_FSDP} | self._is_lora = self.model_config.lora_rank > 0",
+    ),
+    Rule(
+        "model.lora_adapter_path",
+        {"model.lora_adapter_path": yes, "model.lora_rank": no},
+        "null without actor_rollout_ref.model.lora_rank: the adapter would not be loaded, and all weights trained",
+        "set lora_rank to the adapter's rank",
+        f"{_FSDP} | if self._is_lora:",
+    ),
     number("model.lora_alpha", above=0, when={"model.lora_rank": yes}),
     _dtype("actor.fsdp_config.model_dtype", "utils/torch_dtypes.py | unexpected precision"),
     *(
@@ -144,13 +223,6 @@ RANGE_RULES = (
     number("actor.kl_loss_coef", least=0, when={"actor.use_kl_loss": yes}, may_be_null=False),
     *(number(f"actor.clip_ratio_{end}", least=0) for end in ("low", "high")),
     number("actor.loss_scale_factor", above=0, source=f"{_LOSSES} | loss /= loss_scale_factor"),
-    Rule(
-        "actor.use_prefix_grouper",
-        {"actor.use_prefix_grouper": yes},
-        "false: the V1 trainer does not read it",
-        "leave it out",
-        f'{_OLD_TRAINER} | getattr(self, "use_prefix_grouper", False)',
-    ),
     # --- advantages, the critic, a reward model ------------------------------------------------------------------
     one_of(
         "algorithm.kl_penalty",
