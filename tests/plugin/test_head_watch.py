@@ -34,7 +34,8 @@ def head():
 
 def test_a_head_that_is_gone_is_said_with_the_step_that_the_run_resumes_after(watch, head, tmp_path):
     (tmp_path / LATEST_CHECKPOINT).write_text("8")
-    printed = watch(lambda: f"127.0.0.1:{head.getsockname()[1]}")
+    address = f"127.0.0.1:{head.getsockname()[1]}"
+    printed = watch(lambda: address)
     head.accept()[0].close()  # it was asked
     assert printed.empty()
     head.close()

@@ -181,13 +181,17 @@ def _wrong_numbers(config: DictConfig) -> Iterator[str]:
 
 def wrong_kinds(config: DictConfig) -> Iterator[str]:
     """Yield a line for each option with a word where veRL has a number, or true or false: to it `flase` is true."""
+    given = dict(_leaves(OmegaConf.to_container(config, resolve=False)))
     for name, default in _leaves(verls_defaults()):
-        if not isinstance(default, (bool, int, float)) or name in (*_NUMBERS, *_OF_SEVERAL_KINDS):
+        value = given.get(name)
+        is_number = isinstance(default, (bool, int, float)) and name not in (*_NUMBERS, *_OF_SEVERAL_KINDS)
+        if not is_number or not isinstance(value, str):
             continue
-        try:
-            value = OmegaConf.select(config, name, throw_on_missing=False)
-        except OmegaConfBaseException:  # told as a reference
-            continue
+        if "${" in value:
+            try:
+                value = OmegaConf.select(config, name, throw_on_missing=False)
+            except OmegaConfBaseException:  # told as a reference
+                continue
         if isinstance(value, str):
             yield f"{name} must be {'true or false' if isinstance(default, bool) else 'a number'}, got {value!r}"
 

@@ -41,7 +41,7 @@ def recipe(*overrides):
         ),
         (
             (f"{CORRECTION}.rollout_rs=token_k1", f"{CORRECTION}.rollout_rs_threshold=low"),
-            "Invalid numeric threshold 'low'",
+            "could not convert string to float: 'low'",
         ),
     ],
 )

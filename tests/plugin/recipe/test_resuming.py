@@ -387,7 +387,7 @@ def test_a_file_that_claims_a_thousand_million_processes_hangs_nothing(resumed):
 
     problems, *_ = resumed((), claim)
     assert any("n_gpus_per_node must be 999999999" in problem for problem in problems)
-    assert any("missing or cut off: actor/model_world_size_999999999_rank_0.pt" in problem for problem in problems)
+    assert any("missing or cut off: actor/model_world_size_999999999_rank_1.pt" in problem for problem in problems)
 
 
 def test_a_file_of_a_checkpoint_s_name_is_no_checkpoint(resumed):
