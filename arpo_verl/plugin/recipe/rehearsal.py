@@ -4,19 +4,24 @@ step would have failed on after minutes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from omegaconf import DictConfig
+
+if TYPE_CHECKING:
+    from verl.workers.config import ActorConfig, FSDPOptimizerConfig
 
 _PLAIN_OPTIMIZERS = "torch.optim"
 """An implementation in another package takes parameters that only a GPU has."""
 
 
-def rehearsals(config: DictConfig) -> tuple[Callable[[], object], ...]:
-    """Return what to try; each raises what veRL raises."""
-    actor = config.actor_rollout_ref.actor
-    correction = config.algorithm.get("rollout_correction") or {}
+def rehearsals(actor: ActorConfig, correction: Mapping[str, Any]) -> tuple[Callable[[], object], ...]:
+    """Return what to try; each raises what veRL raises.
+
+    Args:
+        actor: veRL's object of the section `actor_rollout_ref.actor`.
+        correction: the section `algorithm.rollout_correction`.
+    """
     return lambda: _correct(correction), lambda: _lose(actor), lambda: _optimize(actor.optim)
 
 
@@ -32,11 +37,10 @@ def _correct(correction: Mapping[str, Any]) -> None:
     compute_rollout_correction_and_rejection_mask(_row(-1.0), _row(-1.0), _row(1.0), **options)
 
 
-def _lose(options: DictConfig) -> None:
+def _lose(actor: ActorConfig) -> None:
     from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, agg_loss, get_policy_loss_fn
-    from verl.utils.config import omega_conf_to_dataclass
 
-    mode, actor = options.policy_loss.loss_mode, omega_conf_to_dataclass(options)
+    mode = actor.policy_loss.loss_mode
     if mode in POLICY_LOSS_REGISTRY and mode != "bypass_mode":  # told as a name; it takes what no recipe gives
         get_policy_loss_fn(mode)(
             old_log_prob=_row(-1.0),
@@ -50,12 +54,10 @@ def _lose(options: DictConfig) -> None:
     agg_loss(_row(0.0), _row(1.0), actor.loss_agg_mode, loss_scale_factor=actor.loss_scale_factor)
 
 
-def _optimize(options: DictConfig) -> None:
-    from verl.utils.config import omega_conf_to_dataclass
+def _optimize(chosen: FSDPOptimizerConfig) -> None:
     from verl.utils.torch_functional import get_cosine_schedule_with_warmup
     from verl.workers.config.optimizer import build_optimizer
 
-    chosen = omega_conf_to_dataclass(options)
     if chosen.optimizer_impl == _PLAIN_OPTIMIZERS:
         optimizer = build_optimizer([torch.nn.Parameter(torch.zeros(1))], chosen)
         if chosen.lr_scheduler_type == "cosine":

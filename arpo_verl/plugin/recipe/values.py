@@ -117,14 +117,16 @@ def check_by_verl(config: DictConfig) -> None:
     if any((*_wrong_numbers(config), *wrong_kinds(config))):
         return  # veRL would only fail to calculate
     problems = Problems()
+    objects: list[Any] = []
     with problems.gather(), _in_verls_words():
         validate_config(config, need_reference_policy(config), use_critic=False)
     for name in _OBJECTS:
         with problems.gather(), _in_verls_words():
-            omega_conf_to_dataclass(OmegaConf.select(config, name))
-    for rehearse in rehearsals(config) if not problems.errors else ():
-        with problems.gather(), _in_verls_words():
-            rehearse()
+            objects.append(omega_conf_to_dataclass(OmegaConf.select(config, name)))
+    if not problems.errors and len(objects) == len(_OBJECTS):
+        for rehearse in rehearsals(objects[0], config.algorithm.get("rollout_correction") or {}):
+            with problems.gather(), _in_verls_words():
+                rehearse()
     # A sampler of the user's own may come with an estimator, and a library for the workers with a loss.
     if OmegaConf.select(config, "trainer.v1.sampler.custom_sampler.path") in (None, _OUR_SAMPLERS):
         with problems.gather():

@@ -9,6 +9,7 @@ from arpo_verl.plugin.recipe.values import check_by_verl
 pytest.importorskip("verl")
 
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY  # noqa: E402
+from verl.utils.config import omega_conf_to_dataclass  # noqa: E402
 
 from arpo_verl.plugin.recipe.rehearsal import rehearsals  # noqa: E402
 
@@ -17,6 +18,13 @@ ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 
 def recipe(*overrides):
     return compose_recipe("osworld_full", "data.train_files=t.json", "data.val_files=t.json", *overrides)
+
+
+def rehearse(*overrides):
+    config = recipe(*overrides)
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    for one in rehearsals(actor, config.algorithm.get("rollout_correction") or {}):
+        one()
 
 
 @pytest.mark.parametrize(
@@ -55,8 +63,7 @@ def test_what_would_fail_in_a_step_is_refused_in_verls_words(overrides, says):
 @pytest.mark.parametrize("mode", sorted({*POLICY_LOSS_REGISTRY, "a_plugin_s"} - {"bypass_mode"}))
 def test_each_loss_can_be_rehearsed(mode):
     overrides = [f"{ACTOR}.policy_loss.loss_mode={mode}", f"++{ACTOR}.policy_loss.dro_beta=0.1"]
-    for rehearse in rehearsals(recipe(*overrides)):
-        rehearse()
+    rehearse(*overrides)
 
 
 @pytest.mark.parametrize(
@@ -70,5 +77,4 @@ def test_each_loss_can_be_rehearsed(mode):
     ],
 )
 def test_sound_values_pass(overrides):
-    for rehearse in rehearsals(recipe(*overrides)):
-        rehearse()
+    rehearse(*overrides)
