@@ -39,16 +39,17 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 from arpo_verl.upstream_patches import all_patches
 has_vllm = importlib.util.find_spec("vllm") is not None
-if has_vllm:
-    from vllm.plugins import load_general_plugins
-    load_general_plugins()
 lost = {}
 for patch in all_patches().values():
     place = f"{patch.module}: {', '.join(patch.names)}"
-    if patch.module.startswith("vllm") and not has_vllm:
+    is_vllms = patch.module.startswith("vllm")
+    if is_vllms and not has_vllm:
         lost[place] = None
         continue
     try:
+        if is_vllms:
+            from vllm.plugins import load_general_plugins
+            load_general_plugins()
         importlib.import_module(patch.module)
         patch.check()
         lost[place] = ""
