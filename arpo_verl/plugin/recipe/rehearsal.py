@@ -41,7 +41,7 @@ def _lose(actor: ActorConfig) -> None:
     from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, agg_loss, get_policy_loss_fn
 
     mode = actor.policy_loss.loss_mode
-    if mode in POLICY_LOSS_REGISTRY and mode != "bypass_mode":  # told as a name; it takes what no recipe gives
+    if mode in POLICY_LOSS_REGISTRY and mode != "bypass_mode":  # reported as a name; it takes what no recipe gives
         get_policy_loss_fn(mode)(
             old_log_prob=_row(-1.0),
             log_prob=_row(-1.0),

@@ -192,7 +192,7 @@ def wrong_kinds(config: DictConfig) -> Iterator[str]:
         if "${" in value:
             try:
                 value = OmegaConf.select(config, name, throw_on_missing=False)
-            except OmegaConfBaseException:  # told as a reference
+            except OmegaConfBaseException:  # reported as a reference
                 continue
         if isinstance(value, str):
             yield f"{name} must be {'true or false' if isinstance(default, bool) else 'a number'}, got {value!r}"
