@@ -155,3 +155,8 @@ SEGMENTS = Patch(
     ("ShmRingBuffer.__init__",),
     "The shared memory of an engine that is killed would stay.",
 )
+
+
+def all_patches() -> dict[str, Patch]:
+    """Return all of them by name, in the order of this list."""
+    return {name: value for name, value in globals().items() if isinstance(value, Patch)}

@@ -32,12 +32,15 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse; options that are unknown are reported all at once."""
+        """Parse; options that are unknown are reported all at once. A recipe's overrides may stand behind options."""
         words = sys.argv[1:] if args is None else list(args)
         first = next(iter(words), "")
         if first.startswith("-") and first not in self._option_string_actions:
             self.error(self._explain_unknown([first]))  # else a missing command would be reported
         parsed, unknown = self.parse_known_args(words, namespace)
+        if isinstance(overrides := getattr(parsed, "overrides", None), list):  # argparse takes one row of them alone
+            overrides.extend(word for word in unknown if not word.startswith("-"))
+            unknown = [word for word in unknown if word.startswith("-")]
         if unknown:
             parser = _of_command(self, words)
             parser.error(parser._explain_unknown(unknown))

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     overrides = list(args.overrides)
     config = compose_recipe(recipe, overrides)
     if args.weights_from is not None:
-        overrides.append(f"actor_rollout_ref.model.path='{_weights(args.weights_from, config)}'")
+        overrides.append(f"actor_rollout_ref.model.path={_quoted(_weights(args.weights_from, config))}")
         config = compose_recipe(recipe, overrides)
     command = [sys.executable, "-u", "-X", "faulthandler", "-m", TRAINER]
     command += ["--config-dir", str(recipe.parent.absolute()), "--config-name", recipe.stem, *overrides]
@@ -93,6 +93,13 @@ def _weights(source: Path, config: DictConfig) -> Path:
     from arpo_verl.evaluation.checkpoint import find_checkpoint, model_folder, place_of_model
     from arpo_verl.plugin.resume import read_record
 
+    require(
+        config.trainer.resume_mode != "resume_path",
+        "trainer.resume_mode",
+        "auto or disable with --weights-from: the run would resume from trainer.resume_from_path, with its weights",
+        config.trainer.resume_mode,
+        "leave one of the two out",
+    )
     checkpoint, run_dir = find_checkpoint(source, "--weights-from"), Path(config.run_dir).absolute()
     place, saved = place_of_model(checkpoint, run_dir), _saved_step(config)
     if saved is not None:
@@ -108,6 +115,23 @@ def _weights(source: Path, config: DictConfig) -> Path:
     if checkpoint.is_sharded and not place.is_dir():
         print(f"merging      {checkpoint.name} into {place}", flush=True)
     return model_folder(checkpoint, run_dir)
+
+
+def _quoted(path: Path) -> str:
+    """The path as an override's value.
+
+    Raises:
+        ConfigError: it has what a recipe takes for a reference.
+    """
+    text = str(path)
+    require(
+        "\\" not in text and "${" not in text,
+        "--weights-from",
+        "a folder without \\ and ${ in its path, which a recipe reads as something else",
+        text,
+        "rename it",
+    )
+    return "'" + text.replace("'", "\\'") + "'"
 
 
 def _with_console(config: DictConfig) -> str:

@@ -23,6 +23,7 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[^\n\t\x20-\x7e\xa0-\U0010ffff]"
 
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_HUB = re.compile(r"couldn't connect to 'http|outgoing traffic has been disabled|LocalEntryNotFoundError")
+_NO_HEAD = re.compile(r"GCS may have been killed|Ray's head process \(gcs_server\) has ended")
 _PORT = re.compile(r"Address already in use|EADDRINUSE")
 
 
@@ -127,6 +128,11 @@ def explain_end(lines: Sequence[str], run_dir: Path, model: str) -> list[str]:
         found.append(
             f"there is no network to the model hub, and {model} is not on this machine; where there is one, run "
             f"`hf download {model} --local-dir FOLDER`, then add actor_rollout_ref.model.path=FOLDER"
+        )
+    if _NO_HEAD.search(text):
+        found.append(
+            "Ray's head process ended, and Ray then ends a whole run; run the same command again: it goes on from its "
+            "last checkpoint"
         )
     if _PORT.search(text):
         found.append("another program uses a port that the run needs; `ss -ltnp` shows which, stop it and start again")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arpo_verl.errors import DesktopSetupError
+from arpo_verl.untrusted import RefusedFileError, read_regular
 
 MAX_BYTES = 128 << 20
 """Of all files of a task's applications; a built one has 1 to 5 MB."""
@@ -45,15 +46,23 @@ def pack(apps: Sequence[WebApp]) -> bytes:
         for path in sorted(app.folder.rglob("*")):
             if not path.is_file() or path.is_symlink():
                 continue
-            content = path.read_bytes()
+            content = _read(path, MAX_BYTES - size)
             files.append((path.relative_to(app.folder).as_posix(), size, size + len(content)))
             contents.append(content)
             size += len(content)
-            if size > MAX_BYTES:
-                raise DesktopSetupError(f"web applications of a task must have {MAX_BYTES >> 20} MiB at most")
         index.append({"name": app.name, "port": app.port, "files": files})
     head = json.dumps(index).encode()
     return b"".join([_LENGTH.pack(len(head)), head, *contents])
+
+
+def _read(path: Path, bytes_left: int) -> bytes:
+    """A file of an application, which is no bigger than what is left of `MAX_BYTES`."""
+    try:
+        return read_regular(path, bytes_left)
+    except RefusedFileError as error:
+        raise DesktopSetupError(
+            f"web applications of a task must be regular files of {MAX_BYTES >> 20} MiB at most, but {error}"
+        ) from error
 
 
 def in_memory(name: str, content: bytes) -> int:

@@ -59,7 +59,10 @@ def find_checkpoint(path: Path, option: str = "--model") -> Checkpoint:
             f"{option} must be a folder, got {path}, which is not here; where it is a name on the model hub, run "
             f"`hf download {path} --local-dir FOLDER`, then name FOLDER"
         )
-    path = path.expanduser().resolve()
+    try:
+        path = path.expanduser().resolve()
+    except RuntimeError as error:  # links in a circle, or ~ of nobody
+        raise ConfigError(f"{option} must be a folder, got {path}: {error}") from error
     if (path / "config.json").is_file() and _files(path, WEIGHTS):
         return Checkpoint(path, path, False, _digest(_files(path, WEIGHTS)))
     steps = [step for parent in (path, path / "checkpoints") for step in _steps(parent)]
@@ -126,7 +129,7 @@ def _number(step: Path) -> int:
 
 
 def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
-    return sorted(file for pattern in patterns for file in folder.glob(pattern))
+    return sorted(file for pattern in patterns for file in folder.glob(pattern) if file.is_file())  # no pipe
 
 
 def _digest(files: list[Path]) -> str:

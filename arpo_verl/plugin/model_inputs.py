@@ -68,14 +68,28 @@ class ModelInputs(AgentLoopWorker):
         Args:
             mm_processor_kwargs: of the rollout, where it had its own.
         """
-        kwargs = self._get_mm_processor_kwargs() if mm_processor_kwargs is None else mm_processor_kwargs
-        multi_modal_inputs = lazy_inputs(screenshots, input_ids, self.processor, kwargs)
-        self._check_visual_tokens(input_ids, multi_modal_inputs)
+        multi_modal_inputs = self.show(screenshots, input_ids, mm_processor_kwargs)
         attention_mask = torch.ones_like(input_ids)
         position_ids = self._compute_position_ids(
             input_ids.unsqueeze(0), attention_mask.unsqueeze(0), multi_modal_inputs
         )
         return multi_modal_inputs, position_ids.squeeze(0)
+
+    def show(
+        self,
+        screenshots: Sequence[bytes],
+        input_ids: torch.Tensor,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return the row's `multi_modal_inputs` alone; the arguments are those of `compute`.
+
+        Raises:
+            ReplayError: the screenshots are of another size than the sequence's visual tokens.
+        """
+        kwargs = self._get_mm_processor_kwargs() if mm_processor_kwargs is None else mm_processor_kwargs
+        multi_modal_inputs = lazy_inputs(screenshots, input_ids, self.processor, kwargs)
+        self._check_visual_tokens(input_ids, multi_modal_inputs)
+        return multi_modal_inputs
 
     def _check_visual_tokens(self, input_ids: torch.Tensor, multi_modal_inputs: Mapping[str, Any]) -> None:
         expected = input_ids.tolist().count(get_processor_token_id(self.processor, "image"))

@@ -217,7 +217,7 @@ def _latest(checkpoints: Path) -> Path | None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{note} must hold the step of the newest checkpoint: {error}; {remedy}") from error
     checkpoint = checkpoints / f"{STEP_FOLDER}{step}"
-    if not checkpoint.exists():
+    if not checkpoint.is_dir():
         raise ConfigError(f"{note} must name a checkpoint that is there, got {step}; {remedy}")
     return checkpoint
 

@@ -16,13 +16,16 @@ from verl.experimental.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 
 from arpo_verl.errors import ConfigError, ReplayError
+from arpo_verl.images import read_image
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.queue import Batch, plain
 from arpo_verl.replay.choice import Outcome, episode_of, row_key, uid_of
 from arpo_verl.replay.labels import REPLAYED, RowLabel
+from arpo_verl.replay.store.record import STEPS_END
 from arpo_verl.replay.trajectory import RowSpan, StoredRow, StoredTrajectory
 from arpo_verl.types import EpisodeId
+from arpo_verl.untrusted import printable
 
 SCREENSHOTS = "screenshots"
 """The column's name."""
@@ -212,6 +215,37 @@ def rebuild_rows(trajectory: StoredTrajectory, inputs: ModelInputs) -> Iterator[
         yield fields
 
 
+def check_replayable(trajectory: StoredTrajectory, inputs: ModelInputs) -> None:
+    """Refuse a success that would end the run where it is replayed: a store may be somebody else's.
+
+    Raises:
+        ReplayError: says what is wrong with it.
+    """
+    try:
+        for screenshot in trajectory.screenshots:
+            read_image(screenshot)
+        _check_kwargs(trajectory.mm_processor_kwargs or {}, inputs.mm_processor_kwargs)
+        for row in trajectory.each_row():
+            input_ids = torch.tensor([*row.prompt_ids, *row.response_ids])
+            if (most := int(input_ids.max())) >= len(inputs.tokenizer):
+                raise ReplayError(f"its token ids must be below {len(inputs.tokenizer)}, got {most}")
+            shown = [trajectory.screenshots[number] for number in row.screenshots]
+            inputs.show(shown, input_ids, trajectory.mm_processor_kwargs)
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:  # of torch's and veRL's too
+        raise ReplayError(
+            f"a success of task {printable(trajectory.task_id)[:80]} in step {trajectory.step} cannot be replayed: "
+            f"{printable(str(error))[:300]}"
+        ) from error
+
+
+def _check_kwargs(stored: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """They become arguments of the image processor."""
+    for name, value in stored.items():
+        is_limit = name in ("min_pixels", "max_pixels") and type(value) is int and value > 0
+        if not is_limit and own.get(name) != value:
+            raise ReplayError(f"its mm_processor_kwargs must be this run's, got {name}={value!r:.80}")
+
+
 def replay_tag(tag: Mapping[str, Any], trajectory: StoredTrajectory, row: RowSpan) -> dict[str, Any]:
     """The tag of one of a replay's rows: the failing row's, with the replayed row's lengths and the policy versions
     that made it.
@@ -220,9 +254,9 @@ def replay_tag(tag: Mapping[str, Any], trajectory: StoredTrajectory, row: RowSpa
     it says when the prompt was drawn.
     """
     versions = {
-        name: trajectory.extra_fields[name]
+        name: version
         for name in ("min_global_steps", "max_global_steps")
-        if name in trajectory.extra_fields
+        if type(version := trajectory.extra_fields.get(name)) is int and 0 <= version < STEPS_END
     }
     lengths = {
         "prompt_len": row.prompt_tokens,

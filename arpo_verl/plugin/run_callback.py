@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 
 from arpo_verl.errors import ArpoError
 from arpo_verl.files import explain_refusal
+from arpo_verl.plugin.head_watch import HeadWatch
 from arpo_verl.plugin.recipe.checks import check_recipe, joins_cluster
 from arpo_verl.plugin.recipe.footprint import describe_schedule, reckon_recipe, training_steps
 from arpo_verl.plugin.recipe.resuming import describe_resume
@@ -26,6 +27,7 @@ from arpo_verl.records.metrics import keep_earlier_metrics
 from arpo_verl.records.run_summary import format_summary, summarize_run
 from arpo_verl.records.starts import note_start
 from arpo_verl.records.step_lines import StepLines
+from arpo_verl.untrusted import printable_lines
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class RunCallback(Callback):
     """A recipe names it under `hydra.callbacks`."""
 
     _steps: PrintedSteps | None = None
+    _head: HeadWatch | None = None
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse a run folder that cannot be written, before Hydra makes it and ends in a traceback."""
@@ -70,11 +73,14 @@ class RunCallback(Callback):
         # Both last: Hydra makes a warning of what goes wrong here.
         note_start(run_dir, config, estimate)
         self._steps = PrintedSteps(StepLines(run_dir, count_steps(config)))
+        self._head = HeadWatch(checkpoint.parent)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Say what the run reached and where everything lies."""
         if self._steps is not None:
             self._steps.close()
+        if self._head is not None:
+            self._head.close()
         if job_return.status is JobStatus.COMPLETED:
             print(format_summary(summarize_run(Path(config.run_dir))))
 
@@ -115,7 +121,7 @@ def refuse_unfit(config: DictConfig) -> None:
     try:
         check_recipe(config)
     except ArpoError as error:
-        raise SystemExit(f"arpo_verl: {error}") from error
+        raise SystemExit(f"arpo_verl: {printable_lines(str(error))}") from error  # it may quote a stranger's file
     except Exception:  # an unusual recipe, which may train all the same; what follows is needed in any case
         logger.exception("this recipe could not be checked, and is started as it is")
 

@@ -17,7 +17,7 @@ from typing import Any
 import ray
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from arpo_verl.errors import DesktopLostError
+from arpo_verl.errors import DesktopLostError, ReplayError
 from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.checkpoints import restore_store
 from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
@@ -73,6 +73,8 @@ class Replayer:
         self._seen: dict[str, Group] = {}
         self._evicted: list[Group] = []
         self._rescued: list[StoredTrajectory] = []
+        self._replayable: set[int] = set()
+        self._num_unusable = 0
         self._jumps = JumpDetector()
         self._prefetch = Prefetch(
             self.config.prefetch,
@@ -186,6 +188,7 @@ class Replayer:
         rows.label(batch, replays)
         self.records.batch_made(self._step, groups, drawn_in, replays)
         ahead = {"replay/prefetched": self._prefetch.hits, "timing_s/replay_ahead": self._prefetch.seconds}
+        ahead["replay/unusable"], self._num_unusable = self._num_unusable, 0
         rollouts = (*groups, *self._evicted)
         self.state.tell_frontier(self._step, rollouts)
         jumps = self._find_jumps(rollouts)
@@ -229,7 +232,22 @@ class Replayer:
         uids = {group.uid for group in groups}
         known = {**self._seen, **{group.uid: group for group in groups if group.uid not in self._seen}}
         plan = choose_replays(tuple(known.values()), self.store, self.config, self._step, self._draw)
+        if not all([self._is_replayable(replacement.candidate) for replacement in plan]):
+            return self._plan(groups)
         return tuple(replacement for replacement in plan if replacement.outcome.uid in uids)
+
+    def _is_replayable(self, candidate: Candidate) -> bool:
+        """Whether rows can be rebuilt from it, asked once of each; one that is not leaves the store."""
+        if candidate.serial not in self._replayable:
+            try:
+                rows.check_replayable(self.store.trajectory(candidate.serial), self.inputs)
+            except ReplayError as error:
+                logger.warning("removed from the store: %s", error)
+                self.store.remove(candidate.serial)
+                self._num_unusable += 1
+                return False
+            self._replayable.add(candidate.serial)
+        return True
 
     def _inject(self, batch: Batch, replacements: tuple[Replacement, ...]) -> tuple[Batch, dict[str, StoredTrajectory]]:
         """Returns the batch with the replays, and what they are, by the key of the first row."""

@@ -20,7 +20,7 @@ _MIB = 1024**2
 
 COUNTS = (
     *("replay/groups_all_failed", "replay/groups_all_solved", "replay/groups_mixed", "replay/injected"),
-    *("replay/missed", "replay/stored", "replay/stored_untrained", "replay/prefetched"),
+    *("replay/missed", "replay/stored", "replay/stored_untrained", "replay/prefetched", "replay/unusable"),
     *("rollout/tasks_jumped", "batch/rows", "batch/padding_rows", "batch/updates"),
 )
 """Of a batch; of a step they are sums."""

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from support.task_files import GOOD, spec, write
@@ -19,6 +20,7 @@ from arpo_verl.cli.recipes import copy_recipe, recipes_folder  # noqa: E402
 from arpo_verl.errors import MissingDependencyError  # noqa: E402
 from arpo_verl.plugin.recipe.footprint import model_shape  # noqa: E402
 from arpo_verl.tasks.loader import EMBEDDED_DIR  # noqa: E402
+from arpo_verl.upstream_patches import all_patches  # noqa: E402
 from arpo_verl.versions import TESTED, require_verl  # noqa: E402
 
 
@@ -204,6 +206,29 @@ def test_an_import_that_takes_too_long_is_a_finding(monkeypatch):
     findings = [*packages.check_registrations(), packages.check_osworld()]
     assert [(finding.subject, finding.ok) for finding in findings] == [("plugin", False), ("OSWorld's client", False)]
     assert all("took more than 0.01 s" in finding.detail and "again" in finding.remedy for finding in findings)
+
+
+def test_each_patch_has_a_line_and_one_that_is_lost_fails(monkeypatch):
+    """What a fresh interpreter says of them: `tests/plugin/test_patches.py` has the patches themselves."""
+    lost = {f"{patch.module}: {', '.join(patch.names)}": "" for patch in all_patches().values()}
+    lost |= {"verl.utils.tensordict_utils: maybe_fix_3d_position_ids": "This process runs it without ours."}
+    lost |= {"vllm._custom_ops: _supports_onednn": None}
+    said = f"PROBE{json.dumps([lost, {'agent loop gui_agent': True}])}\n"
+    monkeypatch.setattr(packages, "_run_probe", lambda *_: SimpleNamespace(stdout=said, stderr=""))
+    name, *patches = packages.check_registrations()
+    assert name.ok and len(patches) == len(all_patches()) >= 7
+    assert [finding.subject for finding in patches if not finding.ok] == ["patch of verl.utils.tensordict_utils"]
+    details = {finding.subject: finding.detail for finding in patches}
+    assert details["patch of vllm._custom_ops"] == "_supports_onednn: not needed, vllm is not installed"
+    assert details["patch of verl.utils.distributed"] == "initialize_global_process_group_ray: in place"
+
+
+@pytest.mark.release
+@pytest.mark.parametrize(("plugins", "is_there"), [("auto", True), ("none", False)])
+def test_a_fresh_interpreter_has_all_patches_unless_our_plugin_is_left_out(plugins, is_there, monkeypatch):
+    monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", plugins)
+    patches = [found for found in packages.check_registrations() if found.subject.startswith("patch of verl")]
+    assert len(patches) == 4 and all(finding.ok == is_there for finding in patches)
 
 
 def test_without_tasks_the_machine_is_checked(capsys, monkeypatch):

@@ -117,6 +117,18 @@ def test_no_command_takes_the_beginning_of_an_option_for_it(command, capsys):
         assert f"there is no option {word}; did you mean --" in capsys.readouterr().err
 
 
+def test_an_override_may_stand_behind_an_option():
+    words = ["demo", "a=1", "--weights-from", "runs/first", "b=2", "--console", "c=3"]
+    args = main.build_parser("train").parse_args(["train", *words])
+    assert (args.recipe, args.overrides, args.console) == ("demo", ["a=1", "b=2", "c=3"], True)
+
+
+def test_a_mistyped_option_between_overrides_is_still_named(capsys):
+    with pytest.raises(SystemExit):
+        main.build_parser("train").parse_args(["train", "demo", "a=1", "--consol", "b=2"])
+    assert capsys.readouterr().err.count("there is no option --consol; did you mean --console?") == 1
+
+
 def test_the_help_of_every_command_needs_the_standard_library_alone():
     command = [sys.executable, "-S", "-c", HELP_OF_ALL]  # -S: nothing that is installed
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})

@@ -110,6 +110,46 @@ def test_a_new_run_begins_with_a_checkpoint_s_weights_and_goes_on_from_its_own(t
     assert status != 0 and "run_dir must be the folder of a new run, or of one that began with the weights of" in err
 
 
+def test_the_weights_folder_may_have_an_apostrophe_but_nothing_that_a_recipe_resolves(tmp_path, run):
+    exported(tmp_path / "${oc.env:HOME}", 7)
+    status, out, err = run("crashes", "--weights-from", str(tmp_path / "${oc.env:HOME}"))
+    assert status == 2 and "--weights-from must be a folder without \\ and ${ in its path" in err
+    weights = exported(tmp_path / "o'brien", 7)
+    assert run("crashes", "--weights-from", str(tmp_path / "o'brien"))[0] == 1
+    escaped = str(weights).replace("'", "\\'")  # as Hydra takes it
+    assert f"model '{escaped}'" in (tmp_path / "run" / "output.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("odd", "says"),
+    [
+        ("~nobody-of-this-name", "must be a folder, got ~nobody-of-this-name"),
+        ("circle", "must be a folder"),
+        ("pipe", "must be a folder with a model's config.json and weights"),
+        ("empty", "must be a folder with a model's config.json and weights"),
+    ],
+)
+def test_an_odd_weights_folder_is_refused_in_one_sentence(odd, says, tmp_path, run, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("pipe", "empty"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    os.mkfifo(tmp_path / "pipe" / "model.safetensors")
+    (tmp_path / "circle").symlink_to("circle")
+    status, out, err = run("crashes", "--weights-from", odd)
+    assert status == 2 and f"--weights-from {says}" in err and len(err.splitlines()) == 1
+
+
+def test_weights_from_excludes_a_resume_by_path(tmp_path, run):
+    exported(tmp_path / "first", 7)
+    resume = (
+        "trainer.resume_mode=resume_path",
+        f"trainer.resume_from_path={tmp_path}/first/checkpoints/global_step_7",
+    )
+    status, out, err = run("crashes", *resume, "--weights-from", str(tmp_path / "first"))
+    assert status == 2 and "trainer.resume_mode must be auto or disable with --weights-from" in err
+
+
 @pytest.mark.release
 def test_on_a_terminal_the_same_lines_stand_above_a_progress_bar(tmp_path):
     master, slave = os.openpty()

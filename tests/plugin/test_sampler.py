@@ -626,6 +626,25 @@ def test_replays_are_rebuilt_while_other_groups_still_generate(empty_queue, roll
         empty_queue.kv_clear(keys=batch.keys, partition_id="train")
 
 
+def test_a_success_that_cannot_be_replayed_leaves_the_store_and_is_counted(empty_queue, rollouts, sampler, caplog):
+    replaying = sampler()
+    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1)])
+    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+    store = replaying.replayer.store
+    (good,) = store.trajectories()
+    store.remove(0)
+    store.add(dataclasses.replace(good, screenshots=[good.screenshots[0][:-200], good.screenshots[1]]))
+    for step in (2, 3):
+        rollouts.put(f"p{step}", [rollouts.output("a", 0.0, seed=i, step=step) for i in (2, 3)], step=step)
+        batch, metrics = replaying.sample(global_steps=step, partition_id="train", batch_size=1)
+        empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+        assert metrics["replay/unusable"] == (step == 2) and metrics["replay/injected"] == (step == 3)
+        assert len(store) == step - 2
+        store.add(good)
+    assert "removed from the store: a success of task a in step 1 cannot be replayed" in caplog.text
+
+
 def test_the_store_goes_on_where_the_checkpoint_left_it(empty_queue, rollouts, sampler, tmp_path):
     """What the sampler stored, the sampler of a resumed run replays; a changed prompt is refused."""
     resume = ["trainer.resume_mode=auto", f"trainer.default_local_dir={tmp_path}"]

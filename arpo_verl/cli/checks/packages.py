@@ -33,15 +33,33 @@ if TYPE_CHECKING:
 # Run in a fresh interpreter, as each Ray worker is one, because a plugin that fails to load vanishes without a word; as
 # text, because a module of ours would register what it asks for.
 _REGISTRATION_PROBE = """
-import json, verl
+import importlib, importlib.util, json, verl
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
-print("PROBE" + json.dumps({
+from arpo_verl.upstream_patches import all_patches
+has_vllm = importlib.util.find_spec("vllm") is not None
+lost = {}
+for patch in all_patches().values():
+    place = f"{patch.module}: {', '.join(patch.names)}"
+    is_vllms = patch.module.startswith("vllm")
+    if is_vllms and not has_vllm:
+        lost[place] = None
+        continue
+    try:
+        if is_vllms:
+            from vllm.plugins import load_general_plugins
+            load_general_plugins()
+        importlib.import_module(patch.module)
+        patch.check()
+        lost[place] = ""
+    except Exception as error:
+        lost[place] = str(error) or type(error).__name__
+print("PROBE" + json.dumps([lost, {
     "agent loop gui_agent": "gui_agent" in _agent_loop_registry,
     "advantage estimator replay_grpo": "replay_grpo" in ADV_ESTIMATOR_REGISTRY,
     "rollout engine transformers (CPU only)": ("transformers", "async") in _ROLLOUT_REGISTRY,
-}))
+}]))
 """
 
 _OSWORLD_PROBE = "import arpo_verl.environments.osworld.client"
@@ -130,7 +148,7 @@ def _check_oldest(package: str, use: str, required: bool) -> Finding:
 
 
 def check_registrations() -> list[Finding]:
-    """Whether a fresh interpreter that imports veRL finds our names."""
+    """Whether a fresh interpreter that imports veRL finds our names, and our functions where we replace upstream's."""
     if (other := another_verl()) is not None:
         return [Finding("plugin", False, f"the package `verl` here is {other}, which loads no plugin", OWN_ENVIRONMENT)]
     env = {**os.environ, "VERL_PLATFORM": os.environ.get("VERL_PLATFORM", "cpu")}
@@ -143,10 +161,19 @@ def check_registrations() -> list[Finding]:
         last = probe.stderr.strip().splitlines()[-1:] or ["no output"]
         return [Finding("plugin", False, f"importing veRL failed: {last[0]}", "install it beside a working veRL")]
     remedy = "install arpo-verl again, and unset VERL_USE_EXTERNAL_PLUGINS if it leaves arpo_verl out"
-    return [
-        Finding(name, found, "registered" if found else "not registered", remedy)
-        for name, found in json.loads(line.removeprefix("PROBE")).items()
+    lost, registered = json.loads(line.removeprefix("PROBE"))
+    names = [
+        Finding(name, found, "registered" if found else "not registered", remedy) for name, found in registered.items()
     ]
+    return [*names, *(_patch_finding(place, why, remedy) for place, why in lost.items())]
+
+
+def _patch_finding(place: str, why: str | None, remedy: str) -> Finding:
+    """Whether a patch is in its place; `why` it is not, or None where there is nothing to patch."""
+    module, _, names = place.partition(": ")
+    detail = "not needed, vllm is not installed" if why is None else why or "in place"
+    is_needed = not module.startswith("vllm")  # by the trainer; what vLLM's processes miss ends no run on GPUs
+    return Finding(f"patch of {module}", not why, f"{names}: {detail}", remedy, is_needed)
 
 
 def check_osworld() -> Finding:

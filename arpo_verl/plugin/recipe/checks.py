@@ -16,6 +16,7 @@ from arpo_verl.footprint import Model, screenshot_tokens, sequence_tokens
 from arpo_verl.models.family import FULL, check_model_type, read_model_type
 from arpo_verl.plugin.recipe.combinations import ENGINE, RULES
 from arpo_verl.plugin.recipe.footprint import longest_instruction, model_folder, model_shape, read_run
+from arpo_verl.plugin.recipe.named import check_named
 from arpo_verl.plugin.recipe.resuming import check_resume
 from arpo_verl.plugin.recipe.rules import Checks, Recipe, check_rules
 from arpo_verl.plugin.recipe.values import check_by_verl, check_values, is_default, is_given
@@ -30,7 +31,14 @@ from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.versions import require_verl
 
 # Folders and files of a recipe: what it writes, and what it may read from this machine.
-_WRITTEN = ("run_dir", "trainer.default_local_dir", "gui_agent.trajectory_dir", "environment.status_file")
+_WRITTEN = (
+    "run_dir",
+    "trainer.default_local_dir",
+    "trainer.rollout_data_dir",
+    "trainer.validation_data_dir",
+    "gui_agent.trajectory_dir",
+    "environment.status_file",
+)
 _READ = ("actor_rollout_ref.model.path", "data.train_files", "data.val_files", "replay.seed_from")
 # The policies that recipes for this machine name -> the command that writes each.
 _MADE_HERE = {
@@ -127,6 +135,11 @@ def _check_places(config: DictConfig) -> None:
                 is_file = name == "environment.status_file"
                 check_place(name, Path(str(place)).parent if is_file else Path(str(place)))
     problems.raise_all()
+
+
+def _check_named(config: DictConfig) -> None:
+    if not joins_cluster(config):  # whose nodes have files and packages of their own
+        check_named(config)
 
 
 def _desktops_are_here(config: DictConfig, environment: EnvironmentConfig) -> bool:
@@ -305,6 +318,7 @@ def _check_seeds(config: DictConfig, agent: GuiAgentConfig, replay: ReplayConfig
 _FOR_ALL = (
     _check_paths,
     _check_places,
+    _check_named,
     _check_mode,
     _check_pixels,
     _check_episode_weight,

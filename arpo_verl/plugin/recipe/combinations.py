@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.footprint import MANAGER
+from arpo_verl.plugin.recipe.ranges import RANGE_RULES
 from arpo_verl.plugin.recipe.rules import Recipe, Rule, is_none, no, one_of, yes
 from arpo_verl.plugin.recipe.sizes import SIZE_RULES
 from arpo_verl.replay.config import SAMPLERS
@@ -335,7 +336,7 @@ LEARNING_RULES = (
         "rollout.temperature",
         {"rollout.temperature": lambda number: number <= 0},
         "more than 0 in training: the policy's logits are divided by it",
-        "to validate greedily set actor_rollout_ref.rollout.val_kwargs.do_sample=false",
+        "to validate greedily set actor_rollout_ref.rollout.val_kwargs.temperature=0",
         "workers/engine/fsdp/transformer_impl.py | return logits / temperature.clamp(min=1e-8)",
     ),
     Rule(
@@ -411,4 +412,4 @@ ROW_RULES = (
 )
 """What veRL does with an episode's last row alone, or with each row as if it were an episode."""
 
-RULES = (*PLUGIN_RULES, *RUN_RULES, *LEARNING_RULES, *ROW_RULES, *SIZE_RULES)
+RULES = (*PLUGIN_RULES, *RUN_RULES, *LEARNING_RULES, *ROW_RULES, *SIZE_RULES, *RANGE_RULES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shutil
@@ -38,6 +37,7 @@ from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.types import Task
+from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, read_text
 
 # The smallest GPU that a 7B policy with histories of 64K tokens is trained on, where this machine has none to ask.
 ASSUMED_GPU_BYTES = 80 * GB
@@ -74,9 +74,9 @@ def model_shape(path: str) -> Model | None:
     if folder is None:
         return known
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
+        config = parse_json(read_text(folder / "config.json", MOST_JSON_BYTES))
         return Model.of_config(config, _num_parameters(folder, config) or (known.num_parameters if known else 0))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # another family's, or damaged
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError):  # another's, or damaged
         return known
 
 
@@ -320,7 +320,7 @@ def _processor_settings(folder: Path | None) -> dict[str, Any]:
     for name in ("processor_config.json", "preprocessor_config.json") if folder else ():
         file = Path(folder or "", name)
         if file.is_file():
-            settings: dict[str, Any] = json.loads(file.read_text("utf-8"))
+            settings: dict[str, Any] = parse_json(read_text(file, MOST_JSON_BYTES))
             return settings.get("image_processor") or settings
     return {}
 

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,8 @@ _FSDP_VERSIONS = {"fsdp": 1, "fsdp2": 2}
 _MOST_JSON_BYTES = 1 << 20
 _MOST_LINES = 20
 _MOST_NAMED = 5
+_MOST_LOOKED_FOR = 10_000
+"""Files: a name may claim a thousand million processes."""
 _MOST_VALUE = 80
 _OUR_DATASET = "pkg://arpo_verl.plugin.dataset"
 _FINGERPRINTED = ("actor_rollout_ref.model.", "data.mm_processor_kwargs", "gui_agent.")
@@ -257,7 +260,7 @@ def _ranks(checkpoint: Path, recipe: Recipe) -> int:
 
 def _check_files(resumption: Resumption) -> None:
     """All files that veRL opens must be there, and none of them cut off."""
-    damaged = list(_damaged(resumption.checkpoint, resumption.recipe))
+    damaged = list(islice(_damaged(resumption.checkpoint, resumption.recipe), _MOST_LOOKED_FOR))
     if not damaged:
         return
     left = len(damaged) - _MOST_NAMED
@@ -342,7 +345,7 @@ def _check_options(resumption: Resumption) -> None:
         if "not given" not in (old, new):  # another veRL's, or a stranger's
             problems.errors.append(
                 ConfigError(
-                    f"{option} must be {_short(old)} to go on from {resumption.checkpoint}, got {_short(new)}: "
+                    f"{_short(option)} must be {_short(old)} to go on from {resumption.checkpoint}, got {_short(new)}: "
                     f"{effect.words}; or {resumption.way_out}"
                 )
             )

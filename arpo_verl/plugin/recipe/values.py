@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import traceback
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
@@ -39,12 +41,28 @@ _NUMBERS = {
     "actor_rollout_ref.actor.ppo_mini_batch_size": 1,
     "actor_rollout_ref.rollout.n": 1,
 }
+# Their values may be another kind of thing than veRL's default is.
+_OF_SEVERAL_KINDS = (
+    "algorithm.rollout_correction.rollout_is_threshold",
+    "algorithm.rollout_correction.rollout_rs_threshold",
+)
 # Their options are checked by name elsewhere, or are anybody's.
 _OURS = ("gui_agent", "environment", "replay", "run_dir", "variant")
 _CHOICES = ("baseline", "context", "engine", "policy")
 _NOT_COMPARED = (*_OURS, "data.tasks", "ray_kwargs", "hydra", "model_engine")
 # Sections that veRL makes an object of in a worker, after minutes; it checks their values then.
 _OBJECTS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "trainer.v1.separate_async.hybrid_rollout")
+_REFUSALS = (
+    AssertionError,
+    AttributeError,
+    HydraException,
+    LookupError,
+    NotImplementedError,
+    OmegaConfBaseException,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 _OUR_SAMPLERS = "pkg://arpo_verl.plugin.sampler"
 
 
@@ -77,7 +95,8 @@ def check_values(config: DictConfig) -> None:
     for name, message in _NEEDED.items():
         if not is_given(config, name):
             problems.errors.append(ConfigError(message))
-    problems.errors += [ConfigError(message) for message in (*_wrong_numbers(config), *_dead_references(config))]
+    wrong = (*_wrong_numbers(config), *wrong_kinds(config), *_dead_references(config))
+    problems.errors += [ConfigError(message) for message in wrong]
     problems.raise_all()
 
 
@@ -93,14 +112,21 @@ def check_by_verl(config: DictConfig) -> None:
     from verl.trainer.ppo.utils import need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-    if any(_wrong_numbers(config)):
+    from arpo_verl.plugin.recipe.rehearsal import rehearsals  # torch
+
+    if any((*_wrong_numbers(config), *wrong_kinds(config))):
         return  # veRL would only fail to calculate
     problems = Problems()
+    objects: list[Any] = []
     with problems.gather(), _in_verls_words():
         validate_config(config, need_reference_policy(config), use_critic=False)
     for name in _OBJECTS:
         with problems.gather(), _in_verls_words():
-            omega_conf_to_dataclass(OmegaConf.select(config, name))
+            objects.append(omega_conf_to_dataclass(OmegaConf.select(config, name)))
+    if not problems.errors and len(objects) == len(_OBJECTS):
+        for rehearse in rehearsals(objects[0], config.algorithm.get("rollout_correction") or {}):
+            with problems.gather(), _in_verls_words():
+                rehearse()
     # A sampler of the user's own may come with an estimator, and a library for the workers with a loss.
     if OmegaConf.select(config, "trainer.v1.sampler.custom_sampler.path") in (None, _OUR_SAMPLERS):
         with problems.gather():
@@ -114,18 +140,22 @@ def check_by_verl(config: DictConfig) -> None:
 @contextlib.contextmanager
 def _in_verls_words() -> Iterator[None]:
     """An error of veRL's checks, which also print, as one of ours."""
-    from hydra.errors import HydraException
-
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
-    except (AssertionError, HydraException, NotImplementedError, ValueError) as error:
-        said = " ".join(str(error.__cause__ or error).split())  # Hydra wraps what a class raises
+    except _REFUSALS as error:
+        said = _words_of(error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error)
         if "vllm version None" not in said:  # an engine that is not installed here: `doctor` checks packages by itself
             raise ConfigError(f"veRL refuses the recipe: {said}") from error
     except ImportError:
         pass  # the same
+
+
+def _words_of(error: BaseException) -> str:
+    """What it says on one line; of an assertion without words, the assertion."""
+    said = " ".join(str(error).split())
+    return said or str(traceback.extract_tb(error.__traceback__)[-1].line)
 
 
 def _check_name(config: DictConfig, option: str, known: Collection[str]) -> None:
@@ -149,6 +179,23 @@ def _wrong_numbers(config: DictConfig) -> Iterator[str]:
         if not is_number or (least is not None and value < least):
             expected = "a number" if least is None else f"a number of at least {least}"
             yield f"{name} must be {expected}, got {value!r}"
+
+
+def wrong_kinds(config: DictConfig) -> Iterator[str]:
+    """Yield a line for each option with a word where veRL has a number, or true or false: to it `flase` is true."""
+    given = dict(_leaves(OmegaConf.to_container(config, resolve=False)))
+    for name, default in _leaves(verls_defaults()):
+        value = given.get(name)
+        is_number = isinstance(default, (bool, int, float)) and name not in (*_NUMBERS, *_OF_SEVERAL_KINDS)
+        if not is_number or not isinstance(value, str):
+            continue
+        if "${" in value:
+            try:
+                value = OmegaConf.select(config, name, throw_on_missing=False)
+            except OmegaConfBaseException:  # reported as a reference
+                continue
+        if isinstance(value, str):
+            yield f"{name} must be {'true or false' if isinstance(default, bool) else 'a number'}, got {value!r}"
 
 
 def _dead_references(config: DictConfig) -> Iterator[str]:

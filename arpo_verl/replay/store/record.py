@@ -44,7 +44,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 }
 _EPISODE_KINDS = {"step": int, "uid": str, "session": int}
 _REQUIRED = {"task_id", "step", "screenshots", *COLUMNS}
-_STEPS_END = 1 << 53
+STEPS_END = 1 << 53
 """Step numbers are below it: floats hold each of these exactly."""
 _MOST_COLUMN_BYTES = 16 << 20
 """Of an unpacked column, 4,194,304 tokens: an episode of 15 screenshots at 1080p has some 40,000."""
@@ -138,7 +138,7 @@ def read_record(record: bytes) -> dict[str, Any]:
 def _is_right(name: str, value: Any) -> bool:
     kinds = _KINDS.get(name, ())
     if kinds == (int,):
-        return type(value) is int and 0 <= value < _STEPS_END
+        return type(value) is int and 0 <= value < STEPS_END
     if name == "screenshots" and isinstance(value, list):
         return all(isinstance(one, str) for one in value)
     if name == "episode" and isinstance(value, dict):

@@ -133,6 +133,10 @@ class SuccessStore:
         """A held screenshot by its name."""
         return self._screenshots.read(name)
 
+    def remove(self, serial: int) -> None:
+        """Drop the success of this serial."""
+        self._drop(serial)
+
     def clear(self) -> None:
         """Drop everything."""
         for serial in list(self._entries):

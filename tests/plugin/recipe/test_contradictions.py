@@ -280,6 +280,7 @@ def problems_of(monkeypatch, tmp_path):
     monkeypatch.setattr(checks, "RAY_CLUSTER_FILE", tmp_path / "none")
     monkeypatch.chdir(tmp_path)
     write_shards(Path("checkpoints/global_step_3"), ranks=16)
+    Path("mine.py").write_text("from arpo_verl.plugin.sampler import ReplaySampler\n\ndef mine(): ...\n")
     tasks = [f"data.{split}_files={shipped_file('dialog-confirm-yes')}" for split in ("train", "val")]
 
     def problems(recipe: str, words: str) -> tuple[list[str], float]:

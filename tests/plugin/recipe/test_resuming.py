@@ -379,6 +379,28 @@ def test_nothing_that_a_checkpoint_says_reaches_the_terminal_as_it_stands(resume
     assert lines[-1].endswith(" more changes")
 
 
+def test_a_file_that_claims_a_thousand_million_processes_hangs_nothing(resumed):
+    def claim(folder):
+        (checkpoint_of(folder) / "actor" / "model_world_size_1_rank_0.pt").rename(
+            checkpoint_of(folder) / "actor" / "model_world_size_999999999_rank_0.pt"
+        )
+
+    problems, *_ = resumed((), claim)
+    assert any("n_gpus_per_node must be 999999999" in problem for problem in problems)
+    assert any("missing or cut off: actor/model_world_size_999999999_rank_1.pt" in problem for problem in problems)
+
+
+def test_a_file_of_a_checkpoint_s_name_is_no_checkpoint(resumed):
+    """veRL would fail on it in its workers."""
+
+    def note_file(folder):
+        (folder / "checkpoints" / "global_step_7").touch()
+        (folder / "checkpoints" / LATEST_CHECKPOINT).write_text("7")
+
+    problems, *_ = resumed((), note_file)
+    assert len(problems) == 1 and "must name a checkpoint that is there, got 7" in problems[0]
+
+
 @pytest.fixture
 def match():
     """Find words in a text; those with `.*`, a backslash or `$` in them are a pattern."""
