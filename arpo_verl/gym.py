@@ -212,7 +212,7 @@ def to_action(sample: Mapping[str, Any]) -> Action:
         keys = (_choose(KEYS, number, "keys") for number in _whole(sample, "keys", 3))
         return Hotkey(tuple(filter(None, keys)))
     if kind is TypeText:
-        return TypeText(str(sample["text"]))
+        return TypeText(sample["text"])
     if kind is Scroll:
         return Scroll(_pick(DIRECTIONS, sample, "direction"), point, *_whole(sample, "notches", 1))
     assert issubclass(kind, (Wait, Finish, Fail))
@@ -221,7 +221,10 @@ def to_action(sample: Mapping[str, Any]) -> Action:
 
 def _whole(sample: Mapping[str, Any], name: str, count: int) -> list[int]:
     """The whole numbers of one part of a sample."""
-    numbers = np.asarray(sample[name])
+    try:
+        numbers = np.asarray(sample[name])
+    except ValueError:  # lists of different lengths
+        numbers = np.asarray(None)
     if numbers.size != count or numbers.dtype.kind not in "iu":
         raise ActionError(f"action[{name!r}] must be {count} whole number{'s'[: count > 1]}, got {sample[name]!r:.80}")
     return [int(number) for number in numbers.flat]

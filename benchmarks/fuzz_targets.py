@@ -17,7 +17,7 @@ import json
 import re
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -133,21 +133,58 @@ def check_brought(text: str) -> None:
     assert clients_rewriting()(typed).endswith(typed)
 
 
-def pressed_by(calls: list[Call]) -> tuple[str, ...]:
-    """The keys that go down by these calls, in order: none while it is down, and none stays so."""
-    pressed: list[str] = []
-    down: list[str] = []
+SIGNS = dict(zip("`1234567890-=[]\\;',./", '~!@#$%^&*()_+{}|:"<>?', strict=True))
+"""What the keys of an American keyboard give with Shift."""
+SHIFTS = frozenset({"shift", "shiftleft", "shiftright"})
+LEFT = {"shiftleft": "shift", "ctrlleft": "ctrl", "altleft": "alt", "winleft": "win"}
+
+
+class Keyboard:
+    """What keys give that pyautogui presses, which holds Shift for a sign while it presses that."""
+
+    def __init__(self) -> None:
+        self.down: set[str] = set()
+        self.given: list[str] = []
+
+    def press(self, name: str) -> None:
+        """A key that is down already gives nothing, and for `<` pyautogui presses the wrong one."""
+        assert name != "<"
+        key = next((key for key, sign in SIGNS.items() if sign == name), LEFT.get(name, name))
+        assert key not in self.down, f"{name} is down"
+        self.down |= {key, "shift"} if name in SIGNS.values() else {key}
+        shift = bool(self.down & {"shift", "shiftright"})
+        if key not in SHIFTS:
+            self.given.append(SIGNS.get(key, key.upper() if len(key) == 1 else key) if shift else key)
+        if name in SIGNS.values():
+            self.down.discard("shift")
+
+    def release(self, name: str) -> None:
+        """The key, whatever it gave."""
+        self.down.discard(next((key for key, sign in SIGNS.items() if sign == name), LEFT.get(name, name)))
+
+
+def given_by(calls: list[Call]) -> list[str]:
+    """What the keys of these calls give, in order; none stays down."""
+    keyboard = Keyboard()
     for name, keys, _ in calls:
-        if name != "pyautogui.keyUp":
-            assert name in ("pyautogui.hotkey", "pyautogui.keyDown"), name
-            pressed += keys
-            down += keys
-        assert len(set(down)) == len(down)
-        if name != "pyautogui.keyDown":
-            assert set(keys) <= set(down)
-            down = [key for key in down if key not in keys]
-    assert not down
-    return tuple(pressed)
+        assert name in ("pyautogui.hotkey", "pyautogui.keyDown", "pyautogui.keyUp"), name
+        for key in keys if name != "pyautogui.keyUp" else ():
+            keyboard.press(key)
+        for key in keys if name != "pyautogui.keyDown" else ():
+            keyboard.release(key)
+    assert not keyboard.down
+    return keyboard.given
+
+
+def said_by(names: Sequence[str]) -> list[str]:
+    """What keys give that are held together, of which one that comes again is pressed again."""
+    said = []
+    for number, name in enumerate(names):
+        shift = not SHIFTS.isdisjoint(names[:number])
+        if name not in SHIFTS:
+            name = LEFT.get(name, name)
+            said.append(SIGNS.get(name, name.upper() if len(name) == 1 else name) if shift else name)
+    return said
 
 
 def check_code(action: Action) -> None:
@@ -164,8 +201,7 @@ def check_code(action: Action) -> None:
             assert calls == [("pyautogui.write", (plain,), {})]
             check_brought(plain)
         case Hotkey(keys=keys):
-            pressed = tuple(key for name in keys for key in (("shift", ",") if name == "<" else (name,)))
-            assert pressed_by(calls) == pressed
+            assert given_by(calls) == said_by(keys)
         case Click() | Move() | Drag() | Scroll() | Wait():
             strings = [value for _, positional, named in calls for value in (*positional, *named.values())]
             assert not [s for s in strings if isinstance(s, str) and s not in ("left", "right", "middle")]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 from PIL import Image
 from support import ROOT
@@ -95,6 +96,8 @@ def test_bad_arguments_are_refused_with_what_was_expected(desktop):
             Click(Point(0, 0), "side", 0),
             "button must be left, right or middle, got 'side'; count must be 1 to 3, got 0",
         ),
+        (Click(Point(0, 0), np.array(["left", "right"])), "button must be left, right or middle"),
+        (Scroll(np.array(["up", "down"])), "direction must be up, down, left or right"),
         (Drag(None, Point(-1, 0)), "Drag: end must be"),
         (Move(None), "Move: point must be"),
         (Hotkey(()), "keys must be at least one key's name"),

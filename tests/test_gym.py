@@ -168,6 +168,8 @@ def test_what_is_no_action_is_refused_before_it_reaches_the_desktop(env):
         {**on_the_screen, "point": [640, 0]},
         {**on_the_screen, "point": [3.5, 0]},
         {**on_the_screen, "point": [3]},
+        {**on_the_screen, "point": [[3], [4, 5]]},
+        {**SAMPLE, "kind": KINDS.index(TypeText), "text": 5},
         {**SAMPLE, "kind": KINDS.index(Hotkey), "keys": [0, 0, 0]},
         Click(Point(640, 480)),
         Hotkey(()),

@@ -21,6 +21,7 @@ _STOPS = {quote: re.compile(rf"[\\\n]|{quote}(?=[ \t\n]*[,)])") for quote in "'\
 _CALL_ENDS = re.compile(r"[ \t\n]*(?:,[ \t\n]*)?\)[ \t]*(?:\n|\Z)")
 _COMMENT = re.compile(r"[ \t]*(?:,[ \t]*)?\)[ \t]*#")
 _ANY_KEY = re.compile(r"[ \t\n]*,[ \t\n]*[A-Za-z_]\w{0,39}[ \t]*=", re.ASCII)
+_ANY_TEXT = re.compile(_ANY_KEY.pattern + r"[ \t]*['\"]", re.ASCII)
 
 
 class CallScanner:
@@ -107,6 +108,7 @@ class CallScanner:
         start = position = position + 1
         pieces: list[str] = []
         ends_line: bool | None = None
+        quotes, counted = 0, start  # unescaped ones within the text
         while (match := _STOPS[quote].search(text, position)) is not None:
             pieces.append(text[position : match.start()])
             position = match.end()
@@ -116,9 +118,12 @@ class CallScanner:
                 escaped = _ESCAPES.get(text[position : position + 1])
                 pieces.append("\\" if escaped is None else escaped)
                 position += escaped is not None
-            elif self._closes(text, position, key):
+                quotes -= escaped == quote
+                continue
+            quotes, counted = quotes + text.count(quote, counted, match.start()), match.start()
+            if self._closes(text, position, key, within_quotes=quotes % 2 == 1):
                 break
-            elif _COMMENT.match(text, position):
+            if _COMMENT.match(text, position):
                 # A sign of a comment in typed text, where a later quote closes the line.
                 ends_line = _closes_line(text, position, quote) if ends_line is None else ends_line
                 if not ends_line:
@@ -133,9 +138,13 @@ class CallScanner:
             raise ActionParseError(f"a string must not run over the next call, got {excerpt(within.group())}")
         return "".join(pieces), position
 
-    def _closes(self, text: str, position: int, key: str) -> bool:
-        """Whether the call goes on or ends behind a quote; within free text only by the grammar's own names."""
-        next_key = self._known_key if key == self._free_text else _ANY_KEY
+    def _closes(self, text: str, position: int, key: str, within_quotes: bool) -> bool:
+        """Whether the call goes on or ends behind a quote. Of free text the grammar's own names end it, and others
+        where no quote within it is open: `f('a', b='c')` is text."""
+        if key != self._free_text:
+            next_key = _ANY_KEY
+        else:
+            next_key = self._known_key if within_quotes else _ANY_TEXT
         closing = _CALL_ENDS.match(text, position) or next_key.match(text, position)
         return (closing or self._call_follows.match(text, position)) is not None
 

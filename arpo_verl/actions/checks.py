@@ -42,7 +42,7 @@ def _problems(action: Action, screen: Size) -> Iterator[str]:
     match action:
         case Click(point=point, button=button, count=count):
             yield from _off_screen("point", point, screen, optional=True)
-            yield from _unless(button in get_args(Button), "button", "left, right or middle", button)
+            yield from _unless(_is_one_of(button, Button), "button", "left, right or middle", button)
             yield from _unless(_is_whole(count, MAX_CLICKS), "count", f"1 to {MAX_CLICKS}", count)
         case Drag(start=start, end=end):
             yield from _off_screen("start", start, screen, optional=True)
@@ -54,7 +54,7 @@ def _problems(action: Action, screen: Size) -> Iterator[str]:
         case TypeText(text=text):
             yield from _unless(isinstance(text, str), "text", "a string", text)
         case Scroll(direction=direction, point=point, notches=notches):
-            yield from _unless(direction in get_args(Direction), "direction", "up, down, left or right", direction)
+            yield from _unless(_is_one_of(direction, Direction), "direction", "up, down, left or right", direction)
             yield from _off_screen("point", point, screen, optional=True)
             ok = notches is None or _is_whole(notches, MAX_SCROLL_NOTCHES)
             yield from _unless(ok, "notches", f"1 to {MAX_SCROLL_NOTCHES}, or None", notches)
@@ -65,6 +65,10 @@ def _problems(action: Action, screen: Size) -> Iterator[str]:
 def _unless(ok: bool, name: str, expected: str, value: object) -> Iterator[str]:
     if not ok:
         yield f"{name} must be {expected}, got {value!r:.60}"
+
+
+def _is_one_of(value: object, names: object) -> bool:
+    return isinstance(value, str) and value in get_args(names)
 
 
 def _is_integer(value: object) -> bool:

@@ -54,6 +54,8 @@ from arpo_verl.types import (
 )
 
 TOOL = "computer_use"
+_NUMBERING = frozenset({"id", "index"})
+"""Of several calls."""
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _END_OF_THINKING = "</think>"
@@ -62,8 +64,12 @@ _END_OF_THINKING = "</think>"
 _BEFORE_CALL = re.compile(
     r'(?:<tool_call>|\u2697|\U0001f4d0)\s*(?=\{)|^[ \t]*(?=\{\s*"(?:name|arguments)"\s*:)', re.MULTILINE
 )
+# Right behind another one.
+_NEXT_CALL = re.compile(r'[\s,;]*(?=\{\s*"(?:name|arguments)"\s*:)')
 _THOUSAND = Size(1000, 1000)
 _WRITTEN_WAIT_S = 5
+_FAILED = ("failure", "failed", "fail", "infeasible", "impossible")
+_DONE = ("success", "successful", "succeeded", "done", "complete", "completed", "finished", "")
 
 _CLICKS: Mapping[str, tuple[Button, int]] = {
     "left_click": ("left", 1),
@@ -186,8 +192,10 @@ def read_calls(text: str, before: re.Match[str] | None) -> Iterator[dict[str, An
             raise ActionParseError("a tool call must be a JSON object with name and arguments")
         if call.get("name") != TOOL:
             raise ActionParseError(f"the tool must be {TOOL}, got {_shown(call.get('name'))}")
+        beside = {name: value for name, value in call.items() if name not in _NUMBERING}
+        refuse_leftovers(TOOL, beside, ("name", "arguments"))
         yield {name: value for name, value in call["arguments"].items() if value is not None}
-        before = _BEFORE_CALL.search(text, position)
+        before = _NEXT_CALL.match(text, position) or _BEFORE_CALL.search(text, position)
 
 
 def _read_json(text: str, position: int) -> tuple[Any, int]:
@@ -203,8 +211,15 @@ def _no_constant(name: str) -> Any:
     raise ActionParseError(f"a number must be finite, got {name}")
 
 
+class _Fraction(float):
+    """A number that is typed as it was written: 10.50."""
+
+    def __init__(self, written: str):
+        self.written = written
+
+
 # Newlines within strings, which some models leave unescaped, are taken as they are.
-_DECODER = json.JSONDecoder(parse_constant=_no_constant, strict=False)
+_DECODER = json.JSONDecoder(parse_float=_Fraction, parse_constant=_no_constant, strict=False)
 
 
 # --- Actions from arguments --------------------------------------------------------------------------------------
@@ -291,7 +306,7 @@ def read_text(arguments: Mapping[str, Any]) -> str:
     """
     text = arguments.get("text")
     if _is_number(text):
-        return str(text)
+        return text.written if isinstance(text, _Fraction) else str(text)
     # JSON can spell half of a surrogate pair, which is no character and cannot be sent anywhere.
     if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
         raise ActionParseError(f"text must be a string of characters, got {_shown(text)}")
@@ -315,7 +330,12 @@ def _key_names(text: str) -> tuple[str, ...]:
 
 def _terminate(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Action:
     """Done, unless it says that it failed."""
-    return Fail() if str(arguments.get("status")).strip().lower() in ("failure", "failed", "fail") else Finish()
+    status = _lower(arguments.get("status", ""))
+    if status in _FAILED:
+        return Fail()
+    if status not in _DONE:
+        raise ActionParseError(f"status must be success or failure, got {_shown(status)}")
+    return Finish()
 
 
 _BUILDERS: Mapping[str, Callable[[Mapping[str, Any], CoordinateFrame], Action]] = {

@@ -17,8 +17,8 @@ _NAMED_KEYS = (
     "alt altleft altright apps backspace capslock ctrl ctrlleft ctrlright delete down end enter esc help home insert "
     "left numlock pagedown pageup pause printscreen right scrolllock shift shiftleft shiftright space tab up "
     "win winleft winright num0 num1 num2 num3 num4 num5 num6 num7 num8 num9 "
-    "add decimal divide multiply separator subtract"
-).split() + [f"f{n}" for n in range(1, 25)]
+    "add decimal divide multiply subtract"
+).split() + [f"f{n}" for n in range(1, 13)]
 
 _CHARACTER_KEYS = string.ascii_lowercase + string.digits + string.punctuation
 
@@ -153,7 +153,7 @@ def _split_word(word: str) -> list[str] | None:
         if sign not in word[1:]:
             continue
         parts = word.split(sign)
-        if parts[-1] == "" and len(parts) > 2:
+        if parts[-2:] == ["", ""]:
             parts = [*parts[:-2], sign]
         keys = [_canonical(part) for part in parts]
         if None not in keys:

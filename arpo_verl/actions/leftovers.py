@@ -9,19 +9,36 @@ from typing import Any
 from arpo_verl.actions.calls import excerpt
 from arpo_verl.errors import ActionParseError
 
-# A direction or a button; a switch; a number or a position, in any of the forms in which models write one.
-_WORD = re.compile(r"\s*(?:up|down|left|right|middle|true)\s*", re.IGNORECASE)
-_NUMBERS = re.compile(r"(?=\D*\d)(?:[-+\d\s.,;()\[\]{}]|</?(?:point|bbox)>|<\|box_(?:start|end)\|>)+", re.ASCII)
-_KEYS = frozenset({"key", "keys", "hotkey", "modifier", "modifiers"})
+# A direction or a button; a switch; a modifier.
+_WORD = re.compile(
+    r"\s*(?:(?:up|down|left|right|middle|double|triple)(?:wards?|[-_ ]?(?:click|button))?|horizontal|true|yes|on|"
+    r"ctrl|control|shift|alt|win|super|meta|cmd|command|option)\s*",
+    re.IGNORECASE,
+)
+# A number or a position, in any of the forms in which models write one.
+_NUMBERS = re.compile(
+    r"(?=\D*\d)(?:[-+\d\s.,:;=%xy()\[\]{}]|p(?:x|ixels?)|times|clicks?|notch(?:es)?|lines?|</?(?:point|bbox)>|"
+    r"<\|box_(?:start|end)\|>)+",
+    re.ASCII | re.IGNORECASE,
+)
+# Names under which every value says where, how much or which key.
+_NAMES = re.compile(
+    r"[xy]\d?|axis|offset|distance|(?:(?:start|end|target|from|to)_?)?(?:b?box|point|coordinates?|pos|position)\d?|"
+    r"(?:\w*_)?(?:amount|clicks|count|notches|presses|times)|repeats?|hold|(?:hold_?|hot|modifier_?)?keys?|modifiers?",
+    re.ASCII | re.IGNORECASE,
+)
+_TYPED = frozenset({"text", "content"})
 
 
-def changes_meaning(name: str, value: object) -> bool:
-    """Whether an argument that nobody reads is a position, a direction, an amount, a key or a switch.
+def changes_meaning(action: str, name: str, value: object) -> bool:
+    """Whether an argument that nobody reads is a position, a direction, an amount, a key or a switch, or a text beside
+    keys.
 
     Everything else is a remark: nothing, an empty text or list, false, and words such as `the red button`.
     """
     if isinstance(value, str):
-        return bool(_WORD.fullmatch(value) or _NUMBERS.fullmatch(value) or (name in _KEYS and value))
+        named = _NAMES.fullmatch(name) or (name in _TYPED and action in ("hotkey", "key"))
+        return bool(value.strip() and (named or _WORD.fullmatch(value) or _NUMBERS.fullmatch(value)))
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return True
     return bool(value)
@@ -38,7 +55,7 @@ def refuse_leftovers(name: str, arguments: Mapping[str, Any], read: Collection[s
     Raises:
         ActionParseError: there are such; names them.
     """
-    left = [key for key, value in arguments.items() if key not in read and changes_meaning(key, value)]
+    left = [key for key, value in arguments.items() if key not in read and changes_meaning(name, key, value)]
     if not left:
         return
     shown = ", ".join(excerpt(key[:40]).strip("'\"") for key in left[:4])

@@ -25,6 +25,11 @@ DRAG_S = 1.0
 WAIT_S = 5.0
 """Seconds of `wait()`, by the UI-TARS prompt."""
 
+_SIGNS = dict(zip('~!@#$%^&*()_+{}|:"<>?', "`1234567890-=[]\\;',./", strict=True))
+"""The key of an American keyboard that gives a sign with Shift."""
+_KEY_UNDER = {**_SIGNS, "shiftleft": "shift", "ctrlleft": "ctrl", "altleft": "alt", "winleft": "win"}
+"""The key that is pressed, where two names press the same one."""
+
 
 def to_code(action: Action, *, wait_s: float = WAIT_S, type_text: Callable[[str], str] = by_taught_pyautogui) -> str:
     """Write `action` as Python statements, one a line, without imports of pyautogui and time.
@@ -40,7 +45,7 @@ def to_code(action: Action, *, wait_s: float = WAIT_S, type_text: Callable[[str]
     match action:
         case Click(point=point, button=button, count=count):
             place = "" if point is None else f"{_position(point)}, "
-            return f"pyautogui.click({place}clicks={count:d}, button={button!a})"
+            return f"pyautogui.click({place}clicks={count:d}, button={literal(button)})"
         case Drag(start=start, end=end):
             first = "" if start is None else f"pyautogui.moveTo({_position(start)})\n"
             return f"{first}pyautogui.dragTo({_position(end)}, duration={DRAG_S}, button='left')"
@@ -62,26 +67,27 @@ def _position(point: Point) -> str:
 
 
 def _hotkey(keys: tuple[str, ...]) -> str:
-    pressed: list[str] = []
-    for key in keys:
-        # On X servers where `<` has a key of its own, pyautogui adds Shift to that key and so presses `>`.
-        pressed.extend(["shift", ","] if key == "<" else [key])
-    if len(set(pressed)) < len(pressed):
-        return "\n".join(_key_by_key(pressed))
-    return f"pyautogui.hotkey({', '.join(literal(key) for key in pressed)})"
+    *first, last = keys
+    distinct = len({_KEY_UNDER.get(key, key) for key in keys}) == len(keys)
+    if distinct and last != "<" and not any(key in _SIGNS for key in first):
+        return f"pyautogui.hotkey({', '.join(literal(key) for key in keys)})"
+    return "\n".join(f"pyautogui.{function}({literal(key)}, _pause=False)" for function, key in _strokes(keys))
 
 
-def _key_by_key(keys: list[str]) -> Iterator[str]:
-    """Press keys together of which some come again: X takes a press of a key that is down already for nothing."""
+def _strokes(keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Press keys together, one after the other: X takes a press of a key that is down already for nothing, and after a
+    sign pyautogui releases Shift, also where that was said to stay down."""
     down: list[str] = []
     for key in keys:
-        if key in down:
-            down.remove(key)
-            yield f"pyautogui.keyUp({literal(key)}, _pause=False)"
-        down.append(key)
-        yield f"pyautogui.keyDown({literal(key)}, _pause=False)"
-    for key in reversed(down):
-        yield f"pyautogui.keyUp({literal(key)}, _pause=False)"
+        code = _KEY_UNDER.get(key, key)
+        shift = [] if key not in _SIGNS or "shift" in down else ["shift"]
+        if code in down:
+            down.remove(code)
+            yield "keyUp", code
+        yield from (("keyDown", part) for part in (*shift, code))
+        yield from (("keyUp", part) for part in shift)
+        down.append(code)
+    yield from (("keyUp", code) for code in reversed(down))
 
 
 def _scroll(direction: str, point: Point | None, notches: int) -> str:

@@ -55,7 +55,8 @@ def by_windows_keys(text: str) -> str:
 
 def literal(text: str) -> str:
     """An ASCII Python literal that no rewriting of `pyautogui.` calls in the source matches."""
-    return ascii(text).replace("pyautogui.", "pyautogui\\x2e")
+    # A string of numpy's or of an enumeration writes itself otherwise.
+    return ascii(str.__str__(text)).replace("pyautogui.", "pyautogui\\x2e")
 
 
 @functools.cache

@@ -201,11 +201,11 @@ def _drag(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Actio
 def _scroll(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Action:
     said = _take(name, arguments, ("direction",))
     # Within more words, as OSWorld's runner looks for it: `scroll down`.
-    direction = next((word for word in _DIRECTIONS if word in said.lower()), None)
-    if direction is None:
+    directions = [word for word in _DIRECTIONS if word in said.lower()]
+    if len(directions) != 1 or any(map(str.isdigit, said)):
         raise ActionParseError(f"scroll's direction must be one of {', '.join(_DIRECTIONS)}, got {excerpt(said)}")
     has_point = any(arguments.get(key) for key in _START_NAMES)
-    return Scroll(direction, _start(name, arguments, frame) if has_point else None)
+    return Scroll(directions[0], _start(name, arguments, frame) if has_point else None)
 
 
 def _hotkey(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Action:

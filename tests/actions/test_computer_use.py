@@ -60,6 +60,7 @@ def actions_of(text, grammar=PIXELS):
         ({"action": "wait", "time": "long"}, Wait()),
         ({"action": "type", "text": ""}, TypeText("")),
         ({"action": "type", "text": 5}, TypeText("5")),
+        ({"action": "left_click", "coordinate": [0, 0], "text": "Save", "label": "Right-click me"}, Click(Point(0, 0))),
         ({"action": "left_click", "coordinate": [0, 0], "text": "", "keys": [], "colour": "red"}, Click(Point(0, 0))),
         ({"action": "left_click", "coordinate": [0, 0], "button": "left", "time": 2}, Click(Point(0, 0))),
         ({"action": "left_click", "coordinate": [0, 0], "clear": False, "pixels": 0}, Click(Point(0, 0))),
@@ -71,6 +72,7 @@ def actions_of(text, grammar=PIXELS):
         ({"action": "terminate", "status": "success"}, Finish()),
         ({"action": "terminate", "status": "failure"}, Fail()),
         ({"action": "terminate", "status": "Failed"}, Fail()),
+        ({"action": "terminate", "status": "infeasible"}, Fail()),
         ({"action": "terminate"}, Finish()),
         ({"action": "terminate", "status": "done"}, Finish()),
     ],
@@ -125,10 +127,16 @@ def test_tags_may_be_missing_or_signs_and_text_may_follow(text, grammar):
 
 
 @pytest.mark.parametrize(
-    "between", ["\n", "\n</tool_call>\n<tool_call>\n", "\n\u2697\n\u2697\n", "</tool_call>then<tool_call>"]
+    "between", ["", ",", "\n", "\n</tool_call>\n<tool_call>\n", "\n\u2697\n\u2697\n", "</tool_call>then<tool_call>"]
 )
 def test_several_calls_are_done_in_order(between):
     assert actions_of(f"<tool_call>\n{WAIT_JSON}{between}{CLICK_JSON}\n</tool_call>") == (Wait(), Click(None))
+
+
+@pytest.mark.parametrize("number", ["10.50", "1e3", "3.14159265358979323846", "12345678901234567890"])
+def test_a_number_is_typed_as_it_was_written(number):
+    text = f'<tool_call>{{"name": "computer_use", "arguments": {{"action": "type", "text": {number}}}}}</tool_call>'
+    assert actions_of(text) == (TypeText(number),)
 
 
 def test_of_an_argument_that_is_named_twice_the_last_counts():
@@ -192,6 +200,18 @@ def test_a_tag_within_the_thinking_is_no_call(opening):
         (call(action="left_click", coordinate=[0, 0], coordinate2=[1, 1]), "left_click takes coordinate, not coord"),
         (call(action="left_click", coordinate=[0, 0], keys=["ctrl"]), "not keys"),
         (call(action="left_click", coordinate=[0, 0], button="right"), "not button"),
+        (call(action="left_click", position="x=10, y=20"), "not position"),
+        (call(action="left_click", x="10px", y="20px"), "not x, y"),
+        (call(action="left_click", coordinate=[0, 0], text="ctrl"), "not text"),
+        (call(action="left_click", coordinate=[0, 0], hold="shift"), "not hold"),
+        (call(action="left_click", coordinate=[0, 0], click_type="double"), "not click_type"),
+        (call(action="key", keys=["enter"], text="hello"), "key takes keys, not text"),
+        (call(action="type", text="a", press_enter="yes"), "not press_enter"),
+        (call(action="scroll", pixels=5, direction="downwards"), "not direction"),
+        (call(action="scroll", pixels=5, direction="horizontal"), "not direction"),
+        (call(action="terminate", status="unsuccessful"), "status must be success or failure, got"),
+        (call(action="terminate", status=["failure"]), "status must be success or failure, got list"),
+        (CLICK_JSON[:-1] + ', "coordinate": [1, 2]}', "computer_use takes name, arguments, not coordinate"),
         (call(action="type", text="a", key="enter"), "not key"),
         (call(action="left_click", **{"a\n" * 999: {"b": [1]}}), "left_click takes coordinate, not a"),
         (call(action="left_click_drag", start_coordinate=[0, 0], coordinate=[1, 1]), "not start_coordinate"),

@@ -1,8 +1,10 @@
 """Typed actions as pyautogui source: run against a pyautogui that records what it is asked to do."""
 
+from enum import StrEnum
 from importlib.util import find_spec
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from fuzz_targets import check_code, clients_rewriting
 
@@ -56,7 +58,13 @@ def up(key):
             Hotkey(("alt", "tab", "tab")),
             [down("alt"), down("tab"), up("tab"), down("tab"), up("tab"), up("alt")],
         ),
-        (Hotkey(("ctrl", "<")), [("hotkey", ("ctrl", "shift", ","), {})]),
+        (Hotkey(("ctrl", "+")), [("hotkey", ("ctrl", "+"), {})]),
+        (Hotkey(("ctrl", "<")), [down("ctrl"), down("shift"), down(","), up("shift"), up(","), up("ctrl")]),
+        # Two names of one key.
+        (Hotkey(("1", "!")), [down("1"), up("1"), down("shift"), down("1"), up("shift"), up("1")]),
+        (Hotkey(("ctrl", "ctrlleft")), [down("ctrl"), up("ctrl"), down("ctrl"), up("ctrl")]),
+        # pyautogui would release the Shift that is held, and so press a for A.
+        (Hotkey(("shift", "!", "a")), [down("shift"), down("1"), down("a"), up("a"), up("1"), up("shift")]),
         (Hotkey(("'",)), [("hotkey", ("'",), {})]),
         (Scroll("up", Point(1, 2)), [("scroll", (5,), {"x": 1, "y": 2})]),
         (Scroll("down"), [("scroll", (-5,), {})]),
@@ -68,6 +76,17 @@ def up(key):
 )
 def test_each_action_asks_pyautogui_for_the_right_thing(action, calls):
     assert run(to_code(action)) == calls
+
+
+class ButtonName(StrEnum):
+    RIGHT = "right"
+
+
+@pytest.mark.parametrize("text", [np.str_, lambda text: ButtonName.RIGHT if text == "right" else text])
+def test_a_string_of_numpys_or_of_an_enumeration_is_written_as_text(text):
+    """`np.str_('right')` was: the guest has no `np`, and clicked nowhere without a word."""
+    for action in (Click(None, text("right")), Hotkey((text("ctrl"), text("right"))), TypeText(text("right"))):
+        assert "right" in str(run(to_code(action)))
 
 
 def test_what_ends_an_episode_has_no_code():

@@ -41,7 +41,7 @@ from arpo_verl.errors import (
     MissingDependencyError,
 )
 from arpo_verl.images import SENT, image_size
-from arpo_verl.types import Action, Click, Evaluation, Fail, Finish, Observation, Size, Task, TypeText, Wait
+from arpo_verl.types import Action, Click, Drag, Evaluation, Fail, Finish, Observation, Size, Task, TypeText, Wait
 
 if TYPE_CHECKING:
     from arpo_verl.environments.osworld.client import Client
@@ -129,7 +129,7 @@ class OSWorldEnvironment(DesktopEnvironment):
             elif isinstance(action, (Finish, Fail)):
                 return self._seen(client.step("FAIL" if isinstance(action, Fail) else "DONE", pause=0)[0]["screenshot"])
             else:
-                if isinstance(action, Click):
+                if isinstance(action, (Click, Drag)):
                     self._keep_clicks_apart()
                 *first, last = self._codes(action)
                 for code in first:
@@ -142,7 +142,7 @@ class OSWorldEnvironment(DesktopEnvironment):
             return self._settle(observation["screenshot"])
 
     def _keep_clicks_apart(self) -> None:
-        """Two clicks are no double click, however soon the policy asks for the second."""
+        """Two clicks are no double click, however soon the policy asks for the second; nor are a click and a drag."""
         time.sleep(max(0.0, self._clicked_at + DOUBLE_CLICK_S - time.monotonic()))
 
     def evaluate(self) -> Evaluation:

@@ -62,6 +62,13 @@ def test_a_key_that_this_keyboard_has_not_does_nothing(terminal, key):
     assert eventually(lambda: terminal.controller.get_file("/tmp/typed")) == b"a\n"
 
 
+def test_a_key_that_is_released_late_is_pressed_once(terminal):
+    """X repeated it, 40 times a second: whatever pressed a key was not always soon enough to release it."""
+    code = "pyautogui.keyDown('a'); time.sleep(0.8); pyautogui.keyUp('a'); pyautogui.press('enter')"
+    assert terminal.controller.execute_python_command(code)["returncode"] == 0
+    assert eventually(lambda: terminal.controller.get_file("/tmp/typed")) == b"a\n"
+
+
 def test_hotkey_ends_the_terminal(terminal):
     terminal.controller.execute_python_command("pyautogui.hotkey('ctrl', 'd')")
     eventually(lambda: "xterm" not in terminal.sh("wmctrl -lx"))
