@@ -32,6 +32,10 @@ class ImageLimits(NamedTuple):
     max_pixels: int
 
 
+OF_QWEN25 = ImageLimits(28, 4 * 28 * 28, 16384 * 28 * 28)
+"""Of Qwen2-VL, Qwen2.5-VL and the models that were made from them."""
+
+
 @dataclass(frozen=True)
 class ModelFamily:
     """The models that are asked and answer alike. A family of your own is such an object, in a module of yours."""
