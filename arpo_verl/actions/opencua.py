@@ -183,7 +183,7 @@ def _calls(code: str) -> Iterator[tuple[str, _Arguments]]:
                     raise unknown_action(name if module == "pyautogui" else f"{module}.{name}", _PARAMETERS)
                 yield name, _arguments(name, call)
             case _:
-                raise ActionParseError(f"the code must be calls of pyautogui alone, got {_kind(statement)}")
+                raise ActionParseError(f"the code must be calls of pyautogui alone, got {type(statement).__name__}")
 
 
 def _readable(part: re.Match[str]) -> str:
@@ -225,12 +225,7 @@ def _constant(node: ast.expr) -> Any:
             return value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
             return -value
-    raise ActionParseError(f"an argument must be a number, a text or a list of keys, got {_kind(node)}")
-
-
-def _kind(node: ast.AST) -> str:
-    """What stands there, for messages: never the code itself, which may be nested deep."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).lower()
+    raise ActionParseError(f"an argument must be a number, a text or a list of keys, got {type(node).__name__}")
 
 
 # --- Actions from calls -------------------------------------------------------------------------------------------
