@@ -26,7 +26,6 @@ from PIL import Image
 
 from arpo_verl import untrusted
 from arpo_verl.actions import typing
-from arpo_verl.actions.checks import check_action
 from arpo_verl.actions.keys import KEY_NAMES, format_keys, parse_keys
 from arpo_verl.actions.pyautogui import to_code
 from arpo_verl.actions.reply import MAX_ACTIONS, MAX_REPLY_CHARS
@@ -213,13 +212,12 @@ def check_code(action: Action) -> None:
 def check_reply(grammar: str, text: str) -> None:
     """A reply is refused with a short reason, or it is a few actions on the screen, which are written as they are."""
     try:
-        reply = load_family(grammar).parse(text, IMAGE, SCREEN)
+        reply = load_family(grammar).read(text, IMAGE, SCREEN)
     except ActionParseError as error:
         assert len(str(error)) < MESSAGE_CHARS
         return
     assert len(text) <= MAX_REPLY_CHARS and 0 < len(reply.actions) <= MAX_ACTIONS
     for action in reply.actions:
-        check_action(action, SCREEN)
         if not isinstance(action, (Finish, Fail)):
             check_code(action)
     try:
@@ -519,6 +517,16 @@ SNIPPETS = (
             {"action": "terminate", "status": "failure"},
         )
     ),
+    *(
+        f"## Thought:\nt\n\n## Action:\na\n\n## Code:\n```python\n{code}\n```"
+        for code in (
+            "pyautogui.click(x=12, y=0.5, button='right')",
+            "pyautogui.moveTo(1, 2)\npyautogui.dragTo(3, 4)",
+            "pyautogui.write('a\\n \\d')  # it's",
+            "pyautogui.press(['a', 'a', '<'], presses=2)",
+            "pyautogui.hotkey('ctrl', 'c')\ncomputer.terminate(status='success', answer='b')",
+        )
+    ),
     "ctrl+shift+t",
     "page down ctrl--",
     *(json.dumps(value) for value in (STORED, {**STORED, "step": 10**400}, EPISODE, TASK, [TASK], {"os": ["../one"]})),
@@ -536,5 +544,6 @@ WORDS = (
     *("Action:", "Thought:", "click(", "type(", "content='", "start_box='", "')", "\\'", "\\n", "<point>", "</point>"),
     *("<|box_start|>", "(1,2)", "<tool_call>", "</tool_call>", "</think>", '{"name": "computer_use", "arguments": {'),
     *('"action": "', '"text": "', '"keys": ["', '"coordinate": [1, 2]', "}}", "\u2697", "\\ud800", "\\u003c", "1e999"),
+    *("## Action:\na\n", "```", "\n", "click(x=1, y=2)", "computer.wait()", "presses=", "r'", "'''", ";"),
     *("pyautogui.", "typewrite(", "press(", "hotkey(", "'<'", "ctrl", "+", "-", "<", "'", '"', "\\", "\n", "\0", "#"),
 )

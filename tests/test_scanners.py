@@ -81,6 +81,10 @@ OPENINGS = {
         '<tool_call>{"name": "computer_use", "arguments": {"action": "key", "keys": ["',
         '<tool_call>{"name": "computer_use", "arguments": {"action": "scroll", "pixels": ',
     ],
+    "opencua": [
+        *("", "## Action:\nI do it.\n```python\n", "```pyautogui.press(keys=[", "```pyautogui.write('"),
+        *('```pyautogui.write("""', "## Thought:\n", "```pyautogui.click(", "```#"),
+    ],
 }
 UNITS = {
     "ui_tars_15": [
@@ -94,8 +98,17 @@ UNITS = {
         *("1e9", "1.", "-", '","', '","a', '","-', "]}},{", "a ", "a+", "<tool_call>", "<tool_call>{", "</think>"),
         *('\n{"name"', '\n{"name":', "\n{", '{"name":"computer_use","arguments":{}}', "\u2697", "\u2697 ", "\ud800"),
     ],
+    "opencua": [
+        *("'", '"', "\\", "\\'", "\\d", "\\N{a}", "\n", "\r\n", " ", "#", "''", "'''", "'a'", "'a',", "r'a'", "f'"),
+        *("##", "\n##", "\n## Action:\na", "```", "(", "a(", "a.", "a;", "a=", "-", "not ", "lambda:", "[", "1,"),
+        *("pyautogui.press('a');", "'a'#\n", "#'\n", "pyautogui.press('", "9", "1e9", "0x", "\0", "\ud800", "\u00e9"),
+    ],
 }
-ENDS = {"ui_tars_15": ["", "')\n"], "qwen3_vl": ["", '"}}', '"]}}</tool_call>', "}}", "!"]}
+ENDS = {
+    "ui_tars_15": ["", "')\n"],
+    "qwen3_vl": ["", '"}}', '"]}}</tool_call>', "}}", "!"],
+    "opencua": ["", "```", "'```", "')```", '""")```', "],presses=100)```"],
+}
 
 
 @pytest.mark.release
@@ -180,7 +193,7 @@ def units_of(pattern):
                 signs.append({"DIGIT": "0", "SPACE": " ", "WORD": "a"}[str(value).rpartition("_")[2]])
             elif str(name) == "IN":
                 walk(value)
-            elif str(name) in ("MAX_REPEAT", "MIN_REPEAT", "SUBPATTERN", "ASSERT", "ASSERT_NOT"):
+            elif str(name) in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT", "SUBPATTERN", "ASSERT", "ASSERT_NOT"):
                 walk(value[-1])
             elif str(name) == "BRANCH":
                 for branch in value[1]:

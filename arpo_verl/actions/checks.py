@@ -7,13 +7,16 @@ from numbers import Integral
 from typing import Any, get_args
 
 from arpo_verl.actions.keys import KEY_NAMES
-from arpo_verl.actions.reply import checked
+from arpo_verl.actions.typing import check_text
 from arpo_verl.config import did_you_mean
-from arpo_verl.errors import ActionError
+from arpo_verl.errors import ActionError, ActionParseError
 from arpo_verl.types import Action, Button, Click, Direction, Drag, Finish, Hotkey, Move, Point, Scroll, Size, TypeText
 
 MAX_CLICKS = 3
 """Most presses of one click: no program knows more than a triple click."""
+
+MAX_KEYS = 100
+"""Most keys of one hotkey: as many as a keyboard has."""
 
 MAX_SCROLL_NOTCHES = 100
 """Most wheel notches of one action, several pages: a model's `pixels` of 100,000 would hold the desktop for minutes."""
@@ -35,7 +38,10 @@ def check_action(action: Action, screen: Size) -> None:
     problems = list(_problems(action, screen))
     if problems:
         raise ActionError(f"{type(action).__name__}: {'; '.join(problems)}"[:500])
-    checked(action)
+    if isinstance(action, TypeText):
+        check_text(action.text)
+    if isinstance(action, Hotkey) and len(action.keys) > MAX_KEYS:
+        raise ActionParseError(f"a hotkey must have at most {MAX_KEYS} keys, got {len(action.keys)}")
 
 
 def _problems(action: Action, screen: Size) -> Iterator[str]:

@@ -34,7 +34,7 @@ from arpo_verl.actions.checks import MAX_SCROLL_NOTCHES
 from arpo_verl.actions.keys import parse_keys
 from arpo_verl.actions.leftovers import refuse_leftovers
 from arpo_verl.actions.pyautogui import SCROLL_NOTCHES
-from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, checked, unknown_action
+from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, unknown_action
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import (
     Action,
@@ -128,7 +128,7 @@ def parse_reply(text: str, image_size: Size, screen_size: Size, *, tool: Tool) -
     for arguments in read_calls(text, first):
         if len(actions) == MAX_ACTIONS:
             raise ActionParseError(f"a reply must have at most {MAX_ACTIONS} tool calls, got more")
-        actions.append(checked(build_action(arguments, frame, tool)))
+        actions.append(build_action(arguments, frame, tool))
     return Reply(text[: first.start()].strip(), tuple(actions))
 
 

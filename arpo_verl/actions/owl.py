@@ -25,7 +25,7 @@ from arpo_verl.actions.computer_use import (
 )
 from arpo_verl.actions.leftovers import refuse_leftovers
 from arpo_verl.actions.pyautogui import SCROLL_NOTCHES
-from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, checked
+from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import Action, Click, Drag, Finish, Hotkey, Point, Scroll, Size, TypeText
 
@@ -41,7 +41,7 @@ def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
     frame = CoordinateFrame(image_size, screen_size)
     actions: list[Action] = []
     for arguments in read_calls(text, first):
-        actions += map(checked, _build(arguments, frame))
+        actions += _build(arguments, frame)
         if len(actions) > MAX_ACTIONS:
             raise ActionParseError(f"a reply must have at most {MAX_ACTIONS} actions, got more")
     return Reply(between(text, *_THINKING) or text[: first.start()].strip(), tuple(actions))

@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from arpo_verl.actions.calls import excerpt
-from arpo_verl.actions.typing import check_text
 from arpo_verl.errors import ActionParseError
-from arpo_verl.types import Action, Hotkey, Point, Size, TypeText
+from arpo_verl.types import Action, Point, Size
 
 MAX_REPLY_CHARS = 40_000
 """Longest reply that is parsed: 8,192 tokens of prose are some 36,000. It bounds the work on hostile text, of whatever
@@ -16,9 +15,6 @@ kind, to 50 ms (`tests/test_scanners.py`)."""
 
 MAX_ACTIONS = 8
 """Most actions in one reply: more would hold a desktop for minutes within one turn."""
-
-MAX_KEYS = 100
-"""Most keys of one hotkey: as many as a keyboard has."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +62,11 @@ class CoordinateFrame:
         )
 
 
-def checked(action: Action) -> Action:
-    """The action, if a desktop can be asked to do it: what it cannot is the reply's fault and never the desktop's.
-
-    Raises:
-        ActionParseError: it types what no keyboard has, or presses more than `MAX_KEYS` at once.
-    """
-    if isinstance(action, TypeText):
-        check_text(action.text)
-    if isinstance(action, Hotkey) and len(action.keys) > MAX_KEYS:
-        raise ActionParseError(f"a hotkey must have at most {MAX_KEYS} keys, got {len(action.keys)}")
-    return action
-
-
 _NO_INPUT = {
     **dict.fromkeys(("keydown", "keyup", "key_down", "key_up", "hold_key"), "no key stays down behind an action"),
-    **dict.fromkeys(("left_mouse_down", "left_mouse_up", "mouse_down", "mouse_up"), "no button stays down"),
+    **dict.fromkeys(
+        ("left_mouse_down", "left_mouse_up", "mouse_down", "mouse_up", "mousedown", "mouseup"), "no button stays down"
+    ),
     **dict.fromkeys(("bash", "shell", "execute", "run", "command"), "an agent types its commands into a terminal"),
     **dict.fromkeys(("interact", "ask", "call_user", "infer"), "nobody is there to answer"),
 }

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from arpo_verl.actions.calls import CallScanner, excerpt
 from arpo_verl.actions.keys import format_keys, parse_keys
 from arpo_verl.actions.leftovers import refuse_leftovers
-from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, checked, unknown_action
+from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, unknown_action
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import (
     Action,
@@ -98,7 +98,7 @@ def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
     for name, arguments in _SCANNER.read(text, position):
         if len(actions) == MAX_ACTIONS:
             raise ActionParseError(f"a reply must have at most {MAX_ACTIONS} actions, got more")
-        actions.append(checked(_build_action(name, arguments, frame)))
+        actions.append(_build_action(name, arguments, frame))
     return Reply(thought, tuple(actions))
 
 

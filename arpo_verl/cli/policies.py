@@ -13,7 +13,7 @@ from arpo_verl.cli.playing import Playing
 from arpo_verl.evaluation.checkpoint import find_checkpoint, model_folder
 from arpo_verl.evaluation.endpoint import Endpoint, EndpointPolicy, find_model, read_api_key
 from arpo_verl.evaluation.policy import Policy
-from arpo_verl.models.family import check_model_type, read_model_type
+from arpo_verl.models.family import check_model_type, check_trainable, read_model_type
 from arpo_verl.rollout.vision import ImageGeometry
 
 
@@ -37,6 +37,7 @@ def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterat
     folder = model_folder(checkpoint, out)
     check_model_type(playing.settings.agent.model_family, read_model_type(folder), str(args.model))
     if args.engine == "transformers" or (args.engine is None and not _has_gpu()):
+        check_trainable(playing.settings.agent.model_family)
         from arpo_verl.evaluation.own_engine import OwnEngine
 
         yield OwnEngine(folder, checkpoint.facts, playing.pixels, args.context)

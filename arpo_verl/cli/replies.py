@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from arpo_verl.errors import ActionParseError, ConfigError
+from arpo_verl.errors import ActionError, ConfigError
 from arpo_verl.models.family import ModelFamily
 from arpo_verl.types import Size
 from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, read_text
@@ -77,9 +77,9 @@ class PromptedReplies:
             if text is None:
                 return None
             try:
-                self._family.parse(text, self._image_size or screen, screen)
+                self._family.read(text, self._image_size or screen, screen)
                 return text
-            except ActionParseError as error:
+            except ActionError as error:
                 self._say(f"  malformed, and a policy's episode would end here: {error}")
 
 

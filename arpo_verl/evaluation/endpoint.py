@@ -30,7 +30,6 @@ from arpo_verl.errors import ConfigError, EndpointError
 from arpo_verl.evaluation.mismatch import CoordinateRange, PromptGrowth
 from arpo_verl.evaluation.policy import Sampling, reply_seed
 from arpo_verl.evaluation.results import Trial
-from arpo_verl.models.messages import reply_message, screenshot_message
 from arpo_verl.records.json_files import parse_json
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation, Written
@@ -301,7 +300,6 @@ class _EndpointConversation:
         self._config = config
         self._geometry = geometry
         self._context = context
-        self._messages: list[dict[str, Any]] = []
         self._urls: list[str] = []
         self._image_tokens: list[int] = []
         self._said: list[str] = []
@@ -315,15 +313,6 @@ class _EndpointConversation:
     def open(self, task: Task, screen: Size) -> None:
         self._instruction = task.instruction
         self._image_tokens.append(self._geometry.num_tokens(screen))
-        self._begin_row(0)
-
-    def _begin_row(self, first: int) -> None:
-        """What is sent from now on, up to the newest screenshot, of which `first` is the first that is shown."""
-        opening = self._config.family.opening
-        self._messages = opening(self._instruction, self._config.language, self._said[:first])
-        for said in self._said[first:]:
-            self._messages += [reply_message(said), screenshot_message()]
-        self._first = first
 
     async def reply(self, images: list[Image.Image]) -> Written:
         """Ask for the next reply.
@@ -336,14 +325,15 @@ class _EndpointConversation:
             self._screens.append(Size(*image.size))
             size = self.image_size(self._screens[-1])
             self._urls.append(await in_daemon_thread(partial(_data_url, image, size)))
-        body = self._body(_as_openai(self._messages, self._urls[self._first :]), len(self._said))
+        family = self._config.family
+        messages = family.messages(self._instruction, self._config.language, self._said, self._first)
+        body = self._body(_as_openai(messages, self._urls[self._first :]), len(self._said))
         answer = await self._endpoint.reply(body)
         said, problem = _read_reply(answer, self._config.max_reply_tokens, self._endpoint.shown)
         said = _without_structure(said)
         self._used, prompt_tokens, reply_tokens = _read_usage(answer, said)
         self._growth.check(prompt_tokens, reply_tokens, self._screens, self._first)
         self._said.append(said)
-        self._messages.append(reply_message(said))
         text = re.sub(_MARKS, "", said)
         self._positions.saw(text, self.image_size(self._screens[-1]))
         return Written(text, problem, self._first)
@@ -356,12 +346,11 @@ class _EndpointConversation:
         kept = self._config.screenshots_kept
         is_full = newest - self._first == self._config.row_screenshots
         if not is_full and self._fits(self._first):
-            self._messages.append(screenshot_message())
             return None
         oldest = newest + 1 if kept is None else max(self._first, newest - kept) + 1
         for first in range(oldest, newest + 1):
             if self._fits(first):
-                self._begin_row(first)
+                self._first = first
                 return None
         return StopReason.TOKEN_LIMIT
 

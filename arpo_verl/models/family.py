@@ -13,11 +13,12 @@ from arpo_verl.actions.checks import check_action
 from arpo_verl.actions.reply import Reply
 from arpo_verl.config import did_you_mean
 from arpo_verl.errors import ConfigError
+from arpo_verl.models.messages import reply_message, screenshot_message
 from arpo_verl.types import Size
 from arpo_verl.untrusted import parse_json, printable, read_regular
 
 FULL, WINDOW, SEGMENTS = CONTEXTS = ("full", "window", "segments")
-SHIPPED = ("ui_tars_15", "ui_tars_10", "ui_tars_2", "qwen25_vl", "qwen3_vl", "qwen35", "gui_owl", "small")
+SHIPPED = ("ui_tars_15", "ui_tars_10", "ui_tars_2", "qwen25_vl", "qwen3_vl", "qwen35", "gui_owl", "opencua", "small")
 """Each is made by the module of this package that has its name."""
 
 Messages = list[dict[str, Any]]
@@ -30,6 +31,10 @@ class ImageLimits(NamedTuple):
     """Side of the square of pixels that becomes one visual token."""
     min_pixels: int
     max_pixels: int
+
+
+OF_QWEN25 = ImageLimits(28, 4 * 28 * 28, 16384 * 28 * 28)
+"""Of Qwen2-VL, Qwen2.5-VL and the models that were made from them."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,25 @@ class ModelFamily:
     """What of its history a model sees where `gui_agent.context` does not say."""
     window: int = 5
     """Screenshots that the official runner shows, the newest included."""
+    conversation: Callable[[str, str, Sequence[str], int], Messages] | None = None
+    """(instruction, language, replies, first) -> all messages up to the newest screenshot, of which number `first` is
+    the first that is shown. For a model that sees its replies in another form than it wrote them; for evaluation alone,
+    since tokens of a row in training are only ever appended. None: an opening, then replies and screenshots in turn."""
+    evaluated_only: str = ""
+    """Why its models are evaluated over a server alone, and cannot be trained here; "" where they can."""
+
+    def messages(self, instruction: str, language: str, replies: Sequence[str], first: int) -> Messages:
+        """What a server is sent for the reply to the newest screenshot, see `conversation`.
+
+        Raises:
+            MissingDependencyError: the words are not installed.
+        """
+        if self.conversation is not None:
+            return self.conversation(instruction, language, replies, first)
+        messages = self.opening(instruction, language, replies[:first])
+        for said in replies[first:]:
+            messages += [reply_message(said), screenshot_message()]
+        return messages
 
     def read(self, text: str, image: Size, screen: Size) -> Reply:
         """A reply of the model, whose actions a desktop can do, whatever `parse` lets through.
@@ -101,6 +125,19 @@ def load_family(name: str) -> ModelFamily:
     if not isinstance(family, ModelFamily):
         raise ConfigError(f"gui_agent.model_family must name a ModelFamily, got {name!r}, of {type(family).__name__}")
     return family
+
+
+def check_trainable(name: str) -> None:
+    """Refuse a family whose models are evaluated over a server alone.
+
+    Args:
+        name: of the family.
+
+    Raises:
+        ConfigError: it is one; says why.
+    """
+    if why := load_family(name).evaluated_only:
+        raise ConfigError(f"gui_agent.model_family={name} is for `arpo-verl evaluate` over a server alone: {why}")
 
 
 def read_model_type(folder: Path) -> str | None:

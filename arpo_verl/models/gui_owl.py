@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arpo_verl.actions import owl
-from arpo_verl.models.family import WINDOW, ImageLimits, Messages, ModelFamily
+from arpo_verl.models.family import OF_QWEN25, WINDOW, Messages, ModelFamily
 from arpo_verl.models.messages import image_part, message, text_part
 from arpo_verl.models.official_words import assigned, constants, understood
 
@@ -38,7 +38,7 @@ FAMILY = ModelFamily(
     grammar="gui_owl",
     coordinates="pixels",
     model_types=("qwen2_5_vl",),
-    image=ImageLimits(28, 4 * 28 * 28, 16384 * 28 * 28),
+    image=OF_QWEN25,
     lists_earlier=True,
     context=WINDOW,
     window=1,

@@ -26,26 +26,23 @@ PACKAGE = "mm_agents"
 
 
 @functools.cache
-def constants(file: str, names: tuple[str, ...]) -> Mapping[str, str]:
-    """Module-level literals of one of the package's files, by name, in the order of `names`.
+def constants(file: str, names: tuple[str, ...]) -> Mapping[str, Any]:
+    """Module-level constants of one of the package's files, by name, in the order of `names`.
 
     Raises:
         MissingDependencyError: the file or a name is not there.
     """
-    found: dict[str, str] = {}
-    for statement in _source(file).body:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in names:
-                found[name] = ast.literal_eval(value)
+    found = assigned(file, None, names, {})
     if len(found) < len(names):
         raise MissingDependencyError(_advice(f"{PACKAGE}/{file} has no {', '.join(set(names) - set(found))}"))
-    return {name: found[name] for name in names}
+    return found
 
 
-def assigned(file: str, function: str, names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+def assigned(file: str, function: str | None, names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
     """What a function's assignments to these variables come to, made in order, without any built-in function.
 
     Args:
+        function: its name; None: the module itself.
         given: the other variables that they need.
 
     Raises:
@@ -58,10 +55,11 @@ def assigned(file: str, function: str, names: tuple[str, ...], given: Mapping[st
 
 
 @functools.cache
-def _assignments(file: str, function: str, names: tuple[str, ...]) -> Any:
-    found = [node for node in ast.walk(_source(file)) if isinstance(node, ast.FunctionDef) and node.name == function]
+def _assignments(file: str, function: str | None, names: tuple[str, ...]) -> Any:
+    module = _source(file)
+    found = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and node.name == function]
     taken: dict[str, ast.stmt] = {}
-    for statement in found[0].body if found else []:
+    for statement in module.body if function is None else found[0].body if found else []:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)]) if name in names:
                 taken[name] = statement

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from arpo_verl.actions.computer_use import QWEN25
-from arpo_verl.models.family import ImageLimits
+from arpo_verl.models.family import OF_QWEN25
 from arpo_verl.models.qwen import qwen_family
 
 FAMILY = qwen_family(
     "qwen25vl_agent.py",
     QWEN25,
-    ImageLimits(28, 4 * 28 * 28, 16384 * 28 * 28),
+    OF_QWEN25,
     heads=("action:", "step", "i will", "i'll", "now i"),
     model_types=("qwen2_5_vl",),
 )

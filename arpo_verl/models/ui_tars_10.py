@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from arpo_verl.actions import ui_tars
-from arpo_verl.models.family import ImageLimits, ModelFamily
-from arpo_verl.models.messages import Words, in_turns
+from arpo_verl.models.messages import Words
 from arpo_verl.models.official_words import constants, understood
-from arpo_verl.models.thousandths import in_thousandths
+from arpo_verl.models.ui_tars import ui_tars_family
 
 _FILE = "prompts.py"
 _NAMES = ("UITARS_CALL_USR_ACTION_SPACE", "UITARS_USR_PROMPT_THOUGHT")
@@ -25,15 +23,4 @@ def words(instruction: str, language: str) -> Words:
     return Words("You are a helpful assistant.", user)
 
 
-_PARSE, _FORMAT = in_thousandths(ui_tars.parse_reply, ui_tars.format_reply)
-
-FAMILY = ModelFamily(
-    opening=in_turns(words),
-    parse=_PARSE,
-    format=_FORMAT,
-    grammar="ui_tars_thousandths",
-    coordinates="thousandths",
-    model_types=("qwen2_vl",),
-    image=ImageLimits(28, 4 * 28 * 28, 16384 * 28 * 28),
-    asks_language=True,
-)
+FAMILY = ui_tars_family(words, ("qwen2_vl",), thousandths=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from arpo_verl.actions import ui_tars
-from arpo_verl.models.family import ImageLimits, ModelFamily
-from arpo_verl.models.messages import Words, in_turns
+from arpo_verl.models.messages import Words
 from arpo_verl.models.official_words import constants, understood
+from arpo_verl.models.ui_tars import ui_tars_family
 
 _FILE = "uitars15_v1.py"
 _NAMES = ("UITARS_NORMAL_ACTION_SPACE", "UITARS_CALL_USR_ACTION_SPACE", "UITARS_USR_PROMPT_THOUGHT")
@@ -28,13 +27,4 @@ def words(instruction: str, language: str) -> Words:
     return Words("You are a helpful assistant.", user)
 
 
-FAMILY = ModelFamily(
-    opening=in_turns(words),
-    parse=ui_tars.parse_reply,
-    format=ui_tars.format_reply,
-    grammar="ui_tars",
-    coordinates="pixels",
-    model_types=("qwen2_5_vl",),
-    image=ImageLimits(28, 4 * 28 * 28, 16384 * 28 * 28),
-    asks_language=True,
-)
+FAMILY = ui_tars_family(words, ("qwen2_5_vl",))

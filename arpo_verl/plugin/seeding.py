@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 from PIL import Image
 
 from arpo_verl.config import build_config
-from arpo_verl.errors import ActionParseError, ArpoError, ReplayError
+from arpo_verl.errors import ActionError, ArpoError, ReplayError
 from arpo_verl.plugin.settings import plain_section
 from arpo_verl.records.recorded import RecordedEpisode
 from arpo_verl.replay.config import ReplayConfig
@@ -133,9 +133,9 @@ class SeedPolicy:
         family, own = self.agent.family, self.chat.geometry.image_size(screen)
         theirs = episode.image_size or own
         try:
-            reply = family.parse(text, theirs, screen)
+            reply = family.read(text, theirs, screen)
             return text if theirs == own else family.format(reply, own, screen)
-        except ActionParseError as error:
+        except ActionError as error:
             raise ReplayError(f"a reply must be in the grammar of {self.agent.model_family}: {error}") from error
 
     def _are_own(self, episode: RecordedEpisode) -> bool:

@@ -22,7 +22,7 @@ def call(**arguments):
 
 
 def actions_of(text, grammar=PIXELS):
-    return grammar.parse(text, IMAGE, SCREEN).actions
+    return grammar.read(text, IMAGE, SCREEN).actions
 
 
 @pytest.mark.parametrize(

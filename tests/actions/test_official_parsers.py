@@ -14,7 +14,7 @@ from support import needs_words
 from support.official_events import DIFFERENCES, DOCUMENT, NOTHING, alike, event_of, events_of
 from support.official_replies import qwen_cases, ui_tars_cases
 
-from arpo_verl.errors import ActionParseError
+from arpo_verl.errors import ActionError
 from arpo_verl.models.family import load_family
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.types import Size
@@ -35,8 +35,8 @@ IMAGES = {"ui_tars": Size(644, 476), "qwen25_vl": SCREEN, "qwen3_vl": SCREEN}
 def ours(grammar, text):
     """Events, or `NOTHING`."""
     try:
-        reply = load_family("ui_tars_15" if grammar == "ui_tars" else grammar).parse(text, IMAGES[grammar], SCREEN)
-    except ActionParseError:
+        reply = load_family("ui_tars_15" if grammar == "ui_tars" else grammar).read(text, IMAGES[grammar], SCREEN)
+    except ActionError:
         return NOTHING
     return [event for event in map(event_of, reply.actions) if event != ("text", "")] or NOTHING
 

@@ -10,6 +10,7 @@ from arpo_verl.actions.keys import KEY_NAMES, parse_keys
 from arpo_verl.actions.reply import MAX_ACTIONS, MAX_REPLY_CHARS, Reply
 from arpo_verl.actions.ui_tars import format_reply, parse_reply
 from arpo_verl.errors import ActionParseError
+from arpo_verl.models.family import load_family
 from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Size, TypeText, Wait
 
 IMAGE, SCREEN = Size(364, 252), Size(640, 480)
@@ -237,7 +238,7 @@ def test_the_far_edge_of_the_image_is_the_last_pixel_of_the_screen():
 )
 def test_what_is_not_in_the_grammar_is_refused_with_the_reason(text, reason):
     with pytest.raises(ActionParseError) as caught:
-        parse_reply(text, IMAGE, SCREEN)
+        load_family("ui_tars_15").read(text, IMAGE, SCREEN)
     assert reason in str(caught.value)
 
 

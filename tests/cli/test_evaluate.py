@@ -6,7 +6,8 @@ import pytest
 
 from arpo_verl.cli.main import build_parser, main
 from arpo_verl.cli.playing import read_playing
-from arpo_verl.cli.policies import geometry
+from arpo_verl.cli.policies import geometry, open_policy
+from arpo_verl.errors import ConfigError
 from arpo_verl.models.family import load_family
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.loader import EMBEDDED_DIR
@@ -55,6 +56,16 @@ def test_screenshots_are_resized_as_the_models_processor_would():
 def test_the_models_own_processor_says_so_itself(model_path, policy):
     arguments = build_parser("evaluate").parse_args(["evaluate", "--out", "e", *FAKE, "--processor", model_path])
     assert geometry(arguments.processor, read_playing(arguments)) == ImageGeometry.from_processor(policy[1])
+
+
+def test_a_model_that_transformers_does_not_know_is_played_over_a_server_alone(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "opencua"}')
+    (tmp_path / "model.safetensors").touch()
+    options = ["--model", str(tmp_path), "--engine", "transformers", "--agent", "model_family=opencua"]
+    arguments = build_parser("evaluate").parse_args(["evaluate", "--out", "e", *FAKE, *options])
+    with pytest.raises(ConfigError, match="model_family=opencua is for `arpo-verl evaluate` over a server alone"):
+        with open_policy(arguments, read_playing(arguments), tmp_path / "e"):
+            pass
 
 
 OUT, SERVER = ["--out", "e"], ["--endpoint", "http://127.0.0.1:1/v1"]

@@ -7,11 +7,15 @@ import pytest
 from support import needs_words
 
 from arpo_verl.actions.pyautogui import to_code
+from arpo_verl.actions.reply import Reply
+from arpo_verl.environments.fake import FakeEnvironment
 from arpo_verl.models.family import SHIPPED, load_family
 from arpo_verl.models.messages import screenshot_message
+from arpo_verl.rollout.blocking import PolicyConversation, play_blocking
+from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.tasks.expert import expert_replies
 from arpo_verl.tasks.loader import shipped_ids
-from arpo_verl.types import Fail, Finish, Size
+from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Size, Task, TypeText, Wait
 
 # Arguments of the tool's actions that take no coordinate.
 EXAMPLES = {
@@ -69,6 +73,23 @@ def test_the_experts_replies_are_the_same_actions_in_every_family(name):
             read = family.read(family.format(reply, image, screen), image, screen)
             for ours, theirs in zip(inputs(read.actions), inputs(reply.actions), strict=True):
                 assert ours == theirs or abs(ours - theirs) <= 1, task
+
+
+HERE, THERE = Point(320, 240), Point(480, 120)  # whole in pixels and in thousandths
+EPISODE = (
+    *(Click(HERE), Click(HERE, "right"), Click(HERE, count=2), Move(THERE), Drag(HERE, THERE), Scroll("down", HERE)),
+    *(Hotkey(("ctrl", "c")), Hotkey(("down",) * 3), TypeText('it\'s \\d "<\u00e9>"\n'), Wait(), Finish()),
+)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_same_episode_does_the_same_on_a_desktop_in_every_family(name):
+    desktop, family, screen = FakeEnvironment(), load_family(name), Size(640, 480)
+    replies = [family.format(Reply("", (action,)), screen, screen) for action in EPISODE]
+    conversation = PolicyConversation(lambda instruction, screenshots, said: replies[len(said)], None)
+    config = GuiAgentConfig(max_steps=len(replies), model_family=name, between_actions_s=0)
+    episode = play_blocking(Task("t", "Do it.", {}), desktop, conversation, config)
+    assert len(episode.turns) == len(EPISODE) and inputs(desktop.actions) == inputs(EPISODE)
 
 
 def inputs(actions):

@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 SCREEN = (640, 480)
+QUIET = SimpleNamespace(**dict.fromkeys(("info", "warning", "error", "exception"), lambda *_: None))
 QWEN = {"qwen25_vl": ("qwen25vl_agent", "Qwen25VLAgent"), "qwen3_vl": ("qwen3vl_agent", "Qwen3VLAgent")}
 
 
@@ -47,7 +48,8 @@ def stand_ins() -> Iterator[None]:
         "backoff": SimpleNamespace(on_exception=no_retries, constant=None),
         "dashscope": SimpleNamespace(MultiModalConversation=None),
         "google.api_core.exceptions": SimpleNamespace(**errors),
-        "loguru": SimpleNamespace(logger=SimpleNamespace(exception=lambda *_: None)),
+        "httpx": SimpleNamespace(),
+        "loguru": SimpleNamespace(logger=QUIET),
         "mm_agents.utils": ModuleType("mm_agents.utils"),
         # The screen is taken for its own resized image: what becomes of coordinates is then plain to see.
         "mm_agents.utils.qwen_vl_utils": SimpleNamespace(smart_resize=lambda height, width, **_: (height, width)),
@@ -114,7 +116,7 @@ def _ui_tars_2_agent(replies: list[str], sent: list[Any]) -> Any:
     module, remaining = official_module("uitars15_v2"), list(replies)
     options = {"max_tokens": 1, "top_p": None, "temperature": 0.0, "max_trajectory_length": None}
     agent = module.UITarsAgent("model", "doubao", **options, max_image_history_length=5, language="English")
-    agent.reset(SimpleNamespace(info=lambda *_: None, error=lambda *_: None))
+    agent.reset(QUIET)
 
     def infer(messages: Any) -> str:
         sent.append(messages)
@@ -133,16 +135,35 @@ def owl_agent(replies: list[str], sent: list[Any]) -> Any:
     return agent
 
 
+def _opencua_agent(replies: list[str], sent: list[Any]) -> Any:
+    """OpenCUA's agent as its runner configures it by default, on a machine of OSWorld's."""
+    module, remaining = official_module("opencua.opencua_agent"), list(replies)
+    options = {"history_type": "action_history", "coordinate_type": "qwen25", "screen_size": SCREEN}
+    agent = module.OpenCUAAgent("model", max_steps=100, password="password", **options)
+    agent.reset(QUIET)
+
+    def call_llm(payload: dict[str, Any], model: str) -> str:
+        sent.append(payload["messages"])
+        return remaining.pop(0)
+
+    agent.call_llm = call_llm
+    return agent
+
+
 def qwen_agent(kind: str) -> Any:
     """Qwen's agent as it is by default, which has been reset as its runner does."""
     module_name, class_name = QWEN[kind]
     agent = getattr(official_module(module_name), class_name)()
-    quiet = SimpleNamespace(info=lambda *_: None, error=lambda *_: None)
-    agent.reset(quiet)
+    agent.reset(QUIET)
     return agent
 
 
-_BY_CLIENT = {"gui_owl": owl_agent, "ui_tars_10": _ui_tars_10_agent, "ui_tars_2": _ui_tars_2_agent}
+_BY_CLIENT = {
+    "gui_owl": owl_agent,
+    "opencua": _opencua_agent,
+    "ui_tars_10": _ui_tars_10_agent,
+    "ui_tars_2": _ui_tars_2_agent,
+}
 
 
 def sent_messages(

@@ -44,40 +44,53 @@ class Noted:
         self.events = []
         self.press_is_text = press_is_text
 
-    def click(self, x=None, y=None, clicks=1, button="left"):
+    def click(self, x=None, y=None, clicks=1, interval=0.0, button="left", duration=0.0):
         self.events.append(("click", button, clicks, None if x is None else Point(x, y)))
 
-    def doubleClick(self, x=None, y=None, button="left"):
-        self.click(x, y, 2, button)
+    def doubleClick(self, x=None, y=None, interval=0.0, button="left", duration=0.0):
+        self.click(x, y, 2, button=button)
 
-    def rightClick(self, x=None, y=None):
-        self.click(x, y, 1, "right")
+    def tripleClick(self, x=None, y=None, interval=0.0, button="left", duration=0.0):
+        self.click(x, y, 3, button=button)
 
-    def middleClick(self, x=None, y=None):
-        self.click(x, y, 1, "middle")
+    def rightClick(self, x=None, y=None, interval=0.0, duration=0.0):
+        self.click(x, y, button="right")
 
-    def moveTo(self, x, y):
+    def middleClick(self, x=None, y=None, interval=0.0, duration=0.0):
+        self.click(x, y, button="middle")
+
+    def moveTo(self, x, y, duration=0.0, tween=None):
         self.events.append(("move", Point(x, y)))
 
-    def dragTo(self, x, y, duration=0.0):
+    def dragTo(self, x, y, duration=0.0, tween=None, button="left"):
+        if isinstance(tween, str):
+            raise TypeError("pyautogui calls it")
         is_moved = self.events and self.events[-1][0] == "move"
         self.events.append(("drag", self.events.pop()[1] if is_moved else None, Point(x, y)))
 
-    def scroll(self, notches, x=None, y=None):
-        if notches:
-            self.events.append(("scroll", "vertical", notches, None if x is None else Point(x, y)))
+    def scroll(self, clicks, x=None, y=None, way="vertical"):
+        if clicks:
+            self.events.append(("scroll", way, clicks, None if x is None else Point(x, y)))
+
+    vscroll = scroll
+
+    def hscroll(self, clicks, x=None, y=None):
+        self.scroll(clicks, x, y, "horizontal")
 
     def hotkey(self, *keys):
+        keys = keys[0] if keys and isinstance(keys[0], list) else keys
         # X takes a press of a key that is down already for nothing.
         self.events.append(("keys", *dict.fromkeys("space" if key == " " else key for key in keys)))
 
-    def press(self, key):
-        if self.press_is_text and key == "enter":
-            self.write("\n")
-        else:
-            self.hotkey(key if key else "space")  # the agent strips it of a space
+    def press(self, keys, presses=1, interval=0.0):
+        for key in (keys if isinstance(keys, list) else [keys]) * presses:
+            if self.press_is_text and key == "enter":
+                self.write("\n")
+            else:
+                self.hotkey(key if key else "space")  # the agent strips it of a space
 
-    def write(self, text, interval=0.0):
+    def write(self, message, interval=0.0):
+        text = message
         if self.events and self.events[-1][0] == "text":
             text = self.events.pop()[1] + text
         if text:
@@ -108,7 +121,7 @@ def events_of(codes, *, press_is_text):
         own = vars(builtins) | {"__import__": partial(imported, modules)}
         try:
             exec(code, {**modules, "__builtins__": own})
-        except (SyntaxError, TypeError):
+        except (AttributeError, NameError, SyntaxError, TypeError):
             continue
         events += noted.events
     return events or NOTHING

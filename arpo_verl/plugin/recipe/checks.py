@@ -13,7 +13,7 @@ from arpo_verl.environments.provider_checks import check_provider
 from arpo_verl.environments.providers import PROVIDERS
 from arpo_verl.files import check_place
 from arpo_verl.footprint import Model, screenshot_tokens, sequence_tokens
-from arpo_verl.models.family import FULL, check_model_type, read_model_type
+from arpo_verl.models.family import FULL, check_model_type, check_trainable, read_model_type
 from arpo_verl.plugin.recipe.combinations import ENGINE, RULES
 from arpo_verl.plugin.recipe.footprint import longest_instruction, model_folder, model_shape, read_run
 from arpo_verl.plugin.recipe.named import check_named
@@ -159,6 +159,7 @@ def _check_words(agent: GuiAgentConfig) -> None:
 
 def _check_family(config: DictConfig, agent: GuiAgentConfig, model: Model | None) -> None:
     """Where the model's config.json is on this machine, or its name is known."""
+    check_trainable(agent.model_family)
     path = str(OmegaConf.select(config, "actor_rollout_ref.model.path"))
     folder = model_folder(path)
     model_type = read_model_type(folder) if folder is not None else model.model_type if model is not None else None

@@ -89,6 +89,11 @@ def test_a_prompt_whose_words_are_not_installed_is_refused(check, monkeypatch):
         check("gui_agent.model_family=ui_tars_15")
 
 
+def test_a_family_that_neither_transformers_nor_verl_knows_is_refused(check):
+    with pytest.raises(ConfigError, match="model_family=opencua is for .* a server alone: transformers and veRL do"):
+        check("gui_agent.model_family=opencua")
+
+
 def test_seeds_of_another_policy_are_refused_with_the_part_that_differs(check, policy, tmp_path):
     inputs = ModelInputs.load(PolicyFiles(str(policy)), {})
     agent = GuiAgentConfig(model_family="small")
