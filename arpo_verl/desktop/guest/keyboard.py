@@ -22,9 +22,7 @@ BROWSER_KEYS = frozenset({158, 164, 166, 167, 180, 181, 225})
 
 
 def mend(display: Display) -> None:
-    """Make spare keys, for characters that no key has, of the 102nd and the multimedia keys: about a hundred; and let
-    no key repeat while it is down, since what releases it may come late on a busy machine."""
-    display.change_keyboard_control(auto_repeat_mode=X.AutoRepeatModeOff)
+    """Make spare keys, for characters that no key has, of the 102nd and the multimedia keys: about a hundred."""
     first = display.display.info.min_keycode
     rows = display.get_keyboard_mapping(first, display.display.info.max_keycode - first + 1)
     spare = [code for code, row in enumerate(rows, first) if code == KEY_102 or all(map(_is_multimedia, row))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from arpo_verl.plugin.recipe.rules import Recipe, Rule, is_none, no, one_of, yes
@@ -63,12 +63,26 @@ def _dtype(option: str, source: str) -> Rule:
     )
 
 
-def _crosses_nodes(recipe: Recipe, gpus_of_a_node: Any) -> bool:
-    """An engine is on one node, or on whole nodes."""
-    engine = recipe.gpus_per_engine
-    if not _is_number(gpus_of_a_node) or gpus_of_a_node < 1:
-        return False
-    return bool(gpus_of_a_node % engine if engine <= gpus_of_a_node else engine % gpus_of_a_node)
+def _crosses_nodes(section: str, mode: str | None) -> Callable[[Recipe], bool]:
+    """Whether an engine is neither on one node of a section's, nor on whole nodes; None: in any mode."""
+
+    def crosses(recipe: Recipe) -> bool:
+        engine, gpus_of_a_node = recipe.gpus_per_engine, recipe[f"{section}.n_gpus_per_node"]
+        if mode not in (None, recipe.mode) or not _is_number(gpus_of_a_node) or gpus_of_a_node < 1:
+            return False
+        return bool(gpus_of_a_node % engine if engine <= gpus_of_a_node else engine % gpus_of_a_node)
+
+    return crosses
+
+
+def _is_not_data_s(name: str) -> Callable[[Recipe], bool]:
+    return lambda recipe: bool(recipe[f"rollout.{name}"] != recipe[f"data.max_{name}"])
+
+
+def _is_not_the_model_s(name: str) -> Callable[[Recipe], bool]:
+    return lambda recipe: (
+        recipe[f"actor.{name}"] is not None and bool(recipe[f"actor.{name}"]) != bool(recipe[f"model.{name}"])
+    )
 
 
 RANGE_RULES = (
@@ -92,7 +106,7 @@ RANGE_RULES = (
     *(
         Rule(
             f"rollout.{name}",
-            lambda recipe, name=name: recipe[f"rollout.{name}"] != recipe[f"data.max_{name}"],
+            _is_not_data_s(name),
             f"data.max_{name}={{data.max_{name}}}: episodes are cut to it, and all else is planned for the other",
             f"leave it out, and set data.max_{name}",
         )
@@ -101,9 +115,7 @@ RANGE_RULES = (
     *(
         Rule(
             "rollout.tensor_model_parallel_size",
-            lambda recipe, section=section, mode=mode: (
-                (mode is None or recipe.mode == mode) and _crosses_nodes(recipe, recipe[f"{section}.n_gpus_per_node"])
-            ),
+            _crosses_nodes(section, mode),
             f"so large that engines of {{gpus_per_engine}} GPUs fill nodes of {section}.n_gpus_per_node="
             f"{{{section}.n_gpus_per_node}}, one or several each: veRL gives an engine GPUs of one node",
             "set it to a divisor of them",
@@ -167,9 +179,7 @@ RANGE_RULES = (
     *(
         Rule(
             f"actor.{name}",
-            lambda recipe, name=name: (
-                recipe[f"actor.{name}"] is not None and bool(recipe[f"actor.{name}"]) != bool(recipe[f"model.{name}"])
-            ),
+            _is_not_the_model_s(name),
             f"{{model.{name}}} as actor_rollout_ref.model.{name}, which alone is read",
             f"leave it out, and set actor_rollout_ref.model.{name}",
             f"{_FSDP} | self.model_config.{name}",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from verl.workers.config import ActorConfig, FSDPOptimizerConfig
+    from verl.workers.config import ActorConfig
 
 _PLAIN_OPTIMIZERS = "torch.optim"
 """An implementation in another package takes parameters that only a GPU has."""
@@ -54,7 +54,7 @@ def _lose(actor: ActorConfig) -> None:
     agg_loss(_row(0.0), _row(1.0), actor.loss_agg_mode, loss_scale_factor=actor.loss_scale_factor)
 
 
-def _optimize(chosen: FSDPOptimizerConfig) -> None:
+def _optimize(chosen: Any) -> None:
     from verl.utils.torch_functional import get_cosine_schedule_with_warmup
     from verl.workers.config.optimizer import build_optimizer
 

@@ -85,14 +85,6 @@ def test_caps_lock_changes_nothing_and_stays_on(desktop, type_text):
     assert read(desktop, "/tmp/typed", 8) == "aBé1\nX\n"
 
 
-def test_a_key_that_is_held_down_is_typed_once(desktop):
-    """X's server repeated it after half a second: on a busy machine any key may be down for so long."""
-    open_terminal(desktop, "exec cat > /tmp/typed")
-    hold = "import time; pyautogui.keyDown('a'); time.sleep(1.2); pyautogui.keyUp('a'); pyautogui.press('enter')"
-    desktop.controller.execute_python_command(f"import pyautogui; {hold}")
-    assert read(desktop, "/tmp/typed", 2) == "a\n"
-
-
 @pytest.mark.parametrize("layout", ["ru", "de"])
 def test_the_keyboards_layout_changes_nothing(desktop, type_text, layout):
     open_terminal(desktop, "exec cat > /tmp/typed")
