@@ -214,6 +214,7 @@ WRONG_RECIPES = {
             "gui_agent.max_screenshots must be from 1, got 0",
             "algorithm.episode_weight must be one of tokens, equal, got 'rows'",
             "critic.enable must be false with episodes of several rows: ",
+            "critic.enable must be false with algorithm.adv_estimator=replay_grpo, which has no use for a critic's ",
             f"{MODEL} '.cache/seeing'",
             "'familes' must be a source of tasks, one of cua_gym, families, in `NAME:ARGUMENT`; did you mean families?",
         )

@@ -24,6 +24,8 @@ import arpo_verl
 PACKAGE = Path(arpo_verl.__file__).parent
 ROOTS = ("verl", "transfer_queue", "tensordict", "transformers", "vllm", "desktop_env", "mm_agents", "qwen_agent")
 _NAME = re.compile(rf"(?:{'|'.join(ROOTS)})(?:\.\w+)+(?::\w+(?:\.\w+)*)?")
+# A section of the recipe.
+_OPTION = "transfer_queue.backend."
 # It reads the texts of EasyR1, another package that is called verl.
 _OF_ANOTHER_VERL = "arpo_verl.migration."
 # What every class has, and what abc and typing keep in one.
@@ -112,7 +114,8 @@ def named_in(tree: ast.AST) -> Iterator[str]:
     """What a module imports, names in a string, or looks up on either or on a parameter annotated with one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _NAME.fullmatch(node.value):
-            yield node.value
+            if not node.value.startswith(_OPTION):
+                yield node.value
     for scope, known in scopes(tree):
         yield from known.values()
         yield from filter(None, (name_of(node, known) for node in within(scope)))

@@ -81,7 +81,8 @@ def test_a_default_is_not_told_as_if_it_were_given(check):
 
 def test_a_prompt_whose_words_are_not_installed_is_refused(check, monkeypatch):
     monkeypatch.setattr(official_words, "PACKAGE", "absent_agents")
-    official_words.constants.cache_clear()
+    for words_read_before in (official_words.constants, official_words._assignments):
+        words_read_before.cache_clear()
     check()
     with pytest.raises(
         MissingDependencyError, match="absent_agents/uitars15_v1.py is not installed: arpo-verl install"
@@ -143,16 +144,19 @@ def test_a_lone_rollout_is_refused_by_frontier_sampling_alone(check):
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("trainer.v1.sampler.custom_sampler.name=MySampler", "custom_sampler.name must be ReplaySampler or"),
-        ("data.custom_cls.name=MyDataset", "data.custom_cls.name must be TaskDataset with data.tasks.sampling"),
+        ("trainer.v1.sampler.custom_sampler.{}", "custom_sampler.name must be ReplaySampler or"),
+        ("data.custom_cls.{}", "data.custom_cls.name must be TaskDataset with data.tasks.sampling"),
         ("data.dataloader_num_workers=4", "data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier"),
     ],
 )
-def test_frontier_sampling_is_refused_where_it_would_hear_of_nothing(check, override, says):
+def test_frontier_sampling_is_refused_where_it_would_hear_of_nothing(check, override, says, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("class Mine: ...")
+    overrides = [override.format(part) for part in (f"path={mine}", "name=Mine")]
     check("data.tasks.sampling=frontier")
-    check(override)
+    check(*overrides)
     with pytest.raises(ConfigError, match=says):
-        check("data.tasks.sampling=frontier", override)
+        check("data.tasks.sampling=frontier", *overrides)
 
 
 @pytest.mark.parametrize(
