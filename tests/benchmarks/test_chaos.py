@@ -74,8 +74,14 @@ def test_a_row_that_was_trained_on_with_another_reward_than_its_episode_is_found
     rows = [{"session": n, "reward": 1.0, "replay": None} for n in range(3)] + [
         {"session": 3, "reward": 1.0, "replay": {"step": 1}}
     ]
-    (folder / "groups.jsonl").write_text(json.dumps({"uid": "u", "rows": rows}) + "\n")
-    recorded = {"u_0": 1.0, "u_1": 0.0, "u_3": 0.0}  # session 2 was not recorded
+    groups = folder / "groups.jsonl"
+    groups.write_text(json.dumps({"uid": "u", "rows": rows}) + "\n")
+    now = groups.stat().st_mtime
+    recorded = {
+        "u_0": [(now - 2, 0.0), (now - 1, 1.0), (now + 1, 0.0)],  # a killed start's, the step's own, a later start's
+        "u_1": [(now - 1, 0.0)],
+        "u_3": [(now - 1, 0.0)],
+    }  # session 2 was not recorded
     (found,) = chaos_training._wrongly_trained(tmp_path, 2, recorded)
     assert found == "step 2: u_1 was trained on with 1.0, recorded with 0.0"
 

@@ -701,7 +701,7 @@ def test_screenshots_are_read_of_successes_alone(empty_queue, rollouts, sampler,
     assert list(success.screenshots) == rollouts.output("a", 1.0, seed=2).screenshots
 
 
-def test_screenshots_that_do_not_give_the_sequences_visual_tokens_are_refused(empty_queue, rollouts, sampler):
+def test_screenshots_that_do_not_give_the_sequences_visual_tokens_are_not_replayed(empty_queue, rollouts, sampler):
     tq, replaying = empty_queue, sampler()
     output = rollouts.output("a", 1.0, seed=1)
     output.screenshots[1] = screenshot(9, size=(200, 100))
@@ -709,8 +709,8 @@ def test_screenshots_that_do_not_give_the_sequences_visual_tokens_are_refused(em
     batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
     tq.kv_clear(keys=batch.keys, partition_id="train")
     rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3)], step=2)
-    with pytest.raises(ReplayError, match="visual tokens"):
-        replaying.sample(global_steps=2, partition_id="train", batch_size=1)
+    _, metrics = replaying.sample(global_steps=2, partition_id="train", batch_size=1)
+    assert metrics["replay/unusable"] == 1 and metrics["replay/injected"] == 0
 
 
 def test_a_group_all_of_whose_sessions_were_dropped_leaves_a_hole_or_is_drawn_anew(empty_queue, rollouts, sampler):
