@@ -25,7 +25,7 @@
   const COLUMNS = [
     { name: "success", title: "Result", cell: (row) => html`<${Score} row=${row} />` },
     { name: "task_id", title: "Task", cell: null },
-    { name: "step", title: "Step", numeric: true, cell: (row) => row.step },
+    { name: "step", title: "Training step", numeric: true, cell: (row) => row.step },
     { name: "kind", title: "Kind", wide: true, cell: (row) => kindName(row.validation) },
     { name: "num_turns", title: "Turns", numeric: true, cell: (row) => row.num_turns },
     {
@@ -129,7 +129,7 @@
           <input type="search" ref=${search} value=${filters.q || ""} onInput=${input("q")} placeholder="task or instruction" />
         </label>
         ${select("task", "Task", [["", "any"], ...names.map((name) => [name, `${name} (${whole(perTask.get(name) || 0)})`])])}
-        <label class="short">Steps<input value=${filters.step || ""} onInput=${input("step")} placeholder="3 or 3-10" /></label>
+        <label class="short">Training steps<input value=${filters.step || ""} onInput=${input("step")} placeholder="3 or 3-10" /></label>
         ${select("success", "Result", SUCCESS)} ${select("replay", "Replay", REPLAY)}
         ${select("stop", "Stopped", [["", "any"], ...stops.map(([name, many]) => [name, `${name} (${whole(many)})`])])}
         ${select("kind", "Kind", KINDS)}
@@ -166,7 +166,7 @@
       ${
         invalid &&
         html`<p class="message note">
-        Steps must be a number or a range such as 3-10; “${filters.step}” is neither and filters nothing.
+        Training steps must be a number or a range such as 3-10; “${filters.step}” is neither and filters nothing.
       </p>`
       }
     `;
