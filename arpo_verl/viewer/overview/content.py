@@ -60,7 +60,7 @@ def overview_document(run: Run, snapshot: Snapshot) -> dict[str, Any]:
     starts = list(read_starts(run.run_dir))
     replay = replay_effect(snapshot.index.groups(), training, metrics)
     trained = [i for i, value in enumerate(metrics.column("rollout/success_mean")) if value is not None]
-    return _plain(
+    document: dict[str, Any] = _plain(
         {
             "name": run.name,
             "run_dir": run.run_dir,
@@ -89,6 +89,7 @@ def overview_document(run: Run, snapshot: Snapshot) -> dict[str, Any]:
             "missing": _missing(starts, metrics, snapshot.episodes, replay),
         }
     )
+    return document
 
 
 class OverviewFeed:
