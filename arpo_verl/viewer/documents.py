@@ -38,6 +38,7 @@ COLUMNS = (
     "num_turns",
     "wall_s",
     "format_error",
+    "actions",
     "screenshots",
 )
 BROKEN_SHOWN = 20

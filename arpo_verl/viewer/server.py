@@ -32,6 +32,7 @@ from arpo_verl.viewer.evaluation import evaluation_document
 from arpo_verl.viewer.overview.content import OverviewFeed
 from arpo_verl.viewer.page import ASSETS, index_page
 from arpo_verl.viewer.runs import SUCCESS, RunsFeed, curves_document, pair_document
+from arpo_verl.viewer.search import SearchIndex
 
 _GZIP_FROM_BYTES = 2000
 _MEDIA_TYPES = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "webp": "image/webp"}
@@ -129,7 +130,7 @@ class _RunApps:
 
 def _add_documents(app: FastAPI, run: Run) -> None:
     """Endpoints are plain functions: they read files, so FastAPI runs them in threads."""
-    feed, overview = EpisodesFeed(), OverviewFeed(run)
+    feed, overview, search = EpisodesFeed(), OverviewFeed(run), SearchIndex(run)
 
     @app.get("/api/run")
     def get_run(request: Request) -> Response:
@@ -142,6 +143,10 @@ def _add_documents(app: FastAPI, run: Run) -> None:
     @app.get("/api/episodes")
     def get_episodes(request: Request, cursor: str | None = None) -> Response:
         return _json(request, feed.document(run.snapshot(), cursor))
+
+    @app.get("/api/search")
+    def get_found(request: Request, q: str) -> Response:
+        return _json(request, search.document(q))
 
     @app.get("/api/episode/{step}/{name}")
     def get_episode(request: Request, step: str, name: str) -> Response:

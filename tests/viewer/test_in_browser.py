@@ -229,7 +229,19 @@ def test_filters_live_in_the_address(server, page):
     see(page, ".pager", "page 1 of 3")
 
 
+def test_what_the_agent_wrote_is_searched(server, made, page):
+    page.goto(f"{server}#/episodes")
+    page.get_by_label("Search").fill("milk please")  # typed, in one episode alone
+    see(page, ".counts", "1 episode of")
+    playwright.expect(rows(page)).to_have_count(1)
+    rows(page).first.get_by_role("link").click()
+    see(page, ".crumbs", "1 of 1 episode")
+    assert made.winner in page.url
+
+
 FILTERED = {
+    "action=Drag": 1,
+    "fault=format": 1,
     "replay=replaced": 1,
     "replay=took": 1,
     "kind=validation": 1,

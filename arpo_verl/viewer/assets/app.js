@@ -117,8 +117,40 @@
   }
 
   /** The rows that pass the filters, in order; the list and an episode's next and previous share it. */
-  viewer.useSelected = (rows, filters, tasks) =>
-    useMemo(() => viewer.episodes.select(rows, filters, tasks), [rows, JSON.stringify(filters), tasks]);
+  viewer.useSelected = (rows, filters, tasks, search) =>
+    useMemo(
+      () => viewer.episodes.select(rows, filters, tasks, search.found),
+      [rows, JSON.stringify(filters), tasks, search.found],
+    );
+
+  const SEARCH_MS = { first: 200, again: 1000 };
+
+  /**
+   * What the server finds in all that the agent wrote: {found, indexed, total}. `found` is null as long as it has not
+   * answered, and in an export; while it makes its index, it is asked again.
+   */
+  viewer.useSearch = (query) => {
+    const [state, setState] = useState({ found: null });
+    useEffect(() => {
+      if (!query || viewer.source.exported) return setState({ found: null });
+      let timer = null;
+      const ask = () =>
+        viewer.source.get("api/search", { q: query }).then(
+          ({ ids, indexed, total }) => {
+            if (timer === null) return;
+            setState({ found: new Set(ids), indexed, total });
+            if (indexed < total) timer = setTimeout(ask, SEARCH_MS.again);
+          },
+          (error) => timer !== null && setState({ found: null, error }),
+        );
+      timer = setTimeout(ask, SEARCH_MS.first);
+      return () => {
+        clearTimeout(timer);
+        timer = null;
+      };
+    }, [query]);
+    return state;
+  };
 
   function App() {
     const { run, rows, byId, error, lost } = useRun();

@@ -11,7 +11,7 @@
   function EpisodePage({ id, rows, byId, tasks, query }) {
     const { data, error } = useDocument(`api/episode/${id}`);
     const filters = viewer.episodes.filtersOf(query);
-    const selected = viewer.useSelected(rows, filters, tasks);
+    const selected = viewer.useSelected(rows, filters, tasks, viewer.useSearch(filters.q));
     const place = selected.findIndex((row) => row.id === id);
     const frames = useMemo(() => (data ? framesOf(data) : []), [data]);
     const turn = Math.min(Math.max(1, Number(query.turn) || 1), Math.max(1, frames.length));
