@@ -16,8 +16,6 @@ VERSION = re.search(
 REQUIREMENTS = [
     "fastapi",
     "filelock",
-    "jinja2",
-    "matplotlib",
     "numpy",
     "pillow",
     "pyyaml",
@@ -100,6 +98,8 @@ EXTRAS = {
         "kubernetes",
         "swanlab",
         "psutil",
+        # `benchmarks/learning.py` draws its curves with it.
+        "matplotlib",
         # What every vLLM brings, and Ray then installs in each of its workers: the tests run as beside one.
         "uvloop",
         "ruff",
@@ -177,7 +177,6 @@ setup(
             "skeleton/.config/*/*",
             "skeleton/.config/*/*/*",
         ],
-        "arpo_verl.viewer.report": ["templates/*"],
         "arpo_verl.viewer": ["assets/*", "assets/*/*", "assets/*/*/*"],
         "arpo_verl.policy": ["weights/*/*"],
         "arpo_verl.tasks": ["embedded/*", "embedded_long/*", "expert*.json"],

@@ -77,7 +77,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_every_recipe(wheel):
         "desktop/guest/skeleton/.config/openbox/rc.xml",
         "desktop/guest/programs/google-chrome",
         "viewer/assets/vendor/preact/preact.min.umd.js",
-        "viewer/report/templates/report.html.j2",
+        "viewer/assets/page_overview.js",
     ):
         assert f"arpo_verl/{kept}" in expected
 

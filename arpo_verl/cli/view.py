@@ -1,4 +1,4 @@
-"""`arpo-verl view RUN`: look at a run in a browser, while it trains and afterwards, or export it to a folder."""
+"""`arpo-verl view RUN`: look at a run, or a folder of runs, in a browser, also while it trains; or export a run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from arpo_verl.errors import ConfigError
 
 if TYPE_CHECKING:
     from arpo_verl.records.run import Run
+    from arpo_verl.records.runs import RunsFolder
     from arpo_verl.records.summaries import EpisodeSummary
 
 DEFAULT_PORT = 8642
@@ -29,10 +30,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser."""
     parser = commands.add_parser(
         "view",
-        description="Serves a page with the run's episodes, metrics and live desktops, to this machine only: "
+        description="Serves a page with the run's episodes, metrics and live desktops, or a list of a folder's runs. "
+        "It answers to this machine only: "
         f"from another one, ssh -L {DEFAULT_PORT}:localhost:{DEFAULT_PORT} THIS_MACHINE. Ctrl-C ends it.",
     )
-    parser.add_argument("path", type=Path, metavar="RUN", help="a recipe's run_dir, or its trajectories folder")
+    parser.add_argument(
+        "path", type=Path, metavar="RUN", help="a recipe's run_dir, its trajectories folder, or a folder of runs"
+    )
     serve = parser.add_argument_group("serving")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; any but loopback demands a token")
     serve.add_argument("--port", type=int, help=f"default {DEFAULT_PORT}, or the next free one; 0 takes any free one")
@@ -50,22 +54,31 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted, or export."""
-    from arpo_verl.records.run import open_run
-
-    opened = open_run(args.path)
+    shown = _open(args.path)
     if args.export is not None:
-        return _export(opened, args)
+        return _export(shown, args)
     for name in ("steps", "task", "max_episodes"):
         given = getattr(args, name)
         if given is not None:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option} is for --export alone; the page has filters, so leave it out")
-    return _serve(opened, args)
+    return _serve(shown, args)
 
 
-def _export(opened: Run, args: argparse.Namespace) -> int:
+def _open(path: Path) -> Run | RunsFolder:
+    from arpo_verl.records.run import is_run, open_run
+    from arpo_verl.records.runs import RunsFolder
+
+    runs = RunsFolder(path)
+    return open_run(path) if is_run(path) or not runs.names() else runs
+
+
+def _export(opened: Run | RunsFolder, args: argparse.Namespace) -> int:
+    from arpo_verl.records.run import Run
     from arpo_verl.viewer.export import export_run
 
+    if not isinstance(opened, Run):
+        raise ConfigError(f"--export writes one run, got {args.path}, which holds several; name one of them")
     require(args.max_episodes is None or args.max_episodes > 0, "--max-episodes", "positive", args.max_episodes)
     snapshot = opened.select(_wanted(args), latest=args.max_episodes)
     exported = export_run(opened, snapshot, args.export)
@@ -88,7 +101,8 @@ def _range(text: str) -> tuple[float, float]:
     return int(match[2] or 0), float(match[3] or math.inf)
 
 
-def _serve(opened: Run, args: argparse.Namespace) -> int:
+def _serve(opened: Run | RunsFolder, args: argparse.Namespace) -> int:
+    from arpo_verl.records.runs import RunsFolder
     from arpo_verl.viewer.access import is_loopback, new_token
     from arpo_verl.viewer.server import build_server
 
@@ -97,7 +111,8 @@ def _serve(opened: Run, args: argparse.Namespace) -> int:
     port = listener.getsockname()[1]
     url = f"http://{_name_of(args.host)}:{port}/" + (f"?token={token}" if token else "")
     print(f"{opened.name}: {url}\nCtrl-C ends it.", flush=True)
-    threading.Thread(target=opened.snapshot, daemon=True).start()  # reads meanwhile
+    read = opened.names if isinstance(opened, RunsFolder) else opened.snapshot
+    threading.Thread(target=read, daemon=True).start()  # reads meanwhile
     if args.open:
         webbrowser.open(url)
     try:

@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.evaluation.results import Evaluated
-from arpo_verl.evaluation.statistics import scores_by_task, t_quantile
+from arpo_verl.evaluation.statistics import scores_by_task
 from arpo_verl.evaluation.tables import percent
-from arpo_verl.intervals import Interval
+from arpo_verl.intervals import Paired, pair
 
-LEVEL = 0.05
-_PRIOR_SPREAD = 0.25
-_ALL_FLIPS, _DRAWS = 12, 20_000
 _NAMED = 3
 
 
 @dataclass(frozen=True)
-class Pairing:
+class Pairing(Paired):
     """Two evaluations on the tasks that both have results of, within one turn budget: the second less the first."""
 
     budget: int
-    tasks: int
-    first: float
-    """Success: the mean over the tasks of each task's mean score."""
-    second: float
-    difference: float
-    interval: Interval | None
-    """Of the difference, at 95%, over tasks like these; None for fewer than two."""
-    p_value: float
-    """The sign-flip test's."""
-    better: int
-    """Tasks on which the second's mean is higher."""
-    worse: int
-
-    @property
-    def told_apart(self) -> bool:
-        """Whether both the test and the interval say that the two differ."""
-        return self.interval is not None and self.p_value < LEVEL and not self.interval[0] <= 0 <= self.interval[1]
 
 
 @dataclass(frozen=True)
@@ -67,15 +44,8 @@ class Comparison:
 def compare(first: Evaluated, second: Evaluated) -> Comparison:
     """Pair two evaluations by task, within each turn budget that both have.
 
-    The interval is of the mean difference over tasks like these: t with the tasks' own spread, and a little more, as in
-    `evaluation.statistics`. The test flips the sign of each task's difference, as it could be were the two alike: exact
-    for 12 differing tasks, else by 20,000 draws from a fixed seed.
-
     Raises:
         ConfigError: they have no task in common within any budget.
-
-    Source: Miller, "Adding Error Bars to Evals" (arXiv 2411.00640), for paired differences; Fisher's randomisation
-        test, as in Dror, Baumer, Shlomov and Reichart (ACL 2018).
     """
     budgets = [{result.budget for result in one.results} for one in (first, second)]
     pairings, left_out = [], []
@@ -90,7 +60,8 @@ def compare(first: Evaluated, second: Evaluated) -> Comparison:
             if len(its) > len(both)
         ]
         if both:
-            pairings.append(_pair(budget, *([fmean(its[task_id]) for task_id in both] for its in scores)))
+            paired = pair(*([fmean(its[task_id]) for task_id in both] for its in scores))
+            pairings.append(Pairing(**vars(paired), budget=budget))
     if not pairings:
         what = "; ".join(left_out) or "neither has a result"
         raise ConfigError(f"two evaluations to compare must have results of the same tasks within one budget: {what}")
@@ -105,49 +76,6 @@ _ORDINALS = ("the first", "the second")
 def _listed(task_ids: Sequence[str]) -> str:
     more = ", ..." if len(task_ids) > _NAMED else ""
     return f"{len(task_ids)} tasks ({', '.join(task_ids[:_NAMED])}{more})"
-
-
-def _pair(budget: int, first: Sequence[float], second: Sequence[float]) -> Pairing:
-    differences = [b - a for a, b in zip(first, second, strict=True)]
-    mean = fmean(differences)
-    return Pairing(
-        budget=budget,
-        tasks=len(differences),
-        first=fmean(first),
-        second=fmean(second),
-        difference=mean,
-        interval=_interval(differences, mean),
-        p_value=sign_flip_test(differences),
-        better=sum(one > 0 for one in differences),
-        worse=sum(one < 0 for one in differences),
-    )
-
-
-def _interval(differences: Sequence[float], mean: float) -> Interval | None:
-    n = len(differences)
-    if n < 2:
-        return None
-    spread = sum((one - mean) ** 2 for one in differences) + _PRIOR_SPREAD
-    margin = t_quantile(n - 1) * math.sqrt(spread / (n - 1) / n)
-    return max(-1.0, mean - margin), min(1.0, mean + margin)
-
-
-def sign_flip_test(differences: Sequence[float]) -> float:
-    """The share of the ways to sign the differences in which their sum is as far from 0 as it is; two-sided."""
-    nonzero = [abs(one) for one in differences if one]
-    # Sums of the same numbers in another order are equal but for rounding.
-    least = abs(sum(differences)) - 1e-9
-    if len(nonzero) <= _ALL_FLIPS:
-        return fmean(abs(total) >= least for total in _all_sums(nonzero))
-    rng = random.Random(0)
-    drawn = (sum(one if rng.random() < 0.5 else -one for one in nonzero) for _ in range(_DRAWS))
-    # The signs as they are count as one of the draws: no p-value is 0.
-    return (1 + sum(abs(total) >= least for total in drawn)) / (1 + _DRAWS)
-
-
-def _all_sums(values: Sequence[float]) -> Iterator[float]:
-    for signs in itertools.product((-1, 1), repeat=len(values)):
-        yield math.fsum(sign * value for sign, value in zip(signs, values, strict=True))
 
 
 def _in_words(pairing: Pairing) -> str:

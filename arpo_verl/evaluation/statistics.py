@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from arpo_verl.evaluation.results import FailedTrial, Result
-from arpo_verl.intervals import Interval, Z, wilson_interval
+from arpo_verl.intervals import Interval, t_quantile, wilson_interval
 
 SOLVED = 1.0
 """The score of a run that solved its task; what counts where runs are counted and not averaged."""
@@ -110,23 +110,6 @@ def success_interval(scores: Sequence[Sequence[float]]) -> Interval | None:
     likeness = (seen + _PRIOR_SPREAD) / ((n - 1) * p * (1 - p) + _PRIOR_SPREAD)
     runs_a_task = n / sum(1 / len(runs) for runs in scores)
     return wilson_interval(p, n / min(1.0, max(1 / runs_a_task, likeness)), t_quantile(n - 1))
-
-
-def t_quantile(degrees: int) -> float:
-    """The 97.5% quantile of Student's t distribution, to three digits.
-
-    Source: Abramowitz and Stegun 26.7.5, exact for one and two degrees of freedom.
-    """
-    if degrees <= 2:
-        return math.tan(0.475 * math.pi) if degrees == 1 else 0.95 / math.sqrt(2 * 0.975 * 0.025)
-    z = Z
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + sum(term / float(degrees) ** power for power, term in enumerate(terms, 1))
 
 
 def pass_at_k(runs: int, solved: int, k: int) -> float:

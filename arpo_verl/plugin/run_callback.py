@@ -71,8 +71,9 @@ class RunCallback(Callback):
         hand_to_ray_workers("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR", "VERL_PLATFORM")
         print(f"watch it: arpo-verl view {run_dir}", flush=True)
         # Both last: Hydra makes a warning of what goes wrong here.
-        note_start(run_dir, config, estimate)
-        self._steps = PrintedSteps(StepLines(run_dir, count_steps(config)))
+        total_steps = count_steps(config)
+        note_start(run_dir, config, estimate, total_steps)
+        self._steps = PrintedSteps(StepLines(run_dir, total_steps))
         self._head = HeadWatch(checkpoint.parent)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:

@@ -160,6 +160,12 @@ class Run:
                 self._metrics = self._metrics_files.metrics()
             return self._metrics
 
+    def count_episodes(self) -> int:
+        """How many episodes are recorded, by their folders: none is read."""
+        with self._lock:
+            self._folders.list_folders()
+            return sum(len(step.finished) for step in self._folders.listings.by_name.values())
+
     def frontier(self) -> list[RecordedEstimate]:
         """What frontier sampling thinks of each task, by id; none of a run that draws uniformly."""
         with self._lock:
@@ -197,7 +203,7 @@ def open_run(path: Path | str) -> Run:
         raise ConfigError(
             f"RUN must be a run's folder, got {path}, which is {'a file' if path.exists() else 'not there'}"
         )
-    if (path / TRAJECTORIES).is_dir() or (path / METRICS_FILE).is_file():
+    if is_run(path):
         return Run(path, path / TRAJECTORIES)
     if _has_steps(path):
         return Run(path.resolve().parent if path.resolve().name == TRAJECTORIES else path, path)
@@ -207,11 +213,19 @@ def open_run(path: Path | str) -> Run:
     )
 
 
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run's, by what is in it."""
+    try:
+        return (path / TRAJECTORIES).is_dir() or (path / METRICS_FILE).is_file()
+    except OSError:  # a folder that may not be entered
+        return False
+
+
 def _has_steps(path: Path) -> bool:
     return any(step_of(child.name) is not None for child in path.iterdir())
 
 
 def _nearby(path: Path) -> str:
     children = sorted(child for child in path.iterdir() if child.is_dir())
-    runs = [str(child) for child in children if (child / TRAJECTORIES).is_dir() or (child / METRICS_FILE).is_file()]
+    runs = [str(child) for child in children if is_run(child)]
     return f"; runs in it: {', '.join(runs[:10])}" if runs else "; has the run begun?"

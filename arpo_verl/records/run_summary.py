@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -38,7 +39,11 @@ def summarize_run(run_dir: Path) -> RunSummary:
     require_metrics(run_dir / METRICS_FILE)
     files = MetricsFiles(run_dir)
     files.refresh()
-    rows = files.by_step()
+    return summarize(run_dir, files.by_step())
+
+
+def summarize(run_dir: Path, rows: Mapping[int, Mapping[str, float]]) -> RunSummary:
+    """Summarize a run by the numbers of each training step."""
     training = [data for data in rows.values() if "rollout/success_mean" in data]
     successes = [data["rollout/success_mean"] for data in training]
     validations = [value for data in rows.values() if (value := validation_success(data)) is not None]
@@ -58,7 +63,7 @@ def summarize_run(run_dir: Path) -> RunSummary:
     )
 
 
-def _probs_diff(data: dict[str, float]) -> float | None:
+def _probs_diff(data: Mapping[str, float]) -> float | None:
     """The step's largest difference without replayed rows: an older policy wrote those, they tell nothing."""
     name = "training/rollout_probs_diff_max"
     return data.get(f"replay/without/{name}", None if data.get("replay/injected") else data.get(name))
@@ -91,7 +96,7 @@ def format_summary(summary: RunSummary) -> str:
     return "\n".join(lines)
 
 
-def validation_success(data: dict[str, float]) -> float | None:
+def validation_success(data: Mapping[str, float]) -> float | None:
     """The success rate of a validation row: veRL names it by data source and sample count."""
     for name, value in data.items():
         if name.startswith("val-") and "/success/mean@" in name:

@@ -39,17 +39,18 @@ VALUES = (
 )
 
 
-def note_start(run_dir: Path, config: Any, estimate: Sequence[str] = ()) -> None:
+def note_start(run_dir: Path, config: Any, estimate: Sequence[str] = (), total_steps: int | None = None) -> None:
     """Append a start of this run.
 
     Args:
         config: the composed recipe, a `DictConfig`.
         estimate: what the run will take, in lines.
+        total_steps: how many training steps the run has; None where nobody knows.
     """
     packages = {name: installed_version(name) for name in (*TESTED, *OPTIONAL)}
     versions = {"arpo-verl": __version__, "python": platform.python_version(), **packages}
     start = {"time": time.time(), "versions": versions, "recipe": recipe_values(config), "estimate": list(estimate)}
-    append_objects(run_dir / STARTS_FILE, [start])
+    append_objects(run_dir / STARTS_FILE, [{**start, "total_steps": total_steps}])
 
 
 def recipe_values(config: Any) -> dict[str, Any]:

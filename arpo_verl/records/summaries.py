@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from arpo_verl.records.json_files import as_number
 from arpo_verl.records.layout import read_episode, screenshot_names, step_of
+from arpo_verl.types import Action
 
+ACTIONS = tuple(action.__name__ for action in get_args(Action))
 _WHOLE_END = 1 << 53
 """Whole numbers are below it: a browser holds each of these exactly."""
 
@@ -42,6 +45,8 @@ class EpisodeSummary:
     num_rows: int
     """Of tokens that it was trained on in; none where no policy spoke in tokens."""
     format_error: bool
+    actions: tuple[str, ...]
+    """Which kinds of action the agent took, in the order of `types.Action`."""
     screenshots: int
     """How many are on disk: the recording budget may have taken some."""
     started_at: float | None
@@ -65,8 +70,7 @@ def read_summary(folder: Path) -> EpisodeSummary:
     content = read_episode(folder)
     if not isinstance(content.get("task_id"), str):
         raise ValueError(f"task_id must be a string, got {content.get('task_id')!r}")
-    turns, rows = content.get("turns"), content.get("rows")
-    number_of_turns = len(turns) if isinstance(turns, list) else 0
+    turns, rows = _list(content.get("turns")), content.get("rows")
     return EpisodeSummary(
         id=f"{folder.parent.name}/{folder.name}",
         task_id=content["task_id"],
@@ -78,15 +82,32 @@ def read_summary(folder: Path) -> EpisodeSummary:
         success=as_number(content.get("success")),
         reward=as_number(content.get("reward")),
         stop_reason=_text(content, "stop_reason"),
-        num_turns=_whole(content, "num_turns", number_of_turns),
+        num_turns=_whole(content, "num_turns", len(turns)),
         num_rows=len(rows) if isinstance(rows, list) else 1,  # of before several were possible
         format_error=content.get("format_error") is True,
+        actions=_kinds_of(turns),
         screenshots=len(screenshot_names(folder)),
         started_at=as_number(content.get("started_at")),
         wall_s=as_number(content.get("wall_s")),
         generate_s=as_number(content.get("generate_s")),
         desktop_s=as_number(content.get("desktop_s")),
     )
+
+
+def _kinds_of(turns: list[Any]) -> tuple[str, ...]:
+    actions = (_list(turn.get("actions")) for turn in turns if isinstance(turn, dict))
+    named = [action.get("action") for several in actions for action in several if isinstance(action, dict)]
+    return _in_order(frozenset(name for name in named if isinstance(name, str)).intersection(ACTIONS))
+
+
+@functools.cache
+def _in_order(names: frozenset[str]) -> tuple[str, ...]:
+    """One tuple for all episodes of these actions: a run has many episodes."""
+    return tuple(name for name in ACTIONS if name in names)
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _text(content: Mapping[str, Any], name: str) -> str:

@@ -38,6 +38,7 @@ COLUMNS = (
     "num_turns",
     "wall_s",
     "format_error",
+    "actions",
     "screenshots",
 )
 BROKEN_SHOWN = 20
@@ -162,18 +163,19 @@ def _member(snapshot: Snapshot, session: int, episode_id: str | None, row: Train
 def metrics_document(run: Run) -> dict[str, Any]:
     """`api/metrics`, in six significant digits: as many as a curve can show."""
     metrics = run.metrics()
-    series = {name: [_rounded(value) for value in values] for name, values in metrics.series.items()}
+    series = {name: [rounded(value) for value in values] for name, values in metrics.series.items()}
     return {"steps": metrics.steps, "series": series}
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
+    """A number in six significant digits."""
     return value if value is None or isinstance(value, int) else float(f"{value:.6g}")
 
 
 def frontier_document(run: Run) -> dict[str, Any]:
     """`api/frontier`: what frontier sampling thinks of each task; none where tasks come in veRL's order."""
     tasks = [
-        {name: _rounded(value) if isinstance(value, float) else value for name, value in asdict(estimate).items()}
+        {name: rounded(value) if isinstance(value, float) else value for name, value in asdict(estimate).items()}
         for estimate in run.frontier()
     ]
     return {"tasks": tasks}

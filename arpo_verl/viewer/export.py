@@ -23,6 +23,7 @@ from arpo_verl.viewer.documents import (
     run_document,
 )
 from arpo_verl.viewer.evaluation import evaluation_document
+from arpo_verl.viewer.overview.content import overview_document
 from arpo_verl.viewer.page import ASSETS, index_page
 
 MARKER = ".arpo-export"
@@ -54,6 +55,7 @@ def export_run(run: Run, snapshot: Snapshot, target: Path, *, progress: bool = T
     _prepare(target, size_bytes)
     _write_page(target)
     _write_document(target, "api/run", run_document(run, snapshot, live=False))
+    _write_document(target, "api/overview", overview_document(run, snapshot))
     _write_document(target, "api/episodes", episodes_document(episode_rows(snapshot).values()))
     _write_document(target, "api/metrics", metrics_document(run))
     _write_document(target, "api/frontier", frontier_document(run))

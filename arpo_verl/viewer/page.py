@@ -8,8 +8,12 @@ from typing import Literal
 ASSETS = Path(__file__).parent / "assets"
 
 
-def index_page(source: Literal["server", "files"]) -> str:
-    """`index.html`, told where the page finds its documents: asks a server, or loads scripts from disk."""
+def index_page(source: Literal["server", "files", "report"], place: Literal["alone", "run", "runs"] = "alone") -> str:
+    """`index.html`, with where the page finds its documents: at a server, in scripts on disk, or in itself.
+
+    Args:
+        place: `runs` is the page of a folder of runs, `run` that of one of these.
+    """
     text = (ASSETS / "index.html").read_text(encoding="utf-8")
-    before, _, after = text.partition('data-source="server"')
-    return f'{before}data-source="{source}"{after}'
+    before, _, after = text.partition('data-source="server" data-place="alone"')
+    return f'{before}data-source="{source}" data-place="{place}"{after}'

@@ -1,19 +1,23 @@
-"""The page's server: the documents of a run, its screenshots and the page itself, to a browser."""
+"""The page's server: the documents of a run or of a folder of runs, screenshots and the page itself, to a browser."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import uvicorn
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from arpo_verl.errors import ConfigError
 from arpo_verl.records.json_files import dump_json
 from arpo_verl.records.layout import SCREENSHOT_NAME
 from arpo_verl.records.run import Run
+from arpo_verl.records.runs import RunsFolder
 from arpo_verl.untrusted import read_regular
 from arpo_verl.viewer.access import AccessControl
 from arpo_verl.viewer.documents import (
@@ -25,35 +29,31 @@ from arpo_verl.viewer.documents import (
     run_document,
 )
 from arpo_verl.viewer.evaluation import evaluation_document
+from arpo_verl.viewer.overview.content import OverviewFeed
 from arpo_verl.viewer.page import ASSETS, index_page
+from arpo_verl.viewer.runs import SUCCESS, RunsFeed, curves_document, pair_document
+from arpo_verl.viewer.search import SearchIndex
 
 _GZIP_FROM_BYTES = 2000
 _MEDIA_TYPES = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "webp": "image/webp"}
 
 
-def build_app(run: Run, *, token: str | None, port: int) -> ASGIApp:
+def build_app(shown: Run | RunsFolder, *, token: str | None, port: int) -> ASGIApp:
     """The application, ready for uvicorn.
 
     Args:
+        shown: one run, or a folder of runs; each run of a folder has its pages below `/run/NAME/`.
         token: what each request must carry; None on loopback.
         port: the port that it is served on.
     """
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    _add_documents(app, run)
-    _add_screenshots(app, run)
-
-    @app.get("/")
-    def index() -> Response:
-        return Response(index_page("server"), media_type="text/html")
-
-    app.mount("/assets", StaticFiles(directory=ASSETS), name="assets")
+    app = _run_app(shown, "alone") if isinstance(shown, Run) else _runs_app(shown)
     return AccessControl(app, token, port)
 
 
-def build_server(run: Run, *, token: str | None, port: int) -> uvicorn.Server:
+def build_server(shown: Run | RunsFolder, *, token: str | None, port: int) -> uvicorn.Server:
     """The server of that application, to be run on a listening socket."""
     config = uvicorn.Config(
-        build_app(run, token=token, port=port),
+        build_app(shown, token=token, port=port),
         lifespan="off",
         log_level="warning",
         access_log=False,  # a token stands in addresses
@@ -63,17 +63,90 @@ def build_server(run: Run, *, token: str | None, port: int) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
+def _pages(place: Literal["alone", "run", "runs"]) -> FastAPI:
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+
+    @app.get("/")
+    def index() -> Response:
+        return Response(index_page("server", place), media_type="text/html")
+
+    app.mount("/assets", StaticFiles(directory=ASSETS), name="assets")
+    return app
+
+
+def _run_app(run: Run, place: Literal["alone", "run"]) -> FastAPI:
+    app = _pages(place)
+    _add_documents(app, run)
+    _add_screenshots(app, run)
+    return app
+
+
+def _runs_app(folder: RunsFolder) -> FastAPI:
+    app = _pages("runs")
+    feed = RunsFeed(folder)
+
+    @app.get("/api/runs")
+    def get_runs(request: Request) -> Response:
+        return _json(request, feed.runs_document())
+
+    @app.get("/api/curves")
+    def get_curves(request: Request, run: Annotated[list[str], Query()], metric: str = SUCCESS) -> Response:
+        try:
+            return _json(request, curves_document(folder, run, metric))
+        except KeyError as error:
+            raise HTTPException(404, f"{folder.name} has no run {error.args[0]}") from error
+
+    @app.get("/api/pair")
+    def get_pair(request: Request, first: str, second: str) -> Response:
+        try:
+            return _json(request, pair_document(folder.run(first), folder.run(second)))
+        except KeyError as error:
+            raise HTTPException(404, f"{folder.name} has no run {error.args[0]}") from error
+
+    app.mount("/run/{name}", _RunApps(folder))
+    return app
+
+
+class _RunApps:
+    """The pages of each run of a folder."""
+
+    def __init__(self, folder: RunsFolder) -> None:
+        self._folder = folder
+        self._apps: dict[str, tuple[Run, FastAPI]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = scope["path_params"]["name"]
+        try:
+            run = await run_in_threadpool(self._folder.run, name)
+        except (KeyError, ConfigError):  # or taken away this moment
+            answer = JSONResponse({"detail": f"{self._folder.name} has no run {name}"}, status_code=404)
+            await answer(scope, receive, send)
+            return
+        if name not in self._apps or self._apps[name][0] is not run:
+            self._apps = {other: held for other, held in self._apps.items() if self._folder.holds(held[0])}
+            self._apps[name] = run, _run_app(run, "run")
+        await self._apps[name][1](scope, receive, send)
+
+
 def _add_documents(app: FastAPI, run: Run) -> None:
     """Endpoints are plain functions: they read files, so FastAPI runs them in threads."""
-    feed = EpisodesFeed()
+    feed, overview, search = EpisodesFeed(), OverviewFeed(run), SearchIndex(run)
 
     @app.get("/api/run")
     def get_run(request: Request) -> Response:
         return _json(request, run_document(run, run.snapshot(), live=run.is_live()))
 
+    @app.get("/api/overview")
+    def get_overview(request: Request) -> Response:
+        return _json(request, overview.document())
+
     @app.get("/api/episodes")
     def get_episodes(request: Request, cursor: str | None = None) -> Response:
         return _json(request, feed.document(run.snapshot(), cursor))
+
+    @app.get("/api/search")
+    def get_found(request: Request, q: str) -> Response:
+        return _json(request, search.document(q))
 
     @app.get("/api/episode/{step}/{name}")
     def get_episode(request: Request, step: str, name: str) -> Response:

@@ -121,6 +121,7 @@ WRONG = {
         "mean --open? See",
         "run --port many": " view: --port must be a whole number, got 'many'. See",
         "run --port 70000": ": --port must be in [0, 65535], got 70000",
+        ". --export out": ": --export writes one run, got ., which holds several; name one of them",
         "run --steps 3": ": --steps is for --export alone; the page has filters, so leave it out",
         "run --steps 3-x --export out": ": --steps must be a step or a range such as 7, 3-10, 50- or -10, got '3-x'",
         "run --host 192.0.2.77 --port 0": ": --host must be an address of this machine, got '192.0.2.77': ",

@@ -5,8 +5,9 @@ import random
 import pytest
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.evaluation.compare import compare, sign_flip_test
+from arpo_verl.evaluation.compare import compare
 from arpo_verl.evaluation.results import Evaluated, Result
+from arpo_verl.intervals import sign_flip_test
 from arpo_verl.types import StopReason
 
 

@@ -12,8 +12,8 @@ from arpo_verl.evaluation.statistics import (
     passes,
     success_interval,
     summarize,
-    t_quantile,
 )
+from arpo_verl.intervals import t_quantile
 from arpo_verl.types import StopReason
 
 

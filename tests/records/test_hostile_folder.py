@@ -131,7 +131,6 @@ def test_s5_endless_numbers_are_none_at_all(written):
     assert run.metrics().steps == (1, 2) and run.metrics().column("timing_s/step") == (2, 2)
     assert run.pool() is None and len(run.groups()) == 1 and len(run.frontier()) == 1
     summarize_run(written.path)
-    pytest.importorskip("matplotlib")
     from arpo_verl.viewer.report import write_report
 
     assert write_report(run, written.path / "report.html") > 0
@@ -158,7 +157,6 @@ def test_a_screenshot_as_thin_as_a_hair_is_none():
 
 
 def test_a_report_takes_the_place_of_a_link(written, tmp_path):
-    pytest.importorskip("matplotlib")
     from arpo_verl.viewer.report import write_report
 
     written.episode(1)

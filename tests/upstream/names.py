@@ -362,7 +362,7 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         for name in ("rollout_probs_diff_mean", "rollout_probs_diff_max", "rollout_actor_probs_pearson_corr")
     ),
     *(
-        ("viewer.report.costs", module, (f'marked_timer("{name}", ',))
+        ("viewer.overview.costs", module, (f'marked_timer("{name}", ',))
         for module, names in (
             (_TRAINER, ("step", "gen", "old_log_prob", "ref", "adv", "update_critic", "update_actor", "testing")),
             ("verl.trainer.ppo.v1.trainer_sync", ("update_weights",)),

@@ -21,6 +21,7 @@ from arpo_verl.evaluation.report import write_report  # noqa: E402
 from arpo_verl.evaluation.results import Trial  # noqa: E402
 from arpo_verl.records.jumps import Jump, append_jumps  # noqa: E402
 from arpo_verl.records.run import open_run  # noqa: E402
+from arpo_verl.records.runs import RunsFolder  # noqa: E402
 from arpo_verl.viewer.export import export_run  # noqa: E402
 
 ARGS = (
@@ -30,7 +31,7 @@ ARGS = (
 PATIENCE_MS = 60_000
 """A busy machine's; what is there is seen at once."""
 playwright.expect.set_options(timeout=PATIENCE_MS)
-WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 700, "height": 900}
+WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 MISSING = "step_000001/none"
 """An episode that is not there: Chromium logs the server's answer, 404, as an error."""
 RECORD_VIOLATIONS = "addEventListener('securitypolicyviolation', e => console.error('CSP', e.violatedDirective))"
@@ -53,6 +54,20 @@ def own_server(written):
     """The address of a server of this test's own run, with one episode."""
     written.episode(1)
     with served(open_run(written.path)) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def runs_server(tmp_path_factory):
+    """The address of a server of a folder with two runs, of which the second is better and has a hostile name."""
+    root = tmp_path_factory.mktemp("runs") / "runs"
+    for number, name in enumerate(("arpo", f"grpo {MARKUP.replace('/', '')}")):
+        run = ViewerRun(root / name)
+        for step in (1, 2, 3):
+            run.metrics(step, rollout__success_mean=0.2 * step + 0.1 * number, timing_s__step=60.0)
+        for task in range(8):
+            run.episode(3, f"task-{task}", "v", 0, float(task < 4 * number), validation=True)
+    with served(RunsFolder(root)) as address:
         yield address
 
 
@@ -105,12 +120,92 @@ def rows(page):
     return page.locator(".episodes tbody tr")
 
 
+# --- The overview ------------------------------------------------------------------------------------------------
+
+
+def test_the_run_opens_on_its_overview(server, made, page):
+    page.goto(server)
+    see(page, "h1", "Overview")
+    see(page, ".tiles", "10.0% → 93.3%")
+    page.get_by_role("img", name="Success: training: last 100%, least 3%, most 100%, 30 values").wait_for()
+    playwright.expect(page.locator(".chart canvas")).to_have_count(1)  # of what this run did not log there is none
+    see(page, "main", "Tasks that changed most")
+    page.get_by_role("link", name="plain-7").first.click()
+    see(page, "h1", "plain-7")
+    assert page.url.endswith("#/episode/step_000026/plain-7__p7_0")
+
+
+@pytest.mark.release
+def test_the_overview_s_details_have_their_tables(server, page):
+    page.goto(server)
+    page.get_by_text("Success by task: 12 tasks").click()
+    row = page.locator("details[open] tbody tr", has_text="order-tea")
+    playwright.expect(row).to_contain_text("1 of 4")
+    playwright.expect(row).to_contain_text("25.0%")
+    page.get_by_text("Faults", exact=True).click()
+    see(page, "details[open] >> nth=1", "Not recorded")
+
+
+def test_axes_fit_their_data(own_server, written, page):
+    """A plot of one point had an axis to 100."""
+    written.metrics(7, rollout__success_mean=0.5, loss=-3.0)
+    page.goto(f"{own_server}#/metrics?q=loss")
+    page.locator(".chart canvas").first.wait_for()
+    ranges = page.evaluate("[[7, 7, -3, -3], [1, 9, 0, 0]].map(r => viewer.ui.rangesOf(...r))")
+    assert ranges == [[[6, 8], [-3.3, -2.7]], [[1, 9], [-1, 1]]]
+
+
+# --- A folder of runs --------------------------------------------------------------------------------------------
+
+
+def test_runs_are_picked_into_one_plot_and_paired(runs_server, page):
+    page.goto(runs_server)
+    see(page, ".counts", "2 runs.")
+    see(page, ".runs tbody tr", "40.0% → 40.0%")
+    for box in page.get_by_role("checkbox").all():
+        box.check()
+    page.get_by_role("img", name="rollout/success_mean: arpo: last 0.6, least 0.2, most 0.6, 3 values; grpo").wait_for()
+    page.get_by_label("Along").select_option("hours")
+    page.get_by_role("img", name="rollout/success_mean: arpo: last 0.6").wait_for()
+    see(page, "main", "+50.0 points")
+    see(page, "main", "The second is better on 4, worse on 0")
+    page.reload()
+    see(page, "main", "+50.0 points")
+    page.get_by_role("link", name="arpo").click()
+    see(page, "h1", "Overview")
+    page.get_by_role("link", name="Episodes").click()
+    see(page, ".counts", "8 episodes")
+    page.get_by_role("link", name="All runs").click()
+    see(page, ".counts", "2 runs.")
+
+
+@pytest.mark.release
+def test_runs_are_walked_by_keyboard(runs_server, page):
+    page.goto(runs_server)
+    see(page, ".counts", "2 runs.")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    playwright.expect(page.get_by_role("link", name="arpo")).to_be_focused()
+    page.keyboard.press("Enter")
+    see(page, "h1", "Overview")
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.release)])
+def test_the_runs_can_be_read_and_named(runs_server, page, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.goto(f"{runs_server}#/runs?runs=arpo")
+    page.locator(".chart canvas").wait_for()
+    check_readable(page, "runs")
+    assert page.evaluate("window.ran") is None and page.locator("main b:text-is('bold')").count() == 0
+
+
 # --- The list ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.release
 def test_list_shows_the_newest_episodes_and_counts(server, made, page):
-    page.goto(server)
+    page.goto(f"{server}#/episodes")
     see(page, ".counts", f"{made.num_episodes} episodes")
     assert rows(page).count() == 100
     assert f"{NUM_STEPS}" in rows(page).first.inner_text()
@@ -121,20 +216,32 @@ def test_list_shows_the_newest_episodes_and_counts(server, made, page):
 
 @pytest.mark.release
 def test_filters_live_in_the_address(server, page):
-    page.goto(server)
-    page.get_by_label("Steps").fill("2-5")
+    page.goto(f"{server}#/episodes")
+    page.get_by_label("Training steps").fill("2-5")
     page.get_by_label("Result").select_option("yes")
     page.get_by_label("Search").fill("TEA milk")
     see(page, ".counts", "1 episode of")
     assert page.url.endswith("#/episodes?step=2-5&success=yes&q=TEA+milk")
     page.reload()
     see(page, ".counts", "1 episode of")
-    assert page.get_by_label("Steps").input_value() == "2-5"
+    assert page.get_by_label("Training steps").input_value() == "2-5"
     page.get_by_role("button", name="Clear").click()
     see(page, ".pager", "page 1 of 3")
 
 
+def test_what_the_agent_wrote_is_searched(server, made, page):
+    page.goto(f"{server}#/episodes")
+    page.get_by_label("Search").fill("milk please")  # typed, in one episode alone
+    see(page, ".counts", "1 episode of")
+    playwright.expect(rows(page)).to_have_count(1)
+    rows(page).first.get_by_role("link").click()
+    see(page, ".crumbs", "1 of 1 episode")
+    assert made.winner in page.url
+
+
 FILTERED = {
+    "action=Drag": 1,
+    "fault=format": 1,
     "replay=replaced": 1,
     "replay=took": 1,
     "kind=validation": 1,
@@ -252,24 +359,24 @@ def test_episode_tells_verdict_timings_and_group(server, made, page):
 @pytest.mark.release
 def test_replay_links_lead_to_the_other_episode(server, made, page):
     page.goto(f"{server}#/episode/{made.replaced}")
-    see(page, ".message", "this episode was replaced by the episode of step 1")
+    see(page, ".message", "this episode was replaced by the episode of training step 1")
     page.get_by_role("link", name="Compare with the success").click()
     see(page, "h1", "Compare")
     linked = page.url
     page.keyboard.press("Escape")
-    see(page, ".message", "this episode was replaced by the episode of step 1")
+    see(page, ".message", "this episode was replaced by the episode of training step 1")
     page.keyboard.press("c")
     page.wait_for_url(linked)
     page.goto(f"{server}#/episode/{made.replaced}")
-    page.get_by_role("link", name="the episode of step 1").click()
-    see(page, ".message", "This success took the place of 1 episode: the episode of step 2")
+    page.get_by_role("link", name="the episode of training step 1").click()
+    see(page, ".message", "This success took the place of 1 episode: the episode of training step 2")
 
 
 @pytest.mark.release
 def test_group_tells_what_a_replaced_row_was_trained_on(server, made, page):
     page.goto(f"{server}#/episode/{made.replaced}")
     see(page, ".details tr.self", "0.00 → 1.00")
-    page.get_by_role("link", name="replaced by step 1").click()
+    page.get_by_role("link", name="replaced by training step 1").click()
     see(page, ".stepper", "turn 1 of 7")
 
 
@@ -385,18 +492,18 @@ def test_the_mark_of_a_task_whose_success_jumped_opens_the_first_success(own_ser
     append_jumps(written.trajectories / "jumps.jsonl", [Jump("worked-around", 4, 8, "u4", 2)])
     page.goto(f"{own_server}#/heatmap?order=jump")
     see(page, ".heat tbody tr", "▲ 4")
-    page.get_by_role("link", name="worked-around: all attempts of step 4 succeed").click()
+    page.get_by_role("link", name="worked-around: all attempts of training step 4 succeed").click()
     see(page, "h1", "worked-around")
 
 
 @pytest.mark.release
 def test_heat_map_cell_opens_its_episodes(server, page):
     page.goto(f"{server}#/heatmap")
-    cell = page.get_by_role("link", name="order-tea, step 1: mean success 0.50 of 2 episodes")
+    cell = page.get_by_role("link", name="order-tea, training step 1: mean success 0.50 of 2 episodes")
     cell.focus()
     see(page, ".counts", "mean success 0.50 of 2 episodes")
     page.keyboard.press("ArrowRight")
-    see(page, ".counts", "order-tea, step 2: mean success 0.00 of 2 episodes")
+    see(page, ".counts", "order-tea, training step 2: mean success 0.00 of 2 episodes")
     page.keyboard.press("Enter")
     see(page, ".counts", "2 episodes of")
     page.goto(f"{server}#/heatmap?kind=validation")
@@ -479,6 +586,7 @@ def test_hostile_text_stays_text(source, made, page, request):
 
 
 PAGES = [
+    "overview",
     "episodes",
     "episode/{winner}",
     "episode/{hostile}",
@@ -513,6 +621,15 @@ CONTRASTS = """() => {
 }"""
 
 
+def check_readable(page, name):
+    """All has a name, contrast and, on a phone and on a desk, no need to scroll sideways."""
+    assert page.evaluate(NAMELESS) == []
+    assert [pair for pair in page.evaluate(CONTRASTS) if pair[0] < 4.5] == []
+    for size in (NARROW, WIDE):
+        page.set_viewport_size(size)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], (name, size)
+
+
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.release)])
 def test_every_page_can_be_read_and_named(server, made, page, scheme):
     page.emulate_media(color_scheme=scheme)
@@ -522,13 +639,8 @@ def test_every_page_can_be_read_and_named(server, made, page, scheme):
         page.goto(f"{server}#/{name.format(**names)}")
         page.locator("main h1").wait_for()
         page.wait_for_function("() => !document.querySelector('.waiting')")
-        assert page.evaluate(NAMELESS) == []
-        assert [pair for pair in page.evaluate(CONTRASTS) if pair[0] < 4.5] == []
         assert page.evaluate("document.title").endswith("a-run")
-        page.set_viewport_size(NARROW)
-        assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"], name
-        page.set_viewport_size(WIDE)
-        assert page.evaluate("document.documentElement.scrollWidth") <= WIDE["width"], name
+        check_readable(page, name)
         backs.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert backs == {"rgb(255, 255, 255)" if scheme == "light" else "rgb(15, 20, 26)"}
 
@@ -536,7 +648,7 @@ def test_every_page_can_be_read_and_named(server, made, page, scheme):
 @pytest.mark.release
 def test_reader_chooses_the_theme(server, page):
     page.goto(server)
-    see(page, "h1", "Episodes")
+    see(page, "h1", "Overview")
     page.get_by_role("button", name="Theme: as the system").click()
     page.keyboard.press("t")
     page.get_by_role("button", name="Theme: dark").wait_for()
@@ -556,7 +668,7 @@ def test_focus_goes_to_the_heading_and_is_seen(server, made, page):
 
 @pytest.mark.release
 def test_list_is_found_as_it_was_left(server, made, page):
-    page.goto(server)
+    page.goto(f"{server}#/episodes")
     rows(page).nth(60).get_by_role("link").click()
     see(page, ".stepper", "turn 1 of 2")
     assert page.evaluate("scrollY") == 0
@@ -599,7 +711,7 @@ def test_the_frontier_shows_each_task_and_how_often_it_is_drawn(server, page):
     see(page, ".counts", "3 tasks, 24 groups drawn")
     rows = page.locator(".frontier tbody tr")
     playwright.expect(rows.first).to_contain_text("plain-2")
-    page.get_by_role("img", name="estimated success 0.45, between 0.20 and 0.80").wait_for()
+    page.get_by_role("img", name="0.45, between 0.20 and 0.80").wait_for()
     page.get_by_label("Order").select_option("hard")
     playwright.expect(rows.first).to_contain_text(MARKUP)
     page.get_by_role("link", name="plain-2").click()

@@ -5,7 +5,9 @@
   const { useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState } = preactHooks;
 
   const POLL_MS = 3000;
+  const { place } = document.documentElement.dataset;
   const PAGES = {
+    overview: viewer.OverviewPage,
     episodes: viewer.EpisodesPage,
     episode: viewer.EpisodePage,
     compare: viewer.ComparePage,
@@ -16,8 +18,9 @@
     evaluation: viewer.EvaluationPage,
   };
   const TABS = [
+    ["overview", "Overview"],
     ["episodes", "Episodes"],
-    ["heatmap", "Tasks × steps"],
+    ["heatmap", "Tasks"],
     ["frontier", "Frontier"],
     ["metrics", "Metrics"],
     ["live", "Live"],
@@ -26,12 +29,13 @@
   const TITLES = { ...Object.fromEntries(TABS), episode: "Episode", compare: "Compare" };
 
   const HELP = [
+    ["Runs", [["j, k or ↓, ↑", "next, previous run"]]],
     [
       "Episodes",
       [
-        ["j, k or ↓, ↑", "next, previous row"],
+        ["j, k or ↓, ↑", "next, previous episode"],
         ["Enter", "open it"],
-        ["n, p", "next, previous page of rows"],
+        ["n, p", "next, previous page of the list"],
         ["/", "search"],
       ],
     ],
@@ -56,7 +60,7 @@
       ],
     ],
     [
-      "Tasks × steps",
+      "Tasks",
       [
         ["arrows", "move between cells"],
         ["Enter", "open the cell's episodes"],
@@ -113,43 +117,99 @@
   }
 
   /** The rows that pass the filters, in order; the list and an episode's next and previous share it. */
-  viewer.useSelected = (rows, filters, tasks) =>
-    useMemo(() => viewer.episodes.select(rows, filters, tasks), [rows, JSON.stringify(filters), tasks]);
+  viewer.useSelected = (rows, filters, tasks, search) =>
+    useMemo(
+      () => viewer.episodes.select(rows, filters, tasks, search.found),
+      [rows, JSON.stringify(filters), tasks, search.found],
+    );
+
+  const SEARCH_MS = { first: 200, again: 1000 };
+
+  /**
+   * What the server finds in all that the agent wrote: {found, indexed, total}. `found` is null as long as it has not
+   * answered, and in an export; while it makes its index, it is asked again.
+   */
+  viewer.useSearch = (query) => {
+    const [state, setState] = useState({ found: null });
+    useEffect(() => {
+      if (!query || viewer.source.exported) return setState({ found: null });
+      let timer = null;
+      const ask = () =>
+        viewer.source.get("api/search", { q: query }).then(
+          ({ ids, indexed, total }) => {
+            if (timer === null) return;
+            setState({ found: new Set(ids), indexed, total });
+            if (indexed < total) timer = setTimeout(ask, SEARCH_MS.again);
+          },
+          (error) => timer !== null && setState({ found: null, error }),
+        );
+      timer = setTimeout(ask, SEARCH_MS.first);
+      return () => {
+        clearTimeout(timer);
+        timer = null;
+      };
+    }, [query]);
+    return state;
+  };
 
   function App() {
     const { run, rows, byId, error, lost } = useRun();
     const route = useRoute();
-    const help = useRef(null);
     const tasks = useMemo(() => new Map((run?.tasks || []).map((task) => [task.task_id, task.instruction])), [run]);
-    const Page = PAGES[route.page];
+    const Page = PAGES[viewer.source.kind === "report" ? "overview" : route.page];
     useScrollPlaces(run && route.page);
     if (route.page === "episode") viewer.lastOpened = route.id;
-    useKeys({ "?": () => help.current.showModal(), t: nextTheme });
     useEffect(() => {
       const subject = route.page === "episode" || route.page === "compare" ? byId.get(route.id)?.task_id : null;
       document.title = [subject, TITLES[route.page], run?.name].filter(Boolean).join(" – ") || "ARPO run";
     }, [route, run]);
-    return html`
-      <a class="skip" href="#main" onClick=${skipToMain}>Skip to the page</a>
-      <${Header} run=${run} rows=${rows} page=${route.page} help=${() => help.current.showModal()} />
+    return html`<${Frame}
+      title=${run?.name || "ARPO run"}
+      facts=${run && html`${run.live && html`<span class="badge good">live</span> `}<span class="muted">${plural(run.num_episodes, "episode")}</span>`}
+      tabs=${html`<${Tabs} run=${run} page=${route.page} />`}
+    >
       ${lost && html`<${Message} kind="bad">The server does not answer. What is shown was read before.<//>`}
-      <main id="main" tabindex="-1">
-        ${!run && html`<${Waiting} error=${error} what="the run" />`}
-        ${run && !Page && html`<${NoPage} name=${route.page} />`}
-        ${
-          run &&
-          Page &&
-          html`<${Guard} key=${`${route.page} ${route.id}`}>
+      ${!run && html`<${Waiting} error=${error} what="the run" />`}
+      ${run && !Page && html`<${NoPage} name=${route.page} />`}
+      ${
+        run &&
+        Page &&
+        html`<${Guard} key=${`${route.page} ${route.id}`}>
           <${Page} ...${{ run, rows, byId, tasks, id: route.id, query: route.query }} />
         <//>`
-        }
-      </main>
+      }
+    <//>`;
+  }
+
+  /** The page of a folder of runs. */
+  function RunsApp() {
+    const route = useRoute();
+    return html`<${Frame} title="ARPO runs"><${Guard}><${viewer.RunsPage} query=${route.query} /><//><//>`;
+  }
+
+  /** What is around every page. */
+  function Frame({ title, facts, tabs, children }) {
+    const help = useRef(null);
+    const showHelp = () => help.current.showModal();
+    useKeys({ "?": showHelp, t: nextTheme });
+    return html`
+      <a class="skip" href="#main" onClick=${skipToMain}>Skip to the page</a>
+      <header>
+        ${place === "run" && html`<a href="../../">All runs</a>`}
+        <p class="run"><bdi>${title}</bdi> ${facts}</p>
+        ${tabs}
+        <span class="buttons">
+          <${ThemeButton} />
+          <button type="button" class="quiet" onClick=${showHelp} aria-label="Keyboard help" title="Keyboard help (?)">?</button>
+        </span>
+      </header>
+      <main id="main" tabindex="-1">${children}</main>
       <${Help} dialog=${help} />
     `;
   }
 
   const NoPage = ({ name }) => html`<${Message} kind="bad">
-    There is no page “${name}”. <${Link} to=${{ page: "episodes" }}>Go to the episodes<//>
+    There is no page “${name}”. <${Link} to=${{ page: "overview" }}>Go to the overview<//>
   <//>`;
 
   /** A record that a page cannot show leaves the other pages as they are. */
@@ -158,7 +218,7 @@
     return error ? html`<${Message} kind="bad">This could not be shown: ${error.message}<//>` : children;
   }
 
-  const KEPT_PLACES = ["episodes", "heatmap"];
+  const KEPT_PLACES = ["overview", "episodes", "heatmap"];
 
   /** A page opens at its top, a list where it was left. */
   function useScrollPlaces(page) {
@@ -177,22 +237,16 @@
     document.getElementById("main").focus();
   }
 
-  function Header({ run, rows, page, help }) {
+  function Tabs({ run, page }) {
     const missing = { live: viewer.source.exported, evaluation: !run?.evaluation, frontier: !run?.frontier };
-    const tabs = TABS.filter(([name]) => !missing[name]);
     const current = page === "episode" || page === "compare" ? "episodes" : page;
-    return html`<header>
-      <p class="run"><bdi>${run?.name || "ARPO run"}</bdi>${run?.live && html` <span class="badge good">live</span>`}
-        ${run && html` <span class="muted">${plural(rows.length, "episode")}</span>`}</p>
-      <nav aria-label="Pages">
-        ${tabs.map(
-          ([name, title]) =>
-            html`<${Link} to=${{ page: name }} aria-current=${name === current ? "page" : null}>${title}<//>`,
-        )}
-      </nav>
-      <${ThemeButton} />
-      <button type="button" class="quiet" onClick=${help} aria-label="Keyboard help" title="Keyboard help (?)">?</button>
-    </header>`;
+    if (viewer.source.kind === "report") return null;
+    return html`<nav aria-label="Pages">
+      ${TABS.filter(([name]) => !missing[name]).map(
+        ([name, title]) =>
+          html`<${Link} to=${{ page: name }} aria-current=${name === current ? "page" : null}>${title}<//>`,
+      )}
+    </nav>`;
   }
 
   const THEMES = { auto: "as the system", light: "light", dark: "dark" };
@@ -232,5 +286,5 @@
   // The cookie has the token from here on; in the address it would be copied along with a link.
   if (new URLSearchParams(location.search).has("token"))
     history.replaceState(null, "", location.pathname + location.hash);
-  preact.render(html`<${App} />`, document.getElementById("app"));
+  preact.render(html`<${place === "runs" ? RunsApp : App} />`, document.getElementById("app"));
 }

@@ -4,7 +4,7 @@
   /** From which score an episode counts as a success: the default of `replay.success_threshold`. */
   const SUCCESS_THRESHOLD = 0.5;
 
-  const FILTERS = ["task", "step", "success", "replay", "stop", "kind", "q", "sort"];
+  const FILTERS = ["task", "step", "success", "replay", "stop", "action", "fault", "kind", "q", "sort"];
 
   const isSuccess = (row) => typeof row.success === "number" && row.success >= SUCCESS_THRESHOLD;
   const isFailure = (row) => typeof row.success === "number" && row.success < SUCCESS_THRESHOLD;
@@ -29,7 +29,15 @@
     return [low, dash === "" ? low : last === "" ? Infinity : Number(last)];
   }
 
+  /** What of an episode is no policy's success or failure, or no proper reply. */
+  const FAULTS = {
+    format: (row) => row.format_error,
+    unscored: (row) => typeof row.success !== "number",
+  };
+
   const TESTS = {
+    action: (wanted) => (row) => (row.actions || []).includes(wanted),
+    fault: (wanted) => (Object.hasOwn(FAULTS, wanted) ? FAULTS[wanted] : () => true),
     task: (wanted) => (row) => row.task_id === wanted,
     step: (wanted) => {
       const range = parseRange(wanted);
@@ -63,13 +71,14 @@
    * @param {Array} rows all of them
    * @param {Object} query the filters as they stand in the address
    * @param {Map} tasks task_id -> instruction
+   * @param {Set|null} found ids of the episodes in which the server found the words; without it, tasks are searched
    */
-  function select(rows, query, tasks) {
+  function select(rows, query, tasks, found = null) {
     const tests = Object.entries(query)
-      .filter(([name, value]) => TESTS[name] && value)
+      .filter(([name, value]) => TESTS[name] && value && !(name === "q" && found))
       .map(([name, value]) => TESTS[name](value, tasks));
     return sort(
-      rows.filter((row) => tests.every((test) => test(row))),
+      rows.filter((row) => (!found || !query.q || found.has(row.id)) && tests.every((test) => test(row))),
       query.sort || "-step",
     );
   }
@@ -118,6 +127,7 @@
     meanSuccess,
     parseRange,
     filtersOf,
+    FAULTS,
     isSuccess,
     isFailure,
     tookPlaces,

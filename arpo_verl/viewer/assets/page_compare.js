@@ -126,7 +126,7 @@
   }
 
   const choiceName = (row) =>
-    `step ${row.step}, session ${row.session}: ${viewer.episodes.isSuccess(row) ? "success" : "failure"}, ${plural(row.num_turns, "turn")}`;
+    `training step ${row.step}, session ${row.session}: ${viewer.episodes.isSuccess(row) ? "success" : "failure"}, ${plural(row.num_turns, "turn")}`;
 
   function Shown({ data, frames, turn, free, move, which, later, earlier }) {
     const frame = frames[turn - 1];

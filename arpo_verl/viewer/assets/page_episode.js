@@ -11,7 +11,7 @@
   function EpisodePage({ id, rows, byId, tasks, query }) {
     const { data, error } = useDocument(`api/episode/${id}`);
     const filters = viewer.episodes.filtersOf(query);
-    const selected = viewer.useSelected(rows, filters, tasks);
+    const selected = viewer.useSelected(rows, filters, tasks, viewer.useSearch(filters.q));
     const place = selected.findIndex((row) => row.id === id);
     const frames = useMemo(() => (data ? framesOf(data) : []), [data]);
     const turn = Math.min(Math.max(1, Number(query.turn) || 1), Math.max(1, frames.length));
@@ -79,7 +79,7 @@
       <div class="badges">
         <${Heading} focusKey=${episode.id}><bdi>${episode.task_id}</bdi><//>
         <${Score} row=${episode} /> <span class="badge">${episode.stop_reason}</span> <${ReplayBadges} row=${row} />
-        <span class="muted">step ${episode.step}, session ${episode.session}</span>
+        <span class="muted">training step ${episode.step}, session ${episode.session}</span>
       </div>
       <p class="task"><bdi>${episode.instruction}</bdi></p>
       <${ReplayNotes} episode=${episode} byId=${byId} filters=${filters} />
@@ -233,7 +233,7 @@
     if (!member.replaced && !member.replay_of) return null;
     if (!byId.has(member.replay_of)) return html`<span class="badge note">replaced</span>`;
     const step = byId.get(member.replay_of).step;
-    return html`<${Link} class="badge note" to=${episodeRoute(member.replay_of, filters)}>replaced by step ${step}<//>`;
+    return html`<${Link} class="badge note" to=${episodeRoute(member.replay_of, filters)}>replaced by training step ${step}<//>`;
   }
 
   const CompareLink = ({ left, right, filters, children }) =>
@@ -245,7 +245,7 @@
       (member) => member.replay_of && member.replay_of !== episode.id && member.id !== episode.id,
     );
     const by = episode.replayed_by;
-    const name = (id) => (byId.has(id) ? `the episode of step ${byId.get(id).step}` : id);
+    const name = (id) => (byId.has(id) ? `the episode of training step ${byId.get(id).step}` : id);
     const link = (id) => html`<${Link} to=${episodeRoute(id, filters)}>${name(id)}<//>`;
     const into = episode.replayed_into || [];
     return html`
@@ -294,7 +294,7 @@
       <h2>About</h2>
       <${Facts}
         of=${[
-          ["step", episode.step],
+          ["training step", episode.step],
           ["kind", kindName(episode.validation)],
           ["group", html`<code><bdi>${episode.uid}</bdi></code>, session ${episode.session}`],
           ["stopped", `${episode.stop_reason}${episode.format_error ? ", with a format error" : ""}`],

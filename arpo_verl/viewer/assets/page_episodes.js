@@ -18,14 +18,14 @@
     Heading,
   } = viewer.ui;
   const { useLayoutEffect, useMemo, useRef } = preactHooks;
-  const { count, filtersOf, meanSuccess } = viewer.episodes;
+  const { count, filtersOf, meanSuccess, FAULTS } = viewer.episodes;
 
   const PAGE_ROWS = 100;
 
   const COLUMNS = [
     { name: "success", title: "Result", cell: (row) => html`<${Score} row=${row} />` },
     { name: "task_id", title: "Task", cell: null },
-    { name: "step", title: "Step", numeric: true, cell: (row) => row.step },
+    { name: "step", title: "Training step", numeric: true, cell: (row) => row.step },
     { name: "kind", title: "Kind", wide: true, cell: (row) => kindName(row.validation) },
     { name: "num_turns", title: "Turns", numeric: true, cell: (row) => row.num_turns },
     {
@@ -54,6 +54,7 @@
     ["no", "failure"],
     ["none", "not scored"],
   ];
+  const FAULT_NAMES = { format: "format error", unscored: "not scored" };
   const KINDS = [
     ["", "any"],
     ["training", "training"],
@@ -68,7 +69,8 @@
 
   function EpisodesPage({ run, rows, tasks, query }) {
     const filters = filtersOf(query);
-    const selected = viewer.useSelected(rows, filters, tasks);
+    const found = viewer.useSearch(filters.q);
+    const selected = viewer.useSelected(rows, filters, tasks, found);
     const pages = Math.max(1, Math.ceil(selected.length / PAGE_ROWS));
     const page = Math.min(Math.max(1, Number(query.page) || 1), pages);
     const list = useRef(null);
@@ -98,6 +100,7 @@
       <${Heading} focusKey="episodes">Episodes<//>
       <${Filters} rows=${rows} tasks=${tasks} filters=${filters} set=${set} search=${search} />
       ${run.num_broken > 0 && html`<${Broken} run=${run} />`}
+      <${Found} query=${filters.q} search=${found} />
       <${Counts} rows=${rows} selected=${selected} filters=${filters} />
       <table class="episodes" ref=${list}>
         <caption class="hidden">Episodes, ${PAGE_ROWS} to a page; a heading sorts by its column.</caption>
@@ -109,6 +112,16 @@
     `;
   }
 
+  /** How far the server's search is. */
+  function Found({ query, search }) {
+    if (!query || viewer.source.exported) return null;
+    if (search.error) return html`<p class="message bad" role="alert">The search failed: ${search.error.message}</p>`;
+    if (!search.found) return html`<p class="muted" role="status">Searching …</p>`;
+    if (search.indexed < search.total)
+      return html`<p class="muted" role="status">Searched ${whole(search.indexed)} of ${plural(search.total, "episode")} so far.</p>`;
+    return null;
+  }
+
   function moveFocus(table, by) {
     const links = [...table.querySelectorAll("tbody a")];
     const now = links.indexOf(document.activeElement);
@@ -117,6 +130,11 @@
 
   function Filters({ rows, tasks, filters, set, search }) {
     const stops = useMemo(() => [...count(rows, (row) => row.stop_reason)].sort(), [rows]);
+    const actions = useMemo(() => count(rows.flatMap((row) => row.actions || []), (name) => name), [rows]);
+    const faults = useMemo(
+      () => Object.fromEntries(Object.entries(FAULTS).map(([name, test]) => [name, rows.filter(test).length])),
+      [rows],
+    );
     const perTask = useMemo(() => count(rows, (row) => row.task_id), [rows]);
     const names = useMemo(() => [...new Set([...tasks.keys(), ...perTask.keys()])].sort(), [tasks, perTask]);
     const select = (name, label, options) =>
@@ -126,12 +144,14 @@
     return html`
       <form class="filters" role="search" aria-label="Filter episodes" onSubmit=${(event) => event.preventDefault()}>
         <label class="grow">Search
-          <input type="search" ref=${search} value=${filters.q || ""} onInput=${input("q")} placeholder="task or instruction" />
+          <input type="search" ref=${search} value=${filters.q || ""} onInput=${input("q")} placeholder=${viewer.source.exported ? "task or instruction" : "task, reply, thought, typed text, verdict"} />
         </label>
         ${select("task", "Task", [["", "any"], ...names.map((name) => [name, `${name} (${whole(perTask.get(name) || 0)})`])])}
-        <label class="short">Steps<input value=${filters.step || ""} onInput=${input("step")} placeholder="3 or 3-10" /></label>
+        <label class="short">Training steps<input value=${filters.step || ""} onInput=${input("step")} placeholder="3 or 3-10" /></label>
         ${select("success", "Result", SUCCESS)} ${select("replay", "Replay", REPLAY)}
         ${select("stop", "Stopped", [["", "any"], ...stops.map(([name, many]) => [name, `${name} (${whole(many)})`])])}
+        ${select("action", "Action", [["", "any"], ...[...actions].sort().map(([name, many]) => [name, `${name} (${whole(many)})`])])}
+        ${select("fault", "Fault", [["", "any"], ...Object.entries(FAULT_NAMES).map(([name, title]) => [name, `${title} (${whole(faults[name])})`])])}
         ${select("kind", "Kind", KINDS)}
         <button type="button" disabled=${!active} onClick=${() => viewer.route.go({ page: "episodes" }, { replace: true })}>Clear</button>
       </form>
@@ -166,7 +186,7 @@
       ${
         invalid &&
         html`<p class="message note">
-        Steps must be a number or a range such as 3-10; “${filters.step}” is neither and filters nothing.
+        Training steps must be a number or a range such as 3-10; “${filters.step}” is neither and filters nothing.
       </p>`
       }
     `;

@@ -1,7 +1,7 @@
 "use strict";
 /* Frontier sampling: what is thought of each task, and how often it is drawn. */
 {
-  const { html, number, plural, usePolling, Heading, Waiting } = viewer.ui;
+  const { html, number, plural, usePolling, Heading, Interval, Waiting } = viewer.ui;
   const { useMemo, useState } = preactHooks;
 
   const POLL_MS = 3000;
@@ -55,7 +55,7 @@
       <div class="table-scroll"><table class="frontier">
         <thead><tr>
           <th scope="col">Task</th><th scope="col">Estimated success, 0 to 1</th><th scope="col" class="right">Estimate</th>
-          <th scope="col" class="right">Drawn</th><th scope="col" class="right">Share of draws to come</th><th scope="col" class="right">As of step</th>
+          <th scope="col" class="right">Drawn</th><th scope="col" class="right">Share of draws to come</th><th scope="col" class="right">As of training step</th>
         </tr></thead>
         <tbody>${tasks.map((task) => html`<${TaskRow} key=${task.task_id} task=${task} />`)}</tbody>
       </table></div>
@@ -64,20 +64,12 @@
 
   const TaskRow = ({ task }) => html`<tr>
     <th scope="row"><a href=${viewer.route.format({ page: "episodes", query: { task: task.task_id, kind: "training" } })}><bdi>${task.task_id}</bdi></a></th>
-    <td><${Interval} task=${task} /></td>
+    <td><${Interval} share=${task.rate} low=${task.low} high=${task.high} /></td>
     <td class="right">${number(task.rate)} <span class="muted">(${number(task.low)} to ${number(task.high)})</span></td>
     <td class="right">${task.drawn}</td>
     <td class="right">${number(100 * task.share, 1)}%</td>
     <td class="right">${task.step}</td>
   </tr>`;
-
-  /** From 0 at the left to 1 at the right. */
-  const Interval = ({ task }) => html`<svg class="interval" viewBox="0 0 208 14" role="img"
-    aria-label=${`estimated success ${number(task.rate)}, between ${number(task.low)} and ${number(task.high)}`}>
-    <path class="axis" d="M4 2v10M104 2v10M204 2v10M4 7h200" />
-    <path class="range" d=${`M${4 + 200 * task.low} 7H${4 + 200 * task.high}`} />
-    <circle cx=${4 + 200 * task.rate} cy="7" r="4" />
-  </svg>`;
 
   viewer.FrontierPage = FrontierPage;
 }

@@ -1,5 +1,5 @@
 "use strict";
-/* Tasks x steps: mean success a cell. Training and validation apart. */
+/* Tasks x training steps: mean success a cell. Training and validation apart. */
 {
   const { html, number, percent, plural, Heading } = viewer.ui;
   const { h } = preact;
@@ -80,7 +80,7 @@
     const table = useMemo(() => tableOf(wanted, bins, jumps).sort(BY[order]), [wanted, bins, jumps, order]);
     const set = (changes) => viewer.route.go({ page: "heatmap", query: { ...query, ...changes } }, { replace: true });
     return html`
-      <${Heading} focusKey="heatmap">Tasks × steps<//>
+      <${Heading} focusKey="heatmap">Tasks × training steps<//>
       <form class="filters" aria-label="Choose" onSubmit=${(event) => event.preventDefault()}>
         <label class="grow">Search
           <input
@@ -134,7 +134,7 @@
     const text = bins.length <= MAX_BINS_WITH_TEXT;
     const firstCell = table[0].cells.findIndex(Boolean);
     return html`<table class=${`heat${text ? "" : " dense"}`} role="grid" onKeyDown=${moveInGrid}>
-      <caption class="hidden">Mean success by task and step, ${kind}</caption>
+      <caption class="hidden">Mean success by task and training step, ${kind}</caption>
       <thead><tr>
         <th scope="col">Task</th>
         ${bins.map(
@@ -158,7 +158,7 @@
   /** Of a task whose success jumped to 100% within a step: a link to the first such success. */
   function JumpMark({ task, jump }) {
     if (!jump) return null;
-    const told = `${task}: all attempts of step ${jump.step} succeed, after ${jump.earlier} of which hardly any did. Look whether the first one does the task`;
+    const told = `${task}: all attempts of training step ${jump.step} succeed, after ${jump.earlier} of which hardly any did. Look whether the first one does the task`;
     const page = jump.first
       ? { page: "episode", id: jump.first, query: {} }
       : { page: "episodes", query: { task, step: `${jump.step}`, kind: "training" } };
@@ -170,7 +170,7 @@
     const step = rangeText(bin);
     const known = cell.mean !== null;
     const mean = `mean success ${known ? number(cell.mean) : "not scored"} of ${plural(cell.count, "episode")}`;
-    const label = `${task}, ${bin[0] === bin[1] ? "step" : "steps"} ${step}: ${mean}`;
+    const label = `${task}, ${bin[0] === bin[1] ? "training step" : "training steps"} ${step}: ${mean}`;
     const href = viewer.route.format({ page: "episodes", query: { task, step, kind } });
     const link = h(
       "a",

@@ -46,7 +46,7 @@
       <p class="instruction"><bdi>${episode.instruction}</bdi></p>
       <${Screenshot} src=${src} alt=${alt} without="no screenshot yet" />
       <p class="muted">
-        step ${episode.step}, session ${episode.session} · turn ${episode.num_turns} · ${since(now, episode.started_at)} ·${" "}
+        training step ${episode.step}, session ${episode.session} · turn ${episode.num_turns} · ${since(now, episode.started_at)} ·${" "}
         <bdi>${episode.desktop}</bdi>
       </p>
       <p class="badges">

@@ -1,8 +1,8 @@
 "use strict";
 /* The run's metrics as curves: a default set, all by group, or what a search finds. */
 {
-  const { html, useDocument, usePolling, Waiting, Heading, plural } = viewer.ui;
-  const { useEffect, useMemo, useRef, useState } = preactHooks;
+  const { html, useDocument, usePolling, Waiting, Heading, plural, Chart } = viewer.ui;
+  const { useMemo, useState } = preactHooks;
 
   /** What one looks at first, as far as the run has it: patterns of names, in order. */
   const OVERVIEW = [
@@ -79,12 +79,12 @@
         </select></label>
       </form>
       <p class="counts" role="status">
-        ${plural(shown.length, "curve")} of ${names.length}; ${plural(metrics.steps.length, "step")}. Drag across a curve to
+        ${plural(shown.length, "curve")} of ${names.length}; ${plural(metrics.steps.length, "training step")}. Drag across a curve to
         enlarge, double-click to see all.
       </p>
       ${names.length === 0 && html`<p class="empty">No metrics.jsonl in this run: veRL writes it with trainer.logger=[file].</p>`}
       <div class="charts">
-        ${shown.map((name) => html`<${Chart} key=${name} ...${{ name, steps: metrics.steps, values: metrics.series[name] }} />`)}
+        ${shown.map((name) => html`<${Curve} key=${name} ...${{ name, steps: metrics.steps, values: metrics.series[name] }} />`)}
       </div>
     `;
   }
@@ -99,111 +99,11 @@
     return { metrics: newer || data, error };
   }
 
-  const short = (value) =>
-    value === null || value === undefined
-      ? "–"
-      : Math.abs(value) >= 1e6 || (value !== 0 && Math.abs(value) < 1e-3)
-        ? value.toExponential(2)
-        : String(Number(value.toPrecision(4)));
-
-  function Chart({ name, steps, values }) {
-    const box = useRef(null);
-    const seen = useSeen(box);
-    const theme = useTheme();
-    const known = values.map((value, i) => [steps[i], value]).filter(([, value]) => typeof value === "number");
+  function Curve({ name, steps, values }) {
+    const known = steps.map((step, i) => [step, values[i]]).filter(([, value]) => typeof value === "number");
     const numbers = known.map(([, value]) => value);
-    const [low, high] = [
-      numbers.reduce((a, b) => Math.min(a, b), Infinity),
-      numbers.reduce((a, b) => Math.max(a, b), -Infinity),
-    ];
-    const last = numbers.at(-1);
-    useEffect(() => {
-      if (!seen) return undefined;
-      const plot = new uPlot(options(name, box.current), [known.map(([step]) => step), numbers], box.current);
-      const resized = new ResizeObserver(() => plot.setSize({ width: box.current.clientWidth, height: HEIGHT }));
-      resized.observe(box.current);
-      return () => {
-        resized.disconnect();
-        plot.destroy();
-      };
-    }, [seen, theme, name, steps, values]);
-    const summary = numbers.length
-      ? `last ${short(last)}, least ${short(low)}, most ${short(high)}, ${plural(numbers.length, "value")}`
-      : "no value";
-    return html`<figure class="chart">
-      <figcaption><bdi>${name}</bdi><b>${short(last)}</b></figcaption>
-      <div ref=${box} role="img" aria-label=${`${name}: ${summary}`}></div>
-    </figure>`;
-  }
-
-  const HEIGHT = 150;
-  const cursors = uPlot.sync("metrics");
-
-  function options(name, box) {
-    const style = getComputedStyle(box);
-    const [line, ink, grid] = ["--accent", "--muted", "--border"].map((variable) => resolved(style, variable));
-    const axis = {
-      stroke: ink,
-      grid: { stroke: grid, width: 1 },
-      ticks: { stroke: grid, width: 1 },
-      font: "11px system-ui, sans-serif",
-    };
-    return {
-      width: box.clientWidth,
-      height: HEIGHT,
-      padding: [8, 14, 0, 0],
-      cursor: { sync: { key: cursors.key, setSeries: false }, points: { size: 7 } },
-      legend: { show: true, live: true },
-      scales: { x: { time: false } },
-      series: [
-        { label: "step", value: (_, step) => (step === null ? "–" : String(step)) },
-        {
-          label: "value",
-          stroke: line,
-          width: 1.5,
-          points: { show: (plot) => plot.data[0].length <= 60, size: 4, fill: line },
-          value: (_, value) => short(value),
-        },
-      ],
-      axes: [
-        { ...axis, size: 28, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000], space: 44 },
-        { ...axis, size: 52, space: 28, values: (_, ticks) => ticks.map(short) },
-      ],
-    };
-  }
-
-  /** A custom property's colour as the canvas takes it: light-dark() resolves only in a real property. */
-  function resolved(style, variable) {
-    const probe = document.createElement("i");
-    probe.style.color = style.getPropertyValue(variable);
-    document.body.append(probe);
-    const color = getComputedStyle(probe).color;
-    probe.remove();
-    return color;
-  }
-
-  /** Whether an element has come near the window: two hundred curves are drawn as one scrolls. */
-  function useSeen(box) {
-    const [seen, setSeen] = useState(false);
-    useEffect(() => {
-      const observer = new IntersectionObserver(
-        (entries) => entries.some((entry) => entry.isIntersecting) && setSeen(true),
-        { rootMargin: "300px" },
-      );
-      observer.observe(box.current);
-      return () => observer.disconnect();
-    }, []);
-    return seen;
-  }
-
-  function useTheme() {
-    const [changes, setChanges] = useState(0);
-    useEffect(() => {
-      const changed = () => setChanges((count) => count + 1);
-      window.addEventListener("themechange", changed);
-      return () => window.removeEventListener("themechange", changed);
-    }, []);
-    return changes;
+    const series = [{ label: "value", values: numbers, tone: "--series-1", kind: "line" }];
+    return html`<${Chart} title=${name} x=${known.map(([step]) => step)} series=${series} last=${numbers.at(-1)} />`;
   }
 
   viewer.MetricsPage = MetricsPage;

@@ -13,7 +13,7 @@
   function parse(hash) {
     const [path, query = ""] = hash.replace(/^#?\/?/, "").split(/\?(.*)/s);
     const [page, ...rest] = path.split("/").map(decode);
-    return { page: page || "episodes", id: rest.join("/"), query: Object.fromEntries(new URLSearchParams(query)) };
+    return { page: page || "overview", id: rest.join("/"), query: Object.fromEntries(new URLSearchParams(query)) };
   }
 
   /** The inverse of `parse`; empty values are left out. */

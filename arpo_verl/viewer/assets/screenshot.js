@@ -99,21 +99,23 @@
    * @param {number} marksAcross how many marks' units make up the width: fewer for a small picture
    */
   function Screenshot({ src, alt, marks = [], marksAcross = 72, lazy = false, without = "screenshot not kept" }) {
-    const [size, setSize] = useState(null);
+    const [natural, setNatural] = useState(null);
     const [failed, setFailed] = useState(null);
     useEffect(() => setFailed(null), [src]);
-    if (!src || failed === src)
+    const [address, ...screen] = (src && viewer.source.picture(src)) || [];
+    if (!address || failed === src)
       return html`<div class="shot missing" role="img" aria-label=${`${alt} (${without})`}><span>${without}</span></div>`;
+    const size = screen.length ? screen : natural;
     const [width, height] = size || [4, 3];
     const unit = width / marksAcross;
     return html`
       <div class="shot" style=${{ aspectRatio: `${width} / ${height}`, "--shape": width / height }}>
         <img
-          src=${src}
+          src=${address}
           alt=${alt}
           loading=${lazy ? "lazy" : "eager"}
           decoding=${lazy ? "async" : "sync"}
-          onLoad=${({ target }) => setSize([target.naturalWidth, target.naturalHeight])}
+          onLoad=${({ target }) => setNatural([target.naturalWidth, target.naturalHeight])}
           onError=${() => setFailed(src)}
         />
         ${

@@ -1,10 +1,11 @@
 "use strict";
 /*
- * Where documents come from: a server's JSON, or in an exported folder the scripts below data/, each of which calls
- * ARPO_RUN(path, document). A page opened from disk may load scripts, but not read files.
+ * Where documents come from: a server's JSON; in an exported folder the scripts below data/, each of which calls
+ * ARPO_RUN(path, document), since a page opened from disk may load scripts, but not read files; in a report the page.
  */
 {
-  const exported = document.documentElement.dataset.source === "files";
+  const { source: kind } = document.documentElement.dataset;
+  const report = kind === "report" ? JSON.parse(document.getElementById("report").textContent) : null;
   const waiting = new Map();
 
   window.ARPO_RUN = (path, content) => waiting.get(path)?.(content);
@@ -27,6 +28,14 @@
     });
   }
 
+  const fromReport = (path) =>
+    Object.hasOwn(report.documents, path)
+      ? Promise.resolve(report.documents[path])
+      : Promise.reject(new Error(`${path} is not in this report`));
+
+  /** A screenshot's address; of a report also the screen's width and height, or null where it is not in it. */
+  const picture = (path) => (report ? (Object.hasOwn(report.pictures, path) && report.pictures[path]) || null : [path]);
+
   async function fromServer(path, query) {
     const response = await fetch(encodePath(path) + (query ? `?${new URLSearchParams(query)}` : ""), {
       cache: "no-cache",
@@ -43,11 +52,12 @@
   function get(path, query) {
     if (query) return fromServer(path, query);
     if (!underway.has(path)) {
-      const request = (exported ? fromFile(path) : fromServer(path)).finally(() => underway.delete(path));
+      const ask = { server: fromServer, files: fromFile, report: fromReport }[kind];
+      const request = ask(path).finally(() => underway.delete(path));
       underway.set(path, request);
     }
     return underway.get(path);
   }
 
-  viewer.source = { get, encodePath, exported };
+  viewer.source = { get, encodePath, picture, kind, exported: kind !== "server" };
 }

@@ -23,6 +23,18 @@ window.viewer = {};
   } catch {
     root.dataset.theme = "auto";
   }
+  // Paper is light; the charts' canvases must be drawn anew for it.
+  let shown = null;
+  window.addEventListener("beforeprint", () => {
+    shown = root.dataset.theme;
+    root.dataset.theme = "light";
+    window.dispatchEvent(new Event("themechange"));
+  });
+  window.addEventListener("afterprint", () => {
+    root.dataset.theme = shown;
+    window.dispatchEvent(new Event("themechange"));
+  });
+
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
     window.dispatchEvent(new Event("themechange")),
   );

@@ -103,7 +103,11 @@
 
   // --- Parts -------------------------------------------------------------------------------------------------------
 
-  const Link = ({ to, children, ...rest }) => html`<a href=${viewer.route.format(to)} ...${rest}>${children}</a>`;
+  /** A report has one page: elsewhere it leads nowhere. */
+  const Link = ({ to, children, ...rest }) =>
+    viewer.source.kind === "report"
+      ? html`<span>${children}</span>`
+      : html`<a href=${viewer.route.format(to)} ...${rest}>${children}</a>`;
 
   const episodeRoute = (id, query = {}) => ({ page: "episode", id, query });
 
@@ -152,6 +156,14 @@
       ${of.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
     </dl>`;
 
+  /** A share with its 95% interval, from 0 at the left to 1 at the right. */
+  const Interval = ({ share, low, high }) => html`<svg class="interval" viewBox="0 0 208 14" role="img"
+    aria-label=${`${number(share)}, between ${number(low)} and ${number(high)}`}>
+    <path class="axis" d="M4 2v10M104 2v10M204 2v10M4 7h200" />
+    <path class="range" d=${`M${4 + 200 * low} 7H${4 + 200 * high}`} />
+    <circle cx=${4 + 200 * share} cy="7" r="4" />
+  </svg>`;
+
   viewer.ui = { html, number, signed, whole, percent, plural, duration, kindName, known };
   Object.assign(viewer.ui, {
     useDocument,
@@ -165,5 +177,6 @@
     Waiting,
     Heading,
     Facts,
+    Interval,
   });
 }

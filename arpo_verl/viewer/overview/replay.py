@@ -10,7 +10,7 @@ from statistics import fmean, median
 from arpo_verl.records.groups import TrainedRow
 from arpo_verl.records.metrics import Metrics
 from arpo_verl.records.summaries import EpisodeSummary
-from arpo_verl.viewer.report.rates import Rate
+from arpo_verl.viewer.overview.rates import Rate
 
 WITHOUT = "replay/without/"
 
@@ -57,7 +57,8 @@ class ReplayEffect:
     tasks: list[TaskReplays]
     """Those with a replay, most replays first."""
     ages: list[int]
-    """Of the replays, in training steps."""
+    """Of the replays, in training steps, in order."""
+    median_age: float | None
     compared: list[Compared]
     steps_with_replay: int
     ratio_mean: float | None
@@ -65,10 +66,6 @@ class ReplayEffect:
     store_trajectories: int | None
     """At the end."""
     has_groups_file: bool
-
-    @property
-    def median_age(self) -> float | None:
-        return median(self.ages) if self.ages else None
 
 
 def replay_effect(
@@ -86,6 +83,7 @@ def replay_effect(
         teaching=_teaching(groups, {(episode.uid, episode.session): episode for episode in episodes}),
         tasks=_by_task(groups),
         ages=sorted(ages),
+        median_age=median(ages) if ages else None,
         compared=_compare(metrics, replayed),
         steps_with_replay=len(replayed),
         ratio_mean=_mean(metrics, "replay/ratio_mean", replayed),

@@ -10,7 +10,7 @@ from typing import TypeVar
 from arpo_verl.records.metrics import Metrics
 from arpo_verl.records.run_summary import validation_success
 from arpo_verl.records.summaries import EpisodeSummary
-from arpo_verl.viewer.report.rates import Rate, success_rate
+from arpo_verl.viewer.overview.rates import Rate, success_rate
 
 Key = TypeVar("Key", bound=Hashable)
 

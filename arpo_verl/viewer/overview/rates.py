@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from arpo_verl.intervals import Interval, wilson_interval
+from arpo_verl.intervals import wilson_interval
 from arpo_verl.records.summaries import EpisodeSummary
 
 
@@ -20,10 +21,11 @@ class Rate:
     def share(self) -> float:
         return self.count / self.total if self.total else 0.0
 
-    @property
-    def interval(self) -> Interval:
-        """As if the episodes were independent; those of one task are less so."""
-        return wilson_interval(self.share, self.total)
+    def document(self) -> dict[str, Any]:
+        """As the page gets it. The interval is Wilson's, as if episodes were independent."""
+        low, high = wilson_interval(self.share, self.total)
+        share = self.share if self.total else None
+        return {"count": self.count, "total": self.total, "share": share, "low": low, "high": high}
 
 
 def success_rate(episodes: Iterable[EpisodeSummary]) -> Rate:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from arpo_verl.records.metrics import Metrics
 from arpo_verl.records.summaries import EpisodeSummary
-from arpo_verl.viewer.report.success import group_by
+from arpo_verl.viewer.overview.success import group_by
 
 STEP = "timing_s/step"
 PARTS = {
@@ -44,6 +44,7 @@ FAULTS = {
     "environment/quarantined_sessions": "sessions dropped because their task is quarantined",
 }
 ALL_TASKS = "all tasks"
+_FAULT = "environment/faults/"
 _IN_EPISODES = ("setup", "lost", "evaluator", "host")
 
 
@@ -88,6 +89,8 @@ class FaultCount:
 class Faults:
     kinds: list[FaultCount] | None
     """None: the run did not log them."""
+    total: int
+    """Desktops that failed, in whatever way."""
     retried: int
     """Attempts that a desktop's fault ended, and that were made again on a fresh desktop."""
     quarantined: list[str]
@@ -131,9 +134,10 @@ def faults(metrics: Metrics, quarantined: Iterable[str], broken: dict[str, str])
     kinds = None
     if any(name in metrics.series for name in FAULTS):
         kinds = [FaultCount(what, int(sum(_values(metrics, name)))) for name, what in FAULTS.items()]
-    in_episodes = sum(sum(_values(metrics, f"environment/faults/{kind}")) for kind in _IN_EPISODES)
+    total = int(sum(sum(_values(metrics, name)) for name in FAULTS if name.startswith(_FAULT)))
+    in_episodes = sum(sum(_values(metrics, _FAULT + kind)) for kind in _IN_EPISODES)
     retried = int(in_episodes - sum(_values(metrics, "environment/dropped_sessions")))
-    return Faults(kinds, max(0, retried), list(quarantined), broken)
+    return Faults(kinds, total, max(0, retried), list(quarantined), broken)
 
 
 def _part(metrics: Metrics, name: str, what: str, whole_s: float) -> Timing:

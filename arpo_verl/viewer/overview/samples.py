@@ -1,0 +1,94 @@
+"""A few episodes to look at: the newest failures, and the newest tasks that were solved for the first time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arpo_verl.records.layout import screenshot_names
+from arpo_verl.records.run import Run, Snapshot
+from arpo_verl.records.summaries import EpisodeSummary
+
+EPISODES_A_KIND = 3
+MAX_TURNS = 12
+TEXT_CHARACTERS = 400
+_ACTIONS, _ACTION_CHARACTERS = 8, 1000
+"""Of a turn, and of an action as JSON: a longer one is left out."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Episodes as the page gets them, the newest first, one a task."""
+
+    failures: list[dict[str, Any]]
+    first_successes: list[dict[str, Any]]
+    """Of tasks that no recorded training episode had solved before."""
+
+
+def choose_samples(run: Run, snapshot: Snapshot, training: Sequence[EpisodeSummary]) -> Samples:
+    """Choose the episodes, and read them.
+
+    Args:
+        training: the training episodes, in the order of their steps.
+    """
+    failures, first_successes = {}, {}
+    for episode in training:
+        if episode.success is not None and episode.success < 1:
+            failures[episode.task_id] = episode
+        elif episode.success is not None and episode.task_id not in first_successes:
+            first_successes[episode.task_id] = episode
+    return Samples(*(_read_newest(run, snapshot, chosen) for chosen in (failures, first_successes)))
+
+
+def _read_newest(run: Run, snapshot: Snapshot, chosen: Mapping[str, EpisodeSummary]) -> list[dict[str, Any]]:
+    newest = sorted(chosen.values(), key=lambda episode: (episode.step, episode.id), reverse=True)
+    return [_sample(run, snapshot, episode) for episode in newest[:EPISODES_A_KIND]]
+
+
+def _sample(run: Run, snapshot: Snapshot, episode: EpisodeSummary) -> dict[str, Any]:
+    try:
+        content, files = run.episode(episode.id), screenshot_names(run.folder(episode.id))
+    except (KeyError, OSError):  # removed meanwhile
+        content, files = {}, []
+    turns = [turn for turn in _list(content.get("turns")) if isinstance(turn, dict)]
+    shown, named = turns[:MAX_TURNS], {int(name.partition(".")[0]): name for name in files}
+    screenshots = [_named(named, turn.get("screenshot", number)) for number, turn in enumerate(shown)]
+    training = snapshot.training(episode.id)
+    names = ("id", "task_id", "instruction", "step", "session", "success", "reward", "stop_reason", "num_turns")
+    return {
+        **{name: getattr(episode, name) for name in names},
+        "advantage": training.advantage,
+        "replaced": training.replaced,
+        "turns": [{"screenshot": number, **_turn(turn)} for number, turn in enumerate(shown)],
+        "screenshots": screenshots,
+        "folder_files": [name for name in screenshots if name is not None],
+        "turns_left_out": len(turns) - len(shown),
+        "evaluator": [_verdict(call) for call in _list(content.get("evaluator"))[-1:] if isinstance(call, dict)],
+    }
+
+
+def _named(names: Mapping[int, str], number: object) -> str | None:
+    return names.get(number) if isinstance(number, int) else None
+
+
+def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
+    actions = [action for action in _list(turn.get("actions"))[:_ACTIONS] if isinstance(action, dict)]
+    return {
+        "actions": [action for action in actions if len(json.dumps(action)) <= _ACTION_CHARACTERS],
+        "parse_error": _text(turn.get("parse_error")) or None,
+        "thought": _text(turn.get("thought")),
+    }
+
+
+def _verdict(call: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _text(call.get(name)) for name in ("metric", "result", "expected", "returned")}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    return value[:TEXT_CHARACTERS] if isinstance(value, str) else ""

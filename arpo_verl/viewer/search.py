@@ -1,0 +1,138 @@
+"""Search in what the agent wrote and typed, in instructions and in verdicts: an index in SQLite, made on first use.
+
+The index is a scratch file that goes with the process; nothing is lost with it. It is filled by a thread, and whoever
+searches meanwhile gets what is found so far, with how much is indexed.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.files import ScratchFolder
+from arpo_verl.records.run import Run, Snapshot
+from arpo_verl.records.summaries import EpisodeSummary
+
+FIELDS = ("instruction", "reply", "thought", "typed", "verdict")
+_MOST_WORDS, _MOST_CHARACTERS = 12, 200
+"""Of a query."""
+_MOST_TEXT = 100_000
+"""Characters of an episode's field that are indexed."""
+_AT_ONCE = 50
+"""Episodes written together: whoever searches waits so long at most."""
+
+
+class SearchIndex:
+    """The words of a run's episodes. Thread-safe."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._lock = threading.Lock()
+        self._filling: threading.Thread | None = None
+        self._scratch: ScratchFolder | None = None
+        self._database: sqlite3.Connection | None = None
+        self._indexed: dict[str, tuple[int, EpisodeSummary]] = {}
+        """Id -> its row, and the episode as it was: one that was written anew is another summary."""
+
+    def document(self, query: str) -> dict[str, Any]:
+        """`api/search`: the ids of the episodes that have every word of the query, or a word that begins so."""
+        snapshot = self._run.snapshot()
+        self._fill(snapshot)
+        words = re.findall(r"\w+", query[:_MOST_CHARACTERS])[:_MOST_WORDS]
+        with self._lock:
+            found = self._find(words) if words else []
+            current = {id: row for id, row in found if self._indexed.get(id, (None,))[0] == row}
+            indexed = sum(id in self._indexed for id in snapshot.by_id)
+        ids = [id for id in current if id in snapshot.by_id]
+        return {"query": query, "ids": ids, "indexed": indexed, "total": len(snapshot.by_id)}
+
+    def wait(self) -> None:
+        """Wait until what was to be indexed at the last search is."""
+        filling = self._filling
+        if filling is not None:
+            filling.join()
+
+    def _find(self, words: list[str]) -> list[tuple[str, int]]:
+        # Quoted words: none of them is an operator of the query language.
+        match = " ".join(f'"{word}"*' for word in words)
+        sql = "SELECT id, number FROM episodes JOIN words ON words.rowid = number WHERE words MATCH ?"
+        return list(self._connection().execute(sql, (match,)))
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._database is None:
+            self._scratch = ScratchFolder(Path(tempfile.gettempdir()), "arpo_verl-search-")
+            database = sqlite3.connect(self._scratch.path / "index.sqlite", check_same_thread=False)
+            database.executescript(
+                "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
+                "CREATE TABLE episodes (number INTEGER PRIMARY KEY, id TEXT);"
+                f"CREATE VIRTUAL TABLE words USING fts5({', '.join(FIELDS)}, content='');"
+            )
+            self._database = database
+        return self._database
+
+    def _fill(self, snapshot: Snapshot) -> None:
+        """Index what is new since the last search, in a thread of its own."""
+        with self._lock:
+            if self._filling is not None and self._filling.is_alive():
+                return
+            missing = [e for e in snapshot.episodes if self._indexed.get(e.id, (0, None))[1] is not e]
+            if not missing:
+                return
+            self._filling = threading.Thread(target=self._index, args=(missing,), name="arpo_verl-search", daemon=True)
+            self._filling.start()
+
+    def _index(self, episodes: list[EpisodeSummary]) -> None:
+        left = iter(episodes)
+        while batch := list(islice(left, _AT_ONCE)):
+            texts = [self._texts(episode) for episode in batch]
+            with self._lock:
+                database = self._connection()
+                for episode, text in zip(batch, texts, strict=True):
+                    number = database.execute("INSERT INTO episodes (id) VALUES (?)", (_clean(episode.id),)).lastrowid
+                    places = ", ".join("?" * len(FIELDS))
+                    database.execute(
+                        f"INSERT INTO words (rowid, {', '.join(FIELDS)}) VALUES (?, {places})",  # noqa: S608
+                        (number, *text),
+                    )
+                    self._indexed[episode.id] = number or 0, episode
+                database.commit()
+
+    def _texts(self, episode: EpisodeSummary) -> list[str]:
+        try:
+            content = self._run.episode(episode.id)
+        except KeyError:  # taken away meanwhile
+            content = {}
+        fields = _fields(episode, content)
+        return [_clean("\n".join(islice(fields[name], 10_000))[:_MOST_TEXT]) for name in FIELDS]
+
+
+def _fields(episode: EpisodeSummary, content: Mapping[str, Any]) -> dict[str, Iterator[str]]:
+    turns = [turn for turn in _list(content.get("turns")) if isinstance(turn, dict)]
+    actions = [action for turn in turns for action in _list(turn.get("actions")) if isinstance(action, dict)]
+    calls = [call for call in _list(content.get("evaluator")) if isinstance(call, dict)]
+    return {
+        "instruction": iter((episode.task_id, episode.instruction)),
+        "reply": _texts(turns, "text"),
+        "thought": _texts(turns, "thought"),
+        "typed": _texts(actions, "text", "answer"),
+        "verdict": _texts(calls, "metric", "result", "expected", "returned"),
+    }
+
+
+def _texts(objects: list[dict[str, Any]], *names: str) -> Iterator[str]:
+    return (value for one in objects for name in names if isinstance(value := one.get(name), str))
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _clean(text: str) -> str:
+    """The text as SQLite takes it: half of a surrogate pair, which JSON can spell, becomes a question mark."""
+    return text.encode("utf-8", "replace").decode()
