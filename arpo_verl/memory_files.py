@@ -55,7 +55,8 @@ class Address:
 
 def write(value: Any) -> Address:
     """Write `value` into a new file of this process; `os.close(address.file)` ends it."""
-    token, pickled, tensors = secrets.randbits(62), io.BytesIO(), []
+    token, pickled = secrets.randbits(62), io.BytesIO()
+    tensors: list[tuple[torch.Tensor, int]] = []
     _Pickler(pickled, tensors).dump(value)
     head = pickled.getvalue()
     begin = _aligned(_HEAD.size + len(head))
@@ -102,7 +103,7 @@ def read(address: Address) -> Any:
         raw = torch.from_file(address.path, shared=False, size=address.size, dtype=torch.uint8)
     except RuntimeError as error:
         raise FileLostError(f"{address.path} does not open: {error}") from error
-    memory = memoryview(raw.numpy())
+    memory = memoryview(raw.numpy())  # type: ignore[arg-type]  # NumPy says so from Python 3.12 on
     length = _check(address, bytes(memory[: _HEAD.size]))
     begin = _aligned(_HEAD.size + length)
     return _Unpickler(io.BytesIO(memory[_HEAD.size : _HEAD.size + length]), raw[begin:]).load()
