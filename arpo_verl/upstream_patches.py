@@ -8,7 +8,7 @@ calls `Patch.check` first, which raises an error where a module has upstream's o
 
 The list is here, since it imports nothing of upstream's: some of those who check must load in a moment. What we put in
 the place of upstream's functions is in the rooms: `plugin/patches.py`, `cpu/patch.py`, `cpu/vllm.py`,
-`vllm_segments.py`.
+`vllm_segments.py`, `vllm_images.py`.
 """
 
 from __future__ import annotations
@@ -154,6 +154,16 @@ SEGMENTS = Patch(
     "vllm.distributed.device_communicators.shm_broadcast",
     ("ShmRingBuffer.__init__",),
     "The shared memory of an engine that is killed would stay.",
+)
+
+# Every process of vLLM's. What the other processes send is checked in each: `vllm_images.py`.
+IMAGE_CACHES = Patch(
+    "vllm.multimodal.registry",
+    tuple(
+        f"MultiModalRegistry.{name}_from_config"
+        for name in ("processor_cache", "engine_receiver_cache", "worker_receiver_cache")
+    ),
+    "A request could see another episode's screenshots.",
 )
 
 

@@ -32,10 +32,18 @@ _tell: dict[int, IO[bytes]] = {}
 
 
 def register() -> None:
-    """Have vLLM's ring buffers report the segments that they make, once their module is imported."""
-    from arpo_verl.upstream_patches import SEGMENTS
+    """Have vLLM's ring buffers report the segments that they make, once their module is imported; and put our cache of
+    processed images in the place of vLLM's (`vllm_images.py`)."""
+    from arpo_verl.upstream_patches import IMAGE_CACHES, SEGMENTS
 
     SEGMENTS.when_imported(reporting)
+    IMAGE_CACHES.when_imported(_image_cache)
+
+
+def _image_cache(name: str, upstream: Callable[..., Any]) -> Callable[..., Any]:
+    from arpo_verl.vllm_images import replacing
+
+    return replacing(name, upstream)
 
 
 def reporting(name: str, upstream: Callable[..., None]) -> Callable[..., None]:

@@ -31,6 +31,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from arpo_verl import vllm_segments
 from arpo_verl.post_import import when_imported
 from arpo_verl.upstream_patches import ENGINE_CALLS, EQUAL_LENGTHS, ROLLOUT_CORRECTION, TASK_ORDER
 
@@ -65,6 +66,7 @@ def register() -> None:
         cpu.register()
     when_imported("verl.experimental.agent_loop.agent_loop", _register_agent_loop)
     when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
+    vllm_segments.register()  # vLLM does so in its processes too, where VLLM_PLUGINS does not leave us out
     for patch in (ROLLOUT_CORRECTION, EQUAL_LENGTHS, ENGINE_CALLS, TASK_ORDER):
         patch.when_imported(_replacement)
 

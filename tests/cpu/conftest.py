@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support import ROOT
 from support.generation_harness import PlainModel
 
 SCREEN = (480, 640, 3)
+PYTHON = ROOT / os.environ.get("VLLM_VENV", ".cache/vllm") / "bin" / "python"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -84,3 +88,19 @@ def make_generator(packed_model: Any, processor: Any) -> Any:
         )
 
     return make
+
+
+@pytest.fixture
+def python():
+    """Of the other environment, with this checkout first on its path."""
+    if not PYTHON.exists():
+        pytest.skip(f"{PYTHON} is not there; run: make vllm")
+
+    def run(*arguments, **environment):
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        env = {**os.environ, "PYTHONPATH": path, **environment}
+        done = subprocess.run([PYTHON, *arguments], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+        return done.stdout
+
+    return run

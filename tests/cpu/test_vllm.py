@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from types import ModuleType
 
 import pytest
@@ -12,8 +10,6 @@ from support import ROOT
 
 from arpo_verl.cpu import vllm
 from arpo_verl.upstream_patches import ONEDNN
-
-PYTHON = ROOT / os.environ.get("VLLM_VENV", ".cache/vllm") / "bin" / "python"
 
 # In the other environment: in this one vLLM cannot be.
 UPSTREAM = """
@@ -67,22 +63,6 @@ def test_hook_takes_the_kernel_away_and_refuses_a_vllm_that_has_no_such_flag():
     assert custom_ops._supports_onednn is False
     with pytest.raises(AttributeError, match="_supports_onednn"):
         ONEDNN.apply(ModuleType("another"), vllm.without_onednn)
-
-
-@pytest.fixture
-def python():
-    """Of the other environment, with this checkout first on its path."""
-    if not PYTHON.exists():
-        pytest.skip(f"{PYTHON} is not there; run: make vllm")
-
-    def run(*arguments, **environment):
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        env = {**os.environ, "PYTHONPATH": path, **environment}
-        done = subprocess.run([PYTHON, *arguments], env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-        return done.stdout
-
-    return run
 
 
 @pytest.mark.vllm

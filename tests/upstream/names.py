@@ -406,6 +406,17 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         "vllm.distributed.device_communicators.shm_broadcast",
         ("class ShmRingBuffer", "self.is_creator = ", "self.shared_memory = "),
     ),
+    (
+        "vllm_images",
+        "vllm.multimodal.registry",
+        (
+            "def _get_cache_type(",
+            "def processor_cache_from_config(",
+            "def engine_receiver_cache_from_config(",
+            "def worker_receiver_cache_from_config(",
+        ),
+    ),
+    ("vllm_images", "vllm.v1.worker.worker_base", ("mm_cache.get_and_update_features(",)),
     # What its getters and controllers do by names that are replaced
     (
         "environments.osworld.pages",
