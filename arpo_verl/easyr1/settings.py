@@ -75,7 +75,8 @@ def split_config(values: Mapping[str, Any]) -> DoorConfig:
     Raises:
         ConfigError: names all that is wrong with them.
     """
-    theirs, problems, built = {name: _copy(section) for name, section in values.items()}, Problems(), {}
+    theirs, problems = {name: _copy(section) for name, section in values.items()}, Problems()
+    built: dict[str, Any] = {}
     data, trainer = theirs.setdefault("data", {}), theirs.setdefault("trainer", {})
     run_dir = Path(theirs.pop("run_dir", None) or Path("runs") / str(trainer.get("experiment_name", "easyr1")))
     run_dir = run_dir.absolute()
