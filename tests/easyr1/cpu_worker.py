@@ -100,7 +100,7 @@ class CpuWorker(CpuBase):
             top_p=1.0,
             top_k=0,
             max_new_tokens=most,
-            bad_words_ids=[[image]],
+            bad_words_ids=[[image], [self.model.config.video_token_id]],
         )
         return whole[0, len(ids) :].tolist()
 
