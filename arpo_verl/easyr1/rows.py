@@ -57,8 +57,8 @@ class Row:
                 "that was made with gui_agent.context=full"
             )
         files = [model_file(screenshot, chat.geometry) for screenshot in trajectory.screenshots]
-        columns = (trajectory.prompt_ids, trajectory.response_ids, trajectory.response_mask)
-        return cls(*map(list, columns), trajectory.reward, files)
+        prompt, response = list(trajectory.prompt_ids), list(trajectory.response_ids)
+        return cls(prompt, response, list(trajectory.response_mask), trajectory.reward, files)
 
     @classmethod
     def of_fault(cls, chat: ChatTokenizer) -> Row:

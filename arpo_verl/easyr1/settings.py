@@ -89,7 +89,7 @@ def split_config(values: Mapping[str, Any]) -> DoorConfig:
         (TaskSelection, "data.tasks", data.pop("tasks", None)),
     ):
         with problems.gather():
-            built[name] = build_config(cls, name, section)  # type: ignore[type-var]  # each is a dataclass
+            built[name] = build_config(cls, name, section)
     train_files, val_files = (_as_files(data.pop(name, None)) for name in ("train_files", "val_files"))
     with problems.gather():
         require(bool(train_files), "data.train_files", "task files, as data.train_files=embedded", None)
@@ -104,8 +104,8 @@ def split_config(values: Mapping[str, Any]) -> DoorConfig:
             got, remedy = built["data.tasks"].sampling, "the stock veRL trainer has frontier sampling"
             require(got == UNIFORM, "data.tasks.sampling", UNIFORM, got, remedy)
     problems.raise_all()
-    ours = (built[name] for name in ("gui_agent", "environment", "replay", "data.tasks"))
-    return DoorConfig(*ours, train_files, val_files, run_dir, ray_init, theirs)
+    agent, environment, replay, tasks = built["gui_agent"], built["environment"], built["replay"], built["data.tasks"]
+    return DoorConfig(agent, environment, replay, tasks, train_files, val_files, run_dir, ray_init, theirs)
 
 
 def check_stock(door: DoorConfig, stock: Any) -> None:
