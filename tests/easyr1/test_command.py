@@ -34,4 +34,4 @@ def test_without_any_it_says_what_to_install(monkeypatch, capsys):
 @pytest.mark.skipif(another_verl() != "EasyR1", reason="needs the environment of `make easyr1 EASYR1_HOME=FOLDER`")
 def test_an_option_that_easyr1_does_not_know_is_refused_before_anything_starts(capsys):
     assert command.main(["config=easyr1/embedded", "worker.rollout.temprature=1"]) == 2
-    assert "EasyR1 refuses the configuration" in capsys.readouterr().err
+    assert "EasyR1 refuses the configuration: Key 'temprature'" in capsys.readouterr().err
