@@ -29,7 +29,8 @@ OPTIONS = """
     data.max_response_length=1536 worker.rollout.n=3 worker.rollout.limit_images=6 worker.rollout.temperature=0.4
     worker.actor.global_batch_size=2 worker.actor.micro_batch_size_per_device_for_experience=1
     worker.actor.padding_free=false worker.actor.dynamic_batching=false worker.actor.use_torch_compile=false
-    worker.actor.optim.lr=1e-5 trainer.n_gpus_per_node=1 trainer.max_steps=4 trainer.save_freq=1 trainer.val_freq=-1 trainer.save_limit=-1
+    worker.actor.optim.lr=1e-5 trainer.n_gpus_per_node=1 trainer.max_steps=4 trainer.save_freq=1
+    trainer.val_freq=-1 trainer.save_limit=-1
     data.tasks.ids=[dialog-confirm-no,dialog-confirm-yes]
     ray_kwargs.ray_init.address=local ray_kwargs.ray_init.num_gpus=1 ray_kwargs.ray_init.num_cpus=8
     ray_kwargs.ray_init.include_dashboard=false
