@@ -4,6 +4,8 @@
 # make vllm   an environment with veRL's vLLM rollout for the CPU, 7 GB; make test-vllm tries it
 # make test-docker  Docker desktops on a Docker engine of the tests' own, which needs root; installs Debian's docker.io and QEMU
 # make test-vm  virtual machines of the provider qemu, emulated; installs Debian's QEMU and mmdebstrap, builds an image
+# make easyr1 EASYR1_HOME=FOLDER  the environment of the door for EasyR1, of a checkout of it, in .cache/easyr1
+# make test-easyr1  the tests of that door; skipped without that environment
 # make test-pure  the tests that need no veRL, no Ray, no Torch and no desktop, on PYTHON in an environment of their own
 # make test-verl  the contracts with veRL and the pure tests on every newer veRL; VERL='0.9.1 PATH' takes these
 # make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.choice*' takes some of them
@@ -27,6 +29,8 @@ PURE = .cache/pure-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version
 PURE_TESTS := $(addprefix tests/,actions environments records replay rollout tasks viewer test_reward.py)
 POLICY := .cache/seeing
 export VLLM_VENV ?= .cache/vllm
+EASYR1_VENV := .cache/easyr1
+EASYR1_HOME ?=
 RUN_DIR ?= runs/demo
 SETUP_LOGS := .cache/setup
 RECIPE_ARGS ?=
@@ -38,7 +42,7 @@ VERL ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup packages osworld-packages demo vllm test test-training test-desktops test-tools test-machine test-vllm test-docker docker-packages test-vm vm-packages test-release test-pure test-verl mutants fuzz constraints audit lint docs dist clean
+.PHONY: help setup packages osworld-packages demo vllm test test-training test-desktops test-tools test-machine test-vllm easyr1 test-easyr1 test-docker docker-packages test-vm vm-packages test-release test-pure test-verl mutants fuzz constraints audit lint docs dist clean
 
 help:
 	@sed -n 's/^# //p; /^$$/q' Makefile
@@ -116,6 +120,26 @@ $(VLLM_VENV)/.ready: setup.py
 	$(VLLM_VENV)/bin/uv pip install --quiet --python $(VLLM_VENV)/bin/python --no-deps $(VLLM_VENV)/named-vllm
 	$(VLLM_VENV)/bin/arpo-verl install-osworld
 	touch $@
+
+easyr1: packages $(EASYR1_VENV)/.ready
+
+# EasyR1's package is called `verl` as veRL's is. Its own pins bring CUDA: here is what its trainer needs without a GPU,
+# by this file's torch, and EASYR1_HOME on the path.
+$(EASYR1_VENV)/.ready: setup.py
+	@test -f "$(EASYR1_HOME)/verl/trainer/ray_trainer.py" || { echo "make easyr1 needs EASYR1_HOME=FOLDER, a checkout of https://github.com/hiyouga/EasyR1"; exit 1; }
+	$(PYTHON) -m venv $(EASYR1_VENV)
+	$(EASYR1_VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(EASYR1_VENV)/bin/uv pip install --quiet --python $(EASYR1_VENV)/bin/python \
+		$(shell sed -nE 's/^ *"((torch|torchvision)==[^"]*)",$$/\1/p' setup.py) "transformers>=4.54,<5" accelerate codetiming \
+		datasets einops hypothesis msgspec "omegaconf<2.4" pandas peft psutil pyarrow pytest qwen-vl-utils "ray[default]" tensorboard tensordict \
+		torchdata -e ".[osworld,desktop]"
+	$(EASYR1_VENV)/bin/python -c "import pathlib, sysconfig; pathlib.Path(sysconfig.get_path('purelib'), 'easyr1.pth').write_text('$(abspath $(EASYR1_HOME))')"
+	$(EASYR1_VENV)/bin/arpo-verl install-osworld
+	touch $@
+
+test-easyr1:
+	@test -f $(EASYR1_VENV)/.ready || { echo "make test-easyr1: skipped, there is no $(EASYR1_VENV); make easyr1 EASYR1_HOME=FOLDER makes it"; exit 0; }; \
+	PYTHONPATH=tests/easyr1/stand_in $(EASYR1_VENV)/bin/python -m pytest -m "easyr1 or not easyr1" tests/easyr1 $(PYTEST_ARGS)
 
 test-docker: setup
 	-@$(MAKE) --silent docker-packages  # without them, the tests are skipped

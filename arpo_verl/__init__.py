@@ -9,8 +9,8 @@
 
 The packages of a training run, in the order of a training step: `plugin`, `rollout`, `replay`, `actions`,
 `environments`, `desktop`, `pool`, `tasks`, `records`, over the modules beside this one. No GPU run needs the others,
-whose first lines begin "Beside a training run": `cpu`, `vm`, `viewer`, `evaluation`, `policy`, `migration`, `gym`,
-`api`, `cli`. docs/architecture.md shows both.
+whose first lines begin "Beside a training run": `cpu`, `vm`, `viewer`, `evaluation`, `policy`, `migration`,
+`easyr1`, `gym`, `api`, `cli`. docs/architecture.md shows both.
 
 `import verl` loads this package in every process: a name is imported when it is first used. `__init__.pyi` beside it
 says the same to type checkers.

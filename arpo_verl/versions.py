@@ -48,6 +48,8 @@ EXTRA_OF_MODULE = {
     "Xlib": "desktop",
     "qemu": "vm",
 }
+EASYR1 = "EasyR1"
+"""What `another_verl` calls stock EasyR1, for which `arpo_verl/easyr1/` is a door."""
 OWN_ENVIRONMENT = (
     "make an environment of its own for veRL and arpo_verl (docs/migration.md); installing veRL here would overwrite "
     "that package"
@@ -124,7 +126,7 @@ def another_verl() -> str | None:
         return None
     if not all(trainer.joinpath(name).is_file() for name in ("main.py", "config.py")):
         return "another project of that name: it has no verl/trainer/main_ppo.py"
-    return "the ARPO reference, a fork of EasyR1" if trainer.joinpath("replay_buffer.py").is_file() else "EasyR1"
+    return "the ARPO reference, a fork of EasyR1" if trainer.joinpath("replay_buffer.py").is_file() else EASYR1
 
 
 def verl_folder() -> Path:

@@ -20,7 +20,7 @@ WITH_RAY = (
 # Of the million objects that imports leave none is garbage: each look at all of them costs half a second.
 gc.disable()
 # Marks of tests that run only where `-m` names them: they take minutes, or need what not every machine has.
-APART = ("release", "docker", "vllm", "vm")
+APART = ("release", "docker", "vllm", "vm", "easyr1")
 
 
 def pytest_collection_finish():

@@ -13,7 +13,7 @@ The modules, in the order of a training step:
 - a batch, in the trainer's process: `plugin/sampler.py: Replayer.process` reads it (`rows`, over `queue`), has
   `replay/choice.py: choose_replays` choose a success for a failed group, puts it in a failure's place by
   `plugin/rows.py: inject` (with `model_inputs`), stores the batch's own successes and forms mini-batches (`padding`);
-  `run_records`, `step_metrics` and `validation_samples` watch it;
+  `records/run_records.py`, `step_metrics` and `validation_samples` watch it;
 - advantages: `plugin/estimator.py: compute_replay_grpo_advantage`;
 - checkpoints: `checkpoints` saves and restores the store, and saves what a `resume` depends on; `seeding` makes a store
   to begin with.

@@ -19,7 +19,6 @@ from typing import Any
 
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
-from arpo_verl.errors import ReplayError
 from arpo_verl.plugin.resume import (
     STEP_FOLDER,
     ResumeRecord,
@@ -29,13 +28,16 @@ from arpo_verl.plugin.resume import (
     write_record,
 )
 from arpo_verl.plugin.trainer_state import ResumeConfig
-from arpo_verl.replay.config import EMPTY, FALLBACK, REFUSE, ReplayConfig
-from arpo_verl.replay.store.persistence import MANIFEST, Fingerprint, load_store
+from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.store import restoring
+from arpo_verl.replay.store.persistence import Fingerprint
+from arpo_verl.replay.store.restoring import fill_store
 from arpo_verl.replay.store.success_store import SuccessStore
 
 logger = logging.getLogger(__name__)
 # As veRL's modules do it: what a run begins with belongs beside veRL's own "Resuming from ...".
-logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
+for name in (__name__, restoring.__name__):
+    logging.getLogger(name).setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
 
 STORE_FOLDER = "replay"
 REQUEST_FILE = "save-now"
@@ -124,35 +126,12 @@ def restore_store(
             another tokenizer, processor or prompt.
     """
     checkpoint = resumed_checkpoint(resume)
-    seeds = [Path(replay.seed_from)] if replay.seed_from else []
-    sources = seeds if checkpoint is None else [*_stores(checkpoint), *seeds]
-    if checkpoint is not None and (not sources or sources[0].parent != checkpoint):
-        logger.warning("%s has no replay store", checkpoint)
-    for source in sources:
-        try:
-            leave_out = checkpoint is not None and replay.on_bad_store == FALLBACK
-            load_store(source, fingerprint(), into=store, leave_out_damaged=leave_out)
-        except ReplayError as error:
-            if checkpoint is None or replay.on_bad_store == REFUSE:
-                raise
-            logger.warning("passed over, as replay.on_bad_store=%s asks for: %s", replay.on_bad_store, error)
-            if replay.on_bad_store == EMPTY:
-                break
-            continue
-        logger.info(
-            "the replay store begins with %d successes of %d tasks, from %s", len(store), store.num_tasks, source
-        )
-        return
+    steps: dict[int, Path] = {}
     if checkpoint is not None:
-        logger.warning("the replay store begins empty")
-
-
-def _stores(checkpoint: Path) -> list[Path]:
-    """The stores of this checkpoint and of those before it, newest first."""
-    last = step_of(checkpoint)
-    steps = {step_of(path): path for path in checkpoint.parent.glob(f"{STEP_FOLDER}*")} | {last: checkpoint}
-    folders = [steps[step] / STORE_FOLDER for step in sorted(steps, reverse=True) if step <= last]
-    return [folder for folder in folders if (folder / MANIFEST).is_file()]
+        last = step_of(checkpoint)
+        found = {step_of(path): path for path in checkpoint.parent.glob(f"{STEP_FOLDER}*")} | {last: checkpoint}
+        steps = {step: path for step, path in found.items() if step <= last}
+    fill_store(store, [steps[step] / STORE_FOLDER for step in sorted(steps, reverse=True)], replay, fingerprint)
 
 
 def _remove_surplus(kept: Path, trainer: Mapping[str, Any]) -> None:

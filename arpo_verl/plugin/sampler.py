@@ -20,18 +20,19 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from arpo_verl.errors import DesktopLostError, ReplayError
 from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.checkpoints import restore_store
-from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
+from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.padding import MiniBatches
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
 from arpo_verl.plugin.run_folder import require_shared
-from arpo_verl.plugin.run_records import RunRecords
 from arpo_verl.plugin.step_metrics import SCORED_METRICS, StepMetrics, staleness_without
 from arpo_verl.plugin.trainer_state import TrainerState, trainer_state
 from arpo_verl.plugin.trainer_watch import JobDesktops
 from arpo_verl.plugin.validation_samples import EpisodeLoggers, ValidationSamples
 from arpo_verl.records.jumps import Jump, JumpDetector
+from arpo_verl.records.run_records import RunRecords
 from arpo_verl.replay.choice import Group, Outcome, Replacement, choose_replays, form_groups, uid_of
 from arpo_verl.replay.config import check_filter, check_sampler
+from arpo_verl.replay.fingerprint import model_fingerprint
 from arpo_verl.replay.metrics import COUNTS, LEVELS, group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.prefetch import Prefetch
 from arpo_verl.replay.store.persistence import Fingerprint, save_store

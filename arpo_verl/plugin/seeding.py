@@ -58,8 +58,9 @@ class SeedPolicy:
             ConfigError: a value is wrong.
             ReplayError: the model folder cannot be read.
         """
-        from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
+        from arpo_verl.plugin.model_inputs import ModelInputs
         from arpo_verl.plugin.settings import PolicyFiles, chat_tokenizer
+        from arpo_verl.replay.fingerprint import model_fingerprint
 
         agent = build_config(GuiAgentConfig, "gui_agent", plain_section("gui_agent", recipe.gui_agent))
         model, rollout = recipe.actor_rollout_ref.model, recipe.actor_rollout_ref.rollout

@@ -22,9 +22,9 @@ from omegaconf import DictConfig, OmegaConf
 from arpo_verl.config import ConfigT, build_config, check_fields, number, whole
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError
-from arpo_verl.plugin.run_records import GroupLog
 from arpo_verl.plugin.settings import PolicyFiles, plain_section
 from arpo_verl.plugin.trainer_watch import TrainerEngines, TrainerFault
+from arpo_verl.records.run_records import GroupLog
 from arpo_verl.replay.choice import Group
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.rollout.config import GuiAgentConfig

@@ -72,9 +72,9 @@ class SequenceBuilder:
         """`processor` as `arpo_verl.plugin.settings.load_processor` loads it, with a method that veRL binds to it;
         `agent` as in the runs that the policy is for.
         """
-        from arpo_verl.plugin.model_inputs import model_fingerprint
         from arpo_verl.plugin.seeding import SeedPolicy
         from arpo_verl.plugin.settings import chat_tokenizer
+        from arpo_verl.replay.fingerprint import model_fingerprint
 
         self._processor = processor
         self._chat = chat_tokenizer(processor.tokenizer, processor, "qwen2_5_vl")

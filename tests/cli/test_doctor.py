@@ -149,13 +149,29 @@ def test_another_package_of_verls_name_is_named_and_not_to_be_overwritten(other_
     monkeypatch.setattr(packages, "installed_version", {"verl": installed}.get)
     findings = [*packages.check_versions(), *packages.check_registrations()]
     (verl,) = (finding for finding in findings if finding.subject == "verl")
-    assert not verl.ok and other_verl in verl.detail and (installed or "not installed") in verl.detail
-    assert "environment of its own" in verl.remedy
+    assert other_verl in verl.detail and (installed or "not installed") in verl.detail
+    if other_verl == "EasyR1":  # which has a door of its own
+        assert verl.ok and "python -m arpo_verl.easyr1" in verl.detail
+    else:
+        assert not verl.ok and "environment of its own" in verl.remedy
     # Nor does what else is missing tell to install veRL, or the torch that it needs, over theirs.
     assert not [finding for finding in findings if not finding.ok and "pip install" in finding.detail + finding.remedy]
     with pytest.raises(MissingDependencyError, match="would overwrite") as refusal:
         require_verl()
     assert other_verl in str(refusal.value) and "pip install" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("transformers", "fits"), [("4.53.0", False), ("4.57.6", True), ("5.0.0", False), (None, False)]
+)
+def test_beside_easyr1_it_says_what_its_door_has_and_lacks(monkeypatch, transformers, fits):
+    there = {"transformers": transformers, "torch": "2.8.0", "ray": "2.60.0", "verl": "0.3.3.dev0"}
+    monkeypatch.setattr(packages, "installed_version", there.get)
+    monkeypatch.setattr(packages, "another_verl", lambda: packages.EASYR1)
+    found = {finding.subject: finding for finding in packages.check_versions()}
+    assert found["transformers"].ok is fits and found["torch"].ok and found["verl"].ok
+    assert not found["vllm"].ok and "EasyR1's README" in found["vllm"].remedy
+    assert all(finding.ok for finding in packages.check_registrations())
 
 
 def test_a_recipe_is_reckoned_and_what_does_not_fit_is_told(capsys, model_path):

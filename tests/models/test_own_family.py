@@ -13,8 +13,8 @@ from support.loop_harness import ScriptedEngine, play, recipe
 
 from arpo_verl.errors import ActionParseError, ConfigError
 from arpo_verl.models.family import load_family
-from arpo_verl.plugin.model_inputs import model_fingerprint
 from arpo_verl.plugin.recipe.checks import check_recipe
+from arpo_verl.replay.fingerprint import model_fingerprint
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.types import Click, Fail, Finish, Hotkey, Point, Size, TypeText, Wait
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from arpo_verl.cli.checks.finding import Finding
 from arpo_verl.versions import (
+    EASYR1,
     FOR_GPUS,
     OLDEST,
     OPTIONAL,
@@ -64,15 +65,18 @@ print("PROBE" + json.dumps([lost, {
 
 _OSWORLD_PROBE = "import arpo_verl.environments.osworld.client"
 
+EASYR1_NEEDS = ("torch", "vllm", "flash-attn", "ray", "omegaconf", "torchdata")
 PROBE_S = 300.0
 """Seconds to wait until a fresh interpreter has imported veRL or OSWorld's client."""
 
 
 def check_versions() -> list[Finding]:
-    """Python and the packages the plugin leans on; beside EasyR1, whose packages are other versions, nothing is to be
-    installed."""
+    """Python and the packages the plugin leans on; beside EasyR1, what its door needs; beside another fork, whose
+    packages are other versions, nothing is to be installed."""
+    if (other := another_verl()) == EASYR1:
+        return _find_easyr1()
     findings = _find_versions()
-    if (other := another_verl()) is None:
+    if other is None:
         return findings
     theirs = Finding("verl", False, f"{installed_version('verl') or 'not installed, on the path'}: {other}")
     findings = [theirs if finding.subject == "verl" else finding for finding in findings]
@@ -101,6 +105,20 @@ def _find_versions() -> list[Finding]:
             Finding(package, installed is not None, installed or "not installed", pip_install(package), False)
         )
     return findings
+
+
+def _find_easyr1() -> list[Finding]:
+    """What stands in EasyR1's own environment; it says itself which versions go together."""
+    version, remedy = installed_version("verl"), "install it as EasyR1's README says"
+    door = f"{version or 'not installed, on the path'}: EasyR1; train by `python -m arpo_verl.easyr1`"
+    findings = [Finding("verl", True, door)]
+    for package in EASYR1_NEEDS:
+        installed = installed_version(package)
+        findings.append(Finding(package, installed is not None, installed or "not installed", remedy))
+    installed = installed_version("transformers")
+    fits = installed is not None and not is_older(installed, "4.54") and is_older(installed, "5")
+    needed = f"{installed or 'not installed'}; EasyR1 needs 4.54 or newer, and older than 5"
+    return [*findings, Finding("transformers", fits, needed, remedy)]
 
 
 def check_recipe_packages(config: DictConfig, required: bool = True) -> list[Finding]:
@@ -149,7 +167,9 @@ def _check_oldest(package: str, use: str, required: bool) -> Finding:
 
 def check_registrations() -> list[Finding]:
     """Whether a fresh interpreter that imports veRL finds our names, and our functions where we replace upstream's."""
-    if (other := another_verl()) is not None:
+    if (other := another_verl()) == EASYR1:
+        return [Finding("plugin", True, "EasyR1 loads none: its door brings our parts")]
+    if other is not None:
         return [Finding("plugin", False, f"the package `verl` here is {other}, which loads no plugin", OWN_ENVIRONMENT)]
     env = {**os.environ, "VERL_PLATFORM": os.environ.get("VERL_PLATFORM", "cpu")}
     try:

@@ -308,7 +308,8 @@ def _check_seeds(config: DictConfig, agent: GuiAgentConfig, replay: ReplayConfig
     """As the sampler will, but before anything starts."""
     if replay is None or not replay.enable or replay.seed_from is None:
         return
-    from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
+    from arpo_verl.plugin.model_inputs import ModelInputs
+    from arpo_verl.replay.fingerprint import model_fingerprint
 
     kwargs = dict(config.data.get("mm_processor_kwargs") or {})
     inputs = ModelInputs.load(PolicyFiles.of_recipe(config), kwargs)

@@ -380,7 +380,8 @@ def _check_fingerprint(resumption: Resumption) -> None:
     changed = [option for option, *_ in resumption.changes()]
     if resumption.saved is not None and not any(option.startswith(_FINGERPRINTED) for option in changed):
         return
-    from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint  # torch, and veRL
+    from arpo_verl.plugin.model_inputs import ModelInputs
+    from arpo_verl.replay.fingerprint import model_fingerprint  # torch, and veRL
 
     inputs = ModelInputs.load(state.policy, state.mm_processor_kwargs)
     fingerprint = model_fingerprint(inputs.tokenizer, inputs.processor, state.mm_processor_kwargs, state.agent)

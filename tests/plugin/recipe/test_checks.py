@@ -14,10 +14,11 @@ from support.composed import compose_recipe
 from arpo_verl import versions
 from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, SeveralErrors, TaskError
 from arpo_verl.models import official_words
-from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint
+from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.recipe import checks
 from arpo_verl.plugin.recipe.checks import check_recipe
 from arpo_verl.plugin.settings import PolicyFiles
+from arpo_verl.replay.fingerprint import model_fingerprint
 from arpo_verl.replay.store.persistence import save_store
 from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.rollout.config import GuiAgentConfig

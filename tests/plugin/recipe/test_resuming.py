@@ -25,11 +25,12 @@ from verl.utils.dataset.rl_dataset import collate_fn  # noqa: E402
 from arpo_verl.config import Problems  # noqa: E402
 from arpo_verl.models.official_words import PACKAGE  # noqa: E402
 from arpo_verl.plugin.dataset import training_rows  # noqa: E402
-from arpo_verl.plugin.model_inputs import ModelInputs, model_fingerprint  # noqa: E402
+from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.recipe.resuming import check_resume, describe_resume  # noqa: E402
 from arpo_verl.plugin.resume import RECORD_FILE, ResumeRecord, record_of, write_record  # noqa: E402
 from arpo_verl.plugin.trainer_state import TrainerState  # noqa: E402
 from arpo_verl.records.layout import LATEST_CHECKPOINT  # noqa: E402
+from arpo_verl.replay.fingerprint import model_fingerprint  # noqa: E402
 from arpo_verl.replay.store.persistence import save_store  # noqa: E402
 from arpo_verl.replay.store.success_store import SuccessStore  # noqa: E402
 from arpo_verl.tasks.loader import shipped_file  # noqa: E402

@@ -5,7 +5,7 @@ import json
 import torch
 from support.replay_trajectories import stored
 
-from arpo_verl.plugin.run_records import GroupLog, LoggedRow
+from arpo_verl.records.run_records import GroupLog, LoggedRow
 from arpo_verl.replay.labels import RowLabel
 from arpo_verl.types import EpisodeId
 

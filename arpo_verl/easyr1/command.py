@@ -1,0 +1,143 @@
+"""The command: the configuration is read and checked, then EasyR1's trainer runs in this process."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError
+from arpo_verl.versions import EASYR1, another_verl
+
+if TYPE_CHECKING:
+    from arpo_verl.easyr1.settings import DoorConfig
+
+HELP = """usage: python -m arpo_verl.easyr1 config=FILE [OPTION=VALUE ...]
+
+Trains with stock EasyR1 on desktops: its own trainer, with arpo_verl's episodes, replay and records. Experimental.
+
+config=FILE     a YAML file of EasyR1's options and ours, or a recipe: easyr1/osworld, easyr1/embedded
+OPTION=VALUE    overrides an option, as data.rollout_batch_size=16 or replay.enable=false
+
+Sections of ours: gui_agent, environment, replay, data.tasks, run_dir. data.train_files and data.val_files name tasks.
+The same command resumes from the last checkpoint. EasyR1 needs an environment of its own; see docs/easyr1.md."""
+
+INSTALL = (
+    "install EasyR1 in an environment of its own (its package is called `verl` too): git clone "
+    "https://github.com/hiyouga/EasyR1, follow its README, and install arpo_verl there"
+)
+# What EasyR1's own start sets for its workers, and they depend on.
+WORKER_VARIABLES = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    "NCCL_DEBUG": "WARN",
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False",
+    "TOKENIZERS_PARALLELISM": "true",
+    "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+    "VLLM_LOGGING_LEVEL": "WARN",
+}
+
+
+def main(arguments: Sequence[str], worker: type | None = None) -> int:
+    """Train. Shows an `ArpoError` in one line, with exit status 2.
+
+    Args:
+        arguments: see `HELP`.
+        worker: the class of EasyR1's workers; None: its own, which need GPUs.
+    """
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(HELP)
+        return 0 if arguments else 2
+    try:
+        require_easyr1()
+        from arpo_verl.easyr1.settings import read_config
+
+        _train(read_config(arguments), worker)
+    except ArpoError as error:
+        print(f"arpo_verl.easyr1: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def require_easyr1() -> None:
+    """Refuse an environment without stock EasyR1, before anything is imported.
+
+    Raises:
+        MissingDependencyError: says what is there instead, and what to do.
+    """
+    if importlib.util.find_spec("verl") is None:
+        raise MissingDependencyError(f"EasyR1 is not installed; {INSTALL}")
+    other = another_verl()
+    if other != EASYR1:
+        raise MissingDependencyError(f"the package `verl` here is {other or 'stock veRL'}, not EasyR1; {INSTALL}")
+
+
+def stock_config(door: DoorConfig) -> Any:
+    """EasyR1's `PPOConfig`, filled as its own start fills it, and checked.
+
+    Raises:
+        ConfigError: EasyR1 does not know an option or a value, or one cannot work with ours.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from arpo_verl.easyr1 import stock
+    from arpo_verl.easyr1.settings import check_stock
+
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(stock.PPOConfig()), OmegaConf.create(dict(door.theirs)))
+        config: Any = OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"EasyR1 refuses the configuration: {error}") from error
+    config.deep_post_init()
+    check_stock(door, config)
+    return config
+
+
+def _train(door: DoorConfig, worker: type | None) -> None:
+    import ray
+    from omegaconf import OmegaConf
+
+    from arpo_verl.easyr1 import stock
+    from arpo_verl.easyr1.trainer import ArpoTrainer
+    from arpo_verl.pool.desktop_pool import DesktopPool
+    from arpo_verl.pool.placement import check_cluster
+    from arpo_verl.records.metrics import keep_earlier_metrics
+    from arpo_verl.records.starts import note_start
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    config = stock_config(door)
+    model = config.worker.actor.model
+    options = {"override_chat_template": config.data.override_chat_template, "use_fast": True}
+    options["trust_remote_code"] = model.trust_remote_code
+    tokenizer, processor = (get(model.tokenizer_path, **options) for get in (stock.get_tokenizer, stock.get_processor))
+    door.run_dir.mkdir(parents=True, exist_ok=True)
+    keep_earlier_metrics(door.run_dir, resumes=any(Path(config.trainer.save_checkpoint_path).glob("global_step_*")))
+    desktops = {"provider": door.environment.provider, "num_desktops": door.environment.num_desktops}
+    ours = {"gui_agent": vars(door.agent), "replay": vars(door.replay), "environment": desktops}
+    note_start(door.run_dir, OmegaConf.create({**ours, "data": {"train_files": list(door.train_files)}}))
+    print(f"watch it: arpo-verl view {door.run_dir}", flush=True)
+    if not ray.is_initialized():
+        ray.init(**{"runtime_env": {"env_vars": WORKER_VARIABLES}, **door.ray_init})
+    check_cluster(door.environment, ray.nodes())
+    pool = DesktopPool.connect(door.environment)  # desktops boot while the model loads
+    try:
+        roles = {stock.Role.ActorRolloutRef: "global_pool"}
+        gpus = [config.trainer.n_gpus_per_node] * config.trainer.nnodes
+        trainer = ArpoTrainer(
+            door,
+            pool,
+            config=config,
+            tokenizer=tokenizer,
+            processor=processor,
+            role_worker_mapping={stock.Role.ActorRolloutRef: ray.remote(worker or stock.FSDPWorker)},
+            resource_pool_manager=stock.ResourcePoolManager({"global_pool": gpus}, roles),
+            ray_worker_group_cls=stock.RayWorkerGroup,
+        )
+        trainer.init_workers()
+        trainer.fit()
+    finally:
+        pool.close()

@@ -1,0 +1,152 @@
+"""EasyR1's rollout engine, which writes single replies to many prompts in one call, as an engine of many episodes.
+
+Each episode asks for its next reply by itself. What is asked for while a call runs goes into the next one, so desktops
+never wait for each other, and each call waits for its longest reply alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from arpo_verl.easyr1 import stock
+from arpo_verl.easyr1.images import file_of
+from arpo_verl.errors import GenerationError
+from arpo_verl.rollout.chat import ChatTokenizer
+from arpo_verl.rollout.sequence import Generated
+
+UNRESIZED: Mapping[str, Any] = {"min_pixels": None, "max_pixels": None}
+"""What EasyR1 is asked for, since our files have the model's size; see `images`."""
+
+
+@dataclass
+class _Asked:
+    """One reply that an episode waits for."""
+
+    prompt_ids: list[int]
+    files: list[bytes]
+    reply: asyncio.Future[Generated]
+
+
+class TurnEngine:
+    """Gathers the prompts of all episodes and has EasyR1's workers answer them.
+
+    Args:
+        workers: EasyR1's worker group, between `prepare_rollout_engine` and `release_rollout_engine`.
+        chat: knows the policy's tokens.
+        max_tokens: of one reply.
+        sampling: values of vLLM's `SamplingParams` that differ from `worker.rollout`'s, as in validation.
+        video_fps: EasyR1's `data.video_fps`, which it asks every batch for.
+    """
+
+    def __init__(
+        self, workers: Any, chat: ChatTokenizer, max_tokens: int, sampling: Mapping[str, Any], video_fps: float
+    ) -> None:
+        self._workers = workers
+        self._chat = chat
+        self._max_tokens = max_tokens
+        self._meta = {**sampling, **UNRESIZED, "video_fps": video_fps, "n": 1, "max_tokens": max_tokens}
+        self._asked: list[_Asked] = []
+        self._wake = asyncio.Event()
+        self.calls = 0
+        """How often the workers were called."""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[TurnEngine]:
+        """Answer within this block. An error of the workers reaches every episode that waits for them."""
+        task = asyncio.create_task(self._answer_all())
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def generate(self, prompt_ids: list[int], images: list[Image.Image], max_tokens: int) -> Generated:
+        """Have one reply written.
+
+        Raises:
+            GenerationError: it is empty, or holds a placeholder of an image that does not exist: EasyR1 bans the one of
+                images alone.
+        """
+        asked = _Asked(prompt_ids, [file_of(image) for image in images], asyncio.get_running_loop().create_future())
+        self._asked.append(asked)
+        self._wake.set()
+        generated = await asked.reply
+        if not generated.token_ids:
+            raise GenerationError("the rollout engine must give a reply, got no token")
+        if not self._chat.placeholder_ids.isdisjoint(generated.token_ids):
+            raise GenerationError(
+                "a reply must hold no <|image_pad|> and no <|video_pad|>, since no image is behind it"
+            )
+        return generated
+
+    async def _answer_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            asked, self._asked = self._asked, []
+            try:
+                replies = await asyncio.to_thread(self._call, asked)
+            except Exception as error:
+                for one in filter(_waits, asked):
+                    one.reply.set_exception(error)
+                continue
+            for one, reply in zip(asked, replies, strict=True):
+                if _waits(one):
+                    one.reply.set_result(reply)
+
+    def _call(self, asked: Sequence[_Asked]) -> list[Generated]:
+        self.calls += 1
+        place = torch.zeros(len(asked), 1, dtype=torch.long)  # the engine takes token ids, and gives these back
+        batch = stock.DataProto.from_dict(
+            tensors={"input_ids": place, "attention_mask": place, "position_ids": place},
+            non_tensors={
+                "raw_prompt_ids": as_objects(self._collapsed(one.prompt_ids) for one in asked),
+                "multi_modal_data": as_objects({"images": one.files} for one in asked),
+            },
+            meta_info=dict(self._meta),
+        )
+        batch, padding = stock.pad_dataproto_to_divisor(batch, self._workers.world_size)
+        written = stock.unpad_dataproto(self._workers.generate_sequences(batch), padding)
+        ends = written.meta_info.get("eos_token_id", ())
+        ends = frozenset([ends] if isinstance(ends, int) else ends or ())
+        return [Generated(tuple(self._cut(ids, ends)), None) for ids in written.batch["responses"].tolist()]
+
+    def _collapsed(self, prompt_ids: Sequence[int]) -> list[int]:
+        """The prompt with one placeholder an image: vLLM makes as many of it as the image has tokens."""
+        image = self._chat.image_id
+        runs = itertools.groupby(prompt_ids)
+        return [id for id, run in runs for _ in range(1 if id == image else len(list(run)))]
+
+    def _cut(self, reply: Sequence[int], ends: frozenset[int]) -> list[int]:
+        """A reply without the padding behind it, up to the first token that ends it."""
+        padding = self._chat.tokenizer.pad_token_id
+        kept = []
+        for id in reply[: self._max_tokens]:
+            if id == padding and id not in ends:
+                break
+            kept.append(id)
+            if id in ends:
+                break
+        return kept
+
+
+def _waits(asked: _Asked) -> bool:
+    return not asked.reply.done()  # else its episode was cancelled
+
+
+def as_objects(values: Any) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """A column of objects. Numpy makes a matrix of lists that are equally long."""
+    values = list(values)
+    column = np.empty(len(values), dtype=object)
+    for place, value in enumerate(values):
+        column[place] = value
+    return column

@@ -1,0 +1,67 @@
+"""Our advantages, under the name of EasyR1's `grpo`: its trainer takes no other name than those of its own list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from arpo_verl.easyr1 import stock
+from arpo_verl.records.run_records import GroupLog
+from arpo_verl.replay.advantages import group_advantages
+from arpo_verl.replay.choice import MIN_GROUP_SIZE, uid_of
+from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.labels import RowLabel
+
+
+def register_estimator(replay: ReplayConfig, log: GroupLog) -> None:
+    """Take the place of EasyR1's `grpo` in this process, which is the trainer's.
+
+    Args:
+        replay: with `enable=false`, EasyR1's own function is called, on the groups that our uids hold.
+        log: gets each row's reward and advantage.
+    """
+
+    def estimate(
+        token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Sequence[str], **_: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rewards_B = token_level_rewards.sum(dim=-1)
+        advantages_B = row_advantages(rewards_B, response_mask, index, replay)
+        played = {row: RowLabel(uid_of(index[row]), index[row]) for row in _played(response_mask)}
+        log.write(played, rewards_B, advantages_B)
+        advantages_BT = advantages_B.unsqueeze(-1) * response_mask
+        return advantages_BT, advantages_BT
+
+    stock.core_algos.register_adv_estimator("grpo")(estimate)
+
+
+def row_advantages(
+    rewards_B: torch.Tensor, response_mask: torch.Tensor, index: Sequence[str], replay: ReplayConfig
+) -> torch.Tensor:
+    """The advantage of each row, (B,), within the groups of its uids.
+
+    A row of zero mask stands for an episode that infrastructure failed: it is no member of its group.
+    """
+    advantages_B = torch.zeros_like(rewards_B)
+    rows = _played(response_mask)
+    groups = [uid_of(index[row]) for row in rows]
+    if replay.enable:
+        advantages_B[rows] = group_advantages(rewards_B[rows], groups, std=replay.std)
+        return advantages_B
+    # EasyR1's own refuses a group of one.
+    rows = [row for row, group in zip(rows, groups, strict=True) if groups.count(group) >= MIN_GROUP_SIZE]
+    if rows:
+        labels = np.array([uid_of(index[row]) for row in rows], dtype=object)
+        ones = response_mask.new_ones(len(rows), 1)
+        advantages_B[rows] = stock.core_algos.compute_grpo_outcome_advantage(
+            token_level_rewards=rewards_B[rows].unsqueeze(-1), response_mask=ones, index=labels
+        )[0][:, 0]
+    return advantages_B
+
+
+def _played(response_mask: torch.Tensor) -> list[int]:
+    """The rows that hold a word of the policy's."""
+    rows: list[int] = response_mask.any(dim=-1).nonzero()[:, 0].tolist()
+    return rows

@@ -1,0 +1,96 @@
+"""What happens to a step's episodes before EasyR1 trains on them: replay, the store of successes, records, metrics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from arpo_verl.easyr1.episodes import Played
+from arpo_verl.easyr1.rows import Row, outcome_of, trajectory_of
+from arpo_verl.easyr1.settings import DoorConfig
+from arpo_verl.records.run_records import GroupLog, RunRecords
+from arpo_verl.replay.choice import Replacement, choose_replays, form_groups
+from arpo_verl.replay.metrics import group_metrics, rollout_metrics, store_metrics
+from arpo_verl.replay.store.persistence import Fingerprint, save_store
+from arpo_verl.replay.store.restoring import fill_store
+from arpo_verl.replay.store.success_store import SuccessStore
+from arpo_verl.replay.trajectory import StoredTrajectory
+from arpo_verl.rollout.chat import ChatTokenizer
+
+logger = logging.getLogger(__name__)
+
+STORE_FOLDER = "replay"
+"""In a checkpoint."""
+
+
+class Replayer:
+    """Holds the store of successes.
+
+    Args:
+        door: our sections.
+        chat: the policy's tokens.
+        fingerprint: what its successes are bound to.
+        log: of each group's rewards and advantages, which the estimator writes.
+    """
+
+    def __init__(self, door: DoorConfig, chat: ChatTokenizer, fingerprint: Fingerprint, log: GroupLog) -> None:
+        self._config = door.replay
+        self._chat = chat
+        self._fingerprint = fingerprint
+        self._records = RunRecords(door.agent, log)
+        self.store = SuccessStore(door.replay.capacity_per_task)
+
+    def process(self, played: Sequence[Played], step: int) -> tuple[dict[str, Row], dict[str, Any]]:
+        """The rows to train on, by their keys, and metrics. Injection first, storing after: a success is never replayed
+        into the step that made it."""
+        rows = {one.key: Row.of_fault(self._chat) for one in played}
+        outcomes, new = [], []
+        for one in played:
+            if one.episode is None or one.score is None:
+                continue
+            rows[one.key] = Row.of_episode(one.episode, one.score)
+            outcomes.append(outcome_of(one.key, one.episode, one.score))
+            if outcomes[-1].is_success(self._config):
+                new.append(trajectory_of(outcomes[-1], one.episode, step))
+        groups = form_groups(outcomes)
+        replacements: tuple[Replacement, ...] = ()
+        replays: dict[str, StoredTrajectory] = {}
+        if self._config.enable:
+            replacements = choose_replays(groups, self.store, self._config, step)
+            replays = {one.outcome.key: self.store.trajectory(one.candidate.serial) for one in replacements}
+            rows |= {key: self._replayed(key, trajectory) for key, trajectory in replays.items()}
+            for trajectory in new:
+                self.store.add(trajectory)
+        self._records.batch_made(step, groups, dict.fromkeys(rows, step), replays)
+        return rows, {
+            **rollout_metrics(groups),
+            "rollout/dropped": len(played) - len(outcomes),
+            **group_metrics(groups, replacements, self._config),
+            **store_metrics(self.store, len(new) if self._config.enable else 0),
+        }
+
+    def save(self, checkpoint: Path) -> None:
+        """Write the store into a checkpoint's folder."""
+        if self._config.enable:
+            checkpoint.mkdir(parents=True, exist_ok=True)
+            save_store(self.store, checkpoint / STORE_FOLDER, self._fingerprint)
+            logger.info("saved %d successes in %s", len(self.store), checkpoint)
+
+    def restore(self, checkpoints: Sequence[Path]) -> None:
+        """Begin with the store of a checkpoint, or with the seeds.
+
+        Args:
+            checkpoints: the resumed one and those before it, newest first; empty where a run begins.
+
+        Raises:
+            ReplayError: as `fill_store`.
+        """
+        if self._config.enable:
+            places = [checkpoint / STORE_FOLDER for checkpoint in checkpoints]
+            fill_store(self.store, places, self._config, lambda: self._fingerprint)
+
+    def _replayed(self, key: str, trajectory: StoredTrajectory) -> Row:
+        logger.info("replayed a success of step %d into task %s, row %s", trajectory.step, trajectory.task_id, key)
+        return Row.of_trajectory(trajectory, self._chat)

@@ -1,0 +1,161 @@
+"""An episode as a row, a row of a past success, and a step's rows as EasyR1's batch.
+
+EasyR1's workers keep a row's pixels under its `uid`, and stock EasyR1 gives all rollouts of a task one. So each of our
+rows has its own, `{group}_{session}_0`, whose group the estimator reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from arpo_verl.easyr1 import stock
+from arpo_verl.easyr1.engine import UNRESIZED, as_objects
+from arpo_verl.easyr1.images import file_of, model_file
+from arpo_verl.errors import ReplayError
+from arpo_verl.images import image_size
+from arpo_verl.replay.choice import Outcome
+from arpo_verl.replay.trajectory import StoredRow, StoredTrajectory
+from arpo_verl.rollout.chat import ChatTokenizer
+from arpo_verl.rollout.episode import Episode
+from arpo_verl.rollout.scoring import Score
+from arpo_verl.types import EpisodeId
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a batch: a whole episode's tokens."""
+
+    prompt_ids: Sequence[int] = field(repr=False)
+    response_ids: Sequence[int] = field(repr=False)
+    response_mask: Sequence[int] = field(repr=False)
+    """1 for what the policy wrote. All zero: the row teaches nothing."""
+    reward: float
+    files: Sequence[bytes] = field(repr=False)
+    """Its screenshots, of the model's size."""
+
+    @classmethod
+    def of_episode(cls, episode: Episode, score: Score) -> Row:
+        """What the policy saw and wrote."""
+        (row,) = episode.rows
+        files = [file_of(image) for image in episode.images]
+        return cls(row.prompt_ids, row.response_ids, row.response_mask, score.reward, files)
+
+    @classmethod
+    def of_trajectory(cls, trajectory: StoredTrajectory, chat: ChatTokenizer) -> Row:
+        """A past success's.
+
+        Raises:
+            ReplayError: it has several rows, as other trainers' may.
+        """
+        if len(trajectory.rows) != 1:
+            raise ReplayError(
+                f"a success of task {trajectory.task_id} must be one row, got {len(trajectory.rows)}; take a store "
+                "that was made with gui_agent.context=full"
+            )
+        files = [model_file(screenshot, chat.geometry) for screenshot in trajectory.screenshots]
+        prompt, response = list(trajectory.prompt_ids), list(trajectory.response_ids)
+        return cls(prompt, response, list(trajectory.response_mask), trajectory.reward, files)
+
+    @classmethod
+    def of_fault(cls, chat: ChatTokenizer) -> Row:
+        """In the place of an episode that infrastructure failed: EasyR1's batches have a fixed number of rows."""
+        return cls([chat.end_id], [chat.end_id], [0], 0.0, ())
+
+
+def outcome_of(key: str, episode: Episode, score: Score) -> Outcome:
+    """What an episode came to, for its group."""
+    return Outcome(
+        key=key,
+        task_id=episode.task.task_id,
+        success=episode.success,
+        reward=score.reward,
+        format_error=episode.format_error,
+        stop_reason=episode.stop_reason.value,
+        num_turns=len(episode.turns),
+    )
+
+
+def trajectory_of(outcome: Outcome, episode: Episode, step: int) -> StoredTrajectory:
+    """A success as the store keeps it. EasyR1's engine gives no log-probs."""
+    (row,) = episode.rows
+    stored = StoredRow(row.prompt_ids, row.response_ids, row.response_mask, None, row.screenshots)
+    return StoredTrajectory.of_rows(
+        [stored],
+        task_id=outcome.task_id,
+        step=step,
+        success=outcome.success,
+        reward=outcome.reward,
+        screenshots=episode.screenshots,
+        num_turns=outcome.num_turns,
+        extra_fields={"stop_reason": outcome.stop_reason},
+        episode=EpisodeId(step, outcome.uid, outcome.session),
+    )
+
+
+def make_batch(
+    rows: Mapping[str, Row], processor: Any, chat: ChatTokenizer, prompt_length: int, response_length: int, fps: float
+) -> Any:
+    """EasyR1's batch of these rows, by their keys: prompts padded on the left, responses on the right.
+
+    Args:
+        prompt_length, response_length: EasyR1's `data.max_prompt_length` and `data.max_response_length`.
+        fps: EasyR1's `data.video_fps`.
+
+    Returns:
+        A `DataProto` with `token_level_scores`, at which EasyR1 asks no reward function.
+
+    Raises:
+        ReplayError: a row is longer than that, or its screenshots do not fit its tokens.
+    """
+    columns = [_columns(row, processor, chat, prompt_length, response_length) for row in rows.values()]
+    return stock.DataProto.from_dict(
+        tensors={name: torch.stack([column[name] for column in columns]) for name in columns[0]},
+        non_tensors={
+            "uid": as_objects(rows),
+            "multi_modal_data": as_objects({"images": list(row.files)} for row in rows.values()),
+        },
+        meta_info={**UNRESIZED, "video_fps": fps},
+    )
+
+
+def _columns(row: Row, processor: Any, chat: ChatTokenizer, prompts: int, responses: int) -> dict[str, torch.Tensor]:
+    before, behind = prompts - len(row.prompt_ids), responses - len(row.response_ids)
+    if min(before, behind) < 0:
+        raise ReplayError(
+            f"a row must have at most {prompts} and {responses} tokens of prompt and response, got "
+            f"{len(row.prompt_ids)} and {len(row.response_ids)}; raise data.max_prompt_length and max_response_length "
+            "to what the store's successes were made with"
+        )
+    tokens = torch.tensor([*row.prompt_ids, *row.response_ids])
+    whole = torch.nn.functional.pad(tokens, (before, behind), value=chat.tokenizer.pad_token_id)
+    scores = torch.zeros(responses)
+    scores[len(row.response_ids) - 1] = row.reward
+    mask = torch.tensor(list(row.response_mask))
+    return {
+        "prompts": whole[:prompts],
+        "responses": whole[prompts:],
+        "input_ids": whole,
+        "attention_mask": torch.nn.functional.pad(torch.ones_like(tokens), (before, behind)),
+        "position_ids": torch.nn.functional.pad(_positions(row, tokens, processor, chat), (before, behind)),
+        "response_mask": torch.nn.functional.pad(mask, (0, behind)),
+        "token_level_scores": scores,
+    }
+
+
+def _positions(row: Row, tokens: torch.Tensor, processor: Any, chat: ChatTokenizer) -> torch.Tensor:
+    """(4, T): the position in the text, and EasyR1's three of Qwen-VL."""
+    sizes, patch = [image_size(file) for file in row.files], processor.image_processor.patch_size
+    expected, got = tokens.tolist().count(chat.image_id), sum(map(chat.geometry.num_tokens, sizes))
+    if expected != got:
+        raise ReplayError(
+            f"a row's screenshots must give its {expected} visual tokens, got {got}; keep data.min_pixels and "
+            "data.max_pixels as they were when its success was stored"
+        )
+    grid = torch.tensor([[1, size.height // patch, size.width // patch] for size in sizes]) if sizes else None
+    ones = torch.ones_like(tokens)
+    positions = stock.rope_index(processor, input_ids=tokens, image_grid_thw=grid, attention_mask=ones)
+    return torch.cat([torch.arange(len(tokens)).unsqueeze(0), positions])

@@ -1,0 +1,26 @@
+"""Every name of EasyR1's that this room uses. tests/easyr1/names.py has the table, with what each is used for.
+
+Importing this module imports EasyR1 whole, vLLM with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl.protocol import DataProto, pad_dataproto_to_divisor, unpad_dataproto
+from verl.single_controller.ray import RayWorkerGroup
+from verl.trainer import core_algos
+from verl.trainer.config import PPOConfig
+from verl.trainer.ray_trainer import RayPPOTrainer, ResourcePoolManager, Role
+from verl.utils.logger.logger import LOGGERS
+from verl.utils.tokenizer import get_processor, get_tokenizer
+from verl.workers.fsdp_workers import FSDPWorker
+
+
+def rope_index(processor: Any, **inputs: Any) -> Any:
+    """EasyR1's own positions of one row, (3, T), as its dataset chooses the function for the processor."""
+    if "Qwen3VL" in type(processor).__name__:
+        from verl.models.transformers.qwen3_vl import get_rope_index
+    else:
+        from verl.models.transformers.qwen2_vl import get_rope_index
+    return get_rope_index(processor, **inputs)

@@ -1,0 +1,56 @@
+"""A group's rewards as advantages: centred, and divided by their sigma. Pure, of torch alone; every trainer uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+_EPSILON = 1e-6
+"""Stock GRPO's, beside sigma."""
+
+
+def group_advantages(
+    rewards_B: torch.Tensor,
+    group_B: Sequence[Any],
+    *,
+    std: str = "population",
+    divide_by_std: bool = True,
+) -> torch.Tensor:
+    """A = (r - mean) / (sigma + 1e-6) within each group.
+
+    Args:
+        rewards_B: one reward a trajectory, float.
+        group_B: which group each trajectory belongs to, any hashable label.
+        std: `population` (divide by n, the paper's worked example) or `sample` (by n - 1, stock GRPO).
+        divide_by_std: False only centres (Dr.GRPO, arXiv 2503.20783).
+
+    Returns:
+        Advantages, of the shape and dtype of `rewards_B`. A trajectory alone in its group (its siblings' desktops
+        failed) gets 0: it was compared with nothing. Stock GRPO gives it its raw reward, so that a lone success would
+        weigh less than one of eight, and a lone parse error be punished where a group of them is not. Members of a
+        group of equal rewards get exactly 0, where stock GRPO gives graded ones up to 0.06 by rounding.
+    """
+    advantages_B = torch.zeros_like(rewards_B)
+    for rows in _members(group_B):
+        rewards_G = rewards_B[rows]
+        # Of one trajectory, or of equal ones: the mean of eight times 0.6 is not 0.6 in float32, and a sigma of
+        # rounding errors would make an advantage of the rest.
+        if rewards_G.max() == rewards_G.min():
+            continue
+        centred_G = rewards_G - torch.mean(rewards_G)
+        advantages_B[rows] = centred_G / (_sigma(rewards_G, std) + _EPSILON) if divide_by_std else centred_G
+    return advantages_B
+
+
+def _members(group_B: Sequence[Any]) -> Iterable[list[int]]:
+    """The positions of each group's members."""
+    members: dict[Any, list[int]] = {}
+    for row, group in enumerate(group_B):
+        members.setdefault(group, []).append(row)
+    return members.values()
+
+
+def _sigma(rewards_G: torch.Tensor, std: str) -> torch.Tensor:
+    return torch.std(rewards_G, correction=1 if std == "sample" else 0)

@@ -1,0 +1,40 @@
+"""What stored trajectories mean something to: the fingerprint of tokenizer, processor and prompt. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from arpo_verl.models.family import FULL
+from arpo_verl.replay.store.persistence import Fingerprint
+from arpo_verl.rollout.config import GuiAgentConfig
+
+
+def model_fingerprint(
+    tokenizer: Any, processor: Any, mm_processor_kwargs: Mapping[str, Any] | None, agent: GuiAgentConfig
+) -> Fingerprint:
+    """What stored token ids and screenshots are bound to, by content and not by path or name.
+
+    Args:
+        tokenizer: a fast tokenizer; its vocabulary, rules and chat template count, not its padding and truncation.
+        processor: its image processor's settings count, with `mm_processor_kwargs`, the rollout's own.
+        agent: what its family and language make of an instruction counts, the grammar of the replies, and its context.
+    """
+    vocabulary = json.loads(tokenizer.backend_tokenizer.to_str())
+    for changed_by_use in ("padding", "truncation"):
+        vocabulary.pop(changed_by_use, None)
+    messages = agent.family.opening("INSTRUCTION", agent.language, ())
+    prompt = [messages, agent.family.grammar, processor.chat_template]
+    if agent.context != FULL:  # what rows show of the history: another policy's would teach contexts that never occur
+        prompt.append([agent.context, agent.row_screenshots, agent.screenshots_kept])
+    return Fingerprint(
+        tokenizer=_hash([vocabulary, tokenizer.chat_template]),
+        processor=_hash([processor.image_processor.to_dict(), dict(mm_processor_kwargs or {})]),
+        prompt=_hash(prompt),
+    )
+
+
+def _hash(value: Any) -> str:
+    return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -1,0 +1,132 @@
+"""EasyR1's engine of single turns as an engine of many episodes, by its own `vLLMRollout` over a written-out LLM."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import pytest
+from support.easyr1 import require_easyr1
+
+require_easyr1()
+
+from verl.protocol import DataProto  # noqa: E402
+from verl.workers.rollout.vllm_rollout_spmd import vLLMRollout  # noqa: E402
+
+from arpo_verl.easyr1.engine import TurnEngine  # noqa: E402
+from arpo_verl.easyr1.images import shows_files  # noqa: E402
+from arpo_verl.errors import GenerationError  # noqa: E402
+from arpo_verl.models.messages import screenshot_message  # noqa: E402
+from arpo_verl.types import Observation, Size  # noqa: E402
+
+
+class Workers:
+    """Two workers, each with the stock rollout; `reply` gives a prompt's reply."""
+
+    world_size = 2
+
+    def __init__(self, chat, reply):
+        self.calls, self.release = [], threading.Event()
+        self.release.set()
+        self._chat, self._reply = chat, reply
+
+    def generate(self, prompts, sampling_params, lora_request, use_tqdm):
+        self.calls[-1] += [(one, sampling_params.n, sampling_params.max_tokens) for one in prompts]
+        replies = [self._reply(one["prompt_token_ids"]) for one in prompts]
+        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=ids)]) for ids in replies]
+
+    def generate_sequences(self, prompts):
+        self.calls.append([])
+        self.release.wait(60)
+        rollout = object.__new__(vLLMRollout)
+        rollout.config, rollout.lora_kwargs = SimpleNamespace(response_length=12), {}
+        rollout.pad_token_id, rollout.return_video_metadata = self._chat.tokenizer.pad_token_id, False
+        rollout.use_tqdm, rollout.inference_engine = False, self
+        rollout.sampling_params = SimpleNamespace(n=8, max_tokens=4096, temperature=1.0)
+        prompts.meta_info["eos_token_id"] = self._chat.end_id  # as the stock worker
+        assert len(prompts) % self.world_size == 0
+        return DataProto.concat([rollout.generate_sequences(part) for part in prompts.chunk(self.world_size)])
+
+
+@pytest.fixture
+def shown(chat, screenshot):
+    decode = shows_files(chat.geometry)
+    return lambda colour: asyncio.run(decode(Observation(screenshot(colour))))
+
+
+def engine_of(chat, workers, **sampling):
+    return TurnEngine(workers, chat, 8, sampling, 2.0)
+
+
+def test_an_engine_sees_one_placeholder_an_image_and_the_episode_gets_the_bare_reply(chat, shown):
+    workers = Workers(chat, lambda ids: [20, 21, chat.end_id])
+    prompt = chat.prompt([screenshot_message()], Size(640, 480))
+    assert prompt.count(chat.image_id) > 1
+
+    async def play():
+        async with engine_of(chat, workers).running() as engine:
+            return await engine.generate(prompt, [shown_red], 8)
+
+    shown_red = shown("red")
+    reply = asyncio.run(play())
+    assert reply.token_ids == (20, 21, chat.end_id) and reply.log_probs is None
+    ((seen, n, most), padding) = workers.calls[0]  # two workers, one prompt
+    assert seen["prompt_token_ids"].count(chat.image_id) == 1 and (n, most) == (1, 8)
+    (image,) = seen["multi_modal_data"]["image"]
+    assert image.size == tuple(chat.geometry.image_size(Size(640, 480)))
+
+
+def test_what_is_asked_while_a_call_runs_goes_together_into_the_next(chat, shown):
+    workers, red = Workers(chat, lambda ids: [ids[0], chat.end_id]), shown("red")
+    workers.release.clear()
+
+    async def play():
+        async with engine_of(chat, workers).running() as engine:
+            first = asyncio.create_task(engine.generate([30], [red], 8))
+            while not workers.calls:
+                await asyncio.sleep(0.01)
+            others = [asyncio.create_task(engine.generate([id], [red], 8)) for id in (31, 32, 33)]
+            await asyncio.sleep(0)
+            workers.release.set()
+            return [reply.token_ids[0] for reply in await asyncio.gather(first, *others)], engine.calls
+
+    assert asyncio.run(play()) == ([30, 31, 32, 33], 2)
+    assert [len(call) for call in workers.calls] == [2, 4]
+
+
+@pytest.mark.parametrize("token", ["<|video_pad|>", "<|image_pad|>"])
+def test_a_placeholder_that_easyr1_does_not_ban_costs_the_episode(chat, shown, token):
+    workers, red = Workers(chat, lambda ids: [chat.tokenizer.convert_tokens_to_ids(token), chat.end_id]), shown("red")
+
+    async def play():
+        async with engine_of(chat, workers).running() as engine:
+            await engine.generate([30], [red], 8)
+
+    with pytest.raises(GenerationError, match="no image is behind it"):
+        asyncio.run(play())
+
+
+def test_a_reply_without_an_end_is_cut_at_its_limit_and_has_no_padding(chat, shown):
+    lengths, red = iter([12, 3]), shown("red")
+    workers = Workers(chat, lambda ids: [20] * next(lengths))
+
+    async def play():
+        async with engine_of(chat, workers).running() as engine:
+            return [len((await engine.generate([30], [red], 8)).token_ids) for _ in range(1)]
+
+    workers.world_size = 1
+    assert asyncio.run(play()) == [8]
+    assert asyncio.run(play()) == [3]
+
+
+def test_an_error_of_the_workers_reaches_who_waits(chat, shown):
+    def fails(ids):
+        raise RuntimeError("out of memory")
+
+    red = shown("red")
+
+    async def play():
+        async with engine_of(chat, Workers(chat, fails)).running() as engine:
+            await engine.generate([30], [red], 8)
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        asyncio.run(play())
