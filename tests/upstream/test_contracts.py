@@ -172,7 +172,8 @@ def keys_of(tree: Any, before: str = "") -> Iterator[str]:
 
 def keys_of_recipes() -> list[str]:
     ours = {"defaults", "hydra", "run_dir", "variant", "gui_agent", "environment", "replay"}
-    trees = [yaml.safe_load(path.read_text()) for path in (ROOT / "recipes").rglob("*.yaml")]
+    recipes = [path for path in (ROOT / "recipes").rglob("*.yaml") if path.parent.name != "easyr1"]  # EasyR1's keys
+    trees = [yaml.safe_load(path.read_text()) for path in recipes]
     keys = {key for tree in trees for key in keys_of(tree) if key.split(".")[0] not in ours}
     return sorted(key for key in keys if not f"{key}.".startswith(tuple(f"{open_key}." for open_key in OPEN_KEYS)))
 
