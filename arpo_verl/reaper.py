@@ -92,7 +92,7 @@ def _tell(words: str) -> None:
 def _start() -> IO[bytes]:
     """Start the shell. Returns its standard input, which ends with this process."""
     starter = subprocess.Popen(
-        ["sh", "-c", _IN_BACKGROUND],
+        ["/bin/sh", "-c", _IN_BACKGROUND],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
