@@ -99,6 +99,7 @@ def _start() -> IO[bytes]:
         bufsize=0,
         start_new_session=True,
         cwd="/",
+        env={"PATH": f"{os.environ.get('PATH', '')}:{os.defpath}"},
     )
     starter.wait()
     assert starter.stdin is not None

@@ -87,6 +87,12 @@ def test_a_scratch_folder_goes_also_where_its_process_kills_its_children_before_
     eventually(lambda: not list(tmp_path.iterdir()))
 
 
+def test_a_scratch_folder_goes_also_where_no_program_is_on_the_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    killed_fork(lambda: hold_a_folder(tmp_path))
+    eventually(lambda: not list(tmp_path.iterdir()))
+
+
 def test_a_scratch_folder_that_a_kill_left_all_the_same_goes_when_the_next_one_comes(tmp_path, monkeypatch):
     monkeypatch.setattr(files.reaper, "remove_folder_at_end", lambda folder: None)
     killed_fork(lambda: hold_a_folder(tmp_path))
