@@ -1,7 +1,7 @@
 """What makes one set of documents right both where the repository is read and in the site.
 
 README is the site's first page, and the repository's other documents are pages beside those of docs/. Links between
-them are rewritten from one layout to the other; code is coloured by a style sheet that Pygments writes.
+them are rewritten from one layout to the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from pygments.formatters import HtmlFormatter
 
 logger = logging.getLogger("mkdocs.hooks.arpo_verl")
 
@@ -26,23 +25,17 @@ _FOREIGN = re.compile(
     r"|(?:url\(|@import)\s*[\"']?(?:https?:)?//[^\"')\s]+"
 )
 _STYLE = """
-.wy-nav-content { max-width: 1100px; }
-.wy-table-responsive table td, .wy-table-responsive table th, .rst-content table td { white-space: normal; }
-.rst-content table.docutils td p { margin: 0; }
-.rst-content .highlight pre { padding: 12px; line-height: 1.4; overflow-x: auto; }
-.rst-content .highlight pre, .rst-content .highlight code { border: 0; background: none; }
-.rst-content .highlight code { padding: 0; }
-.rst-content .doc-signature pre { padding: 12px !important; }
+.md-grid { max-width: 76rem; }
+.md-typeset__table { display: block; overflow-x: auto; }
+.md-typeset table:not([class]) td code { word-break: break-word; }
 """
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the documents that lie outside of docs/, and the style sheets."""
+    """Add the documents that are outside of docs/, and the style sheet."""
     for document, page in DOCUMENTS.items():
         files.append(File.generated(config, page, content=(ROOT / document).read_text(encoding="utf-8")))
-    colours = HtmlFormatter(style="default").get_style_defs(".highlight")
-    for name, style in (("highlight.css", colours), ("site.css", _STYLE)):
-        files.append(File.generated(config, name, content=style))
+    files.append(File.generated(config, "site.css", content=_STYLE))
     return files
 
 
