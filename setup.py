@@ -83,7 +83,13 @@ EXTRAS = {
         "xmltodict",
     ],
     # What `make docs` builds the site with: warnings are errors there, so to the version.
-    "docs": ["mkdocs==1.6.1", "mkdocs-material==9.8.2", "mkdocstrings==1.0.8", "mkdocstrings-python==2.0.11", "pymdown-extensions==13.1"],
+    "docs": [
+        "mkdocs==1.6.1",
+        "mkdocs-material==9.8.2",
+        "mkdocstrings==1.0.8",
+        "mkdocstrings-python==2.0.11",
+        "pymdown-extensions==13.1",
+    ],
     "dev": [
         "pytest",
         "pytest-randomly",

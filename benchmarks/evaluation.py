@@ -2,7 +2,7 @@
 
     python benchmarks/evaluation.py --work runs/evaluation --json       # 45 minutes on two cores
     python benchmarks/evaluation.py --smoke
-    python benchmarks/evaluation.py --readme                            # README's table, of the figures in results/
+    python benchmarks/evaluation.py --table                             # the table of docs/evaluation.md, of the figures in results/
 
 All by the command line, on real embedded desktops, the shipped suite, each task 8 times, with the warm-started policy
 of `benchmarks/make_policy.py` and one that the stock trainer has trained, merged by veRL's own merger:
@@ -50,7 +50,7 @@ from arpo_verl.records.layout import CHECKPOINTS, TRAJECTORIES, read_episode
 from arpo_verl.tasks.loader import EMBEDDED_DIR
 
 RESULTS = figures.RESULTS / "evaluation.json"
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "evaluation.md"
 BEGIN, END = "<!-- evaluation.json -->", "<!-- /evaluation.json -->"
 ROWS = {
     "greedy": "warm-started, temperature 0",
@@ -74,12 +74,12 @@ def main() -> None:
     parser.add_size("--runs", 8, 2, "runs of each task")
     parser.add_size("--steps", 60, 0, "training steps of the trained policy; 0 leaves it out")
     parser.add_size("--desktops", 4, 2, "desktops")
-    parser.add_argument("--readme", action="store_true", help="only put the table of the kept figures into README.md")
+    parser.add_argument("--table", action="store_true", help="only put the table of the kept figures into docs/evaluation.md")
     parser.set_defaults(json=None)
     arguments = parser.parse()
-    if arguments.readme:
-        text = README.read_text("utf-8")
-        README.write_text(with_table(text, json.loads(RESULTS.read_text())), "utf-8")
+    if arguments.table:
+        text = PAGE.read_text("utf-8")
+        PAGE.write_text(with_table(text, json.loads(RESULTS.read_text())), "utf-8")
         return
     with ExitStack() as stack:
         work = (arguments.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))).absolute()
@@ -101,7 +101,7 @@ def write(report: Mapping[str, Any], path: Path | None) -> None:
 
 
 def with_table(text: str, report: Mapping[str, Any]) -> str:
-    """README's text with the table of these figures in its place."""
+    """The page's text with the table of these figures in its place."""
     rows = [
         f"| {words} | {report[f'success_{name}']:.1%} | {low:.1%} to {high:.1%} |"
         for name, words in ROWS.items()

@@ -28,10 +28,10 @@ def test_evaluations_of_one_policy_agree_and_those_of_two_do_not():
     assert not study._hold_each_other(study._scores(evaluated(good)), study._scores(evaluated(bad)))
 
 
-def test_the_readme_has_the_kept_figures():
+def test_the_page_has_the_kept_figures():
     report = json.loads(study.RESULTS.read_text())
-    text = study.README.read_text()
-    assert study.with_table(text, report) == text, "python benchmarks/evaluation.py --readme"
+    text = study.PAGE.read_text()
+    assert study.with_table(text, report) == text, "python benchmarks/evaluation.py --table"
     assert f"| {report['success_warm_started']:.1%} |" in text
     assert study.with_table(text, {**report, "success_warm_started": 0.123}) != text
 
