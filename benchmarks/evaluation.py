@@ -2,7 +2,7 @@
 
     python benchmarks/evaluation.py --work runs/evaluation --json       # 45 minutes on two cores
     python benchmarks/evaluation.py --smoke
-    python benchmarks/evaluation.py --table                             # the table of docs/evaluation.md, of the figures in results/
+    python benchmarks/evaluation.py --table                             # writes the table of docs/evaluation.md
 
 All by the command line, on real embedded desktops, the shipped suite, each task 8 times, with the warm-started policy
 of `benchmarks/make_policy.py` and one that the stock trainer has trained, merged by veRL's own merger:
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_size("--runs", 8, 2, "runs of each task")
     parser.add_size("--steps", 60, 0, "training steps of the trained policy; 0 leaves it out")
     parser.add_size("--desktops", 4, 2, "desktops")
-    parser.add_argument("--table", action="store_true", help="only put the table of the kept figures into docs/evaluation.md")
+    parser.add_argument("--table", action="store_true", help="only write the table of docs/evaluation.md")
     parser.set_defaults(json=None)
     arguments = parser.parse()
     if arguments.table:
