@@ -35,7 +35,7 @@ PROCESSING_FACTOR = 3
 MANAGER = "arpo_verl.plugin.loop_manager.GuiAgentLoopManager"
 # Tokens of the chat template around one screenshot and one reply, and around a reply alone.
 TURN_TOKENS, REPLY_TURN_TOKENS = 16, 5
-# Of a reply: UI-TARS-1.5 writes 50 to 300. Rows that hold no more for each of an episode's replies are told.
+# Of a reply: UI-TARS-1.5 writes 50 to 300. Rows that hold no more for each of an episode's replies are reported.
 COMMON_REPLY_TOKENS = 100
 
 

@@ -178,7 +178,7 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
     def _screen_size(self) -> Size:
         if isinstance(self._desktop, ThreadedDesktop) and ":" not in self._desktop.config.provider:
             return self._desktop.config.screen_size
-        # A desktop of somebody's own need not have the size that was asked for: its first screen tells.
+        # A desktop of somebody's own need not have the size that was asked for: its first screen shows it.
         try:
             height, width, _ = _see(self._desktop.reset(self.tasks[0])).shape
         except BaseException:

@@ -5,7 +5,7 @@ written for as long as the mapping lasts, whatever the writer does. It has no na
 /dev/shm. The kernel removes it with the last process that has it open or mapped, also where that one is killed.
 
 Another process finds it as `/proc/PROCESS/fd/NUMBER`. A writer may have closed it since and have another file under the
-same number. So each file begins with a number of its own, drawn at random, that whoever opens it compares.
+same number. So each file begins with a number of its own, drawn at random, that its reader compares.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _RESUME = "it belonged to replay.mode=resume"
-_NO_BETTER = "our study did not tell it from the default (docs/learning.md)"
+_NO_BETTER = "our study found no difference from the default (docs/learning.md)"
 _STORE = "the store holds capacity_per_task successes a task in memory, oldest dropped first, as in the paper"
 _UNTRIED = "no study and no recipe needed another value than the default"
 _CREDIT = "in our study it was not significantly better than without; docs/advantages.md shows how to add an estimator"

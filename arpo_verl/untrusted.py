@@ -36,7 +36,7 @@ class RefusedFileError(OSError):
 @contextmanager
 def open_regular(path: Path, most_bytes: int = MOST_BYTES) -> Iterator[BinaryIO]:
     """Open a file that others may have put there: no link, which could lead anywhere, and no pipe, which would hang
-    whoever reads it. A path that the user named is resolved before, as `read_text` does it.
+    the reader. A path that the user named is resolved before, as `read_text` does it.
 
     Raises:
         OSError: it is not there, is no such file, or has more bytes.

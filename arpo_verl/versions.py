@@ -115,7 +115,7 @@ def another_verl() -> str | None:
     """Which other project's package `import verl` finds here, or None; it is not imported for that.
 
     EasyR1 and what was forked from it install under veRL's name, with numbers of their own (0.2.0.dev, 0.3.3.dev0), and
-    so may a folder that is only on the path. They are told apart by their files: veRL starts by
+    so may a folder that is only on the path. Their files distinguish them: veRL starts by
     `verl/trainer/main_ppo.py`, EasyR1 by `main.py` beside a `config.py`; the ARPO reference adds `replay_buffer.py`.
     """
     spec = importlib.util.find_spec("verl")

@@ -3,7 +3,7 @@
 vLLM's engine and its workers talk through segments of 65 MB (`ShmRingBuffer` in
 `vllm/distributed/device_communicators/shm_broadcast.py` of 0.24), which their maker removes when it ends in order. When
 a job ends, Ray kills them, and with them Python's own resource tracker, a child of theirs: two segments stayed in
-/dev/shm at each launch. So each maker tells a process that is nobody's child what it made; that one waits for the
+/dev/shm at each launch. So each maker informs a process that is nobody's child what it made; that one waits for the
 maker's end, and removes what is still there.
 
 `register` is the entry point `vllm.general_plugins`, which vLLM calls in each of its processes: not in all of them is

@@ -1,4 +1,4 @@
-"""From model text to typed actions, and from those to what a desktop is told. Pure; nothing of it is ever evaluated.
+"""From model text to typed actions, and from those to a desktop's commands. Pure; nothing of it is ever evaluated.
 
 `rollout/episode.py: play` has a reply read by the model's family, over one of the grammars here: `ui_tars`,
 `computer_use` and `owl`, all over `reply` (bounds, coordinates), `calls`, `keys` and `leftovers` (what nobody reads).

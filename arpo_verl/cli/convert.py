@@ -41,7 +41,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the recipes and tell what they do not have."""
+    """Write the recipes and say what they do not have."""
     from arpo_verl.cli.recipes import save_recipe
     from arpo_verl.migration.recipe import convert, describe, write_recipe
     from arpo_verl.migration.settings import read_settings

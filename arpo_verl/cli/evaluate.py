@@ -16,7 +16,7 @@ FAULTY = 1
 DESCRIPTION = """\
 Has a policy play tasks as in training, each several times, and writes a table of
 its success with 95% intervals beside the recorded episodes. What infrastructure
-failed is told apart and never scored: the exit status is then 1, and the same
+failed is reported apart and never scored: the exit status is then 1, and the same
 command plays it again.
 """
 EPILOG = """examples:

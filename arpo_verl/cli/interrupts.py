@@ -1,4 +1,4 @@
-"""A command that holds desktops and is told to end."""
+"""A command that holds desktops and is interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rollout engine without a trainer: a model's own weights, in the process of whoever asks."""
+"""The rollout engine without a trainer: a model's own weights, in the caller's process."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     hydra: {callbacks: {warm_workers: {_target_: arpo_verl.cpu.warm_workers.WarmWorkers}}}
 
 A run has a dozen, and each imports veRL, torch and transformers, 5 to 8 s of a core: most of a start on two cores. So
-Ray is told, by veRL's own option `ray_kwargs.ray_init.runtime_env.py_executable`, to start a worker by
+Ray learns, by veRL's own option `ray_kwargs.ray_init.runtime_env.py_executable`, to start a worker by
 `cpu/worker_client.py`, which orders it from `cpu/worker_server.py`: a fork with the client's arguments, environment,
 folder, files, signal mask and process group, that runs Ray's own script. What is imported is imported once, and lies
 in memory once.
@@ -39,7 +39,7 @@ class WarmWorkers(Callback):
         is_own = ray_init.get("address") == "local" and os.environ.get("VERL_PLATFORM", "").lower() == "cpu"
         is_ours = config.actor_rollout_ref.rollout.name == NAME
         if is_own and is_ours and ray_init.runtime_env.py_executable is None:
-            # Whoever reaches the socket can start a process as us: nobody else may enter the folder.
+            # Anybody who reaches the socket can start a process as us: nobody else may enter the folder.
             self._folder = ScratchFolder(Path(tempfile.gettempdir()), "arpo_verl-workers-")
             ray_init.runtime_env.py_executable = py_executable(self._folder.path)
             # The first workers wait for the server's imports; by default Ray gives up after 60 s, as on a busy machine.

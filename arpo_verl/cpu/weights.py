@@ -38,7 +38,7 @@ class RayCheckpointEngine(CheckpointEngine):
         self._outboxes: list[Queue] = []
 
     def prepare(self) -> dict[str, Any]:
-        """Make the inbox once, and tell where it is."""
+        """Make the inbox once, and say where it is."""
         if self._inbox is None and not self._is_master:
             self._inbox = Queue(actor_options={"num_cpus": 0})
         return {"inbox": self._inbox}
@@ -47,11 +47,11 @@ class RayCheckpointEngine(CheckpointEngine):
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Every training worker is told all inboxes of rollout workers; these send nothing."""
+        """Every training worker gets all inboxes of rollout workers; these send nothing."""
         inboxes = [values["inbox"] for values in metadata[actor_wg_world_size:]]
         return {"outboxes": [inboxes] * actor_wg_world_size}, {"outboxes": [[]] * rollout_world_size}
 
-    def init_process_group(self, outboxes: list[Queue]) -> None:  # type: ignore[override]  # what `build_topology` told
+    def init_process_group(self, outboxes: list[Queue]) -> None:  # type: ignore[override]  # what `build_topology` said
         self._outboxes = outboxes
 
     def finalize(self) -> None:

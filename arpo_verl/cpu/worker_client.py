@@ -24,7 +24,7 @@ def main() -> int:
     try:
         with connect(path) as server:
             order(server, argv)
-            answer = server.recv(16)  # nothing where the server is gone, and with it whoever started this
+            answer = server.recv(16)  # nothing where the server is gone, and with it what started this
     except OSError as error:
         if not is_raylet_there():
             return 1  # nobody would end an ordinary worker
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def is_raylet_there() -> bool:
-    """Whether whoever starts workers lives; a server that is gone may have ended with it."""
+    """Whether the process that starts workers lives; a server that is gone may have ended with it."""
     try:
         os.kill(int(os.environ.get("RAY_RAYLET_PID", os.getpid())), 0)
     except ProcessLookupError:

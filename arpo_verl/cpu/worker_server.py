@@ -113,7 +113,7 @@ class WorkerServer:
             try:
                 sys.stdout.flush()
                 sys.stderr.flush()
-            finally:  # whoever closed them: a fork never goes on as the server
+            finally:  # closed or not: a fork never goes on as the server
                 os._exit(status)
 
     def _end_workers(self) -> None:
@@ -150,7 +150,7 @@ def read_wish(client: socket.socket, fds: list[int]) -> dict[str, Any] | None:
 
 def run_script(wish: dict[str, Any]) -> int:
     """Run a script as `python SCRIPT ARGUMENTS...` does. Returns the exit status."""
-    with contextlib.suppress(PermissionError):  # whoever asked has ended
+    with contextlib.suppress(PermissionError):  # the asker has ended
         os.setpgid(0, wish["group"])
     signal.pthread_sigmask(signal.SIG_SETMASK, wish["blocked"])
     os.environ.clear()

@@ -124,7 +124,7 @@ class Cgroup:
     def memory_met(self) -> int:
         """How often `memory_mib` was met; in version 1, where no kernel counts it alike, whether since `forget_peak`.
 
-        `oom_kills` alone does not tell: it also counts what was killed because a group above, or the machine, was full.
+        `oom_kills` alone does not say: it also counts what was killed because a group above, or the machine, was full.
         """
         met = 0
         for folder in self.folders:

@@ -68,7 +68,7 @@ class MachineProvider(ABC):
         successor the wait."""
 
     def why_gone(self) -> str:
-        """Why the machine is no more; empty where it runs, or nobody but its guest can tell.
+        """Why the machine is no more; empty where it runs, or only its guest knows.
 
         Asked before each action and before and after each verdict: at the address of a dead machine another one may
         answer.

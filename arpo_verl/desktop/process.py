@@ -1,4 +1,4 @@
-"""Processes that end with whoever holds them: a kernel's handle on one, and a thread to start those that die first."""
+"""Processes that end with their holder: a kernel's handle on one, and a thread to start those that die first."""
 
 from __future__ import annotations
 

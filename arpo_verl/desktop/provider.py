@@ -57,7 +57,7 @@ class EmbeddedProvider(MachineProvider):
             extra_read_only: folders of this machine that its programs may read beside the system's, such as
                 `/opt/some-program`. Everything there can be read by whatever the policy types.
             memory_mib, cpus, pids: what its programs together may use up, see `cgroups.Limits`. Where the machine
-                offers us no cgroup, `memory_mib` is of each program and `cpus` is not kept; `arpo-verl doctor` tells.
+                offers us no cgroup, `memory_mib` is of each program and `cpus` is not kept: see `arpo-verl doctor`.
 
         Raises:
             ConfigError: an option is out of range.

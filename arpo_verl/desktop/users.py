@@ -79,7 +79,7 @@ def _lock(fd: int, user_id: int) -> bool:
 
 
 def _folder() -> Path:
-    """A folder of root's alone: whoever can open the file can lock all of it."""
+    """A folder of root's alone: anybody who can open the file can lock all of it."""
     for folder in _usable(_FOLDERS):
         return folder
     raise DesktopBootError(f"none of {', '.join(_FOLDERS)} can be a folder of root's alone; make one, with mode 0700")

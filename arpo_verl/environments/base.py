@@ -29,7 +29,7 @@ class DesktopEnvironment(ABC):
     def prepare(self) -> None:  # noqa: B027  optional on purpose
         """Have a clean desktop running before a task is known, so that the next `reset` need not boot one.
 
-        Optional: whoever does not override it boots in `reset`.
+        Optional: an environment that does not override it boots in `reset`.
 
         Raises:
             DesktopBootError: no desktop came up.

@@ -119,7 +119,7 @@ class EnvironmentConfig:
     # --- Patience ----------------------------------------------------------------------------------------------
     max_attempts: Annotated[int, whole(1)] = 3
     """Fresh desktops that one episode may use up before it is dropped. One whose set-up fails on a host that rests,
-    since it fails whoever comes, does not count."""
+    since it fails every task, does not count."""
     retry_backoff_s: _Seconds = 1.0
     """Rest before an episode's second attempt, twice as long before each further one: what broke the desktop, a node
     that died or a network that broke off, takes a moment to be noticed and replaced."""
@@ -157,8 +157,8 @@ class EnvironmentConfig:
     the last one's error, as long as no desktop of the job ever came up: that is rather a mistake than an outage."""
     outage_timeout_s: _PositiveSeconds = 900.0
     """How long rollouts wait when desktops had come up and no host gives any now: an engine, a network or a node that
-    is started again is back by then. Those who come right after that are told at once, until a desktop serves again or
-    nobody has asked for one for a minute."""
+    is started again is back by then. Those who come right after that get an error at once, until a desktop serves again
+    or nobody has asked for one for a minute."""
     health_interval_s: _PositiveSeconds = 30.0
     """How often a ready desktop that nobody uses is asked whether it is still alive; a dead one is replaced before
     anybody leases it. Costs the guest one screenshot."""

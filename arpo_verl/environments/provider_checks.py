@@ -30,7 +30,7 @@ _PROXY_FILE = "evaluation_examples/settings/proxy/dataimpulse.json"
 
 def check_provider(config: EnvironmentConfig, index: int = 0) -> None:
     """Check that this machine can start desktop `index`. Reads a `.env` of the working folder or above, as the client's
-    users know it, and tells the client the recipe's region where it only looks at a variable.
+    users know it, and gives the client the recipe's region where it only looks at a variable.
 
     Raises:
         MissingDependencyError: names every Python package and program that is not here.

@@ -30,7 +30,7 @@ class Checkpoint:
         name: what the user would call it: the model's folder, or the step's.
         folder: of the files.
         is_sharded: by FSDP, as veRL saves what it trains; else a folder that Transformers loads.
-        weights: tells its weights from others: names, sizes and both ends of their files.
+        weights: what differs between its weights and others: names, sizes and both ends of their files.
     """
 
     name: Path
@@ -133,7 +133,7 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 
 def _digest(files: list[Path]) -> str:
-    """Training changes every weight, so both ends of a file tell it: all of a large model would take minutes."""
+    """Training changes every weight, so both ends of a file show it: all of a large model would take minutes."""
     digest = sha256()
     for path in files:
         size = path.stat().st_size

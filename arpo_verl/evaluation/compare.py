@@ -82,7 +82,7 @@ def _in_words(pairing: Pairing) -> str:
     low_high = "no interval for one task"
     if pairing.interval is not None:
         low_high = f"95% interval {_points(pairing.interval[0])} to {_points(pairing.interval[1])}"
-    verdict = "not told apart"
+    verdict = "no clear difference"
     if pairing.told_apart:
         verdict = f"the second is {'better' if pairing.difference > 0 else 'worse'}"
     return (

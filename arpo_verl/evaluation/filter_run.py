@@ -58,7 +58,7 @@ def filter_tasks(
     """Play until every task's fate is settled; what is on disk counts, as in `evaluate`.
 
     Args:
-        out: an evaluation's folder; one with the same settings and tasks is gone on with, whoever played in it.
+        out: an evaluation's folder; one with the same settings and tasks is continued, whatever policy played in it.
         settings: with one turn budget.
         error: see `FilterRuns`.
         group_size: of the groups in training.

@@ -87,7 +87,7 @@ class EvaluationFolder:
         return self.path / TRAJECTORIES
 
     def results(self, trial: Trial) -> tuple[Result, ...] | None:
-        """What a trial came to within each budget that its episode tells; None where no whole record of it is there."""
+        """What a trial came to within each budget that its episode covers; None without a whole record of it."""
         found = self._read_episode(_place(trial))
         return None if found is None else found[1]
 
@@ -102,7 +102,7 @@ class EvaluationFolder:
     def read(self) -> Evaluated:
         """All results and faults up to now."""
         found: dict[tuple[str, int, int], Result] = {}
-        # By descending budgets: an episode of a budget's own replaces what a longer one told of it.
+        # By descending budgets: an episode of a budget's own replaces what a longer one said of it.
         for _, results in sorted(self._episodes(), key=lambda one: -one[0].max_steps):
             found |= {(result.task_id, result.budget, result.run): result for result in results}
         place = {task_id: number for number, task_id in enumerate(self._domains)}

@@ -10,9 +10,9 @@ from arpo_verl.evaluation.results import FailedTrial, Result, Trial
 
 
 class Scheduler(Protocol):
-    """Says what is played. Asked and told from one thread.
+    """Says what is played. Called from one thread.
 
-    A trial that an earlier start has on disk is not played again: its results are told at once, as if it had been. So
+    A trial that an earlier start has on disk is not played again: its results count at once, as if it had been. So
     a scheduler needs no memory of its own; but outcomes come in the order in which episodes end, which no two runs
     share.
     """
@@ -28,11 +28,11 @@ class Scheduler(Protocol):
         """
 
     def finished(self, trial: Trial, outcome: tuple[Result, ...] | FailedTrial) -> None:
-        """What a trial came to: a result for each turn budget that its episode tells, its own among them."""
+        """What a trial came to: a result for each turn budget that its episode covers, its own among them."""
 
 
 class EachRun:
-    """Each task equally often, at the largest turn budget; a smaller one that an episode does not tell is played apart.
+    """Each task equally often, at the largest turn budget; a smaller one that no episode covers is played apart.
 
     Runs go round: an evaluation that is broken off has seen every task.
 

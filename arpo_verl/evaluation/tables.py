@@ -129,7 +129,7 @@ def _notes(summary: Summary) -> list[str]:
 
 
 def _unfair(evaluated: Evaluated, budget: int) -> list[str]:
-    """What to say of a budget that longer episodes do not tell and that is not played apart yet."""
+    """What to say of a budget that longer episodes do not cover and that is not played apart yet."""
     scored = {(result.task_id, result.run) for result in evaluated.results if result.budget == budget}
     longer = {(result.task_id, result.run) for result in evaluated.results if result.budget > budget} - scored
     if not longer:

@@ -17,7 +17,7 @@ Counts = tuple[int, int]
 
 class TaskRates:
     """Tasks' rates are draws from one beta distribution, of which all that is known is what the runs say: any on a grid
-    is as likely before them. Told run by run; in any order it comes to the same.
+    is as likely before them. Counted run by run; in any order it comes to the same.
     """
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ Words: TypeAlias = tuple[Field, ...]
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A value that only running the script could tell: its source, and why."""
+    """A value that only running the script could show: its source, and why."""
 
     source: str
     because: str

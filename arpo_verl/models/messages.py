@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Words(NamedTuple):
-    """What a model is told before it acts."""
+    """What a model reads before it acts."""
 
     system: str
     """"" where there is no such message."""
@@ -24,7 +24,7 @@ def in_turns(words: Callable[[str, str], Words]) -> Callable[[str, str, Sequence
     are turns of the model before it.
 
     Args:
-        words: (instruction, language) -> what the model is told.
+        words: (instruction, language) -> what the model reads first.
     """
 
     def opening(instruction: str, language: str, earlier: Sequence[str]) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ def ui_tars_family(
     """A family with the grammar of UI-TARS.
 
     Args:
-        words: (instruction, language) -> what the model is told.
+        words: (instruction, language) -> what the model reads first.
         thousandths: whether coordinates are thousandths of the image's sides; else they are its pixels.
     """
     axes = Size(1000, 1000) if thousandths else None

@@ -178,7 +178,7 @@ class GuiAgentLoop(AgentLoopBase):
 
 @dataclass
 class _Engine:
-    """One attempt's conversation with the rollout engine, and what the engine tells beside the tokens."""
+    """One attempt's conversation with the rollout engine, and what the engine reports beside the tokens."""
 
     loop: GuiAgentLoop
     sampling_params: Mapping[str, Any]
@@ -249,7 +249,7 @@ def _same_in_every_run(row: Mapping[str, Any]) -> str:
 
 
 async def runs_in_validation(uid: str) -> bool | None:
-    """Whether veRL validates: it does not tell its loops, but queues validation prompts apart. None: not known."""
+    """Whether veRL validates: it does not inform its loops, but queues validation prompts apart. None: not known."""
     return await _is_queued(uid, "VALIDATION")
 
 

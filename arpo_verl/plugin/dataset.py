@@ -124,7 +124,7 @@ class TaskDataset(RLHFDataset):
         state = trainer_state(self.config)
         checkpoint = None if state.recipe.get("trainer") is None else resumed_checkpoint(state.resume)
         if checkpoint is None:
-            return ""  # no trainer's: whoever hands over a state knows what it is of
+            return ""  # no trainer's: the caller knows what its state is of
         saved = read_record(checkpoint)
         if saved is None:
             return "the checkpoint does not say which tasks it is of"
@@ -156,7 +156,7 @@ class TaskDataset(RLHFDataset):
         self.tasks: list[Task] = _sample(rows, self.max_samples, self.config)
 
     def _open_frontier(self) -> None:
-        """Draw by the frontier where `data.tasks.sampling` asks for it; the sampler tells it what came of the draws."""
+        """Draw by the frontier where `data.tasks.sampling` asks for it; the sampler reports what came of the draws."""
         if self._selection.sampling == FRONTIER:
             workers, name = self.config.get("dataloader_num_workers", 0), "data.dataloader_num_workers"
             remedy = "a worker process would draw ahead, and never learn what came of it"
@@ -172,7 +172,7 @@ class TaskDataset(RLHFDataset):
         trainer_state(self.config).frontier = self._frontier
 
     def _draw(self, frontier: Frontier) -> dict[str, Any]:
-        """The row that comes next; `draw` in its `extra_info` tells it from others of its task in the same step."""
+        """The row that comes next; `draw` in its `extra_info` separates it from others of its task in a step."""
         row = self[self._position[frontier.draw()]]
         row["extra_info"]["draw"] = frontier.num_drawn
         return row

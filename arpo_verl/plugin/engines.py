@@ -43,7 +43,7 @@ class _OpenCall:
 
 
 class EngineRouter(GlobalRequestLoadBalancer):
-    """veRL's load balancer, which is told how calls end and remembers which engines are lost.
+    """veRL's load balancer, which hears how calls end and remembers which engines are lost.
 
     Args:
         servers: the engines' actors, by address.
@@ -124,7 +124,7 @@ class EngineRouter(GlobalRequestLoadBalancer):
             self._end(call_id)
 
     def lose(self, server_id: str, reason: str) -> None:
-        """Send no more requests to the engine, and end its process: whoever waits for it learns of that at once."""
+        """Send no more requests to the engine, and end its process: its callers learn of that at once."""
         if server_id in self._lost:
             return
         self._lost[server_id] = LostEngine(server_id, time.time(), reason)
@@ -175,7 +175,7 @@ class _NoOtherEngineError(Exception):
 class EngineClient(LLMServerClient):
     """veRL's client; a call that an engine fails is made on another one, with the same prompt.
 
-    Nobody can tell from an error alone whether the engine or the request is at fault. So the request gets a second
+    An error alone does not show whether the engine or the request is at fault. So the request gets a second
     engine: where that one answers, the first was at fault; where it fails too, the request was, and the error is
     raised. An engine whose process is gone is at fault in any case, and does not count as the request's try.
     """

@@ -54,7 +54,7 @@ class GuiAgentLoopWorker(_Worker):
         gc.freeze()
 
     async def live(self) -> None:
-        """Never returns: whoever waits for it learns of this process's death."""
+        """Never returns: a caller that waits for it learns of this process's death."""
         await asyncio.Event().wait()
 
     async def play(self, prompt: TensorDict, done: Sequence[int] = ()) -> list[str]:

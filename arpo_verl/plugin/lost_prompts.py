@@ -182,7 +182,7 @@ class LostPrompts:
         return left
 
     async def _drop(self, prompt: Prompt, left: _Left) -> None:
-        """Count what it lost, then tell the sampler: it reads the counts with the batch."""
+        """Count what it lost, then inform the sampler: it reads the counts with the batch."""
         lost = prompt.num_sessions - len(left.sessions)
         if self._pool is not None:
             for _ in range(lost):

@@ -101,7 +101,7 @@ class RolloutWorkers:
         actors: the workers. A new worker takes the old one's place here too.
         start: starts another one.
         lost_prompts: puts right what a dead one left.
-        fruitless: told of each prompt that is over.
+        fruitless: called for each prompt that is over.
         fault: ends the run.
     """
 
@@ -177,7 +177,7 @@ class RolloutWorkers:
             prompts, place.prompts = place.prompts, set()
             dead, is_last = place.actor, place.deaths == MAX_DEATHS
             if is_last:
-                self._fault.tell(_keeps_dying(place, error))
+                self._fault.report(_keeps_dying(place, error))
             else:
                 self._actors[place.number] = place.actor = self._start()
                 logger.warning("rollout worker %d died, and another takes its place: %s", place.number, in_words(error))
@@ -195,7 +195,7 @@ class RolloutWorkers:
         """An error of a worker's, or of this module's: prompts would be waited for in vain."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fault.tell(error)
+            self._fault.report(error)
 
 
 async def _death_of(actor: ActorHandle[Any]) -> RayError:

@@ -152,7 +152,7 @@ def _trajectory(outcome: Outcome, rows: Sequence[Mapping[str, Any]], step: int, 
     screenshots: list[bytes] = []
     stored = []
     log_probs = [row.get("rollout_log_probs") for row in rows]
-    # An engine that answers with NaN has told nothing.
+    # An engine that answers with NaN has said nothing.
     is_told = all(values is not None and bool(torch.isfinite(values).all()) for values in log_probs)
     for row in rows:
         screenshots += row[SCREENSHOTS]
@@ -250,7 +250,7 @@ def replay_tag(tag: Mapping[str, Any], trajectory: StoredTrajectory, row: RowSpa
     """The tag of one of a replay's rows: the failing row's, with the replayed row's lengths and the policy versions
     that made it.
 
-    The versions make veRL's `training/off_policy/trajectory_staleness` tell how old replays are. `global_steps` stays:
+    The versions make veRL's `training/off_policy/trajectory_staleness` show how old replays are. `global_steps` stays:
     it says when the prompt was drawn.
     """
     versions = {

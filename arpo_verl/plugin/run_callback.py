@@ -143,7 +143,7 @@ def tell_footprint(config: DictConfig) -> tuple[str, ...]:
     try:
         report = reckon_recipe(config)
     except Exception:  # an unusual recipe or model: no reason not to train
-        logger.warning("what the run will take could not be reckoned", exc_info=True)
+        logger.warning("what the run will take could not be estimated", exc_info=True)
         return ()
     model = config.actor_rollout_ref.model.path
     unknown = f"what the run will take is not known: {model} has no known shape"
@@ -156,7 +156,7 @@ def tell_schedule(config: DictConfig) -> tuple[str, ...]:
     try:
         line = describe_schedule(config)
     except Exception:  # no reason not to train
-        logger.warning("when the run saves and validates could not be told", exc_info=True)
+        logger.warning("when the run saves and validates could not be computed", exc_info=True)
         return ()
     print(line, flush=True)
     return (line,)

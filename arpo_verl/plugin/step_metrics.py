@@ -1,4 +1,4 @@
-"""Metrics of a training step that veRL's own do not give: counts over several batches, and replays told apart."""
+"""Metrics of a training step that veRL's own do not give: counts over several batches, and replays counted apart."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StepMetrics:
 
     veRL's `separate_async` updates `parameter_sync_step` times a step, and logs of each metric the mean over its
     batches, but for names that hold `sum`, `max` or `min` (`trainer/ppo/v1/utils.py: MetricsAggregator`). The mean of a
-    count is none. So counts are held back, and the step's last batch tells their sum: veRL's mean of one value is that
+    count is none. So counts are held back, and the step's last batch has their sum: veRL's mean of one value is that
     value.
 
     Args:
@@ -55,7 +55,7 @@ class StepMetrics:
         return batch == self._num_batches - 1
 
     def of_batch(self, batch: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """What veRL is to be told with this batch, so that what it logs is right for the step."""
+        """What veRL gets with this batch, so that what it logs is right for the step."""
         if batch == 0:
             self._sums.clear()
         self._sums.update({name: value for name, value in metrics.items() if name in self._counts})

@@ -121,14 +121,14 @@ class TrainerState:
         self.groups = GroupLog()
         """The sampler opens it for a batch, the estimator writes it."""
         self.fault = TrainerFault()
-        """Whoever watches the rollout workers or the engines reports it. The sampler, and whoever hands out prompts,
+        """The watchers of rollout workers and engines report it. The sampler, and what hands out prompts,
         raise it."""
         self.engines = TrainerEngines(self.fault)
         """The loop manager has them watched. The sampler and veRL's patched calls to engines ask about them."""
         self.late_metrics = LateMetrics()
         """The sampler opens them, the estimator fills them."""
         self.frontier: Frontier | None = None
-        """What the dataset draws tasks from, and the sampler tells what came of it; None while they come in veRL's
+        """What the dataset draws tasks from, and the sampler reports what came of it; None while they come in veRL's
         order. veRL 0.9.1 makes its data sampler itself, random or sequential (`create_rl_sampler`), and takes no other.
         But the trainer fetches each row through the dataset, at the moment when it is to be played, and its
         `StatefulDataLoader` saves and restores a dataset's own state with a checkpoint."""
@@ -184,7 +184,7 @@ class TrainerState:
         return plain_section("algorithm.filter_groups", self.recipe.algorithm.get("filter_groups") or {})
 
     def tell_frontier(self, step: int, groups: Iterable[Group]) -> None:
-        """Tell the frontier what groups came to as they were played, before any replay; those thrown away too.
+        """Report to the frontier what groups came to as they were played, before any replay; those thrown away too.
 
         Args:
             step: the training step at hand.

@@ -92,12 +92,12 @@ class TrainerFault:
         raise KeyboardInterrupt
 
     def interrupt(self, error: BaseException) -> None:
-        """As `tell`, and the trainer raises it at once, whatever it waits for."""
-        self.tell(error)
+        """As `report`, and the trainer raises it at once, whatever it waits for."""
+        self.report(error)
         if self._listens:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
 
-    def tell(self, error: BaseException) -> None:
+    def report(self, error: BaseException) -> None:
         """Have the trainer end with this error, unless there is an earlier one."""
         logger.error("the run ends: %s", error)
         self._error = self._error or error
@@ -159,7 +159,7 @@ class TrainerEngines:
         self._trainer_config: Any = None
         self.timeout_s = 0.0
         self.is_ending = False
-        """Whether the trainer is told to end: its engines have no new weights, and are to write nothing more."""
+        """Whether the trainer must end: its engines have no new weights, and are to write nothing more."""
         self._told: set[str] = set()
         self._silent_s: defaultdict[str, float] = defaultdict(float)
         self._ended: dict[str, int] = {}
@@ -254,7 +254,7 @@ class TrainerEngines:
         """Have the trainer end where it next hands out prompts or waits for them: its engines have old weights."""
         self.is_ending = True
         what = _describe(self.lost())
-        self._fault.tell(
+        self._fault.report(
             EngineLostError(
                 f"{what} Its requests went to the others, and the step was trained to its end. veRL's weight update "
                 f"needs every engine, so the run ends here. {_GO_ON}"

@@ -11,7 +11,7 @@ The pool's side, one actor a job, `pool_actor: PoolActor`:
     desktop_keeper  `DesktopKeeper`: boots desktops, offers them, cleans them
     workers         `Workers`: the worker processes, on nodes that `placement` chooses
     worker          `DesktopWorker`: such a process; calls on a desktop go to it directly
-    host_health     `HostHealth`: hosts that fail whoever comes rest
+    host_health     `HostHealth`: hosts that fail every task rest
     quarantine      `Quarantine`: so do tasks that break desktops wherever they come
     metrics         counters; `status_file` shows them while the run goes on
 """

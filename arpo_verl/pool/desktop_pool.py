@@ -73,7 +73,7 @@ class DesktopPool:
         The pool lives as long as the object that made it, within one Ray job: keep that one. Objects that found the
         pool there already do not keep it alive.
         """
-        # On the node of whoever makes it: no other node's death, which it is there to survive, takes it along.
+        # On its maker's node: no other node's death, which it is there to survive, takes it along.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         options = {"name": name, "get_if_exists": True, "num_cpus": 0, "max_concurrency": MAX_WAITING}
         options["scheduling_strategy"] = here
@@ -110,7 +110,7 @@ class DesktopPool:
             await self._actor.holder_died.remote(holder)
 
     async def refuse(self, message: str) -> None:
-        """Lease no desktop any more: whoever waits, and whoever comes, gets a `ConfigError` with this message."""
+        """Lease no desktop any more: those who wait, and those who come, get a `ConfigError` with this message."""
         with contextlib.suppress(ray.exceptions.RayError):
             await self._actor.refuse.remote(message)
 
@@ -149,7 +149,7 @@ class DesktopPool:
         self._await_end()
 
     def _await_end(self) -> None:
-        """Wait until Ray has ended the actor: until then whoever asks for a pool of its name gets this one."""
+        """Wait until Ray has ended the actor: until then a request for a pool of its name gets this one."""
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
         with contextlib.suppress(ray.exceptions.RayError):
             while time.monotonic() < deadline:
@@ -255,7 +255,7 @@ class Desktop:
         self._worker = grant.actor
         self._slot = (grant.index, grant.generation)
         self.name = f"desktop-{grant.index}.{grant.generation}"
-        """Told apart from every other of the job."""
+        """Unique in the job."""
         self.host = grant.host
         """The node that it runs on: the resource that it takes there, or the node's address."""
         self.node_id = grant.node_id

@@ -62,7 +62,7 @@ class _Waiter:
     since: float = field(default_factory=time.monotonic)
 
     def answer(self, grant: Grant) -> None:
-        """Tell it, unless it was cancelled and does not know yet."""
+        """Inform it, unless it was cancelled and does not know yet."""
         if not self.grant.done():
             self.grant.set_result(grant)
 
@@ -160,7 +160,7 @@ class LeaseQueue:
 
     @contextmanager
     def boots(self, node_id: str) -> Iterator[None]:
-        """For the length of the block a desktop boots on that node, or waits for its turn: whoever avoids the others
+        """For the length of the block a desktop boots on that node, or waits for its turn: those who avoid the others
         waits for it."""
         self._booting[node_id] += 1
         try:
@@ -177,7 +177,7 @@ class LeaseQueue:
         return True
 
     def recall(self, desktop: BootedDesktop) -> None:
-        """End a desktop wherever it is: whoever offered it cannot look after it any more."""
+        """End a desktop wherever it is: its worker cannot look after it any more."""
         self.withdraw(desktop)
         for lease_id in [lease_id for lease_id, leased in self.leased.items() if leased is desktop]:
             self.take_back(lease_id, DesktopLostError)
@@ -288,7 +288,7 @@ class LeaseQueue:
 
     def _count(self, desktop: BootedDesktop, report: LeaseReport) -> bool:
         """Count the fault, or the verdict, for host and task. Returns whether it is the task's: on a host that rests,
-        which fails whoever comes, only where the task is suspected itself."""
+        which fails every task, only where the task is suspected itself."""
         worker = desktop.worker
         if report.fault is not None and report.fault in BLAMED_FAULTS:
             is_suspect = self._quarantine.suspects(desktop.task_id)

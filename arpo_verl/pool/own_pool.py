@@ -1,4 +1,4 @@
-"""A desktop pool for whoever is no trainer: over a Ray of its own, or a cluster that runs already."""
+"""A desktop pool without a trainer: over a Ray of its own, or a cluster that runs already."""
 
 from __future__ import annotations
 

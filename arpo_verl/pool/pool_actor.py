@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 WATCH_INTERVAL_S = 15.0
 # How often the pool is asked whether it serves anybody.
 OUTAGE_INTERVAL_S = 1.0
-# When nobody has wanted one for so long, beyond what sessions rest between attempts, whoever comes next waits anew.
+# When nobody has wanted one for so long, beyond what sessions rest between attempts, the next one waits anew.
 FORGET_OUTAGE_S = 60.0
 # Ray takes seconds to start a process, whatever a boot may take.
 STARVED_S = 15.0
 # Pause before a loop is started again: 0.5, 1, 2, ... seconds, and from the first again once it has run for so long.
 PAUSE_FIRST_S, PAUSE_MAX_S, SOUND_S = 0.5, 30.0, 60.0
-# So many failures in a row are no accident: whoever waits is told.
+# So many failures in a row are no accident: those who wait get an error.
 HOPELESS = 8
 GAUGES = ("nodes", "hosts_resting", "tasks_quarantined")
 
@@ -128,7 +128,7 @@ class PoolActor:
         return pool_document(workers, self._queue, self._metrics, self._quarantine.task_ids, self._health.resting)
 
     def _tell_all(self, message: str) -> None:
-        """Tell everybody who waits now that there will be no desktop."""
+        """Have everybody who waits now get an error: there will be no desktop."""
         self._queue.answer_all(DesktopBootError(message))
 
     def _count_hosts(self) -> int:
@@ -162,7 +162,7 @@ class PoolActor:
             await workers.leave_hosts(self._queue.is_at_work)
 
     async def _watch_for_outages(self, workers: Workers, keeper: DesktopKeeper) -> None:
-        """Tell those who wait when waiting has been in vain for long enough."""
+        """Have those who wait get an error when waiting has been in vain for long enough."""
         config = self._config
         forget_s = FORGET_OUTAGE_S + config.retry_backoff_s * 2**config.max_attempts
         began = served_at = wanted_at = time.monotonic()
@@ -207,7 +207,7 @@ class _Loops:
 
     Args:
         on_restart: called once a restart.
-        on_hopeless: told what fails, at each failure of a loop that has failed `HOPELESS` times in a row.
+        on_hopeless: called with what fails, at each failure of a loop that has failed `HOPELESS` times in a row.
     """
 
     def __init__(self, on_restart: Callable[[], None], on_hopeless: Callable[[str], None]):

@@ -57,7 +57,7 @@ class DesktopWorker:
         return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
 
     async def live(self) -> None:
-        """Never returns; to whoever waits for it, Ray tells this worker's death."""
+        """Never returns; a caller that waits for it learns of this worker's death."""
         await asyncio.Event().wait()
 
     async def ping(self) -> dict[int, float]:
@@ -216,7 +216,7 @@ class DesktopThread:
 
 
 def _settle(future: Future[Any], result: Any = None, error: BaseException | None = None) -> None:
-    """Give the future its outcome, unless whoever came first did."""
+    """Give the future its outcome, unless another caller came first."""
     try:
         if error is None:
             future.set_result(result)

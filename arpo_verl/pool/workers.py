@@ -62,7 +62,7 @@ class Workers:
 
     Args:
         config: which desktops, and what workers ask of a node.
-        on_lost: told of each worker that died, after it was forgotten.
+        on_lost: called for each worker that died, after it was forgotten.
         health: what is known of the nodes; one that rests is used where no other has room.
     """
 
@@ -205,7 +205,7 @@ class Workers:
         life.add_done_callback(self._lives.discard)
 
     async def _outlive(self, worker: Worker) -> None:
-        """Ray ends this call with an error when the worker dies, whoever notices it first."""
+        """Ray ends this call with an error when the worker dies."""
         try:
             await worker.actor.live.remote()
         except Exception as error:

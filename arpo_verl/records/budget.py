@@ -1,6 +1,6 @@
 """The bound of what a run's records take on disk: screenshots of old steps make room for new ones.
 
-Whoever records keeps it, so that it holds with any trainer and sampler, and on every node's own disk.
+The recorder keeps it, so that it holds with any trainer and sampler, and on every node's own disk.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def read_running(folders: Iterable[Path]) -> list[RunningEpisode]:
 
 
 def _read_overwritten(path: Path) -> dict[str, Any]:
-    """Read a file that is overwritten in place: whoever comes in that very moment finds no JSON, and comes again."""
+    """Read a file that is overwritten in place: a reader in that very moment finds no JSON, and tries again."""
     for _ in range(_TRIES - 1):
         try:
             return read_json_object(path)

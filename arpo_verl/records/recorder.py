@@ -32,7 +32,7 @@ FINISH_TIMEOUT_S = 60.0
 """How long the end of an episode waits for its record: a network disk may hang instead of failing."""
 
 # Of their own, so that a slow disk does not keep screenshots from being decoded. An episode keeps to one of them, which
-# keeps its writes in order: to tell the event loop of every write would cost more than the writes.
+# keeps its writes in order: to inform the event loop of every write would cost more than the writes.
 _THREADS = itertools.cycle([ThreadPoolExecutor(1, thread_name_prefix="arpo_verl-recorder") for _ in range(4)])
 
 

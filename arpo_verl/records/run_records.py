@@ -169,7 +169,7 @@ class RunRecords:
         folder = directory / folder_of(trajectory.episode, trajectory.task_id)
         add_missing_screenshots(folder, [as_png(screenshot) for screenshot in trajectory.screenshots])
         if folder.is_dir():
-            os.utime(folder.parent)  # whoever keeps the budget looks at steps that have changed
+            os.utime(folder.parent)  # the keeper of the budget looks at steps that have changed
 
 
 def _unless_disk_fails(work: Callable[..., Any], *args: Any) -> None:

@@ -64,7 +64,7 @@ def summarize(run_dir: Path, rows: Mapping[int, Mapping[str, float]]) -> RunSumm
 
 
 def _probs_diff(data: Mapping[str, float]) -> float | None:
-    """The step's largest difference without replayed rows: an older policy wrote those, they tell nothing."""
+    """The step's largest difference without replayed rows: an older policy wrote those."""
     name = "training/rollout_probs_diff_max"
     return data.get(f"replay/without/{name}", None if data.get("replay/injected") else data.get(name))
 

@@ -1,8 +1,8 @@
 """What a step's groups and the store of successes come to, as numbers to log. Pure.
 
-`rollout/*` and `replay/groups_*` tell what the policy did: they count the rollouts before any was replaced, while
-veRL's own `critic/score/*` and `critic/rewards/*` tell what the update saw: the batch after the replacements.
-No name of a mean holds `sum`, `max` or `min`, by which veRL tells what becomes of several batches of a step.
+`rollout/*` and `replay/groups_*` show what the policy did: they count the rollouts before any was replaced, while
+veRL's own `critic/score/*` and `critic/rewards/*` show what the update saw: the batch after the replacements.
+No name of a mean holds `sum`, `max` or `min`, by which veRL decides what becomes of several batches of a step.
 """
 
 from __future__ import annotations

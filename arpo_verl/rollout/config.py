@@ -16,7 +16,7 @@ _SEGMENT_SCREENSHOTS = 10
 
 @dataclass(frozen=True)
 class GuiAgentConfig:
-    """How long an episode may be, what the model is told, and whether episodes are recorded.
+    """How long an episode may be, what the prompt says, and whether episodes are recorded.
 
     The model sees its history in one or several rows of tokens (see docs/context.md). A row's length is bounded by
     veRL's own `rollout.prompt_length` (of the first: prompt and first screenshot) and `rollout.response_length`; see

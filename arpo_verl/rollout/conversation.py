@@ -36,7 +36,7 @@ class Conversation(Protocol):
         """The size of the image that the agent's coordinates are in."""
 
     def open(self, task: Task, screen: Size) -> None:
-        """Tell the task and show the first screenshot, of size `screen`."""
+        """Write the task and show the first screenshot, of size `screen`."""
 
     async def reply(self, images: list[Image.Image]) -> Written:
         """The next reply; `images` are all screenshots so far."""

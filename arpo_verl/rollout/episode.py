@@ -48,7 +48,7 @@ class Turn:
 
 
 class Watcher(Protocol):
-    """Told of an episode as it happens. Must return at once and raise nothing."""
+    """Hears of an episode as it happens. Must return at once and raise nothing."""
 
     def saw(self, screenshot: bytes) -> None:
         """The policy is shown another screenshot."""
@@ -125,7 +125,7 @@ async def play_episode(
     watcher: Watcher | None = None,
     decode: DecodeScreenshot = decode_in_thread,
 ) -> Episode:
-    """Let a policy play `task` to its end and have it evaluated; `watcher` is told what happens.
+    """Let a policy play `task` to its end and have it evaluated; `watcher` hears what happens.
 
     Raises:
         DesktopError: the desktop failed; nothing of the episode may be used.
@@ -146,7 +146,7 @@ async def play(
     evaluate_after: Collection[int] = (),
     rest: Rest = asyncio.sleep,
 ) -> Episode:
-    """Play `task` to its end, whoever replies, and have it evaluated.
+    """Play `task` to its end, with any policy, and have it evaluated.
 
     The evaluator runs however the episode ended, after a malformed reply or at a limit too: the state of the desktop
     is what counts, as in the paper's r = r_t + r_f and its code. Where the policy ended the desktop nothing is left to

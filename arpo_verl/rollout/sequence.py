@@ -11,7 +11,7 @@ from arpo_verl.errors import GenerationError
 
 @dataclass(frozen=True)
 class Generated:
-    """One reply of the policy: its tokens and, where the engine tells them, their log-probs."""
+    """One reply of the policy: its tokens and, where the engine reports them, their log-probs."""
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...] | None

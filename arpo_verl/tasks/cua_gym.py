@@ -6,8 +6,8 @@
     FOLDER/websites/<app>_mock/dist   built applications of CUA-Gym-Hub; or $CUA_GYM_HUB/websites/...
 
 Addresses of the applications, `__CUA_GYM_<APP>_URL__`, `__CUA_GYM_<APP>_HOST__` and the hosted
-`https://cua-gym-<app>.xlang.ai`, become ports of the desktop's own loopback. Each task carries its programs: whoever
-runs it needs the built applications, and no bundle. Nothing of a bundle is run here.
+`https://cua-gym-<app>.xlang.ai`, become ports of the desktop's own loopback. Each task carries its programs: to
+run it takes the built applications, and no bundle. Nothing of a bundle is run here.
 
 Source: the card of the data set xlangai/CUA-Gym, the READMEs of xlang-ai/CUA-Gym and CUA-Gym-Hub (arXiv 2605.25624).
 """

@@ -1,4 +1,4 @@
-"""Who may look: only this machine, or whoever has the token. ASGI middleware around everything that is served."""
+"""Who may look: only this machine, or those who have the token. ASGI middleware around everything that is served."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ Row = list[Any]
 
 
 def run_document(run: Run, snapshot: Snapshot, *, live: bool) -> dict[str, Any]:
-    """`api/run`: what there is to choose from. `broken` tells of the first folders that are no episodes."""
+    """`api/run`: what there is to choose from. `broken` names the first folders that are no episodes."""
     tasks = {episode.task_id: episode.instruction for episode in snapshot.episodes}
     jumps = {task_id: _jump(jump, snapshot) for task_id, jump in run.jumps().items()}
     return {
@@ -113,7 +113,7 @@ class EpisodesFeed:
     def _update(self, snapshot: Snapshot) -> None:
         rows = episode_rows(snapshot)
         if self._rows.keys() - rows.keys():
-            self._origin = secrets.token_hex(4)  # a cursor cannot tell of rows that are gone: all start anew
+            self._origin = secrets.token_hex(4)  # a cursor knows nothing of rows that are gone: all start anew
         self._changed_at = {
             id: self._changed_at[id] if self._rows.get(id) == row else snapshot.number for id, row in rows.items()
         }

@@ -1,7 +1,7 @@
 """Search in what the agent wrote and typed, in instructions and in verdicts: an index in SQLite, made on first use.
 
-The index is a scratch file that goes with the process; nothing is lost with it. It is filled by a thread, and whoever
-searches meanwhile gets what is found so far, with how much is indexed.
+The index is a scratch file that goes with the process; nothing is lost with it. It is filled by a thread, and a
+search meanwhile shows what is found so far, with how much is indexed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_WORDS, _MOST_CHARACTERS = 12, 200
 _MOST_TEXT = 100_000
 """Characters of an episode's field that are indexed."""
 _AT_ONCE = 50
-"""Episodes written together: whoever searches waits so long at most."""
+"""Episodes written together: a search waits so long at most."""
 
 
 class SearchIndex:

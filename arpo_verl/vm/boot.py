@@ -33,7 +33,7 @@ def start(
 
     Args:
         password: of the guest's user, for images without QEMU's agent.
-        made: told of the machine as soon as there is one, which may be closed from then on: the start fails.
+        made: called with the machine as soon as there is one, which may be closed from then on: the start fails.
 
     Raises:
         DesktopBootError: it did not come up; nothing of it is left.

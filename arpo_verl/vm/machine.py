@@ -1,4 +1,4 @@
-"""One virtual machine: a QEMU process in a sandbox, told what to do by QMP. It ends with the process that started it.
+"""One virtual machine: a QEMU process in a sandbox, controlled by QMP. It ends with the process that started it.
 
 The guest is whatever a policy made of it, so QEMU is taken for what a guest may have broken into. It runs in
 bubblewrap: without the files of this host, the image and the template read-only; where we are root, as a user that
@@ -56,7 +56,7 @@ KVM = Path("/dev/kvm")
 ANSWER_TIMEOUT_S = 60.0
 """QEMU answers within milliseconds, on a host that is not overloaded."""
 DYING_S = 1.0
-"""Whoever asks why it is down has just seen a connection end, which a dying QEMU closes before its sandbox is gone."""
+"""The caller has just seen a connection end, which a dying QEMU closes before its sandbox is gone."""
 OVERHEAD_MIB = 1024
 """What QEMU may take beside the guest's memory: devices, its own code; of an emulated guest 1 GiB translated."""
 THREADS = 256

@@ -114,4 +114,4 @@ def test_it_plays_reports_goes_on_and_compares(local_ray, tmp_path, model_path, 
     assert main([*command, "--max-steps", "2,3", "--temperature", "1"]) == 2
     assert "temperature was 0.6, now 1.0" in capsys.readouterr().err
     assert main(["evaluate", "--compare", str(out), str(out)]) == 0
-    assert "not told apart" in capsys.readouterr().out
+    assert "no clear difference" in capsys.readouterr().out

@@ -247,7 +247,7 @@ WRONG_RECIPES = {
         f"{TASKS} actor_rollout_ref.actor.fsdp_config.param_offload=true +replay.correction=truncated "
         "trainer.v1.sampler.custom_sampler.name=ReplaySampler algorithm.filter_groups.enable=true "
         "algorithm.filter_groups.metric=null environment.screen_size=[1280,720] +gui_agent.model_family=opencua": (
-            "replay.correction was removed: our study did not tell it from the default",
+            "replay.correction was removed: our study found no difference from the default",
             "environment.screen_size must be [1920, 1080] with OSWorld's own machine, got [1280, 720]; set it so, or give",
             "trainer.v1.sampler.custom_sampler.name must be ReplaySamplerAsync with trainer.v1.trainer_mode=separate_async",
             "actor_rollout_ref.actor.fsdp_config.param_offload must be false with trainer_mode=separate_async and several",

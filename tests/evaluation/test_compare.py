@@ -48,7 +48,7 @@ def test_the_same_is_not_told_apart_and_not_certainly_equal():
     (pairing,) = compare(one, one).pairings
     assert (pairing.difference, pairing.p_value) == (0, 1)
     assert pairing.interval[0] < 0 < pairing.interval[1]
-    assert str(compare(one, one)).endswith("not told apart.")
+    assert str(compare(one, one)).endswith("no clear difference.")
 
 
 def test_few_tasks_prove_nothing():

@@ -23,7 +23,7 @@ _LIMITS = {
 def check_sandbox() -> list[Finding]:
     """Whether an embedded desktop's sandbox starts, and what bounds it."""
     if packages.missing_packages(packages.BASE):
-        return []  # told by the check of its programs
+        return []  # the check of its programs reports it
     from arpo_verl.desktop.guest_process import GuestProcess
 
     try:

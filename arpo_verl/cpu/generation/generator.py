@@ -244,7 +244,7 @@ class Generator:
             image.features, image.pixel_values = features, None
 
     def _retire(self) -> list[GenerationResult]:
-        """Take finished sequences out of the batch; their caches stay for whoever continues them."""
+        """Take finished sequences out of the batch; their caches stay for those that continue them."""
         finished, running = [], []
         for sequence in self._running:
             reason = self._finish_reason(sequence)

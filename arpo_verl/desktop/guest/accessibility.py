@@ -47,7 +47,7 @@ def _terminal_text() -> str | None:
 
 
 def _is_running(program: str) -> bool:
-    """As `pgrep -x` tells, which takes a process for each of the client's probes."""
+    """As `pgrep -x` says, which takes a process for each of the client's probes."""
     return any(
         _name_of(entry.path) == program[:KERNEL_NAME_LENGTH] for entry in os.scandir("/proc") if entry.name.isdigit()
     )

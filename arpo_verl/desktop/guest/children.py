@@ -23,7 +23,7 @@ outside: list[int] = []
 running: dict[int, str] = {}
 """Those of `WATCHED` that were started and have not ended, by process id."""
 ended: dict[str, int] = {}
-"""Those that have: how, as `os.waitpid` tells it."""
+"""Those that have: how, as `os.waitpid` says it."""
 
 
 def collect() -> None:
@@ -55,7 +55,7 @@ def watch_outside() -> None:
 def why_down() -> dict[str, str]:
     """What ended or stopped those of `WATCHED` that do not run: `signal 9`, `exit 1`, `stopped`.
 
-    Nothing is told where somebody outside of the sandbox sends such signals, as when a cluster takes a node back.
+    Nothing is reported where somebody outside of the sandbox sends such signals, as when a cluster takes a node back.
     """
     while (sent := signal.sigtimedwait(ENDING, 0)) is not None:
         # The kernel's word for a sender that has no number in here. Who queues a signal writes the sender himself, but

@@ -2,7 +2,7 @@
 
     "verification": {"command_success": "python -c 'from arpo_guest.drawn import require; require(\"Name\", 4000)'"}
 
-A dozen processes of a shell line (`xdotool`, `xwd | gzip | cksum`, twice) told the same at eight times the cost.
+A dozen processes of a shell line (`xdotool`, `xwd | gzip | cksum`, twice) said the same at eight times the cost.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from PIL import Image, PngImagePlugin  # noqa: F401
 from . import children, interpreter, reward_program, server, session, web_apps
 
 MAX_PACKET = 65536
-DYING_S = 0.2  # whoever asks why has just seen a connection end, which a dying process closes before it is dead
+DYING_S = 0.2  # the caller has just seen a connection end, which a dying process closes before it is dead
 
 
 class Init:

@@ -61,7 +61,7 @@ def import_pyautogui() -> Any:
 
 def serve(connection: Connection) -> None:
     """Run commands from `connection`, one at a time, until it closes or one was the `last`, as every answer says."""
-    os.set_inheritable(connection.fileno(), False)  # whoever waits for its end waits for no program of a command's
+    os.set_inheritable(connection.fileno(), False)  # its end does not wait for a command's programs
     pyautogui = import_pyautogui()
     pid = os.getpid()
     connection.send_bytes(b"%d" % pid)

@@ -11,7 +11,7 @@ from . import layout
 
 Command = str | list[str]
 MAX_OUTPUT = 8 << 20
-"""Bytes of a command's output that are told; the most that it can write is a file's limit."""
+"""Bytes of a command's output that are returned; the most that it can write is a file's limit."""
 
 
 class CommandTimeout(Exception):

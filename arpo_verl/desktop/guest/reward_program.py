@@ -88,7 +88,7 @@ def run(program: int, stdout: int, stderr: int, timeout_s: float, owner: int) ->
         setsigdef=[signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT],
     )
     poller = select.poll()
-    poller.register(owner, 0)  # tells of its end alone
+    poller.register(owner, 0)  # reports its end alone
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and not poller.poll(POLL_MS):
         ended, status = os.waitpid(pid, os.WNOHANG)

@@ -103,7 +103,7 @@ class _GuestHandler(BaseHTTPRequestHandler):
         if file is not None:
             self.wfile.flush()
             with file:
-                # One that shrank meanwhile ends the connection early, which the client can tell.
+                # One that shrank meanwhile ends the connection early, which the client notices.
                 self.close_connection = length > 0 and self.connection.sendfile(file, 0, length) < length
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -49,7 +49,7 @@ def start(width: int, height: int) -> Display:
         BootError: one did not come up; the message has its last words.
     """
     x_ready = _start_x_server(width, height)
-    # What the bus starts, GNOME's terminal for one, tells what it shows to those who ask by accessibility.
+    # What the bus starts, GNOME's terminal for one, says what it shows to those who ask by accessibility.
     bus = ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address=unix:path={layout.BUS_SOCKET}"]
     children.spawn(bus, NO_AT_BRIDGE="0")
     await_line(x_ready, "Xvfb")
@@ -74,7 +74,7 @@ def await_ready(display: Display) -> None:
 
 
 def _start_x_server(width: int, height: int) -> int:
-    """Start Xvfb; the file on which it tells that it listens. Without GLX it takes 18 MB instead of 73.
+    """Start Xvfb; the file on which it says that it listens. Without GLX it takes 18 MB instead of 73.
 
     It does not repeat a key that is held down, as on a busy machine any may be for half a second.
     """

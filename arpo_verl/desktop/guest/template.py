@@ -5,7 +5,7 @@ reach it: each sandbox is a fork with namespaces of its own, which it enters, wi
 anything. So a new sandbox costs two forks instead of a Python's start. The kernel ends all of them with the template.
 
 The host speaks to it by packets. Each brings three files: the two channels of a sandbox and its log. The answer is the
-sandbox's first process, as a descriptor. That waits on its own channel until it is told what it may be. Then it forks
+sandbox's first process, as a descriptor. That waits on its own channel until it hears what it may be. Then it forks
 process 1 of the desktop, in a process namespace below its own, and stays to run commands apart from it (`apart`).
 """
 
@@ -28,7 +28,7 @@ from .namespaces import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_REC, mount, 
 
 _MAX_PACKET = 65536
 _UNUSED_PROC = ("sys", "sysrq-trigger", "irq", "bus")
-"""What of `/proc` tells or sets things of the whole machine: for reading alone."""
+"""What of `/proc` shows or sets things of the whole machine: for reading alone."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Walls:
     system_v: dict[str, str]
     """Bounds of System V objects, by the kernel's names."""
     user_id: int | None
-    """The user in a user namespace of each sandbox's own; None where each is told a user of the machine."""
+    """The user in a user namespace of each sandbox's own; None where each gets a user of the machine."""
     seccomp: str
     """The filter of system calls, in hexadecimal; empty where there is none."""
 

@@ -54,7 +54,7 @@ class Absence:
 
         Either it has no such file (404, or 500 with the system's words for it) or none that anybody could use (one
         larger than may be fetched), or a program beside its server does not listen or refuses: VLC or the browser,
-        closed or set otherwise. A reply that never came, or that tells of trouble inside, says nothing.
+        closed or set otherwise. A reply that never came, or that reports trouble inside, says nothing.
         """
         host = self._address.rpartition(":")[0]
         exchanged = latest(exchanges()[self._exchanges :])

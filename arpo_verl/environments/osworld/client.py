@@ -1,4 +1,4 @@
-"""The unmodified OSWorld client, imported lean and told to say aloud what it would only log.
+"""The unmodified OSWorld client, imported lean and made to say aloud what it would only log.
 
 Importing this module imports `desktop_env`: seconds and 200 MB. Only `environment.py` beside it
 does, in workers.

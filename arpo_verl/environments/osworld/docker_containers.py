@@ -103,7 +103,7 @@ class _DesktopContainers(ContainerCollection):
             BEATS_LABEL: "1",
             DESKTOP_LABEL: desktop.desktop_id,
         }
-        # The provider would publish a machine that runs whatever it is told on all addresses; it looks at this one.
+        # The provider would publish a machine that obeys anybody on all addresses; it looks at this one.
         ports = {guest: (LOOPBACK, port) for guest, port in kwargs.pop("ports", {}).items()}
         allowed = options.pop(docker_network.ALLOWED, ())
         networked = docker_network.options_for(options, desktop)

@@ -54,7 +54,7 @@ def options_for(options: dict[str, Any], client: docker.DockerClient) -> dict[st
 def seal(container: Container, allowed: Iterable[str]) -> None:
     """Have the container drop what its programs send to this host and to private networks, but for `allowed`.
 
-    Answers to what came from outside pass, as to the ports that are published, and so does DNS. Told in the log where
+    Answers to what came from outside pass, as to the ports that are published, and so does DNS. Logged where
     the image has no iptables; a container that has ended already is its starter's to notice.
     """
     script = "\n".join(["set -e", "PATH=$PATH:/usr/sbin:/sbin", *_rules(allowed)])

@@ -63,7 +63,7 @@ class OSWorldEnvironment(DesktopEnvironment):
 
     Args:
         config: which desktop and how patient we are.
-        name: tells desktops apart in messages and folders.
+        name: distinguishes desktops in messages and folders.
         provider_class: makes what keeps the machine; None is the provider that `config` names.
     """
 
@@ -298,14 +298,14 @@ class OSWorldEnvironment(DesktopEnvironment):
         return client.controller.get_screenshot() is not None
 
     def _check_machine(self, client: Client) -> None:
-        """Whoever answers at a dead machine's address is another desktop."""
+        """What answers at a dead machine's address is another desktop."""
         reason = why_gone(client.provider, self._config)
         if reason:
             raise DesktopLostError(f"{self._name} is gone: {reason}")
 
     @contextlib.contextmanager
     def _blamed(self) -> Iterator[None]:
-        """Tell what the policy did to its desktop, as far as that is proved, from faults, and those from unclear ones.
+        """Separate what the policy did to its desktop, as far as that is proved, from faults and unclear ones.
 
         Not in a set-up: nothing of the policy's has run there yet.
         """
@@ -333,7 +333,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         return [to_code(action)]
 
     def _check_result(self, action: Action, result: Any) -> None:
-        """Tell an action that cannot be done, which the official runners pass over, from a guest in trouble."""
+        """Distinguish an action that cannot be done, which the official runners pass over, from a guest in trouble."""
         kind = type(action).__name__
         if result is None:
             if any(told_by_guest(one) for one in exchanges()):
@@ -344,7 +344,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         if status == 0:
             return
         error = str((isinstance(result, dict) and (result.get("error") or result.get("output"))) or result)[-500:]
-        # An exception ends a Python that lives with 1. Whoever was killed has perhaps done half of it, and so has one
+        # An exception ends a Python that lives with 1. A killed one has perhaps done half of it, and so has one
         # that types: it raises only where keys that it was sure of fail.
         if status == 1 and not isinstance(action, TypeText) and self._answers_for_its_screen():
             logger.info("%s could not do %s, and lives: %s", self._name, kind, error)
@@ -377,7 +377,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         if not isinstance(told, dict) or (told.get("width"), told.get("height")) != tuple(size):
             raise DesktopLostError(f"{self._name} sent a screenshot of {list(size)}, but says its screen has {told}")
         if size.width * size.height > self._config.screen_size.width * self._config.screen_size.height:
-            # Memory was reckoned for the recipe's screen.
+            # Memory was estimated for the recipe's screen.
             raise DesktopLostError(f"{self._name} was set to {list(size)}, larger than environment.screen_size")
 
     def _settle(self, screenshot: bytes | None) -> Observation:

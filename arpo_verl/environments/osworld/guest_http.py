@@ -130,7 +130,7 @@ def in_trouble(exchange: Exchange) -> bool:
 
 
 def told_by_guest(exchange: Exchange) -> bool:
-    """Whether an error only tells, in the words of a guest that lives, what is amiss with a file or program.
+    """Whether an error only says, in the words of a guest that lives, what is amiss with a file or program.
 
     OSWorld's server answers 500 for any exception: "[Errno 2] No such file or directory: 'backup.sh'".
     """
@@ -198,7 +198,7 @@ def _is_guest(host: str) -> bool:
 
 def _digest(method: str, parts: SplitResult, kwargs: dict[str, Any]) -> str:
     data = kwargs.get("data")
-    # An upload's form is read only once, when it is sent; it tells its fields, the file's path among them.
+    # An upload's form is read only once, when it is sent; it gives its fields, the file's path among them.
     body = repr((getattr(data, "fields", data), kwargs.get("json"), kwargs.get("params")))
     return f"{method} {parts.path} {hashlib.sha256(f'{parts.query} {body}'.encode(errors='replace')).hexdigest()[:16]}"
 

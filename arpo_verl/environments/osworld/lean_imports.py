@@ -39,7 +39,7 @@ _missing = threading.local()
 def missing_packages() -> list[str]:
     """Deferred packages that this thread asked for in vain since `forget_missing`.
 
-    Several metrics catch every exception and score 0; this tells such a 0 from a real one.
+    Several metrics catch every exception and score 0; this distinguishes such a 0 from a real one.
     """
     return list(getattr(_missing, "names", []))
 
@@ -53,7 +53,7 @@ def forget_missing() -> None:
 def deferred_imports() -> Iterator[None]:
     """Within the block and this thread, importing a deferred package that is not loaded yet gives its stand-in.
 
-    What is imported of the client tells what it catches: `swallowed`.
+    What is imported of the client reports what it catches: `swallowed`.
     """
     finders = [_Finder(threading.get_ident()), NotingFinder()]
     sys.meta_path[:0] = finders
@@ -62,7 +62,7 @@ def deferred_imports() -> Iterator[None]:
     finally:
         for finder in finders:
             sys.meta_path.remove(finder)
-        # Whoever imports one of them from now on gets the real package; the client keeps the stand-ins it has.
+        # An import of one of them from now on gets the real package; the client keeps the stand-ins it has.
         for name, module in list(sys.modules.items()):
             if isinstance(module, _DeferredModule):
                 del sys.modules[name]

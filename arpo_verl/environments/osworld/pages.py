@@ -15,7 +15,7 @@ from arpo_verl.environments.osworld.calls import Call, current_call
 
 DRIVER, CONNECT, GOTO = "driver", "connect", "goto"
 
-# Nobody listens at the browser's port, or whoever forwards it finds nobody: the browser was closed.
+# Nobody listens at the browser's port, or what forwards it finds nobody: the browser was closed.
 _CLOSED = ("ECONNREFUSED", "ECONNRESET", "EPIPE", "socket hang up", "other side closed")
 # A page that turns out to be a download, or is left for another: no failure.
 _NO_FAILURE = "net::ERR_ABORTED"

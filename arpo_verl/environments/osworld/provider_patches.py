@@ -54,7 +54,7 @@ def adapt_provider(provider: Any, config: EnvironmentConfig, desktop_id: str) ->
 
 
 def why_gone(provider: Any, config: EnvironmentConfig) -> str:
-    """Why the machine that this provider object started is no more; empty where it runs, or only the guest can tell.
+    """Why the machine that this provider object started is no more; empty where it runs, or only the guest knows.
 
     A container that has died gives its ports back, and the next one to start gets them: its guest answers in the place
     of the dead one's.
@@ -63,7 +63,7 @@ def why_gone(provider: Any, config: EnvironmentConfig) -> str:
         try:
             return provider.why_gone()
         except Exception as error:  # a user's class may ask a service that does not answer
-            return f"its provider cannot tell: {type(error).__name__}: {error}"
+            return f"its provider cannot say: {type(error).__name__}: {error}"
     if config.provider != "docker":
         return ""
     from arpo_verl.environments.osworld.docker_containers import why_not_running
@@ -82,7 +82,7 @@ def why_ended(provider: Any, config: EnvironmentConfig) -> str:
     try:
         return provider.why_ended()
     except Exception:
-        logger.warning("a provider cannot tell whether its guest's programs ended it", exc_info=True)
+        logger.warning("a provider cannot say whether its guest's programs ended it", exc_info=True)
         return ""
 
 
@@ -114,5 +114,5 @@ def _adapt_docker(provider: Any, config: EnvironmentConfig, desktop_id: str) -> 
     docker_containers.pull_if_missing(provider.client, config.provider_options.get("image", docker_containers.IMAGE))
     # All desktops of a host take turns under one lock, and a boot without KVM takes longer than the client waits.
     module.LOCK_TIMEOUT = config.boot_timeout_s
-    module.WAIT_TIME = 0  # its rest after a container was removed: whoever starts the next one looks at the ports anew
+    module.WAIT_TIME = 0  # its rest after a container was removed: the start of the next one looks at the ports anew
     provider._wait_for_vm_ready = functools.partial(docker_containers.await_guest, provider, config.boot_timeout_s)

@@ -1,7 +1,7 @@
-"""What OSWorld's getters, metrics and controllers catch and go on from, told where it is this host's trouble.
+"""What OSWorld's getters, metrics and controllers catch and go on from, reported where it is this host's trouble.
 
 They catch every exception and return None, a default or 0: a full disk and a package that is not installed look like a
-policy that failed. So their modules are loaded with one call more at the head of each `except`, which tells us what was
+policy that failed. So their modules are loaded with one call more at the head of each `except`, which shows us what was
 caught; the files stay as they are, and so does all that the code does.
 """
 
@@ -124,7 +124,7 @@ def _importer_of(error: BaseException) -> str:
 
 
 class NotingFinder(MetaPathFinder):
-    """Loads the client's getters, metrics and controllers so that they tell what they catch."""
+    """Loads the client's getters, metrics and controllers so that they report what they catch."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

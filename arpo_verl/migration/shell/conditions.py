@@ -22,7 +22,7 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
 
 
 def decide(sources: Sequence[str], fields: Sequence[Field], assigned: Collection[str]) -> bool | None:
-    """Whether `[ ... ]` holds; None where only running the script could tell.
+    """Whether `[ ... ]` holds; None where only running the script could show it.
 
     Args:
         sources: its words as they stand.

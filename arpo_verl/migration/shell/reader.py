@@ -27,7 +27,7 @@ _COMPUTED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:[-+*/%]?=(?!=)|\+\+|--)")
 
 
 class Reader:
-    """Follows a script. What a condition decides that only running it could tell is followed both ways.
+    """Follows a script. What a condition decides that only running it could show is followed both ways.
 
     Args:
         environment: variables that are set when it starts.
@@ -63,7 +63,7 @@ class Reader:
     # --- Blocks --------------------------------------------------------------------------------------------------
 
     def _run(self, block: Block) -> bool | None:
-        """Whether the last command succeeds; None: only running it could tell."""
+        """Whether the last command succeeds; None: only running it could show it."""
         status: bool | None = True
         for node in block:
             if self._ended:

@@ -24,7 +24,7 @@ _REST = re.compile(r"\$\{[@*]:.*\}|\$[@*]", re.S)
 
 @dataclass(frozen=True)
 class Field:
-    """A word's text. Where only running the script could tell it, `because` says why, and the text is the source."""
+    """A word's text. Where only running the script could show it, `because` says why, and the text is the source."""
 
     text: str
     because: str | None = None

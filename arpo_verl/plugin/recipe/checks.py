@@ -236,7 +236,7 @@ def _check_row(config: DictConfig, model: Model | None, agent: GuiAgentConfig) -
     require(
         tokens <= run.max_sequence_tokens,
         "data.max_prompt_length + data.max_response_length",
-        f"at least the {tokens} tokens of a row with {run.max_screenshots} screenshots and one reply, reckoned",
+        f"at least the {tokens} tokens of a row with {run.max_screenshots} screenshots and one reply, estimated",
         run.max_sequence_tokens,
         "raise data.max_response_length, or lower gui_agent.max_screenshots or the processor's max_pixels",
     )

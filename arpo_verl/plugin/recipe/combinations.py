@@ -406,7 +406,7 @@ ROW_RULES = (
             "algorithm.adv_estimator": lambda name: name != "grpo",
             "has_our_sampler": no,
         },
-        f"{' or '.join(SAMPLERS)} with replay_grpo and episodes of several rows: they tell it whose each is",
+        f"{' or '.join(SAMPLERS)} with replay_grpo and episodes of several rows: they say whose each is",
         _FULL,
     ),
 )

@@ -173,7 +173,7 @@ def _wrong_numbers(config: DictConfig) -> Iterator[str]:
     for name, least in _NUMBERS.items():
         try:
             value = OmegaConf.select(config, name)
-        except OmegaConfBaseException:  # told as a reference
+        except OmegaConfBaseException:  # reported as a reference
             continue
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or (least is not None and value < least):

@@ -1,7 +1,7 @@
 """Windows of generated tasks: the commands that open them, and where what they show will stand. Pure.
 
-Two programs, told every size that they would choose themselves: `xmessage`, whose sizes are resources, and `yad`, whose
-sizes are in the style sheet. What neither is told was measured once on the embedded desktop (Debian 12: openbox 3.6,
+Two programs, given every size that they would choose: `xmessage`, whose sizes are resources, and `yad`, whose
+sizes are in the style sheet. What neither takes was measured once on the embedded desktop (Debian 12: openbox 3.6,
 GTK 3.24, yad 0.40) with `xwininfo` and in screenshots, and is a constant here; `tests/tasks/test_families.py` holds the
 labels that come of it to the pixels of real screens.
 """

@@ -143,7 +143,7 @@
     const result = data.paired;
     if (!result) return html`<ul>${what}</ul><p class="muted">They have no task in common.</p>`;
     const points = (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(100 * value).toFixed(1)}`;
-    const verdict = !result.told_apart ? "not told apart" : result.difference > 0 ? "the second is better" : "the second is worse";
+    const verdict = !result.told_apart ? "no clear difference" : result.difference > 0 ? "the second is better" : "the second is worse";
     return html`
       <ul>${what}</ul>
       <p>

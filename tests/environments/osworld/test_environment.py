@@ -132,7 +132,7 @@ def test_a_machine_whose_provider_cannot_tell_is_lost_and_nothing_else_escapes(m
     del guest.why_gone
     environment.reset(task())
     guest.why_gone = fail
-    with pytest.raises(DesktopLostError, match="desktop is gone: its provider cannot tell: ConnectionError: no answer"):
+    with pytest.raises(DesktopLostError, match="desktop is gone: its provider cannot say: ConnectionError: no answer"):
         environment.step(CLICK)
 
 

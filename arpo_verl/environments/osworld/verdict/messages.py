@@ -1,6 +1,6 @@
 """What passes between a worker and a sandbox: frames of JSON with their length before them, bounded, and descriptors.
 
-No pickle: what comes out of a sandbox may have been written by whoever planted the data that it read.
+No pickle: what comes out of a sandbox may have been written by the one who planted the data that it read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One evaluation: a fork of the zygote that shuts itself in, evaluates one desktop, says its verdict and is killed.
 
-What it is told comes from the worker, before it reads a byte of the desktop: the task, the files that the client has
+Its orders come from the worker, before it reads a byte of the desktop: the task, the files that the client has
 downloaded for it, how patient to be. From then on nothing in here is believed but what it says on its channel, and that
 only as far as `sandboxed_evaluator` checks it.
 """
@@ -43,7 +43,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class VerdictRequest:
-    """What a sandbox is told."""
+    """What a sandbox gets."""
 
     name: str
     spec: Mapping[str, Any]

@@ -132,7 +132,7 @@ class SandboxHost:
         if self._spare is None and self.is_alive():
             try:
                 sandbox = self._fork()
-            except DesktopError as error:  # whoever needs one will be told
+            except DesktopError as error:  # those who need one will hear
                 logger.debug("no sandbox could be forked in advance: %s", error)
                 return
             with self._lock:

@@ -69,7 +69,7 @@ class SandboxedEvaluator:
             with channel:
                 try:
                     process.move_to(group)
-                except OSError as error:  # of one that died, whoever listens to it is told
+                except OSError as error:  # of one that died, its listener hears
                     logger.warning("the sandbox of %s goes without limits on all that it starts: %s", self._name, error)
                 return self._converse(channel, client, task, deadline, user)
         finally:
@@ -94,7 +94,7 @@ class SandboxedEvaluator:
             process.kill()
 
     def _bounds(self, client: Client) -> cgroups.Cgroup:
-        """For all of a sandbox together, shared memory too, before it is told anything."""
+        """For all of a sandbox together, shared memory too, before it gets anything."""
         files = sum(path.stat().st_size for path in _task_files(client))
         memory = self._memory_bytes + SCRATCH_BYTES + files
         memory += sandbox_limits.SHARED_MEMORY_BYTES + CLIENT_BYTES
@@ -128,7 +128,7 @@ class SandboxedEvaluator:
     def _start(
         self, channel: socket.socket, client: Client, task: Task, deadline: float, user_id: int | None
     ) -> GuestRelay:
-        """Tell the sandbox what to evaluate; the ways from it to the desktop and to the hosts that are allowed."""
+        """Send the sandbox what to evaluate; the ways from it to the desktop and to the hosts that are allowed."""
         folder, files = Path(client.cache_dir), _task_files(client)
         hosts = self._config.evaluator_hosts
         descriptors = [os.open(path, os.O_RDONLY) for path in files]
