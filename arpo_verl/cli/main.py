@@ -18,22 +18,22 @@ from arpo_verl.untrusted import printable_lines
 from arpo_verl.versions import __version__, explain_missing
 
 COMMANDS = {
-    "doctor": "check this machine, a recipe, or tasks against this machine, and say what to do",
-    "install-osworld": "install OSWorld's client; no package that is here moves",
+    "doctor": "check this machine, a recipe or tasks, and say what to do",
+    "install-osworld": "install OSWorld's client without changing other packages",
     "fetch-vm": "download the VM of OSWorld's Docker desktops (12 GB, resumable)",
     "fetch-tasks": "download OSWorld's task files (resumable)",
-    "tasks": "the tasks that are there, by domain and by what runs here; lists of them to train on",
-    "vm": "virtual machines of the provider qemu: images, templates (experimental)",
-    "recipes": "the recipes' folder, for --config-dir; a list of them; one to change",
-    "convert": "a recipe from a script or configuration of the ARPO reference or EasyR1",
-    "train": "train a recipe, with one line a step in the terminal",
-    "summary": "success before and after, replays injected, where everything lies",
-    "report": "one HTML file: what ran, success, replay's effect, faults, times, episodes",
-    "view": "look at a run's episodes in a browser, while it trains and afterwards; or export them",
+    "tasks": "count tasks by domain and by what runs here; write training lists",
+    "vm": "build images and templates for the provider qemu (experimental)",
+    "recipes": "list the recipes, copy one to change, or print their folder",
+    "convert": "make a recipe from a script or configuration of the ARPO reference or EasyR1",
+    "train": "train a recipe; the terminal shows one line for each step",
+    "summary": "print success before and after, replays, and where everything is",
+    "report": "write one HTML file: success, replays, faults, times, episodes",
+    "view": "watch a run in the browser, also while it trains, or export its pages",
     "try": "play one task by hand and see the evaluator's verdict",
-    "replay": "look at, export, merge and seed stores of past successes",
-    "evaluate": "how often a policy solves tasks, with intervals; two evaluations compared",
-    "filter-tasks": "a training list: the tasks that a policy sometimes solves",
+    "replay": "inspect, export, merge and seed stores of past successes",
+    "evaluate": "measure how often a policy solves tasks; compare two evaluations",
+    "filter-tasks": "choose the tasks that a policy solves sometimes",
 }
 """Each command with its line in the list. Its module is imported when the command is typed, and no other one."""
 

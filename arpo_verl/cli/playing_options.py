@@ -21,19 +21,22 @@ def add_playing_options(parser: argparse.ArgumentParser, temperature: float = 0.
     policy.add_argument(
         "--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://127.0.0.1:8000/v1"
     )
-    model = parser.add_argument_group("of a model's folder or a checkpoint")
+    model = parser.add_argument_group("with --model")
     model.add_argument(
         "--engine",
         choices=("vllm", "transformers"),
         help="vllm: `vllm serve` as a child, on GPUs; transformers: ours, on the CPU (default: vllm where a GPU is)",
     )
     model.add_argument(
-        "--vllm", default="", metavar="OPTIONS", help="of `vllm serve`, such as '--tensor-parallel-size 4'"
+        "--vllm", default="", metavar="OPTIONS", help="options of `vllm serve`, such as '--tensor-parallel-size 4'"
     )
-    endpoint = parser.add_argument_group("of an endpoint")
+    endpoint = parser.add_argument_group("with --endpoint")
     endpoint.add_argument("--model-name", metavar="NAME", help="default: the only model that the server has")
     endpoint.add_argument(
-        "--api-key-env", default="OPENAI_API_KEY", metavar="VARIABLE", help="has the key (default: OPENAI_API_KEY)"
+        "--api-key-env",
+        default="OPENAI_API_KEY",
+        metavar="VARIABLE",
+        help="environment variable with the key (default: OPENAI_API_KEY)",
     )
     endpoint.add_argument(
         "--processor",
@@ -63,12 +66,12 @@ def add_playing_options(parser: argparse.ArgumentParser, temperature: float = 0.
     words = f"0 takes the likeliest token (default: {temperature:g})"
     play.add_argument("--temperature", type=float, default=temperature, help=words)
     play.add_argument("--top-p", type=float, default=1.0, help="default: 1")
-    play.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
+    play.add_argument("--seed", type=int, default=0, help="seed of the sampling (default: 0)")
     play.add_argument(
         "--context", type=int, metavar="N", help="tokens of an episode (default: what the model or its server says)"
     )
-    play.add_argument("--min-pixels", type=int, metavar="N", help="of a screenshot as the model sees it")
-    play.add_argument("--max-pixels", type=int, metavar="N", help="both or neither")
+    play.add_argument("--min-pixels", type=int, metavar="N", help="least pixels of a screenshot as the model sees it")
+    play.add_argument("--max-pixels", type=int, metavar="N", help="most pixels; give both or neither")
     desktops = parser.add_argument_group("desktops")
     desktops.add_argument("--desktops", type=int, metavar="N", help="episodes at once (default: 8, or the recipe's)")
     add_environment_options(desktops)
