@@ -14,7 +14,7 @@ OSWorld's runner gives that code to the guest's Python. We run none of it: Pytho
 must be a call of `_PARAMETERS` whose arguments are numbers, texts and lists of texts, and whatever else it is raises
 `ActionParseError`. Coordinates are pixels of the resized image, or fractions of its sides.
 
-Source: `mm_agents/opencua/opencua_agent.py`, with the coordinate type `qwen25`. docs/benchmark-fidelity.md lists where
+Source: `mm_agents/opencua/opencua_agent.py`, with the coordinate type `qwen25`. `tests/support/reply_differences.py` lists where
 we depart from it, and `tests/models/test_official_families.py` compares the two.
 """
 
