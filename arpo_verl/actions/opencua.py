@@ -14,8 +14,8 @@ OSWorld's runner gives that code to the guest's Python. We run none of it: Pytho
 must be a call of `_PARAMETERS` whose arguments are numbers, texts and lists of texts, and whatever else it is raises
 `ActionParseError`. Coordinates are pixels of the resized image, or fractions of its sides.
 
-Source: `mm_agents/opencua/opencua_agent.py`, with the coordinate type `qwen25`. docs/benchmark-fidelity.md lists where
-we depart from it, and `tests/models/test_official_families.py` compares the two.
+Source: `mm_agents/opencua/opencua_agent.py`, with the coordinate type `qwen25`. We list where we depart from it in
+`tests/support/reply_differences.py`, and `tests/models/test_official_families.py` compares the two.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What OSWorld's own parsers and ours make of the same replies, and each difference that is meant, as
-docs/benchmark-fidelity.md lists them.
+`support/reply_differences.py` lists them.
 
 The official side is the installed package's: `mm_agents`' agents of UI-TARS-1.5, Qwen2.5-VL and Qwen3-VL. The code that
 they write runs over stand-ins of pyautogui that note what they are told. What an official runner takes for no input,

@@ -1,4 +1,4 @@
-"""The further families beside their official parsers: the same, or a difference that docs/benchmark-fidelity.md lists.
+"""The further families beside their official parsers: the same, or a difference that `reply_differences` lists.
 
 UI-TARS-1.5's and Qwen's are compared in `tests/actions/test_official_parsers.py`.
 """
@@ -9,8 +9,9 @@ from collections import Counter
 
 import pytest
 from support import needs_words
-from support.official_events import DIFFERENCES, DOCUMENT, NOTHING, alike, event_of, events_of
+from support.official_events import DIFFERENCES, NOTHING, alike, event_of, events_of
 from support.official_replies import THOUGHTS, WORDS, Case, tagged, tool_json, ui_tars_cases
+from support.reply_differences import FURTHER
 
 from arpo_verl.errors import ActionError
 from arpo_verl.models.family import load_family
@@ -19,11 +20,6 @@ from arpo_verl.types import Size
 pytestmark = needs_words
 SCREEN = Size(1920, 1080)
 ENDS = {"finished": "DONE", "wait": "WAIT", "error_env": "FAIL", "call_user": "FAIL", "fail": "FAIL"}
-LISTED = {
-    tuple(cell.strip("` ") for cell in line.strip("| ").split(" | ")[:2])
-    for line in DOCUMENT.partition("| family | in the reply |")[2].partition("\n\n")[0].splitlines()[2:]
-}
-"""Of the document's table: family and kind of reply."""
 
 
 def owl_cases():
@@ -212,7 +208,7 @@ def test_both_make_the_same_of_a_reply_or_the_difference_is_listed(family, their
     cases = list(kinds_of(family, CASES[family]()))
     assert len({case.text for case in cases}) >= 200
     differ = Counter(case.kind for case in cases if not alike(theirs(family, case.text), ours(family, case.text)))
-    own = {kind for name, kind in LISTED if name == family}
+    own = {difference.kind for difference in FURTHER[family]}
     assert not {kind for kind in differ if kind not in own | DIFFERENCES}, differ
     assert own <= set(differ), "a difference that is gone must leave the list"
     assert sum(differ.values()) < len(cases) / 2

@@ -6,17 +6,14 @@ from types import SimpleNamespace
 
 from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, TypeText, Wait
 from support import ROOT
+from support.reply_differences import QWEN, UI_TARS
 
 NOTHING = "nothing"
 """No input, or malformed."""
 ENDS = {Wait: "WAIT", Finish: "DONE", Fail: "FAIL"}
 DOCUMENT = (ROOT / "docs" / "benchmark-fidelity.md").read_text(encoding="utf-8")
-DIFFERENCES = {
-    line.split(" | ")[0].removeprefix("| ")
-    for table in DOCUMENT.split("| in the reply | OSWorld's runner | here | why |\n|---|---|---|---|\n")[1:]
-    for line in table.partition("\n\n")[0].splitlines()
-}
-"""The kinds of replies that the document's tables list."""
+DIFFERENCES = {difference.kind for difference in [*UI_TARS, *QWEN]}
+"""The kinds of replies that UI-TARS-1.5's or Qwen's agents read differently."""
 
 
 def event_of(action):

@@ -1,7 +1,7 @@
 """One evaluation by OSWorld's unmodified client: its verdict, or the fault that stands behind a score of 0.
 
 Its getters, metrics and controllers catch what fails, and score. A verdict counts only where nothing that they caught
-was a fault: `guest_http`, `pages` and `swallowed` note it. docs/faults.md has the table.
+was a fault: `guest_http`, `pages` and `swallowed` note it. docs/verdicts.md has the tables.
 """
 
 from __future__ import annotations

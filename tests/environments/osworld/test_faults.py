@@ -1,4 +1,4 @@
-"""docs/faults.md, cell by cell: what each fault comes to, for each family of OSWorld's getters."""
+"""docs/verdicts.md, cell by cell: what each fault comes to, for each family of OSWorld's getters."""
 
 import asyncio
 import contextlib
@@ -53,8 +53,8 @@ SLOW_S = 1.0
 
 
 def cells_of_the_document():
-    """Of each table of docs/faults.md, by its first word: the outcome of each fault for each column that has one."""
-    text = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    """Of each table of docs/verdicts.md, by its first word: the outcome of each fault for each column that has one."""
+    text = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
     tables = {}
     for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         head, _, *rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in block.splitlines()]
