@@ -21,8 +21,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "convert",
         description="Reads a training script (shell or SLURM; it is not run) with the YAML that it names, or a YAML "
         "file alone, and writes a recipe over osworld_full for each training that it starts. Each of their options is "
-        "taken over, or named with the reason why not; what you must fill in is listed. docs/migration.md has the "
-        "table.",
+        "taken over, or named with the reason why not; what you must fill in is listed. docs/reference/migration.md "
+        "has the table.",
     )
     parser.add_argument("source", type=Path, metavar="SCRIPT|YAML", help="such as examples/osworld_subset32.sh")
     parser.add_argument(

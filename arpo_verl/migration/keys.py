@@ -1,8 +1,8 @@
 """Every option of the ARPO reference and of EasyR1, and what becomes of it: the table behind `arpo-verl convert`.
 
-`docs/migration.md` shows it. A row is `taken`, with the recipe's option and what converts the value; `ruled`, where
-several of theirs make several of a recipe's (`rules.py`); `dropped`, where nothing depends on it here; or `lost`, where
-the run will differ. Defaults are theirs, for what neither script nor YAML says.
+`docs/reference/migration.md` shows it. A row is `taken`, with the recipe's option and what converts the value; `ruled`,
+where several of theirs make several of a recipe's (`rules.py`); `dropped`, where nothing depends on it here; or `lost`,
+where the run will differ. Defaults are theirs, for what neither script nor YAML says.
 """
 
 from __future__ import annotations

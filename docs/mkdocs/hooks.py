@@ -18,7 +18,7 @@ from mkdocs.structure.pages import Page
 logger = logging.getLogger("mkdocs.hooks.arpo_verl")
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
+DOCUMENTS = {"README.md": "index.md"} | {page: page for page in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")}
 _LINK = re.compile(r"(\]\()([^)\s#:]+)")
 _FOREIGN = re.compile(
     r"<(?:script|link|img|source|iframe|video|audio|use)\b[^>]*?\b(?:src|href|srcset)=[\"']?(?:https?:)?//[^\"'\s>]+"

@@ -255,6 +255,6 @@ def test_the_yaml_of_a_script_is_looked_for_and_may_be_named(tmp_path):
 
 
 def test_the_document_shows_the_table():
-    assert key_table() in (ROOT / "docs" / "migration.md").read_text()
+    assert key_table() in (ROOT / "docs" / "reference" / "migration.md").read_text()
     assert find_key("trainer.total_episodes") is find_key("trainer.total_epochs")
     assert json.dumps([key.default for key in KEYS])

@@ -1,4 +1,4 @@
-"""The table of `keys.py` as Markdown, for docs/migration.md."""
+"""The table of `keys.py` as Markdown, for docs/reference/migration.md."""
 
 from __future__ import annotations
 
