@@ -14,6 +14,7 @@ VERSION = re.search(
 # and vllm are the user's own: requiring them here would let pip move a working install. `arpo-verl doctor` says which
 # versions were tested.
 REQUIREMENTS = [
+    "aiohttp",
     "fastapi",
     "filelock",
     "numpy",
