@@ -35,9 +35,12 @@ def actions_alone(code: str) -> str:
         ActionParseError: it is more, or no Python; says what.
     """
     read = statements(code, MAX_CODE_CHARACTERS)
-    for statement in read:
-        _check(statement)
-    return "\n".join(map(ast.unparse, read))
+    try:
+        for statement in read:
+            _check(statement)
+        return "\n".join(map(ast.unparse, read))
+    except RecursionError as error:
+        raise ActionParseError("the code must be calls of pyautogui alone, got what is nested too deep") from error
 
 
 def _check(statement: ast.stmt) -> None:

@@ -186,7 +186,7 @@ def _token(request: web.Request) -> str:
         login = aiohttp.BasicAuth.decode(request.headers.get("Authorization", ""))
     except ValueError:
         return ""
-    return login.password or login.login
+    return str(login.password or login.login)
 
 
 def _not_run(path: str, message: str) -> web.Response:

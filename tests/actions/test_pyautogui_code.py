@@ -54,6 +54,7 @@ def test_actions_are_what_they_were(code):
         "pyautogui.click(\u0000)",
         "not python",
         "(" * 300,
+        "x" + ".a" * 1900,
         "-" * 3900 + "1",
         "pyautogui.click(1, 2);" * 200,
     ],
