@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from arpo_verl.errors import ConfigError, ReplayError
 EPILOG = """examples:
   arpo-verl replay inspect runs/embedded/checkpoints/global_step_20/replay
   arpo-verl replay export runs/embedded/checkpoints/global_step_20/replay exported --tokenizer .cache/policy
+  arpo-verl replay export runs/embedded/checkpoints/global_step_20/replay sft --tokenizer .cache/policy --format openai
   arpo-verl replay merge run-a/checkpoints/global_step_80/replay run-b/checkpoints/global_step_96/replay --out merged
   arpo-verl replay seed runs/embedded/trajectories --recipe recipes/embedded.yaml --out seeds
 
@@ -44,10 +47,17 @@ def _add_inspect(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _add_export(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = actions.add_parser("export", help="a folder for each trajectory: text, screenshots, numbers")
+    parser = actions.add_parser("export", help="the successes for people to read, or to fine-tune another model on")
     parser.add_argument("store", type=Path, help="the store's folder")
     parser.add_argument("out", type=Path, help="a new folder")
     parser.add_argument("--tokenizer", metavar="MODEL", help="the policy's folder or name, to write the text, too")
+    parser.add_argument(
+        "--format",
+        choices=["folders", "sharegpt", "openai"],
+        default="folders",
+        help="folders: one for each trajectory, with text, screenshots, numbers (the default); sharegpt: for "
+        "LLaMA-Factory; openai: messages for TRL. The last two need --tokenizer",
+    )
     parser.set_defaults(run=export)
 
 
@@ -96,11 +106,21 @@ def inspect(args: argparse.Namespace) -> int:
 
 
 def export(args: argparse.Namespace) -> int:
-    """Write a store's trajectories for people to read."""
+    """Write a store's trajectories for people to read, or to fine-tune on."""
     from arpo_verl.replay.store.export import export_store
+    from arpo_verl.replay.store.sft import export_sft
 
+    if args.format != "folders" and args.tokenizer is None:
+        raise ConfigError(f"--format {args.format} must know the policy's tokenizer; add --tokenizer MODEL")
     _require_new(args.out)
-    count = export_store(args.store, args.out, _decoder(args.tokenizer))
+    tokenizer: Any = None if args.tokenizer is None else _tokenizer(args.tokenizer)
+    if args.format != "folders":
+        exported = export_sft(args.store, args.out, tokenizer, args.format)
+        for reason, trajectories in sorted(exported.left_out.items()):
+            print(f"left out: {trajectories} ({reason})")
+        print(f"{exported.examples} examples written to {args.out}")
+        return 0
+    count = export_store(args.store, args.out, None if tokenizer is None else partial(_decode, tokenizer))
     print(f"{count} trajectories written to {args.out}")
     return 0
 
@@ -150,16 +170,18 @@ def seed(args: argparse.Namespace) -> int:
     return 0
 
 
-def _decoder(model: str | None) -> Any:
-    if model is None:
-        return None
+def _tokenizer(model: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        return AutoTokenizer.from_pretrained(model)
     except (OSError, ValueError) as error:
         raise ConfigError(f"--tokenizer must name a policy with a tokenizer, got {model!r}: {error}") from error
-    return lambda token_ids: tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
+
+def _decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
+    text: str = tokenizer.decode(list(token_ids), skip_special_tokens=False)
+    return text
 
 
 def _require_new(out: Path) -> None:
