@@ -30,8 +30,8 @@ from policies.build import build_policy
 from arpo_verl.harness.client import HarnessClient
 from arpo_verl.harness.command import run_command
 from arpo_verl.harness.endpoint import shared_endpoint
-from arpo_verl.plugin.settings import chat_tokenizer, load_processor
 from arpo_verl.plugin.sent_images import take_in
+from arpo_verl.plugin.settings import chat_tokenizer, load_processor
 from arpo_verl.rollout import episode
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import TokenLimits
@@ -40,29 +40,31 @@ from arpo_verl.rollout.sequence import Generated
 SHOWN = 5
 REPLY = "Thought: the button is at the top.\nAction: click(start_box='(20,20)')<|im_end|>"
 CLIENT = """
-import asyncio, base64, json, sys
+import asyncio, base64, sys
 import aiohttp
 
-async def play(folder, url, token, turns):
-    url_of = lambda n: f"data:image/png;base64,{base64.b64encode(open(f'{folder}/{n}.png', 'rb').read()).decode()}"
+async def play(folder, url, token, turns, shown):
+    def url_of(number):
+        with open(f"{folder}/{number}.png", "rb") as file:
+            return f"data:image/png;base64,{base64.b64encode(file.read()).decode()}"
+
     shots, replies = [], []
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session:
         for turn in range(turns):
-            shots = [*shots, url_of(turn)][-%d:]
+            shots = [*shots, url_of(turn)][-shown:]
+            first = turn + 1 - len(shots)
             messages = [{"role": "system", "content": "You are a GUI agent."}, {"role": "user", "content": "Do it."}]
-            messages += [{"role": "assistant", "content": reply} for reply in replies[: max(0, len(replies) + 1 - %d)]]
-            later = replies[max(0, len(replies) + 1 - %d) :]
-            for number, shot in enumerate(shots):
-                image = {"type": "image_url", "image_url": {"url": shot}}
-                messages.append({"role": "user", "content": [image]})
-                messages += [{"role": "assistant", "content": text} for text in later[number : number + 1]]
+            messages += [{"role": "assistant", "content": reply} for reply in replies[:first]]
+            for number, shot in enumerate(shots, first):
+                messages.append({"role": "user", "content": [{"type": "image_url", "image_url": {"url": shot}}]})
+                messages += [{"role": "assistant", "content": reply} for reply in replies[number : number + 1]]
             async with session.post(f"{url}/chat/completions", json={"model": "m", "messages": messages}) as got:
                 answer = await got.json()
                 assert got.status == 200, answer
                 replies.append(answer["choices"][0]["message"]["content"])
 
-asyncio.run(play(*sys.argv[1:4], int(sys.argv[4])))
-""" % (SHOWN, SHOWN, SHOWN)
+asyncio.run(play(*sys.argv[1:4], *map(int, sys.argv[4:])))
+"""
 
 
 def screenshots(folder: Path, count: int) -> None:
@@ -102,7 +104,15 @@ async def play(folder: Path, episodes: int, turns: int) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     clients = [
         HarnessClient(
-            generate, chat, config, TokenLimits(40_000, 40_000), take_in, _no_tools, loop.create_future(), None, endpoint.url
+            generate,
+            chat,
+            config,
+            TokenLimits(40_000, 40_000),
+            take_in,
+            _no_tools,
+            loop.create_future(),
+            None,
+            endpoint.url,
         )
         for _ in range(episodes)
     ]
@@ -112,7 +122,8 @@ async def play(folder: Path, episodes: int, turns: int) -> dict[str, float]:
         began, cpu = time.perf_counter(), time.process_time()
         command = [sys.executable, "-c", CLIENT, str(folder)]
         processes = [
-            await asyncio.create_subprocess_exec(*command, client.url, client.token, str(turns)) for client in clients
+            await asyncio.create_subprocess_exec(*command, client.url, client.token, str(turns), str(SHOWN))
+            for client in clients
         ]
         assert not any([await process.wait() for process in processes])
     played = episodes * turns

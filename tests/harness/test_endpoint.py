@@ -13,6 +13,8 @@ from arpo_verl.errors import ActionParseError, ConfigError, DesktopLostError, Ge
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Click, Fail, Finish, Point
 
+FETCHED = {"type": "image_url", "image_url": "http://host/x.png"}
+DEEP = json.loads("[" * 200 + "]" * 200)
 HIT_POINT = Point(35, 38)
 
 
@@ -179,10 +181,10 @@ def test_a_token_opens_its_own_episode_alone(policy, tokenizer):
         ({"messages": [user("<|image_pad|>")]}, "one image placeholder, got 1 for 0"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "of type text or image_url"),
         ({"messages": [user("x", b"no image")]}, "an image cannot be shown"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "http://h/x.png"}]}]}, "data URL"),
-        ({"messages": [{"role": "user", "content": "x", "deep": json.loads("[" * 200 + "]" * 200)}]}, "nested too deeply"),
+        ({"messages": [{"role": "user", "content": [FETCHED]}]}, "an image must be a data URL"),
+        ({"messages": [{"role": "user", "content": "x", "deep": DEEP}]}, "nested too deeply"),
     ],
-)  # fmt: skip
+)
 def test_a_request_that_cannot_be_answered_says_why_and_costs_no_turn_of_the_engine(policy, tokenizer, request_, what):
     async def program(task, client, desktop):
         more = {name: value for name, value in request_.items() if name != "messages"}
