@@ -35,7 +35,7 @@ _ERRORS: dict[str, type[DesktopError]] = {
     "check": DesktopLostError,
 }
 
-_CLICK = re.compile(r"pyautogui\.click\((?:x=)?(\d{1,5}), ?(?:y=)?(\d{1,5})\)")
+_CLICK = re.compile(r"pyautogui\.click\((?:x=)?(\d{1,5}), ?(?:y=)?(\d{1,5})[,)]")
 _DONE = b'{"status": "success", "output": "", "error": "", "returncode": 0}'
 DEFAULT_SCREEN = Size(640, 480)
 
