@@ -14,6 +14,7 @@ VERSION = re.search(
 # and vllm are the user's own: requiring them here would let pip move a working install. `arpo-verl doctor` says which
 # versions were tested.
 REQUIREMENTS = [
+    "aiohttp",
     "fastapi",
     "filelock",
     "numpy",
@@ -100,8 +101,9 @@ EXTRAS = {
         "and python_version < '3.14'",
         "mutmut",
         "playwright",
-        # The example of docs/own-provider.md imports it.
+        # The examples of docs/own-provider.md and docs/harness.md import them.
         "kubernetes",
+        "openai",
         "swanlab",
         "psutil",
         # `benchmarks/learning.py` draws its curves with it.

@@ -9,7 +9,9 @@ ArpoError
 ├── ImageError (ValueError)             a picture is broken, or larger than any screen's
 ├── ReplayError (ValueError)            a stored trajectory does not fit
 ├── GenerationError (RuntimeError)      the rollout engine gave no usable reply: the session is dropped, never scored
-│   └── EndpointError                   so did a server that is asked over the network
+│   ├── EndpointError                   so did a server that is asked over the network
+│   └── HarnessError                    the program that plays the episode crashed, hung or asked for no reply
+├── RequestError (ValueError)           a harness asked for a reply in a way that we cannot answer
 ├── RolloutWorkerError (RuntimeError)   rollout workers die again and again: the run ends
 ├── EngineLostError (RuntimeError)      a rollout engine died or hangs: the run ends behind its step
 ├── QueueLostError (RuntimeError)       a process of veRL's queue died: the run ends
@@ -79,6 +81,27 @@ class GenerationError(ArpoError, RuntimeError):
 
 class EndpointError(GenerationError):
     """A server that is asked for replies is not there, or gave none that can be used: an infrastructure fault."""
+
+
+class HarnessError(GenerationError):
+    """The program that plays an episode failed, and nothing says that the policy made it: the session is dropped."""
+
+
+class RequestError(ArpoError, ValueError):
+    """A harness asked for a reply in a way that we cannot answer.
+
+    Args:
+        message: what is wrong and what to do.
+        status: HTTP's, which a client over the network gets.
+        code: OpenAI's word for it, where there is one.
+    """
+
+    def __init__(self, message: str, status: int = 400, code: str = "invalid_request_error"):
+        super().__init__(message, status, code)
+        self.status, self.code = status, code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class RolloutWorkerError(ArpoError, RuntimeError):

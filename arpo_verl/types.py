@@ -154,6 +154,27 @@ class Observation:
 
 
 @dataclass(frozen=True)
+class GuestRequest:
+    """One request of OSWorld's guest protocol."""
+
+    method: str
+    path: str
+    """As `/execute`."""
+    content_type: str
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class GuestAnswer:
+    """What a desktop's guest answered, whatever that is."""
+
+    status: int
+    """Of HTTP."""
+    content_type: str
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
 class MetricCall:
     """One metric that the evaluator called: what it was given and what it returned, as shortened Python literals."""
 

@@ -28,6 +28,7 @@ from arpo_verl import untrusted
 from arpo_verl.actions import typing
 from arpo_verl.actions.keys import KEY_NAMES, format_keys, parse_keys
 from arpo_verl.actions.pyautogui import to_code
+from arpo_verl.actions.pyautogui_code import actions_alone
 from arpo_verl.actions.reply import MAX_ACTIONS, MAX_REPLY_CHARS
 from arpo_verl.errors import ActionParseError, ConfigError, ReplayError, TaskError
 from arpo_verl.migration.recipe import convert, describe
@@ -250,6 +251,18 @@ def check_typed(text: str) -> None:
     check_code(TypeText(text))
 
 
+def check_program(text: str) -> None:
+    """Of a program's code nothing is left but calls by name, with plain arguments."""
+    try:
+        code = actions_alone(text)
+    except ActionParseError as error:
+        assert len(str(error)) < MESSAGE_CHARS
+        return
+    names = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+    assert names <= {"pyautogui", "time", "pyperclip", "platform", "print"}, names
+    assert actions_alone(code) == code
+
+
 # --- Episodes --------------------------------------------------------------------------------------------------------
 
 
@@ -457,6 +470,7 @@ TARGETS: Mapping[str, Callable[[str], None]] = {
     **{name: functools.partial(check_reply, name) for name in SHIPPED},
     "keys": check_keys,
     "typed": check_typed,
+    "program": check_program,
     "episode": check_episode,
     "stored": check_stored,
     "store": check_store,

@@ -78,6 +78,7 @@ def _changed(document):
     return fields.map(lambda new: json.dumps(document | new))
 
 
+PROGRAM = ("import pyautogui\n", "pyautogui.", "click(", "1, -2", "x=", ")", ";", "time.sleep(", "'''", "\n", "os.")
 METRICS = {"step": 1, "data": {"a": 1}, "time": 1, "uid": "u", "rows": [{"session": 0}], "turns": [{}], "recipe": {}}
 STORES = st.builds("{}\0{}".format, changed(MANIFEST_FIELDS), changed(STORED))
 DOCUMENTS = changed(STORED, EPISODE, TASK, METRICS, RESUMED) | STORES | TEXT
@@ -112,6 +113,12 @@ def test_names_of_keys_are_refused_or_known(text):
 @settings(max_examples=400, deadline=None)
 def test_typed_text_is_typed_whatever_the_client_makes_of_the_code(text):
     TARGETS["typed"](text)
+
+
+@given(TEXT | st.lists(st.sampled_from(PROGRAM), max_size=6).map("".join))
+@settings(max_examples=250, deadline=None)
+def test_a_programs_code_is_refused_or_actions_alone(text):
+    TARGETS["program"](text)
 
 
 @given(TEXT, st.lists(REPLIES, max_size=3))

@@ -31,6 +31,7 @@ from arpo_verl.actions.checks import MAX_CLICKS, MAX_KEYS, MAX_SCROLL_NOTCHES
 from arpo_verl.actions.keys import parse_keys
 from arpo_verl.actions.leftovers import refuse_leftovers
 from arpo_verl.actions.pyautogui import SCROLL_NOTCHES
+from arpo_verl.actions.python_code import constant, statements
 from arpo_verl.actions.reply import MAX_ACTIONS, CoordinateFrame, Reply, check_length, unknown_action
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import (
@@ -87,15 +88,6 @@ _THOUGHT, _ACTION = (
 )
 _FENCE = "```"
 _LANGUAGE = re.compile(r"\A(?:code|python)", re.IGNORECASE)
-# Comments and texts, each to its end or to that of its line or of the code.
-_PART = re.compile(
-    r"#[^\n]*|([rRbBfFuU]{0,2})(?:"
-    r"'''(?:[^'\\]++|\\.|'(?!''))*+(?:''')?|\"\"\"(?:[^\"\\]++|\\.|\"(?!\"\"))*+(?:\"\"\")?"
-    r"|'(?:[^'\\\n]++|\\.)*+'?|\"(?:[^\"\\\n]++|\\.)*+\"?)",
-    re.DOTALL,
-)
-_UNKNOWN_ESCAPE = re.compile(r"(\\[\\'\"\nabfnrtv0-3xNuU])|\\")
-
 _Arguments = Mapping[str, Any]
 
 
@@ -165,16 +157,7 @@ def _code_of(text: str) -> str:
 
 def _calls(code: str) -> Iterator[tuple[str, _Arguments]]:
     """Yield (function, arguments) of each statement; imports are left aside."""
-    if len(_PART.sub(lambda part: "" if part[0].startswith("#") else "''", code)) > MAX_CODE_CHARS:
-        raise ActionParseError(f"the code must have at most {MAX_CODE_CHARS} characters beside its texts, got more")
-    readable = _PART.sub(_readable, code)
-    try:
-        statements = ast.parse(readable).body
-    except SyntaxError as error:
-        raise ActionParseError(f"the code must be Python: {excerpt(error.msg)}, got {excerpt(code)}") from error
-    except (ValueError, RecursionError, MemoryError) as error:  # a null byte; what is nested too deep
-        raise ActionParseError(f"the code must be Python of sensible size, got {excerpt(code)}") from error
-    for statement in statements:
+    for statement in statements(code, MAX_CODE_CHARS):
         match statement:
             case ast.Import():
                 continue
@@ -184,15 +167,6 @@ def _calls(code: str) -> Iterator[tuple[str, _Arguments]]:
                 yield name, _arguments(name, call)
             case _:
                 raise ActionParseError(f"the code must be calls of pyautogui alone, got {type(statement).__name__}")
-
-
-def _readable(part: re.Match[str]) -> str:
-    """A text as Python's parser reads it without a warning: of an escape that Python has not, the backslash is one."""
-    if part[0].startswith("#"):
-        return ""
-    if part[1].lower() not in ("", "r"):
-        raise ActionParseError(f"a text must stand in plain quotes, got {excerpt(part[0])}")
-    return part[0] if part[1] else _UNKNOWN_ESCAPE.sub(lambda escape: escape[1] or "\\\\", part[0])
 
 
 def _arguments(name: str, call: ast.Call) -> _Arguments:
@@ -215,17 +189,8 @@ def _value(node: ast.expr) -> Any:
     """A number, a text, True, False or None; or a list of such, which is of keys."""
     match node:
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            return [_constant(part) for part in parts]
-    return _constant(node)
-
-
-def _constant(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=str() | int() | float() | None as value):
-            return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
-    raise ActionParseError(f"an argument must be a number, a text or a list of keys, got {type(node).__name__}")
+            return [constant(part) for part in parts]
+    return constant(node)
 
 
 # --- Actions from calls -------------------------------------------------------------------------------------------

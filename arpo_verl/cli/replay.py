@@ -113,7 +113,7 @@ def export(args: argparse.Namespace) -> int:
     if args.format != "folders" and args.tokenizer is None:
         raise ConfigError(f"--format {args.format} must know the policy's tokenizer; add --tokenizer MODEL")
     _require_new(args.out)
-    tokenizer = None if args.tokenizer is None else _tokenizer(args.tokenizer)
+    tokenizer: Any = None if args.tokenizer is None else _tokenizer(args.tokenizer)
     if args.format != "folders":
         exported = export_sft(args.store, args.out, tokenizer, args.format)
         for reason, trajectories in sorted(exported.left_out.items()):

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TypeVar
 
-from arpo_verl.types import Action, Evaluation, Observation, Task
+from arpo_verl.errors import ConfigError
+from arpo_verl.types import Action, Evaluation, GuestAnswer, GuestRequest, Observation, Task
 
 Self = TypeVar("Self", bound="DesktopEnvironment")
 
@@ -58,6 +59,25 @@ class DesktopEnvironment(ABC):
             DesktopLostError: the desktop died or stopped answering.
             DesktopEndedError: the policy ended it.
         """
+
+    def look(self) -> Observation:
+        """Look at the screen as it is just now. For a harness, whose program acts by `ask`.
+
+        Optional, as `ask` is: whoever does not override them plays with our own loop, and with a harness that is a
+        function.
+
+        Raises:
+            DesktopLostError, DesktopEndedError: see `step`.
+        """
+        raise ConfigError(f"environment.provider={type(self).__name__} has no guest that a harness's program can reach")
+
+    def ask(self, request: GuestRequest) -> GuestAnswer:
+        """Pass a request of OSWorld's guest protocol on. An answer of an error is one.
+
+        Raises:
+            DesktopLostError, DesktopEndedError: there is none; see `step`.
+        """
+        raise ConfigError(f"environment.provider={type(self).__name__} has no guest that a harness's program can reach")
 
     @abstractmethod
     def evaluate(self) -> Evaluation:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, NoReturn
 
 from PIL import Image, ImageDraw
@@ -23,7 +25,7 @@ from arpo_verl.errors import (
     DesktopSetupError,
     EvaluatorError,
 )
-from arpo_verl.types import Action, Click, Evaluation, Fail, Observation, Point, Size, Task
+from arpo_verl.types import Action, Click, Evaluation, Fail, GuestAnswer, GuestRequest, Observation, Point, Size, Task
 
 _ERRORS: dict[str, type[DesktopError]] = {
     "boot": DesktopBootError,
@@ -33,6 +35,8 @@ _ERRORS: dict[str, type[DesktopError]] = {
     "check": DesktopLostError,
 }
 
+_CLICK = re.compile(r"pyautogui\.click\((?:x=)?(\d{1,5}), ?(?:y=)?(\d{1,5})[,)]")
+_DONE = b'{"status": "success", "output": "", "error": "", "returncode": 0}'
 DEFAULT_SCREEN = Size(640, 480)
 
 
@@ -126,6 +130,15 @@ class FakeEnvironment(DesktopEnvironment):
         if isinstance(action, Click) and action.point is not None and self._hit(action.point):
             self._hits += 1
         return self._look()
+
+    def look(self) -> Observation:
+        return self._look()
+
+    def ask(self, request: GuestRequest) -> GuestAnswer:
+        """Does clicks alone, as `pyautogui.click(x, y)`. All else succeeds, and does nothing."""
+        for x, y in _CLICK.findall(request.body.decode(errors="replace")):
+            self.step(Click(Point(int(x), int(y))))
+        return GuestAnswer(HTTPStatus.OK, "application/json", _DONE)
 
     def evaluate(self) -> Evaluation:
         self._play("evaluate")

@@ -16,7 +16,7 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.factory import environment_factory
 from arpo_verl.errors import DesktopLostError, ImageError
 from arpo_verl.images import SENT, image_size
-from arpo_verl.types import Action, Evaluation, Observation, Task
+from arpo_verl.types import Action, Evaluation, GuestAnswer, GuestRequest, Observation, Task
 
 T = TypeVar("T")
 Calls = queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
@@ -64,6 +64,12 @@ class ThreadedDesktop(DesktopEnvironment):
         """
         check_action(action, self._screen)
         return self._seen(self._call(lambda: self._environment.step(action)))
+
+    def look(self) -> Observation:
+        return self._seen(self._call(lambda: self._environment.look()))
+
+    def ask(self, request: GuestRequest) -> GuestAnswer:
+        return self._call(lambda: self._environment.ask(request))
 
     def evaluate(self) -> Evaluation:
         return self._call(lambda: self._environment.evaluate())

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
@@ -18,10 +19,13 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from verl.workers.rollout.replica import TokenOutput
 
 from arpo_verl.errors import ConfigError, GenerationError, MissingDependencyError, TaskError
+from arpo_verl.harness.loading import load_program
+from arpo_verl.harness.player import HarnessEpisodes
 from arpo_verl.plugin.dataset import read_task
 from arpo_verl.plugin.rows import SCREENSHOTS, GuiAgentOutput, shows_from
 from arpo_verl.plugin.sent_images import take_in
 from arpo_verl.plugin.settings import connect_pool, load_settings
+from arpo_verl.plugin.tool_calls import tool_parser
 from arpo_verl.pool.attempts import attempt_until_whole
 from arpo_verl.pool.desktop_pool import Session
 from arpo_verl.records.recorder import Recorder
@@ -54,6 +58,14 @@ class GuiAgentLoop(AgentLoopBase):
         self._recorder = Recorder(self._settings.agent, runs_in_validation)
         rollout = self.rollout_config
         self._limits = TokenLimits(rollout.prompt_length, rollout.response_length, rollout.get("max_model_len"))
+
+    @cached_property
+    def _play_episode(self) -> Callable[..., Awaitable[Episode]]:
+        """Our loop, or the recipe's harness. Made by `run`, which reports a recipe that is wrong."""
+        if self._settings.agent.harness is None:
+            return play_episode
+        parse_calls = tool_parser(self.rollout_config, self.tokenizer)
+        return HarnessEpisodes(load_program(self._settings.agent), parse_calls).play_episode
 
     async def run(  # type: ignore[override]  # veRL takes a list too, and says so where it puts rows into its queue
         self, sampling_params: dict[str, Any], **kwargs: Any
@@ -104,7 +116,7 @@ class GuiAgentLoop(AgentLoopBase):
         async with self._recorder.episode(row, task) as writer:
             async with session.lease() as desktop:
                 writer.begin(f"{desktop.name} on {desktop.host}")
-                episode = await play_episode(
+                episode = await self._play_episode(
                     task,
                     desktop,
                     engine.generate,

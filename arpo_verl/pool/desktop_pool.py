@@ -42,7 +42,7 @@ from arpo_verl.pool.metrics import Fault, LeaseReport, fault_of
 from arpo_verl.pool.pool_actor import PoolActor
 from arpo_verl.pool.worker import CLOSE_TIMEOUT_S, CallResult
 from arpo_verl.pool.workers import bounded
-from arpo_verl.types import Action, Evaluation, Observation, Task
+from arpo_verl.types import Action, Evaluation, GuestAnswer, GuestRequest, Observation, Task
 
 POOL_NAME = "arpo_verl_desktop_pool"
 
@@ -274,6 +274,18 @@ class Desktop:
         call = self._worker.step.remote(*self._slot, action)
         seen: Observation = await self._result("step", call, self._config.step_timeout_s, DesktopUnclearError)
         return seen
+
+    async def look(self) -> Observation:
+        """See `DesktopEnvironment.look`. Bounded by `step_timeout_s`, and counted as a step."""
+        call = self._worker.look.remote(*self._slot)
+        seen: Observation = await self._result("step", call, self._config.step_timeout_s, DesktopUnclearError)
+        return seen
+
+    async def ask(self, request: GuestRequest) -> GuestAnswer:
+        """See `DesktopEnvironment.ask`. Bounded by `step_timeout_s`, and counted as a step."""
+        call = self._worker.ask.remote(*self._slot, request)
+        answer: GuestAnswer = await self._result("step", call, self._config.step_timeout_s, DesktopUnclearError)
+        return answer
 
     async def evaluate(self) -> Evaluation:
         """See `DesktopEnvironment.evaluate`. Bounded by `evaluate_timeout_s`."""

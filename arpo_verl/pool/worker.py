@@ -18,7 +18,7 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.factory import EnvironmentFactory, environment_factory
 from arpo_verl.errors import ArpoError, ConfigError, DesktopEndedError, DesktopError, DesktopLostError
 from arpo_verl.pool.metrics import fault_of
-from arpo_verl.types import Action, Task
+from arpo_verl.types import Action, GuestRequest, Task
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -78,6 +78,12 @@ class DesktopWorker:
 
     async def step(self, index: int, generation: int, action: Action) -> CallResult:
         return await self._call(index, generation, lambda env: env.step(action))
+
+    async def look(self, index: int, generation: int) -> CallResult:
+        return await self._call(index, generation, lambda env: env.look())
+
+    async def ask(self, index: int, generation: int, request: GuestRequest) -> CallResult:
+        return await self._call(index, generation, lambda env: env.ask(request))
 
     async def evaluate(self, index: int, generation: int) -> CallResult:
         return await self._call(index, generation, lambda env: env.evaluate())

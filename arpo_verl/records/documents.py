@@ -24,6 +24,10 @@ class EpisodeRecord:
     task_id: str
     content: Mapping[str, Any]
     replies: Sequence[Generated] = ()
+    seen: Sequence[int] | None = None
+    """See `Episode.seen`."""
+    log: bytes = b""
+    """See `Episode.log`."""
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], episode: Episode, score: Score, desktop: str = "") -> EpisodeRecord:
@@ -55,7 +59,8 @@ class EpisodeRecord:
             "screenshots": [screenshot_name(*numbered) for numbered in enumerate(episode.screenshots)],
             "verdicts": [dataclasses.asdict(verdict) for verdict in episode.verdicts],
         }
-        return cls(id, episode.task.task_id, content, tuple(reply for row in episode.rows for reply in row.replies))
+        replies = tuple(reply for row in episode.rows for reply in row.replies)
+        return cls(id, episode.task.task_id, content, replies, episode.seen, episode.log)
 
     @property
     def folder(self) -> Path:
@@ -91,7 +96,7 @@ def _whereabouts(id: EpisodeId, task: Task) -> dict[str, Any]:
 def _turns(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     return [
         {
-            "screenshot": number,
+            "screenshot": number if turn.screenshot is None else turn.screenshot,
             "text": turn.text,
             "thought": turn.thought,
             "actions": [_action(action) for action in turn.actions],
@@ -99,6 +104,7 @@ def _turns(turns: Sequence[Turn]) -> list[dict[str, Any]]:
             "generate_s": turn.generate_s,
             "desktop_s": turn.desktop_s,
             "first_screenshot": turn.first_screenshot,
+            **({} if turn.request is None else {"request": turn.request}),
         }
         for number, turn in enumerate(turns)
     ]

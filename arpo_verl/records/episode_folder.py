@@ -16,6 +16,7 @@ from arpo_verl.files import replace_directory, write_whole
 from arpo_verl.records.documents import EpisodeRecord
 from arpo_verl.records.layout import (
     EPISODE_FILE,
+    HARNESS_LOG_FILE,
     HIDDEN,
     LIVE_FILE,
     TOKENS_FILE,
@@ -75,16 +76,30 @@ class EpisodeFolder:
     def finish(self, record: EpisodeRecord, *, keep_screenshots: bool = True) -> Path:
         """Write the rest and put the folder in its place; returns that."""
         scratch = self._open_scratch
+        if record.seen is not None:
+            self._reorder(record.seen)
         if not keep_screenshots:
             for name in self._screenshots:
                 (scratch / name).unlink()
         (scratch / LIVE_FILE).unlink(missing_ok=True)
         (scratch / EPISODE_FILE).write_bytes(_json(record.content))
         (scratch / TOKENS_FILE).write_bytes(_tokens(record.replies))
+        if record.log:
+            (scratch / HARNESS_LOG_FILE).write_bytes(record.log)
         # What is there is the same session, recorded before the run was resumed.
         replace_directory(scratch, self._target)
         self._scratch = None
         return self._target
+
+    def _reorder(self, seen: Sequence[int]) -> None:
+        """Number the screenshots anew: the first is the one that was the `seen[0]`th, and so on."""
+        paths = [self._open_scratch / name for name in self._screenshots]
+        contents = [path.read_bytes() for path in paths]
+        for path in paths:
+            path.unlink()
+        self._screenshots = []
+        for number in seen:
+            self.add_screenshot(contents[number])
 
     def discard(self) -> None:
         """Remove what is not finished."""

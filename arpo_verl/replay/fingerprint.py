@@ -20,15 +20,20 @@ def model_fingerprint(
     Args:
         tokenizer: a fast tokenizer; its vocabulary, rules and chat template count, not its padding and truncation.
         processor: its image processor's settings count, with `mm_processor_kwargs`, the rollout's own.
-        agent: what its family and language make of an instruction counts, the grammar of the replies, and its context.
+        agent: what its family and language make of an instruction counts, the grammar of the replies, its context,
+            and its harness.
     """
     vocabulary = json.loads(tokenizer.backend_tokenizer.to_str())
     for changed_by_use in ("padding", "truncation"):
         vocabulary.pop(changed_by_use, None)
-    messages = agent.family.opening("INSTRUCTION", agent.language, ())
-    prompt = [messages, agent.family.grammar, processor.chat_template]
+    prompt: list[Any] = [processor.chat_template]
+    if agent.harness is None:
+        messages = agent.family.opening("INSTRUCTION", agent.language, ())
+        prompt = [messages, agent.family.grammar, processor.chat_template]
     if agent.context != FULL:  # what rows show of the history: another policy's would teach contexts that never occur
         prompt.append([agent.context, agent.row_screenshots, agent.screenshots_kept])
+    if agent.harness is not None:  # its words, which we do not know
+        prompt.append({"harness": agent.harness})
     return Fingerprint(
         tokenizer=_hash([vocabulary, tokenizer.chat_template]),
         processor=_hash([processor.image_processor.to_dict(), dict(mm_processor_kwargs or {})]),

@@ -20,6 +20,9 @@ from arpo_verl.types import Size
 
 END_OF_TURN = "<|im_end|>"
 _IMAGE, _VIDEO = "<|image_pad|>", "<|video_pad|>"
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]] | None
+
 _TOKENS = (END_OF_TURN, _IMAGE, _VIDEO, "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>")
 
 
@@ -71,6 +74,27 @@ class ChatTokenizer:
         ids: list[int] = self.builder.build_initial_tokens(list(messages))
         return ids
 
+    def conversation(self, messages: Messages, screens: Sequence[Size], tools: Tools = None) -> list[int]:
+        """Any messages, up to where the model begins a reply.
+
+        Args:
+            screens: sizes in pixels of the images among them, in order.
+            tools: that the model may call, as OpenAI's API has them.
+
+        Raises:
+            ConfigError: the template does not render one placeholder an image.
+        """
+        return self._expand(self.builder.build_initial_tokens(list(messages), **_given(tools)), *screens)
+
+    def following(self, last_id: int, messages: Messages, screens: Sequence[Size], tools: Tools = None) -> list[int]:
+        """What follows a reply where these messages do; see `conversation`.
+
+        Args:
+            last_id: the last token of the reply.
+        """
+        shown = self.builder.merge_context_tokens([], list(messages), [self.end_id], **_given(tools)).token_ids
+        return self._turn_end(last_id) + self._expand(shown[1:], *screens)
+
     def next_reply(self, last_id: int) -> list[int]:
         """What follows a reply whose screenshot is not shown, up to where the next one begins.
 
@@ -109,13 +133,19 @@ class ChatTokenizer:
         # The engine may leave the end token out, or the model end by another; a turn must be closed all the same.
         return [] if last_id == self.end_id else [self.end_id]
 
-    def _expand(self, token_ids: Sequence[int], screen: Size) -> list[int]:
-        """Repeat the one image placeholder to as many as the image has visual tokens."""
-        if token_ids.count(self.image_id) != 1:
+    def _expand(self, token_ids: Sequence[int], *screens: Size) -> list[int]:
+        """Repeat each image placeholder to as many as its image has visual tokens."""
+        if token_ids.count(self.image_id) != len(screens):
             raise ConfigError(
                 "the policy's chat template must render a screenshot as one image placeholder, got "
-                f"{token_ids.count(self.image_id)}; does an instruction hold <|image_pad|>?"
+                f"{token_ids.count(self.image_id)} for {len(screens)}; does an instruction hold <|image_pad|>?"
             )
-        place = token_ids.index(self.image_id)
-        image = [self.image_id] * self.geometry.num_tokens(screen)
-        return [*token_ids[:place], *image, *token_ids[place + 1 :]]
+        expanded: list[int] = []
+        images = iter(screens)
+        for token_id in token_ids:
+            expanded += [token_id] * (self.geometry.num_tokens(next(images)) if token_id == self.image_id else 1)
+        return expanded
+
+
+def _given(tools: Tools) -> dict[str, Any]:
+    return {"tools": list(tools)} if tools else {}

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
-from arpo_verl.config import Problems, check_fields, number, one_of, require, text, whole
+from arpo_verl.config import Problems, check_fields, number, one_of, require, text, truth, whole
+from arpo_verl.errors import ConfigError
 from arpo_verl.models.family import CONTEXTS, FULL, SEGMENTS, WINDOW, ModelFamily, load_family
 
 ALL, FAILURES_AND_REPLAYS, NONE = RECORDS = ("all", "failures_and_replays", "none")
 
 _SEGMENT_SCREENSHOTS = 10
+HARNESS_WORDS = ("endpoint", "token", "desktop", "instruction", "task_id")
+HARNESS_ENV = {
+    "OPENAI_BASE_URL": "{endpoint}",
+    "OPENAI_API_KEY": "{token}",
+    "DESKTOP_URL": "{desktop}",
+    "INSTRUCTION": "{instruction}",
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,24 @@ class GuiAgentConfig:
     `ModelFamily` of yours. It must be the one that the model was trained for."""
     language: Annotated[str, text("a name")] = "English"
     """Of the thoughts. UI-TARS alone is asked for one."""
+    harness: str | list[str] | None = None
+    """Who plays an episode; see docs/harness.md. null: our own loop. `package.module:function`: an async function of
+    yours, which runs in the rollout worker: code that you trust. A command, as text with spaces or as a list: a program
+    of its own, as an unprivileged user. With a harness `max_screenshots` bounds the images of one request."""
+    harness_env: dict[str, str] = field(default_factory=lambda: dict(HARNESS_ENV))
+    """Environment of the command: a variable for each name. In a value {endpoint} is the address that answers as
+    OpenAI's API, {token} its key, {desktop} the desktop's address, {instruction} and {task_id} the task's."""
+    harness_timeout_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 600.0
+    """Seconds of its own that a harness has for an episode; its waits for the engine and the desktop do not count. The
+    default leaves 15 turns 40 s each."""
+    harness_memory_mb: Annotated[int, whole(64, "a whole number of megabytes from 64")] = 2048
+    """Memory of the command, with the files that it writes. A Python with an agent's libraries takes some 300 MB."""
+    harness_shell: Annotated[bool, truth()] = False
+    """Whether the command may run shell commands on its desktop, and read and write files there; without, it acts by
+    pyautogui alone, as our loop does."""
+    harness_network: Annotated[bool, truth()] = False
+    """Whether the command reaches all that the rollout worker reaches, for a program that asks other servers; without,
+    its endpoint and its desktop alone."""
     trajectory_dir: Annotated[str | None, text("a folder or null")] = None
     """Where each episode is written with its screenshots; None records nothing. See docs/trajectories.md."""
     record: Annotated[str, one_of(RECORDS)] = ALL
@@ -78,6 +104,8 @@ class GuiAgentConfig:
             require(few is None or whole(1).holds(few), "gui_agent.max_screenshots", "from 1", few)
         with problems.gather():
             load_family(str(self.model_family))
+        with problems.gather():
+            self._check_harness()
         problems.raise_all()
         object.__setattr__(self, "context", self.context or self.family.context)
         for check in (self._check_screenshots, self._check_kept, self._check_language):
@@ -86,7 +114,7 @@ class GuiAgentConfig:
         problems.raise_all()
 
     def _check_screenshots(self) -> None:
-        if self.context != FULL or self.max_screenshots is None:
+        if self.context != FULL or self.harness is not None or self.max_screenshots is None:
             return
         require(
             self.max_screenshots <= self.max_steps,
@@ -95,6 +123,21 @@ class GuiAgentConfig:
             self.max_screenshots,
             "set it to null to take max_steps, or gui_agent.context to window or segments for longer episodes",
         )
+
+    def _check_harness(self) -> None:
+        words = [self.harness] if isinstance(self.harness, str) else list(self.harness or ())
+        require(
+            self.harness is None or (bool(words) and all(isinstance(word, str) and word for word in words)),
+            "gui_agent.harness",
+            "null, package.module:function, or a command as text with spaces or as a list",
+            self.harness,
+        )
+        for name, value in self.harness_env.items():
+            try:
+                value.format_map(dict.fromkeys(HARNESS_WORDS, ""))
+            except (AttributeError, LookupError, ValueError) as error:
+                expected = "text with no braces but " + ", ".join(f"{{{word}}}" for word in HARNESS_WORDS)
+                raise ConfigError(f"gui_agent.harness_env.{name} must be {expected}, got {value!r}") from error
 
     def _check_kept(self) -> None:
         require(
@@ -123,17 +166,22 @@ class GuiAgentConfig:
     @property
     def max_turns(self) -> int:
         """Replies that `max_steps` and the limit of screenshots allow together."""
-        return self.row_screenshots if self.context == FULL else self.max_steps
+        return self.row_screenshots if self.context == FULL and self.harness is None else self.max_steps
 
     @property
     def row_screenshots(self) -> int:
-        """Most screenshots in one row."""
+        """Most screenshots in one row; of a harness, in one request."""
+        if self.harness is not None:
+            return self.max_screenshots or self.max_steps
         usual = {FULL: self.max_steps, WINDOW: self.family.window, SEGMENTS: _SEGMENT_SCREENSHOTS}
         return usual[str(self.context)] if self.max_screenshots is None else self.max_screenshots
 
     @property
     def max_rows(self) -> int:
-        """Rows of an episode that takes all its turns, where no row ends before by the token limits."""
+        """Rows of an episode that takes all its turns, where no row ends before by the token limits. A harness may
+        begin one with each reply."""
+        if self.harness is not None:
+            return self.max_steps
         kept = self.screenshots_kept
         beyond = 0 if kept is None else max(0, self.max_steps - self.row_screenshots)
         return 1 + math.ceil(beyond / (self.row_screenshots - (kept or 0) + 1))

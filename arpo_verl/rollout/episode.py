@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from PIL import Image
 
@@ -45,6 +45,10 @@ class Turn:
     """Of its actions; 0 until they are done."""
     first_screenshot: int = 0
     """Number of the first that was seen; with it all up to the one that this replies to."""
+    screenshot: int | None = None
+    """Number of the one that this replies to; None: the turn's own."""
+    request: Mapping[str, Any] | None = None
+    """What a harness asked, as JSON; None of our own loop, whose request follows from the screenshots."""
 
 
 class Watcher(Protocol):
@@ -97,6 +101,10 @@ class Episode:
     """Of the evaluator's checks that were met, in [0, 1]; None where it was not asked for."""
     verdicts: tuple[Midway, ...] = ()
     """Those on the way, where they were asked for."""
+    seen: tuple[int, ...] | None = None
+    """Of each screenshot, as the how manieth the watcher saw it; None: in order."""
+    log: bytes = field(default=b"", repr=False)
+    """What a harness's command printed."""
 
     @property
     def format_error(self) -> bool:
@@ -160,8 +168,37 @@ async def play(
     Raises:
         DesktopError: the desktop failed; nothing of the episode may be used.
     """
+    return await evaluated(task, desktop, _Player(desktop, conversation, config, watcher, decode, evaluate_after, rest))
+
+
+class Player(Protocol):
+    """Plays one episode up to its verdict, and keeps what happened; see `Episode` for its fields."""
+
+    @property
+    def images(self) -> Sequence[Image.Image]: ...
+    @property
+    def screenshots(self) -> Sequence[bytes]: ...
+    @property
+    def turns(self) -> Sequence[Turn]: ...
+    @property
+    def generate_s(self) -> float: ...
+    @property
+    def desktop_s(self) -> float: ...
+    @property
+    def reset_s(self) -> float: ...
+
+    async def play(self, task: Task) -> StopReason: ...
+
+    async def timed(self, call: Awaitable[T]) -> T:
+        """Await a call on the desktop and count its time."""
+
+    def facts(self) -> dict[str, Any]:
+        """The other fields of the `Episode`."""
+
+
+async def evaluated(task: Task, desktop: LeasedDesktop, player: Player) -> Episode:
+    """Have `player` play `task` to its end, and the desktop evaluated; see `play`."""
     started_at, began = time.time(), time.perf_counter()
-    player = _Player(desktop, conversation, config, watcher, decode, evaluate_after, rest)
     before_verdict_s: float | None = None
     try:
         stop_reason = await player.play(task)
@@ -174,7 +211,6 @@ async def play(
         stop_reason, evaluation = StopReason.DESKTOP_ENDED, Evaluation(0.0)
     return Episode(
         task=task,
-        rows=tuple(conversation.rows),
         images=tuple(player.images),
         screenshots=tuple(player.screenshots),
         turns=tuple(player.turns),
@@ -183,13 +219,12 @@ async def play(
         share=evaluation.share,
         generate_s=player.generate_s,
         desktop_s=player.desktop_s,
-        image_size=conversation.image_size(Size(*player.images[0].size)),
         metrics=evaluation.metrics,
         started_at=started_at,
         wall_s=time.perf_counter() - began,
         reset_s=player.reset_s,
         evaluate_s=0.0 if before_verdict_s is None else player.desktop_s - before_verdict_s,
-        verdicts=tuple(player.verdicts),
+        **player.facts(),
     )
 
 
@@ -253,6 +288,11 @@ class _Player:
             return await call
         finally:
             self.desktop_s += time.perf_counter() - began
+
+    def facts(self) -> dict[str, Any]:
+        conversation = self._conversation
+        image_size = conversation.image_size(Size(*self.images[0].size))
+        return {"rows": tuple(conversation.rows), "image_size": image_size, "verdicts": tuple(self.verdicts)}
 
     async def _reply(self) -> tuple[Action, ...]:
         """Have one reply; no actions when it is malformed."""

@@ -77,8 +77,12 @@ class EpisodeSequence:
 
     def add_screenshot(self, token_ids: Sequence[int]) -> None:
         """Append the next screenshot."""
+        self.add_context(token_ids, 1)
+
+    def add_context(self, token_ids: Sequence[int], num_screenshots: int) -> None:
+        """Append what was said to the policy, in which so many of the next screenshots are."""
         self._append(token_ids, 0, None)
-        self.screenshots = range(self.screenshots.start, self.screenshots.stop + 1)
+        self.screenshots = range(self.screenshots.start, self.screenshots.stop + num_screenshots)
 
     def _append(self, token_ids: Sequence[int], mask: int, log_probs: Sequence[float] | None) -> None:
         self.response_ids.extend(token_ids)

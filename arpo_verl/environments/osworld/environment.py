@@ -10,8 +10,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import requests
 
 from arpo_verl.actions import typing
 from arpo_verl.actions.pyautogui import to_code
@@ -20,7 +23,7 @@ from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig, read_password
 from arpo_verl.environments.osworld.bundle_steps import is_bundle
 from arpo_verl.environments.osworld.first_look import BLACK_S, is_black, is_locked, keep_awake
-from arpo_verl.environments.osworld.guest_http import clear_exchanges, exchanges, told_by_guest
+from arpo_verl.environments.osworld.guest_http import clear_exchanges, exchanges, pass_on, told_by_guest
 from arpo_verl.environments.osworld.provider_patches import remove_leftovers, why_ended, why_gone
 from arpo_verl.environments.osworld.task_files import TaskFiles, default_store
 from arpo_verl.environments.osworld.verdict.sandbox import desktop_cause
@@ -41,7 +44,21 @@ from arpo_verl.errors import (
     MissingDependencyError,
 )
 from arpo_verl.images import SENT, image_size
-from arpo_verl.types import Action, Click, Drag, Evaluation, Fail, Finish, Observation, Size, Task, TypeText, Wait
+from arpo_verl.types import (
+    Action,
+    Click,
+    Drag,
+    Evaluation,
+    Fail,
+    Finish,
+    GuestAnswer,
+    GuestRequest,
+    Observation,
+    Size,
+    Task,
+    TypeText,
+    Wait,
+)
 
 if TYPE_CHECKING:
     from arpo_verl.environments.osworld.client import Client
@@ -53,6 +70,10 @@ PROBE = "pyautogui.position()"
 
 DOUBLE_CLICK_S = 0.5
 """Seconds within which programs take two clicks for a double click: Tk's and Chromium's time, GTK's and Qt's is 0.4."""
+
+
+ASK_SHARE = 0.75
+"""Of `step_timeout_s`: what is left is for a desktop that took so long to show that it lives."""
 
 
 class OSWorldEnvironment(DesktopEnvironment):
@@ -140,6 +161,26 @@ class OSWorldEnvironment(DesktopEnvironment):
                 if isinstance(action, Click):
                     self._clicked_at = time.monotonic() - self._config.action_pause_s
             return self._settle(observation["screenshot"])
+
+    def look(self) -> Observation:
+        client = self._running()
+        clear_exchanges()
+        with self._blamed(), _named(DesktopLostError, f"{self._name} could not be looked at"):
+            self._check_machine(client)
+            return self._seen(client.controller.get_screenshot())
+
+    def ask(self, request: GuestRequest) -> GuestAnswer:
+        client = self._running()
+        clear_exchanges()
+        with self._blamed(), _named(DesktopLostError, f"{self._name} did not answer {request.path}"):
+            self._check_machine(client)
+            try:
+                # How long it takes is the program's own choice, and no fault of a desktop that lives.
+                return pass_on(client.controller.http_server, request, self._config.step_timeout_s * ASK_SHARE)
+            except requests.Timeout:
+                if not self._answers_for_its_screen():
+                    raise
+                return GuestAnswer(HTTPStatus.GATEWAY_TIMEOUT, "text/plain", b"it took too long")
 
     def _keep_clicks_apart(self) -> None:
         """Two clicks are no double click, however soon the policy asks for the second; nor are a click and a drag."""

@@ -25,6 +25,7 @@ from urllib3.exceptions import ReadTimeoutError
 
 from arpo_verl.environments.osworld.apart import marked
 from arpo_verl.environments.osworld.calls import Call, current_call
+from arpo_verl.types import GuestAnswer, GuestRequest
 
 logger = logging.getLogger(__name__)
 
@@ -185,6 +186,22 @@ def ask(method: str, url: str, **kwargs: Any) -> requests.Response:
             session.trust_env = False
             kwargs = {**kwargs, "allow_redirects": False}
         return session.request(method, url, stream=True, **kwargs)
+
+
+def pass_on(server: str, request: GuestRequest, timeout_s: float) -> GuestAnswer:
+    """A guest's answer to a request that a harness's program made, within bounds.
+
+    Args:
+        server: `http://host:port`.
+
+    Raises:
+        requests.RequestException: there is none.
+    """
+    headers = {"Content-Type": request.content_type}
+    url, limit = server + request.path, MAX_ANSWER.get(request.path, MAX_OTHER_ANSWER)
+    response = ask(request.method, url, data=request.body, headers=headers, timeout=timeout_s)
+    answer = _read(response, limit)
+    return GuestAnswer(answer.status_code, answer.headers.get("Content-Type", ""), answer.content)
 
 
 def _is_guest(host: str) -> bool:

@@ -97,7 +97,7 @@ EFFECTS = (
         "the weights are the checkpoint's, and this gives tokenizer, processor and configuration",
     ),
     Effect(
-        tuple(f"gui_agent.{name}" for name in ("model_family", "language", "context"))
+        tuple(f"gui_agent.{name}" for name in ("model_family", "language", "context", "harness"))
         + ("gui_agent.max_screenshots", "gui_agent.kept_screenshots", "data.mm_processor_kwargs.")
         + (f"{_MODEL}.tokenizer_path", f"{_MODEL}.custom_chat_template"),
         "the policy reads other conversations from here on, and what it stored before may not fit them",

@@ -14,6 +14,7 @@ import pytest
 import requests
 from support import ROOT
 from support.desktop_harness import eventually
+from support.name_dialog import NAME_DIALOG, TASK
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment
@@ -27,38 +28,6 @@ from arpo_verl.types import Click, Hotkey, Point, Task, TypeText, Wait
 
 pytestmark = pytest.mark.desktop
 
-NAME_DIALOG = {
-    "id": "name-dialog",
-    "instruction": "Type arpo and press Enter.",
-    "config": [
-        {
-            "type": "launch",
-            "parameters": {"command": "zenity --entry --title=Name > ~/name.txt", "shell": True},
-        },
-        {
-            "type": "execute_with_verification",
-            "parameters": {
-                "command": ["true"],
-                "verification": {
-                    "command_success": "python -c 'from arpo_guest.drawn import require; require(\"Name\", 0)'"
-                },
-                "max_wait_time": 60,
-                "check_interval": 0.1,
-            },
-        },
-    ],
-    "evaluator": {
-        "func": "exact_match",
-        "result": {
-            "type": "vm_command_line",
-            # The dialog writes when it ends, which takes a while on a busy machine.
-            "command": "for i in $(seq 50); do [ -s ~/name.txt ] && break; sleep 0.1; done; cat ~/name.txt",
-            "shell": True,
-        },
-        "expected": {"type": "rule", "rules": {"expected": "arpo\n"}},
-    },
-}
-TASK = Task("name-dialog", NAME_DIALOG["instruction"], NAME_DIALOG)
 SOLUTION = (TypeText("arpo"), Wait(), Hotkey(("enter",)), Wait())
 
 

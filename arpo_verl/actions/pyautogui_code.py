@@ -1,0 +1,77 @@
+"""pyautogui code that an agent's own program sends to a desktop: which of it is actions, and nothing else.
+
+Programs for OSWorld act by code: clicks, keys, text, and pauses between them. The same code could do anything else
+that Python can. Here it is read, never run: what is left is calls of pyautogui with plain arguments.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from arpo_verl.actions.python_code import constant, statements
+from arpo_verl.errors import ActionParseError
+
+MAX_CODE_CHARACTERS = 4000
+"""Longest code of one request, beside its texts. OSWorld's own agents write some hundred."""
+
+_MOUSE = "click leftClick rightClick middleClick doubleClick tripleClick mouseDown mouseUp moveTo move moveRel"
+_MOUSE += " dragTo drag dragRel scroll vscroll hscroll position"
+_KEYS = "write typewrite press keyDown keyUp hotkey"
+_FUNCTIONS = {
+    "pyautogui": frozenset([*_MOUSE.split(), *_KEYS.split(), "sleep", "size"]),
+    "time": frozenset({"sleep"}),
+    "pyperclip": frozenset({"copy"}),
+}
+_SETTINGS = frozenset({"FAILSAFE", "PAUSE"})
+_QUESTIONS = frozenset({"print(platform.system())", "print(pyautogui.position())", "print(pyautogui.size())"})
+"""Asked by OSWorld's client; the modules in them are those that may be imported."""
+_MODULES = frozenset({*_FUNCTIONS, "platform"})
+
+
+def actions_alone(code: str) -> str:
+    """The code as it was understood, if it is actions alone.
+
+    Raises:
+        ActionParseError: it is more, or no Python; says what.
+    """
+    read = statements(code, MAX_CODE_CHARACTERS)
+    try:
+        for statement in read:
+            _check(statement)
+        return "\n".join(map(ast.unparse, read))
+    except RecursionError as error:
+        raise ActionParseError("the code must be calls of pyautogui alone, got what is nested too deep") from error
+
+
+def _check(statement: ast.stmt) -> None:
+    match statement:
+        case ast.Pass() | ast.Expr(value=ast.Constant()):  # a text alone is a comment
+            return
+        case ast.Import(names=names) if all(name.name in _MODULES and name.asname is None for name in names):
+            return
+        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="pyautogui"), attr=name)], value=ast.Constant()) if (
+            name in _SETTINGS
+        ):
+            return
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=name)) as call) if (
+            name in _FUNCTIONS.get(module, ())
+        ):
+            for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+                _check_argument(argument)
+            return
+        case ast.Expr() if ast.unparse(statement) in _QUESTIONS:
+            return
+    said = ast.unparse(statement)[:80]
+    raise ActionParseError(f"the code must be calls of pyautogui, time.sleep or pyperclip.copy alone, got {said!r}")
+
+
+def _check_argument(node: ast.expr) -> None:
+    """A constant, a list of such, or one of pyautogui's ways to move, as `pyautogui.easeInQuad`."""
+    match node:
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            for part in parts:
+                constant(part)
+        case ast.Attribute(value=ast.Name(id="pyautogui"), attr=name) if name.startswith("ease") or name == "linear":
+            return
+        case _:
+            constant(node)

@@ -1,0 +1,116 @@
+"""`/v1/chat/completions` on this machine's loopback: each episode's client behind a token of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from aiohttp import web
+
+from arpo_verl.errors import GenerationError, RequestError
+from arpo_verl.harness.client import HarnessClient
+from arpo_verl.harness.requests import read_request
+from arpo_verl.untrusted import MOST_JSON_BYTES
+
+MOST_AT_ONCE = 16
+"""Requests of one episode: each may take `MOST_JSON_BYTES` of memory."""
+
+
+class Endpoint:
+    """The server of one event loop."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._clients: dict[str, HarnessClient] = {}
+        self._running: Counter[str] = Counter()
+
+    async def start(self) -> Endpoint:
+        """Listen on a free port."""
+        app = web.Application(client_max_size=MOST_JSON_BYTES)
+        app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_get("/v1/models", self._models)
+        # A client that has gone gets no reply, and none of it is kept.
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        return self
+
+    @contextmanager
+    def serving(self, client: HarnessClient) -> Iterator[None]:
+        """Answer those who have the client's token as it does, as long as the block lasts."""
+        self._clients[client.token] = client
+        try:
+            yield
+        finally:
+            del self._clients[client.token]
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        token = _token(request)
+        client = self._clients.get(token)
+        if client is None:
+            return _problem("the token must be a running episode's", 401, "invalid_api_key")
+        if self._running[token] >= MOST_AT_ONCE:
+            return _problem(f"an episode may make {MOST_AT_ONCE} requests at once", 429, "rate_limit")
+        self._running[token] += 1
+        try:
+            asked = await asyncio.to_thread(read_request, await request.read())
+            answer = await client.complete(asked)
+        except RequestError as error:
+            return _problem(str(error), error.status, error.code)
+        except GenerationError as error:
+            return _problem(str(error), 503, "engine_failed")
+        finally:
+            self._running[token] -= 1
+            self._running += Counter()  # forgets who has none
+        return await _burst(request, answer) if asked.stream else web.json_response(answer)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        if _token(request) not in self._clients:
+            return _problem("the token must be a running episode's", 401, "invalid_api_key")
+        model = {"id": "policy", "object": "model", "created": 0, "owned_by": "arpo_verl"}
+        return web.json_response({"object": "list", "data": [model]})
+
+
+_ENDPOINTS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[Endpoint]] = WeakKeyDictionary()
+
+
+async def shared_endpoint() -> Endpoint:
+    """The endpoint of this event loop, which runs as long as its process."""
+    loop = asyncio.get_running_loop()
+    if loop not in _ENDPOINTS:
+        _ENDPOINTS[loop] = loop.create_task(Endpoint().start())
+    return await asyncio.shield(_ENDPOINTS[loop])
+
+
+def _token(request: web.Request) -> str:
+    return request.headers.get("Authorization", "").removeprefix("Bearer ")
+
+
+def _problem(message: str, status: int, code: str) -> web.Response:
+    return web.json_response({"error": {"message": message, "type": code, "code": code}}, status=status)
+
+
+async def _burst(request: web.Request, answer: Mapping[str, Any]) -> web.StreamResponse:
+    """A whole reply as a stream of one piece."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    choice = answer["choices"][0]
+    calls = [{"index": index, **call} for index, call in enumerate(choice["message"].get("tool_calls", ()))]
+    delta = {**choice["message"], **({"tool_calls": calls} if calls else {})}
+    head = {**answer, "object": "chat.completion.chunk"}
+    usage = head.pop("usage")
+    for choices, more in (
+        ([{"index": 0, "delta": delta, "finish_reason": None}], {}),
+        ([{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}], {}),
+        ([], {"usage": usage}),
+    ):
+        await response.write(f"data: {json.dumps({**head, 'choices': choices, **more})}\n\n".encode())
+    await response.write(b"data: [DONE]\n\n")
+    await response.write_eof()
+    return response

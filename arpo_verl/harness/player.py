@@ -1,0 +1,197 @@
+"""One episode that a program plays: set-up, the program until it or a limit ends it, the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from PIL import Image
+
+from arpo_verl.errors import ActionError, ConfigError, HarnessError, MissingDependencyError
+from arpo_verl.harness.client import HarnessClient, ParseCalls
+from arpo_verl.harness.endpoint import shared_endpoint
+from arpo_verl.harness.loading import Program
+from arpo_verl.harness.played_desktop import PlayedDesktop
+from arpo_verl.harness.transcript import chains, lay_out, sequences, trained
+from arpo_verl.rollout.chat import ChatTokenizer
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.conversation import Generate, TokenLimits
+from arpo_verl.rollout.episode import (
+    DecodeScreenshot,
+    Episode,
+    LeasedDesktop,
+    Turn,
+    Watcher,
+    decode_in_thread,
+    evaluated,
+)
+from arpo_verl.types import Size, StopReason, Task
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+CANCEL_TIMEOUT_S = 10.0
+"""A program that does not end in this time after it was cancelled is left behind."""
+
+
+@dataclass(frozen=True)
+class HarnessEpisodes:
+    """Plays episodes as `rollout.episode.play_episode` does, by a program in the place of our loop."""
+
+    program: Program
+    parse_calls: ParseCalls
+
+    async def play_episode(
+        self,
+        task: Task,
+        desktop: LeasedDesktop,
+        generate: Generate,
+        chat: ChatTokenizer,
+        config: GuiAgentConfig,
+        limits: TokenLimits,
+        watcher: Watcher | None = None,
+        decode: DecodeScreenshot = decode_in_thread,
+    ) -> Episode:
+        """Have the program play `task`, and have it evaluated.
+
+        Raises:
+            DesktopError: the desktop failed; nothing of the episode may be used.
+            GenerationError: the engine gave no usable reply, or the program failed (`HarnessError`).
+            ConfigError: the program's first prompt does not fit the limits.
+        """
+        endpoint = await shared_endpoint()
+        ended: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
+        client = HarnessClient(generate, chat, config, limits, decode, self.parse_calls, ended, watcher, endpoint.url)
+        player = _HarnessPlayer(self.program, desktop, client, chat, config, limits, decode, ended)
+        with endpoint.serving(client):
+            return await evaluated(task, desktop, player)
+
+
+class _HarnessPlayer:
+    """The state of one running episode, see `rollout.episode.Player`."""
+
+    def __init__(
+        self,
+        program: Program,
+        desktop: LeasedDesktop,
+        client: HarnessClient,
+        chat: ChatTokenizer,
+        config: GuiAgentConfig,
+        limits: TokenLimits,
+        decode: DecodeScreenshot,
+        ended: asyncio.Future[StopReason],
+    ):
+        self.images: Sequence[Image.Image] = ()
+        self.screenshots: Sequence[bytes] = ()
+        self.desktop_s = 0.0
+        self.reset_s = 0.0
+        self._program = program
+        self._desktop = desktop
+        self._client = client
+        self._chat = chat
+        self._config = config
+        self._limits = limits
+        self._decode = decode
+        self._ended = ended
+        self._facts: dict[str, Any] = {}
+
+    @property
+    def turns(self) -> list[Turn]:
+        return self._client.turns
+
+    @property
+    def generate_s(self) -> float:
+        return self._client.waits.seconds
+
+    async def play(self, task: Task) -> StopReason:
+        observation = await self.timed(self._desktop.reset(task))
+        self.reset_s = self.desktop_s
+        screen = Size(*(await self._decode(observation)).size)
+        desktop = PlayedDesktop(self._desktop, observation, screen, self.turns, self._ended)
+        self._facts = {"image_size": self._chat.geometry.image_size(screen)}
+        try:
+            stop_reason = await self._run(self._program(task, self._client, desktop), desktop)
+        finally:
+            self.desktop_s += desktop.waits.seconds
+            self._ended.cancel()  # who still asks gets no reply
+            self._facts["log"] = self._client.log
+            if self._client.replies:
+                self._lay_out()
+        if not self._client.replies:
+            raise HarnessError("a harness must ask the policy for at least one reply that is trained, got none")
+        return stop_reason
+
+    async def timed(self, call: Awaitable[T]) -> T:
+        """Await a call on the desktop and count its time."""
+        began = time.perf_counter()
+        try:
+            return await call
+        finally:
+            self.desktop_s += time.perf_counter() - began
+
+    def facts(self) -> dict[str, Any]:
+        return self._facts
+
+    async def _run(self, running: Awaitable[StopReason | None], desktop: PlayedDesktop) -> StopReason:
+        """Let the program run until it, or something else, ends the episode."""
+        program = asyncio.ensure_future(running)
+        try:
+            await self._wait(program, desktop)
+            if self._ended.done():
+                return self._ended.result()
+            return self._result(program) or desktop.said or StopReason.FINISHED
+        finally:
+            program.cancel()
+            await asyncio.wait({program}, timeout=CANCEL_TIMEOUT_S)
+            if not program.done():
+                logger.error("a harness does not end, %g s after its episode", CANCEL_TIMEOUT_S)
+
+    async def _wait(self, program: asyncio.Future[StopReason | None], desktop: PlayedDesktop) -> None:
+        """Wait for the first end. Time in which the program waits for engine or desktop is not its own."""
+        began, timeout_s = time.perf_counter(), self._config.harness_timeout_s
+        while not (program.done() or self._ended.done()):
+            waited_s = self._client.waits.seconds + desktop.waits.seconds
+            left_s = timeout_s - (time.perf_counter() - began - waited_s)
+            if left_s <= 0:
+                raise HarnessError(
+                    f"a harness must end within gui_agent.harness_timeout_s={timeout_s:g} beside its waits for engine "
+                    "and desktop; raise it if the work is rightly that long"
+                )
+            either: tuple[asyncio.Future[Any], ...] = (program, self._ended)
+            await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+
+    def _result(self, program: asyncio.Future[StopReason | None]) -> StopReason | None:
+        """What the program says of its end; an action that is none is the policy's doing."""
+        try:
+            return program.result()
+        except ActionError as error:
+            if not self.turns:
+                raise HarnessError(f"the harness made no action of its own accord: {error}") from error
+            self.turns[-1] = dataclasses.replace(self.turns[-1], parse_error=str(error))
+            return StopReason.PARSE_ERROR
+        except (ConfigError, MissingDependencyError, HarnessError):
+            raise
+        except Exception as error:
+            raise HarnessError(f"the harness raised {error!r:.1000}") from error
+
+    def _lay_out(self) -> None:
+        """Make the rows, and number the images as they show them; those that no row shows come last."""
+        shown, rows = self._client.images, chains(trained(self._client.replies), self._limits)
+        order, stretches = lay_out([row[-1].images for row in rows])
+        names = list(shown)
+        order += [name for name in names if name not in set(order)]
+        seen = tuple(map(names.index, order))
+        self.images = [shown[name] for name in order]
+        self.screenshots = [self._client.files[name] for name in order]
+        if seen != tuple(range(len(names))):
+            self._facts["seen"] = seen
+            numbers = {number: seen.index(number) for number in seen}
+            for place, turn in enumerate(self.turns):
+                newest, first = (numbers[number or 0] for number in (turn.screenshot, turn.first_screenshot))
+                self.turns[place] = dataclasses.replace(turn, screenshot=newest, first_screenshot=min(first, newest))
+        self._facts["rows"] = sequences(rows, stretches)

@@ -1,0 +1,44 @@
+"""Calls of tools in a policy's replies, read by veRL's own parsers: for harnesses that offer tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from verl.experimental.agent_loop.tool_parser import ToolParser
+from verl.tools.schemas import OpenAIFunctionToolSchema
+
+from arpo_verl.errors import ConfigError
+from arpo_verl.harness.client import ParseCalls
+from arpo_verl.harness.requests import Call
+
+
+def tool_parser(rollout: Any, tokenizer: Any) -> ParseCalls:
+    """The parser of `rollout.multi_turn.format`.
+
+    Args:
+        rollout: veRL's section `actor_rollout_ref.rollout`.
+
+    Raises:
+        ConfigError: veRL has no such parser.
+    """
+    name = (rollout.get("multi_turn") or {}).get("format") or "hermes"
+    try:
+        parser = ToolParser.get_tool_parser(name, tokenizer)
+    except ValueError as error:
+        option = "actor_rollout_ref.rollout.multi_turn.format"
+        raise ConfigError(f"{option} must name one of veRL's tool parsers, got {name!r}") from error
+
+    async def parse_calls(token_ids: list[int], tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Call]]:
+        text, calls = await parser.extract_tool_calls(token_ids, list(_schemas(tools)))
+        return text, [Call(call.name, call.arguments) for call in calls]
+
+    return parse_calls
+
+
+def _schemas(tools: Sequence[Mapping[str, Any]]) -> Iterator[OpenAIFunctionToolSchema]:
+    """Those that have veRL's form, by which some parsers read an argument as a number."""
+    for tool in tools:
+        with suppress(ValueError):
+            yield OpenAIFunctionToolSchema.model_validate(tool)
