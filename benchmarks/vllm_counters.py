@@ -86,14 +86,14 @@ def register() -> None:
     wrapt.register_post_import_hook(_watch_sockets, "zmq.sugar.socket")
     wrapt.register_post_import_hook(_watch_ring, "vllm.distributed.device_communicators.shm_broadcast")
     wrapt.register_post_import_hook(_watch_store, "vllm.distributed.device_communicators.shm_object_storage")
-    wrapt.register_post_import_hook(_watch_files, "arpo_verl.memory_files")
+    wrapt.register_post_import_hook(_watch_files, "arpo_verl.vllm_images")
     wrapt.register_post_import_hook(_watch_mappings, "vllm.v1.worker.worker_base")
     wrapt.register_post_import_hook(_watch_processor, "vllm.multimodal.processing.processor")
     wrapt.register_post_import_hook(_watch_model, "vllm.model_executor.models.qwen2_5_vl")
     for module, name, role in (
         ("vllm.v1.engine.async_llm", "AsyncLLM.__init__", "api"),
         ("vllm.v1.engine.core", "EngineCore._initialize_kv_caches", "core"),  # plugins are loaded within its __init__
-        ("vllm.v1.worker.worker_base", "WorkerWrapperBase.init_worker", "worker"),
+        ("vllm.v1.worker.worker_base", "WorkerWrapperBase.init_device", "worker"),  # the same, within init_worker
     ):
         wrapt.register_post_import_hook(functools.partial(_watch_role, name=name, role=role), module)
 
@@ -152,13 +152,27 @@ class _Counted:
 
 
 def _watch_ring(module: Any) -> None:
+    """A reader's wait counts while it lasts: a turn may begin or end within it."""
+    thread = threading.local()
+
+    def count_wait() -> None:
+        now = time.thread_time_ns()
+        add("waited_ns", now - thread.counted)
+        thread.counted = now
+
     @contextlib.contextmanager
     def acquired(upstream: Any, *args: Any, **kwargs: Any) -> Iterator[_Counted]:
-        begun = time.thread_time_ns()
+        thread.counted = time.thread_time_ns()
         with upstream(*args, **kwargs) as buffer:
-            add("waited_ns", time.thread_time_ns() - begun)
+            count_wait()
             yield _Counted(buffer)
 
+    def waited(upstream: Any, *args: Any, **kwargs: Any) -> None:
+        count_wait()
+        upstream(*args, **kwargs)
+        count_wait()
+
+    _wrap(module.SpinCondition, "wait", waited)
     _wrap(module.MessageQueue, "acquire_read", acquired)
     _wrap(module.MessageQueue, "acquire_write", acquired)
 
