@@ -19,6 +19,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -34,8 +35,12 @@ _tell: dict[int, IO[bytes]] = {}
 def register() -> None:
     """Have vLLM's ring buffers report the segments that they make, once their module is imported; and put our cache of
     processed images in the place of vLLM's (`vllm_images.py`)."""
+    from tqdm import tqdm
+
     from arpo_verl.upstream_patches import IMAGE_CACHES, SEGMENTS
 
+    # Else a process's first progress bar makes a semaphore in /dev/shm, which would stay too. No bar is shared.
+    tqdm.set_lock(threading.RLock())
     SEGMENTS.when_imported(reporting)
     IMAGE_CACHES.when_imported(_image_cache)
 

@@ -42,6 +42,7 @@ def test_a_lazy_value_stands_for_its_tensor_in_torchs_functions(processor):
     expected = torch.cat([one.tensor(), two.tensor()])
     assert torch.equal(torch.cat([one, two], dim=0), expected)
     assert torch.equal(torch.cat([one.tensor(), two], dim=0), expected)
+    assert torch.equal(torch.cat([one]), one.tensor())
     from verl.utils.model import extract_multi_modal_inputs
 
     grid = torch.tensor([[1, 18, 26]])

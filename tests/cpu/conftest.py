@@ -91,15 +91,21 @@ def make_generator(packed_model: Any, processor: Any) -> Any:
 
 
 @pytest.fixture
-def python():
-    """Of the other environment, with this checkout first on its path."""
+def python_path():
+    """Of the other environment."""
     if not PYTHON.exists():
         pytest.skip(f"{PYTHON} is not there; run: make vllm")
+    return PYTHON
+
+
+@pytest.fixture
+def python(python_path):
+    """Runs it, with this checkout first on its path."""
 
     def run(*arguments, **environment):
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         env = {**os.environ, "PYTHONPATH": path, **environment}
-        done = subprocess.run([PYTHON, *arguments], env=env, capture_output=True, text=True)
+        done = subprocess.run([python_path, *arguments], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
         return done.stdout
 

@@ -12,6 +12,7 @@ _ASYNC = "trainer/ppo/v1/trainer_separate_async.py"
 _WORKER = "workers/engine_workers.py"
 _FSDP = "workers/engine/fsdp/transformer_impl.py"
 _APART: dict[str, Any] = {"mode": "separate_async"}
+_CACHE = "rollout.engine_kwargs.vllm.mm_processor_cache_type"
 
 
 def _cuts(option: str, is_dynamic: str, applies: str = "") -> Rule:
@@ -52,6 +53,15 @@ def _draws_too_many(recipe: Recipe) -> bool:
     drawn = recipe["data.gen_batch_size"]
     by_task = recipe["algorithm.filter_groups.enable"] or recipe["trainer.v1.sampler.sync_refill_failed_groups"]
     return bool(drawn and recipe.mode == "sync" and not by_task and recipe["data.train_batch_size"] % drawn)
+
+
+def _shares_images(recipe: Recipe) -> bool:
+    return bool(recipe["rollout.name"] == "vllm" and recipe[_CACHE] == "shm")
+
+
+def _gpus_of_node(recipe: Recipe) -> int:
+    """That generate."""
+    return int(recipe["rollout.n_gpus_per_node" if recipe.mode == "separate_async" else "trainer.n_gpus_per_node"])
 
 
 def _loses_updates(option: str) -> Rule:
@@ -306,5 +316,27 @@ SIZE_RULES = (
         ),
         "at least rollout.max_model_len with rollout.enable_chunked_prefill=false: vLLM does not start otherwise",
         "leave actor_rollout_ref.rollout.enable_chunked_prefill out",
+    ),
+    Rule(
+        _CACHE,
+        lambda recipe: _shares_images(recipe) and recipe.gpus_per_engine > _gpus_of_node(recipe),
+        "lru with an engine of {gpus_per_engine} GPUs, more than a node has: its processes could not share memory",
+        "set it to lru, or lower actor_rollout_ref.rollout.tensor_model_parallel_size",
+    ),
+    Rule(
+        _CACHE,
+        lambda recipe: _shares_images(recipe) and (recipe["rollout.data_parallel_size"] or 1) > 1,
+        "lru with rollout.data_parallel_size={rollout.data_parallel_size}: vLLM then shares no images",
+        "set it to lru, or actor_rollout_ref.rollout.data_parallel_size=1",
+    ),
+    Rule(
+        "VLLM_PLUGINS",
+        lambda recipe: (
+            _shares_images(recipe)
+            and recipe["VLLM_PLUGINS"] is not None
+            and "arpo_verl" not in recipe["VLLM_PLUGINS"].split(",")
+        ),
+        "unset, or a list with arpo_verl: vLLM's own cache in shared memory can show a request another one's picture",
+        f"unset it in the environment, or set {full_name(_CACHE)}=lru",
     ),
 )
