@@ -1,6 +1,7 @@
 """What tests of several folders need, and how `-n` shares the tests out."""
 
 import gc
+import importlib.util
 import os
 import sys
 
@@ -11,7 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 TRAINER = "tests/trainer/"
 # These share a Ray: to start one costs ten seconds of a processor.
 WITH_RAY = (
-    "tests/plugin/",
+    "tests/plugin/test_",
     "tests/pool/test_desktop_pool.py",
     "tests/cpu/test_weights.py",
     "tests/cli/test_evaluate.py",
@@ -24,6 +25,8 @@ APART = ("release", "docker", "vllm", "vm", "easyr1")
 
 
 def pytest_collection_finish():
+    if importlib.util.find_spec("omegaconf") is not None:
+        import support.quick_omegaconf  # noqa: F401
     gc.collect()
     gc.freeze()
     gc.enable()
