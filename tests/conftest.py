@@ -1,6 +1,7 @@
 """What tests of several folders need, and how `-n` shares the tests out."""
 
 import gc
+import importlib.util
 import os
 import sys
 
@@ -11,12 +12,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 TRAINER = "tests/trainer/"
 # These share a Ray: to start one costs ten seconds of a processor.
 WITH_RAY = (
-    "tests/plugin/",
+    "tests/plugin/test_",
     "tests/pool/test_desktop_pool.py",
     "tests/cpu/test_weights.py",
     "tests/cli/test_evaluate.py",
     "tests/evaluation/test_filter_desktop.py",
 )
+# Most files of a slow test are in these folders: a worker that began with one of them last would end alone.
+SLOW = ("tests/osworld/", "tests/environments/", "tests/desktop/", "tests/viewer/", "tests/cli/")
 # Of the million objects that imports leave none is garbage: each look at all of them costs half a second.
 gc.disable()
 # Marks of tests that run only where `-m` names them: they take minutes, or need what not every machine has.
@@ -24,6 +27,8 @@ APART = ("release", "docker", "vllm", "vm", "easyr1")
 
 
 def pytest_collection_finish():
+    if importlib.util.find_spec("omegaconf") is not None:
+        import support.quick_omegaconf  # noqa: F401
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -32,6 +37,12 @@ def pytest_collection_finish():
 def _shared(nodeid):
     """The name of those that it shares a worker with; "" for none beside its file's."""
     return TRAINER if nodeid.startswith(TRAINER) else "ray" if nodeid.startswith(WITH_RAY) else ""
+
+
+def _turn(nodeid):
+    """Its place in the order: the trainer's are 0."""
+    beginnings = (TRAINER, WITH_RAY, SLOW, "")
+    return next(turn for turn, beginning in enumerate(beginnings) if nodeid.startswith(beginning))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -48,14 +59,14 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Workers begin with the trainer and with Ray, which take longest; what runs apart is left out."""
+    """Workers begin with the trainer and with Ray, which take longest, then slow files; what runs apart is left out."""
     apart = [mark for mark in APART if mark not in config.option.markexpr]
     left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in apart)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: [TRAINER, "ray", ""].index(_shared(item.nodeid)))
+        items.sort(key=lambda item: _turn(item.nodeid))
 
 
 @pytest.fixture(scope="session")

@@ -78,6 +78,7 @@ def _changed(document):
     return fields.map(lambda new: json.dumps(document | new))
 
 
+EXAMPLES = settings(max_examples=100, deadline=None)  # `make fuzz` gives the same targets a million
 PROGRAM = ("import pyautogui\n", "pyautogui.", "click(", "1, -2", "x=", ")", ";", "time.sleep(", "'''", "\n", "os.")
 METRICS = {"step": 1, "data": {"a": 1}, "time": 1, "uid": "u", "rows": [{"session": 0}], "turns": [{}], "recipe": {}}
 STORES = st.builds("{}\0{}".format, changed(MANIFEST_FIELDS), changed(STORED))
@@ -88,20 +89,20 @@ DOCUMENTS = changed(STORED, EPISODE, TASK, METRICS, RESUMED) | STORES | TEXT
     "target", ["stored", "store", "recorded", "resumed", "task", "script", "configuration", "printed"]
 )
 @given(text=DOCUMENTS)
-@settings(max_examples=100, deadline=None)
+@EXAMPLES
 def test_a_file_from_somebody_else_is_refused_or_is_what_it_says(target, text):
     TARGETS[target](text)
 
 
 @pytest.mark.parametrize("family", SHIPPED)
 @given(text=REPLIES)
-@settings(max_examples=250, deadline=None)
+@EXAMPLES
 def test_a_reply_is_refused_or_becomes_actions_that_stay_what_they_are(family, text):
     TARGETS[family](text)
 
 
 @given(TEXT | st.lists(st.sampled_from([*sorted(KEY_NAMES), "+", "-", " "]), max_size=6).map("".join))
-@settings(max_examples=250, deadline=None)
+@EXAMPLES
 def test_names_of_keys_are_refused_or_known(text):
     TARGETS["keys"](text)
 
@@ -110,13 +111,13 @@ def test_names_of_keys_are_refused_or_known(text):
 @example("pyautogui.press('<')")
 @example("\\pyautogui.typewrite('\\u003c')")
 @example("'); pyautogui.typewrite('a<b'); ('")
-@settings(max_examples=400, deadline=None)
+@EXAMPLES
 def test_typed_text_is_typed_whatever_the_client_makes_of_the_code(text):
     TARGETS["typed"](text)
 
 
 @given(TEXT | st.lists(st.sampled_from(PROGRAM), max_size=6).map("".join))
-@settings(max_examples=250, deadline=None)
+@EXAMPLES
 def test_a_programs_code_is_refused_or_actions_alone(text):
     TARGETS["program"](text)
 
@@ -124,7 +125,7 @@ def test_a_programs_code_is_refused_or_actions_alone(text):
 @given(TEXT, st.lists(REPLIES, max_size=3))
 @example("\u65e5" * 300, ["Action: wait()"])
 @example("..", ["\ud800"])
-@settings(max_examples=150, deadline=None)
+@EXAMPLES
 def test_an_episode_of_any_replies_is_recorded_as_it_was(name, replies):
     TARGETS["episode"]("\0".join([name.replace("\0", ""), *(reply.replace("\0", "") for reply in replies)]))
 
@@ -142,7 +143,7 @@ ACTIONS = st.one_of(
 
 
 @given(ACTIONS)
-@settings(max_examples=300, deadline=None)
+@EXAMPLES
 def test_any_action_is_the_same_calls_behind_the_clients_rewriting(action):
     if clients_source("desktop_env.py", "_fix_pyautogui_less_than_bug") is None:
         pytest.skip("desktop-env is not installed")

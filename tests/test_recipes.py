@@ -228,10 +228,9 @@ def test_the_copies_of_the_weights_are_those_that_the_trainer_saves():
     ],
 )
 def test_steps_are_counted_as_the_trainer_counts_them(overrides, steps):
-    from arpo_verl.cli import composing
     from arpo_verl.plugin.recipe.footprint import training_steps
 
-    assert training_steps(composing.compose_named("demo", overrides)) == steps
+    assert training_steps(composed.compose_recipe("demo", *overrides)) == steps
 
 
 def test_a_reference_model_is_split_and_batched_as_the_policy_and_counted():

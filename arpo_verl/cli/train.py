@@ -70,8 +70,9 @@ def run(args: argparse.Namespace) -> int:
     overrides = list(args.overrides)
     config = compose_recipe(recipe, overrides)
     if args.weights_from is not None:
-        overrides.append(f"actor_rollout_ref.model.path={_quoted(_weights(args.weights_from, config))}")
-        config = compose_recipe(recipe, overrides)
+        weights = _weights(args.weights_from, config)
+        overrides.append(f"actor_rollout_ref.model.path={_quoted(weights)}")
+        config.actor_rollout_ref.model.path = str(weights)
     command = [sys.executable, "-u", "-X", "faulthandler", "-m", TRAINER]
     command += ["--config-dir", str(recipe.parent.absolute()), "--config-name", recipe.stem, *overrides]
     env = dict(os.environ)

@@ -232,9 +232,10 @@ class Replayer:
         """The replays of these groups, among all that `replayed_uids` was asked about."""
         uids = {group.uid for group in groups}
         known = {**self._seen, **{group.uid: group for group in groups if group.uid not in self._seen}}
-        plan = choose_replays(tuple(known.values()), self.store, self.config, self._step, self._draw)
-        if not all([self._is_replayable(replacement.candidate) for replacement in plan]):
-            return self._plan(groups)
+        is_sound = False
+        while not is_sound:  # a success that is not replayable leaves the store, and another may be chosen
+            plan = choose_replays(tuple(known.values()), self.store, self.config, self._step, self._draw)
+            is_sound = all([self._is_replayable(replacement.candidate) for replacement in plan])
         return tuple(replacement for replacement in plan if replacement.outcome.uid in uids)
 
     def _is_replayable(self, candidate: Candidate) -> bool:

@@ -3,7 +3,6 @@
 import functools
 import pickle
 
-import omegaconf.base
 from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -11,8 +10,6 @@ from omegaconf import DictConfig
 
 from support import ROOT
 
-# Half of a check's time: OmegaConf parses the same interpolations again and again. Nobody changes the trees.
-omegaconf.base.parse = functools.lru_cache(maxsize=4096)(omegaconf.base.parse)
 RECIPES = ROOT / "recipes"
 VERLS_OWN = "verl.trainer.config"
 

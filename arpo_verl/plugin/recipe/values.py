@@ -95,7 +95,8 @@ def check_values(config: DictConfig) -> None:
     for name, message in _NEEDED.items():
         if not is_given(config, name):
             problems.errors.append(ConfigError(message))
-    wrong = (*_wrong_numbers(config), *wrong_kinds(config), *_dead_references(config))
+    leaves = dict(_leaves(given))
+    wrong = (*_wrong_numbers(config), *_wrong_kinds(config, leaves), *_dead_references(config, leaves))
     problems.errors += [ConfigError(message) for message in wrong]
     problems.raise_all()
 
@@ -183,7 +184,10 @@ def _wrong_numbers(config: DictConfig) -> Iterator[str]:
 
 def wrong_kinds(config: DictConfig) -> Iterator[str]:
     """Yield a line for each option with a word where veRL has a number, or true or false: to it `flase` is true."""
-    given = dict(_leaves(OmegaConf.to_container(config, resolve=False)))
+    yield from _wrong_kinds(config, dict(_leaves(OmegaConf.to_container(config, resolve=False))))
+
+
+def _wrong_kinds(config: DictConfig, given: Mapping[str, Any]) -> Iterator[str]:
     for name, default in _leaves(verls_defaults()):
         value = given.get(name)
         is_number = isinstance(default, (bool, int, float)) and name not in (*_NUMBERS, *_OF_SEVERAL_KINDS)
@@ -198,17 +202,16 @@ def wrong_kinds(config: DictConfig) -> Iterator[str]:
             yield f"{name} must be {'true or false' if isinstance(default, bool) else 'a number'}, got {value!r}"
 
 
-def _dead_references(config: DictConfig) -> Iterator[str]:
+def _dead_references(config: DictConfig, given: Mapping[str, Any]) -> Iterator[str]:
     """`${...}` of names that are not there: veRL resolves all of a recipe at its start."""
-    known = [name for name, _ in _leaves(OmegaConf.to_container(config, resolve=False))]
-    for name, text in _leaves(OmegaConf.to_container(config, resolve=False)):
+    for name, text in given.items():
         if not isinstance(text, str) or "${" not in text:
             continue
         try:
             OmegaConf.select(config, name)
         except InterpolationKeyError as error:
             missing = str(error).partition("'")[2].partition("'")[0]
-            yield f"{name} refers to {missing or text}, which the recipe does not have{did_you_mean(missing, known)}"
+            yield f"{name} refers to {missing or text}, which the recipe does not have{did_you_mean(missing, given)}"
         except OmegaConfBaseException:  # a resolver's, which may need what is set later
             continue
 

@@ -794,7 +794,7 @@ report(keyctl=call(250, 0, -3, 1), io_uring=call(425, 8, 0), userfaultfd=call(32
 
 
 def test_a_sandbox_that_hangs_is_ended_in_time_and_is_no_verdict(make, host):
-    desktop = make(evaluator_runs_policy_code=True, evaluate_timeout_s=4)
+    desktop = make(evaluator_runs_policy_code=True, evaluate_timeout_s=2)
     desktop.guest.files = {"/a.py": b"", "/tests.py": b"import time\ntest = lambda: time.sleep(600)"}
     desktop.reset(BY_TEST_SUITE)
     started = time.monotonic()

@@ -47,7 +47,9 @@ def test_typing_into_a_dialog_is_evaluated_and_leaves_no_trace_in_the_next_episo
     seen = [environment.step(action) for action in SOLUTION]
     assert len({first.screenshot, *(observation.screenshot for observation in seen)}) >= 3
     assert environment.evaluate().score == 1.0
-    environment.reset(TASK)
+    at_once = {**NAME_DIALOG["evaluator"]["result"], "command": "cat ~/name.txt"}
+    spec = NAME_DIALOG | {"evaluator": NAME_DIALOG["evaluator"] | {"result": at_once}}
+    environment.reset(Task(TASK.task_id, TASK.instruction, spec))
     assert environment.evaluate().score == 0.0
 
 
