@@ -42,10 +42,9 @@ WORKER_VARIABLES = {
 
 
 def main(arguments: Sequence[str], worker: type | None = None) -> int:
-    """Train. Shows an `ArpoError` in one line, with exit status 2.
+    """Train, as `HELP` says. Shows an `ArpoError` in one line, with exit status 2.
 
     Args:
-        arguments: see `HELP`.
         worker: the class of EasyR1's workers; None: its own, which need GPUs.
     """
     if not arguments or {"-h", "--help"} & set(arguments):
@@ -67,20 +66,24 @@ def stock_config(door: DoorConfig) -> Any:
 
     Raises:
         ConfigError: EasyR1 does not know an option or a value, or one cannot work with ours.
+        MissingDependencyError: EasyR1 lacks a package.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from arpo_verl.easyr1 import stock
     from arpo_verl.easyr1.settings import check_stock
 
     try:
+        from arpo_verl.easyr1 import stock
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(f"EasyR1 does not import: {error}; see `arpo-verl doctor`") from error
+    try:
         merged = OmegaConf.merge(OmegaConf.structured(stock.PPOConfig()), OmegaConf.create(dict(door.theirs)))
         config: Any = OmegaConf.to_object(merged)
-        config.deep_post_init()
-    except (OmegaConfBaseException, TypeError, ValueError) as error:
+    except OmegaConfBaseException as error:
         raise ConfigError(f"EasyR1 refuses the configuration: {error}") from error
-    check_stock(door, config)
+    check_stock(door, config)  # first: EasyR1 forgets a file that it does not find
+    config.deep_post_init()
     return config
 
 

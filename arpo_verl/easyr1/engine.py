@@ -25,8 +25,6 @@ from arpo_verl.rollout.sequence import Generated
 
 UNRESIZED: Mapping[str, Any] = {"min_pixels": None, "max_pixels": None}
 """What EasyR1 is asked for, since our files have the model's size; see `images`."""
-BAN = -100.0
-"""EasyR1's own bias for the placeholder of images, which alone it bans."""
 
 
 @dataclass
@@ -55,7 +53,7 @@ class TurnEngine:
         self._workers = workers
         self._chat = chat
         self._max_tokens = max_tokens
-        own = {"n": 1, "max_tokens": max_tokens, "logit_bias": dict.fromkeys(chat.placeholder_ids, BAN)}
+        own = {"n": 1, "max_tokens": max_tokens, "logit_bias": dict.fromkeys(chat.placeholder_ids, -100.0)}
         self._meta = {**sampling, **UNRESIZED, "video_fps": video_fps, **own}
         self._asked: list[_Asked] = []
         self._wake = asyncio.Event()

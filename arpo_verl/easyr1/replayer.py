@@ -30,7 +30,6 @@ class Replayer:
     """Holds the store of successes.
 
     Args:
-        door: our sections.
         chat: the policy's tokens.
         fingerprint: what its successes are bound to.
         log: of each group's rewards and advantages, which the estimator writes.

@@ -60,6 +60,7 @@ class Run:
             FAILING: "1,5",  # the first of validation, and one of the first step
             "PYTHONPATH": paths,
             "OMP_NUM_THREADS": "1",
+            "RAY_worker_register_timeout_seconds": "600",
         }
         output = (self.folder / "output.log").open("ab")
         command = [sys.executable, str(HERE / "on_cpu.py"), *self.options, *more]
