@@ -58,7 +58,6 @@ EXTRAS = {
         "librosa",
         "lxml",
         "mutagen",
-        "numpy>=2",
         "odfpy",
         "opencv-python-headless",
         "openpyxl",

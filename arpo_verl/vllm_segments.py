@@ -22,7 +22,11 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from arpo_verl.upstream_patches import Patch
 
 logger = logging.getLogger(__name__)
 
@@ -34,15 +38,27 @@ _tell: dict[int, IO[bytes]] = {}
 
 def register() -> None:
     """Have vLLM's ring buffers report the segments that they make, once their module is imported; and put our cache of
-    processed images in the place of vLLM's (`vllm_images.py`)."""
+    processed images in the place of vLLM's (`vllm_images.py`).
+
+    A vLLM that is too old for our recipes is left alone: it is another trainer's, as EasyR1's.
+    """
     from tqdm import tqdm
 
+    from arpo_verl.post_import import when_imported
     from arpo_verl.upstream_patches import IMAGE_CACHES, SEGMENTS
 
     # Else a process's first progress bar makes a semaphore in /dev/shm, which would stay too. No bar is shared.
     tqdm.set_lock(threading.RLock())
-    SEGMENTS.when_imported(reporting)
-    IMAGE_CACHES.when_imported(_image_cache)
+    for patch, replace in ((SEGMENTS, reporting), (IMAGE_CACHES, _image_cache)):
+        when_imported(patch.module, functools.partial(_apply, patch, replace))
+
+
+def _apply(patch: Patch, replace: Callable[[str, Any], Any], module: ModuleType) -> None:
+    from arpo_verl.versions import OLDEST, installed_version, is_older
+
+    installed = installed_version("vllm")
+    if installed is None or not is_older(installed, OLDEST["vllm"]):
+        patch.apply(module, replace)
 
 
 def _image_cache(name: str, upstream: Callable[..., Any]) -> Callable[..., Any]:

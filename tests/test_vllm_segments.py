@@ -7,11 +7,12 @@ import sys
 from multiprocessing import shared_memory
 from types import ModuleType
 
+import pytest
 from support import ROOT
 from support.desktop_harness import eventually
 
-from arpo_verl import vllm_segments
-from arpo_verl.upstream_patches import SEGMENTS
+from arpo_verl import versions, vllm_segments
+from arpo_verl.upstream_patches import IMAGE_CACHES, SEGMENTS, Patch
 from arpo_verl.vllm_segments import FOLDER, reporting
 
 # As vLLM's class: made without a name, opened with one and unknown to Python's resource tracker, which would remove it.
@@ -105,3 +106,15 @@ def test_an_engine_starts_where_nothing_can_be_removed_after_it(monkeypatch, cap
     finally:
         segment.close()
         segment.unlink()
+
+
+@pytest.mark.parametrize(("installed", "is_patched"), [("0.11.0", False), ("0.24.0+cpu", True), (None, True)])
+def test_a_vllm_that_is_too_old_for_our_recipes_is_left_alone(installed, is_patched, monkeypatch):
+    """EasyR1's 0.11 has no methods of these names: each of its processes would end when it imports the module."""
+    monkeypatch.setattr(versions, "installed_version", lambda package: installed)
+    methods = [name.partition(".")[2] for name in IMAGE_CACHES.names] if is_patched else []
+    module = ModuleType("stand_in")
+    module.MultiModalRegistry = type("MultiModalRegistry", (), dict.fromkeys(methods, "vLLM's"))
+    patch = Patch("stand_in", IMAGE_CACHES.names, "")
+    vllm_segments._apply(patch, lambda name, upstream: "ours", module)
+    assert all(vars(module.MultiModalRegistry)[name] == "ours" for name in methods)

@@ -62,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"{path}: {len(one.options)} options. What it takes: arpo-verl doctor --recipe {path}")
         print(f"Train: python -m verl.trainer.main_ppo --config-dir {path.parent} --config-name {path.stem}")
     if any(not settings.is_arpo for settings in runs):
-        print("Or keep EasyR1 as it is, experimental: python -m arpo_verl.easyr1 config=THEIR.yaml (docs/easyr1.md)")
+        command = "python -m arpo_verl.easyr1 config=THEIR.yaml data.train_files=TASKS"
+        print(f"Or keep EasyR1 as your trainer, which is experimental: {command} (docs/easyr1.md)")
     return 0
 
 

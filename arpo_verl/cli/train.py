@@ -146,8 +146,8 @@ def _loggers(config: DictConfig) -> list[str]:
 
 def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
     from arpo_verl.cli.trainer_process import TrainerProcess
-    from arpo_verl.plugin.run_folder import check_free
     from arpo_verl.records.layout import OUTPUT_FILE
+    from arpo_verl.records.run_lock import check_free
     from arpo_verl.records.starts import read_starts
 
     run_dir, total, saved = Path(config.run_dir), _count_steps(config), _saved_step(config)

@@ -42,17 +42,16 @@ WORKER_VARIABLES = {
 
 
 def main(arguments: Sequence[str], worker: type | None = None) -> int:
-    """Train. Shows an `ArpoError` in one line, with exit status 2.
+    """Train, as `HELP` says. Shows an `ArpoError` in one line, with exit status 2.
 
     Args:
-        arguments: see `HELP`.
         worker: the class of EasyR1's workers; None: its own, which need GPUs.
     """
     if not arguments or {"-h", "--help"} & set(arguments):
         print(HELP)
         return 0 if arguments else 2
     try:
-        require_easyr1()
+        _require_easyr1()
         from arpo_verl.easyr1.settings import read_config
 
         _train(read_config(arguments), worker)
@@ -62,38 +61,29 @@ def main(arguments: Sequence[str], worker: type | None = None) -> int:
     return 0
 
 
-def require_easyr1() -> None:
-    """Refuse an environment without stock EasyR1, before anything is imported.
-
-    Raises:
-        MissingDependencyError: says what is there instead, and what to do.
-    """
-    if importlib.util.find_spec("verl") is None:
-        raise MissingDependencyError(f"EasyR1 is not installed; {INSTALL}")
-    other = another_verl()
-    if other != EASYR1:
-        raise MissingDependencyError(f"the package `verl` here is {other or 'stock veRL'}, not EasyR1; {INSTALL}")
-
-
 def stock_config(door: DoorConfig) -> Any:
     """EasyR1's `PPOConfig`, filled as its own start fills it, and checked.
 
     Raises:
         ConfigError: EasyR1 does not know an option or a value, or one cannot work with ours.
+        MissingDependencyError: EasyR1 lacks a package.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from arpo_verl.easyr1 import stock
     from arpo_verl.easyr1.settings import check_stock
 
+    try:
+        from arpo_verl.easyr1 import stock
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(f"EasyR1 does not import: {error}; see `arpo-verl doctor`") from error
     try:
         merged = OmegaConf.merge(OmegaConf.structured(stock.PPOConfig()), OmegaConf.create(dict(door.theirs)))
         config: Any = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise ConfigError(f"EasyR1 refuses the configuration: {error}") from error
+    check_stock(door, config)  # first: EasyR1 forgets a file that it does not find
     config.deep_post_init()
-    check_stock(door, config)
     return config
 
 
@@ -102,26 +92,33 @@ def _train(door: DoorConfig, worker: type | None) -> None:
     from omegaconf import OmegaConf
 
     from arpo_verl.easyr1 import stock
-    from arpo_verl.easyr1.trainer import ArpoTrainer
+    from arpo_verl.easyr1.trainer import ArpoTrainer, task_loader
     from arpo_verl.pool.desktop_pool import DesktopPool
     from arpo_verl.pool.placement import check_cluster
     from arpo_verl.records.metrics import keep_earlier_metrics
+    from arpo_verl.records.run_lock import hold_run
     from arpo_verl.records.starts import note_start
+    from arpo_verl.tasks.selection import load_selected_tasks
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     config = stock_config(door)
-    model = config.worker.actor.model
-    options = {"override_chat_template": config.data.override_chat_template, "use_fast": True}
-    options["trust_remote_code"] = model.trust_remote_code
-    tokenizer, processor = (get(model.tokenizer_path, **options) for get in (stock.get_tokenizer, stock.get_processor))
-    door.run_dir.mkdir(parents=True, exist_ok=True)
-    keep_earlier_metrics(door.run_dir, resumes=any(Path(config.trainer.save_checkpoint_path).glob("global_step_*")))
+    model, template = config.worker.actor.model, config.data.override_chat_template
+    options = {"trust_remote_code": model.trust_remote_code, "use_fast": True}
+    get = (stock.get_tokenizer, stock.get_processor)
+    tokenizer, processor = (one(model.tokenizer_path, template, **options) for one in get)
+    tasks = task_loader(door, config.data)
+    val_tasks = load_selected_tasks(door.val_files, door.tasks) if door.val_files else []
+    hold_run(door.run_dir)
+    found = config.trainer.find_last_checkpoint and Path(config.trainer.save_checkpoint_path, stock.TRACKER).is_file()
+    keep_earlier_metrics(door.run_dir, resumes=bool(config.trainer.load_checkpoint_path or found))
     desktops = {"provider": door.environment.provider, "num_desktops": door.environment.num_desktops}
     ours = {"gui_agent": vars(door.agent), "replay": vars(door.replay), "environment": desktops}
     note_start(door.run_dir, OmegaConf.create({**ours, "data": {"train_files": list(door.train_files)}}))
     print(f"watch it: arpo-verl view {door.run_dir}", flush=True)
     if not ray.is_initialized():
-        ray.init(**{"runtime_env": {"env_vars": WORKER_VARIABLES}, **door.ray_init})
+        runtime = dict(door.ray_init.get("runtime_env") or {})
+        runtime["env_vars"] = {**WORKER_VARIABLES, **(runtime.get("env_vars") or {})}
+        ray.init(**{**door.ray_init, "runtime_env": runtime})
     check_cluster(door.environment, ray.nodes())
     pool = DesktopPool.connect(door.environment)  # desktops boot while the model loads
     try:
@@ -130,6 +127,8 @@ def _train(door: DoorConfig, worker: type | None) -> None:
         trainer = ArpoTrainer(
             door,
             pool,
+            val_tasks,
+            train_dataloader=tasks,
             config=config,
             tokenizer=tokenizer,
             processor=processor,
@@ -141,3 +140,11 @@ def _train(door: DoorConfig, worker: type | None) -> None:
         trainer.fit()
     finally:
         pool.close()
+
+
+def _require_easyr1() -> None:
+    """Refuse an environment without stock EasyR1, before anything is imported."""
+    if importlib.util.find_spec("verl") is None:
+        raise MissingDependencyError(f"EasyR1 is not installed; {INSTALL}")
+    if (other := another_verl()) != EASYR1:
+        raise MissingDependencyError(f"the package `verl` here is {other or 'stock veRL'}, not EasyR1; {INSTALL}")

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from arpo_verl.easyr1 import stock
-from arpo_verl.easyr1.images import file_of
+from arpo_verl.easyr1.images import FILE
 from arpo_verl.errors import GenerationError
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.sequence import Generated
@@ -53,7 +53,8 @@ class TurnEngine:
         self._workers = workers
         self._chat = chat
         self._max_tokens = max_tokens
-        self._meta = {**sampling, **UNRESIZED, "video_fps": video_fps, "n": 1, "max_tokens": max_tokens}
+        own = {"n": 1, "max_tokens": max_tokens, "logit_bias": dict.fromkeys(chat.placeholder_ids, -100.0)}
+        self._meta = {**sampling, **UNRESIZED, "video_fps": video_fps, **own}
         self._asked: list[_Asked] = []
         self._wake = asyncio.Event()
         self.calls = 0
@@ -73,10 +74,9 @@ class TurnEngine:
         """Have one reply written.
 
         Raises:
-            GenerationError: it is empty, or holds a placeholder of an image that does not exist: EasyR1 bans the one of
-                images alone.
+            GenerationError: it is empty, or holds a placeholder of an image that does not exist.
         """
-        asked = _Asked(prompt_ids, [file_of(image) for image in images], asyncio.get_running_loop().create_future())
+        asked = _Asked(prompt_ids, [image.info[FILE] for image in images], asyncio.get_running_loop().create_future())
         self._asked.append(asked)
         self._wake.set()
         generated = await asked.reply
@@ -94,16 +94,17 @@ class TurnEngine:
             self._wake.clear()
             asked, self._asked = self._asked, []
             try:
-                replies = await asyncio.to_thread(self._call, asked)
+                answered = await asyncio.to_thread(self._call, asked)
             except Exception as error:
-                for one in filter(_waits, asked):
-                    one.reply.set_exception(error)
+                for one in asked:
+                    if not one.reply.done():  # else its episode was cancelled
+                        one.reply.set_exception(error)
                 continue
-            for one, reply in zip(asked, replies, strict=True):
-                if _waits(one):
+            for one, reply in answered:
+                if not one.reply.done():
                     one.reply.set_result(reply)
 
-    def _call(self, asked: Sequence[_Asked]) -> list[Generated]:
+    def _call(self, asked: Sequence[_Asked]) -> list[tuple[_Asked, Generated]]:
         self.calls += 1
         place = torch.zeros(len(asked), 1, dtype=torch.long)  # the engine takes token ids, and gives these back
         batch = stock.DataProto.from_dict(
@@ -118,13 +119,13 @@ class TurnEngine:
         written = stock.unpad_dataproto(self._workers.generate_sequences(batch), padding)
         ends = written.meta_info.get("eos_token_id", ())
         ends = frozenset([ends] if isinstance(ends, int) else ends or ())
-        return [Generated(tuple(self._cut(ids, ends)), None) for ids in written.batch["responses"].tolist()]
+        replies = [Generated(tuple(self._cut(ids, ends)), None) for ids in written.batch["responses"].tolist()]
+        return list(zip(asked, replies, strict=True))  # within the call: an error here reaches the episodes too
 
     def _collapsed(self, prompt_ids: Sequence[int]) -> list[int]:
         """The prompt with one placeholder an image: vLLM makes as many of it as the image has tokens."""
         image = self._chat.image_id
-        runs = itertools.groupby(prompt_ids)
-        return [id for id, run in runs for _ in range(1 if id == image else len(list(run)))]
+        return [id for id, run in itertools.groupby(prompt_ids) for _ in range(1 if id == image else len(list(run)))]
 
     def _cut(self, reply: Sequence[int], ends: frozenset[int]) -> list[int]:
         """A reply without the padding behind it, up to the first token that ends it."""
@@ -137,10 +138,6 @@ class TurnEngine:
             if id in ends:
                 break
         return kept
-
-
-def _waits(asked: _Asked) -> bool:
-    return not asked.reply.done()  # else its episode was cancelled
 
 
 def as_objects(values: Any) -> np.ndarray[Any, np.dtype[np.object_]]:

@@ -62,8 +62,6 @@ class EpisodePlayer:
         """Play each task so many times, all at once; returns them task by task.
 
         Args:
-            step: the training step.
-            engine: writes the replies.
             validates: whether nothing of it is trained on.
 
         Raises:

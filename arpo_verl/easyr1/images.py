@@ -54,12 +54,6 @@ def model_file(screenshot: bytes, geometry: ImageGeometry) -> bytes:
     return file.getvalue()
 
 
-def file_of(image: Image.Image) -> bytes:
-    """What `shows_files` put beside the picture."""
-    file: bytes = image.info[FILE]
-    return file
-
-
 def shows_files(geometry: ImageGeometry) -> DecodeScreenshot:
     """How an episode takes a screenshot in: decoded once to know that it is whole, then kept as its files alone."""
 

@@ -10,8 +10,9 @@ from typing import Any
 from arpo_verl.easyr1.episodes import Played
 from arpo_verl.easyr1.rows import Row, outcome_of, trajectory_of
 from arpo_verl.easyr1.settings import DoorConfig
+from arpo_verl.records.jumps import JumpDetector
 from arpo_verl.records.run_records import GroupLog, RunRecords
-from arpo_verl.replay.choice import Replacement, choose_replays, form_groups
+from arpo_verl.replay.choice import choose_replays, form_groups
 from arpo_verl.replay.metrics import group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.restoring import fill_store
@@ -29,7 +30,6 @@ class Replayer:
     """Holds the store of successes.
 
     Args:
-        door: our sections.
         chat: the policy's tokens.
         fingerprint: what its successes are bound to.
         log: of each group's rewards and advantages, which the estimator writes.
@@ -40,6 +40,7 @@ class Replayer:
         self._chat = chat
         self._fingerprint = fingerprint
         self._records = RunRecords(door.agent, log)
+        self._jumps = JumpDetector()
         self.store = SuccessStore(door.replay.capacity_per_task)
 
     def process(self, played: Sequence[Played], step: int) -> tuple[dict[str, Row], dict[str, Any]]:
@@ -52,23 +53,23 @@ class Replayer:
                 continue
             rows[one.key] = Row.of_episode(one.episode, one.score)
             outcomes.append(outcome_of(one.key, one.episode, one.score))
-            if outcomes[-1].is_success(self._config):
+            if self._config.enable and outcomes[-1].is_success(self._config):
                 new.append(trajectory_of(outcomes[-1], one.episode, step))
         groups = form_groups(outcomes)
-        replacements: tuple[Replacement, ...] = ()
-        replays: dict[str, StoredTrajectory] = {}
-        if self._config.enable:
-            replacements = choose_replays(groups, self.store, self._config, step)
-            replays = {one.outcome.key: self.store.trajectory(one.candidate.serial) for one in replacements}
-            rows |= {key: self._replayed(key, trajectory) for key, trajectory in replays.items()}
-            for trajectory in new:
-                self.store.add(trajectory)
+        replacements = choose_replays(groups, self.store, self._config, step) if self._config.enable else ()
+        replays = {one.outcome.key: self.store.trajectory(one.candidate.serial) for one in replacements}
+        rows |= {key: self._replayed(key, trajectory) for key, trajectory in replays.items()}
+        for trajectory in new:
+            self.store.add(trajectory)
         self._records.batch_made(step, groups, dict.fromkeys(rows, step), replays)
+        jumps = self._jumps.find(step, groups, self._config.success_threshold)
+        self._records.jumped(jumps)
         return rows, {
             **rollout_metrics(groups),
             "rollout/dropped": len(played) - len(outcomes),
+            "rollout/tasks_jumped": len(jumps),
             **group_metrics(groups, replacements, self._config),
-            **store_metrics(self.store, len(new) if self._config.enable else 0),
+            **store_metrics(self.store, len(new)),
         }
 
     def save(self, checkpoint: Path) -> None:

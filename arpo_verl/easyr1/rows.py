@@ -14,7 +14,7 @@ import torch
 
 from arpo_verl.easyr1 import stock
 from arpo_verl.easyr1.engine import UNRESIZED, as_objects
-from arpo_verl.easyr1.images import file_of, model_file
+from arpo_verl.easyr1.images import FILE, model_file
 from arpo_verl.errors import ReplayError
 from arpo_verl.images import image_size
 from arpo_verl.replay.choice import Outcome
@@ -41,7 +41,7 @@ class Row:
     def of_episode(cls, episode: Episode, score: Score) -> Row:
         """What the policy saw and wrote."""
         (row,) = episode.rows
-        files = [file_of(image) for image in episode.images]
+        files = [image.info[FILE] for image in episode.images]
         return cls(row.prompt_ids, row.response_ids, row.response_mask, score.reward, files)
 
     @classmethod

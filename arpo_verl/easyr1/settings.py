@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from arpo_verl.config import Problems, build_config, require
 from arpo_verl.environments.config import EnvironmentConfig
@@ -21,7 +23,14 @@ from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.tasks.selection import UNIFORM, TaskSelection
 
-RECIPES = "arpo_verl.recipes"
+FIXED: Mapping[str, tuple[Any, str]] = {
+    "algorithm.adv_estimator": ("grpo", "replay.enable says whether it is ARPO's or EasyR1's own"),
+    "algorithm.online_filtering": (False, "replay makes failed groups informative instead"),
+    "data.format_prompt": (None, "gui_agent.model_family writes the prompt"),
+    "data.mini_rollout_batch_size": (None, "a step plays all its tasks at once"),
+    "worker.reward.reward_function": (None, "a task's own evaluator gives the reward"),
+}
+"""EasyR1's options that take one value here, and why."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +70,10 @@ def read_config(arguments: Sequence[str]) -> DoorConfig:
         require(source is not None, "config", "a YAML file or a recipe, as config=easyr1/embedded", source)
         merged = OmegaConf.merge(OmegaConf.load(_find(str(source))), given)
         values: Any = OmegaConf.to_container(merged, resolve=True)
-    except (OmegaConfBaseException, OSError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
+    except ConfigError:
+        raise
+    except (OmegaConfBaseException, YAMLError, OSError, TypeError, ValueError) as error:
         raise ConfigError(f"the configuration cannot be read: {error}") from error
-    require(isinstance(values, dict), "the configuration", "a mapping of options", type(values).__name__)
     return split_config(values)
 
 
@@ -75,25 +83,26 @@ def split_config(values: Mapping[str, Any]) -> DoorConfig:
     Raises:
         ConfigError: names all that is wrong with them.
     """
-    theirs, problems = {name: _copy(section) for name, section in values.items()}, Problems()
+    theirs, problems = dict(values), Problems()
     built: dict[str, Any] = {}
-    data, trainer = theirs.setdefault("data", {}), theirs.setdefault("trainer", {})
-    run_dir = Path(theirs.pop("run_dir", None) or Path("runs") / str(trainer.get("experiment_name", "easyr1")))
+    data, trainer = (_take(theirs, name) for name in ("data", "trainer"))
+    run_dir = Path(str(theirs.pop("run_dir", None) or Path("runs", str(trainer.get("experiment_name", "easyr1")))))
     run_dir = run_dir.absolute()
-    agent = {"trajectory_dir": str(run_dir / TRAJECTORIES), **(theirs.pop("gui_agent", None) or {})}
-    environment = {"status_file": str(run_dir / POOL_FILE), **(theirs.pop("environment", None) or {})}
-    for cls, name, section in (
-        (GuiAgentConfig, "gui_agent", agent),
-        (EnvironmentConfig, "environment", environment),
-        (ReplayConfig, "replay", theirs.pop("replay", None)),
-        (TaskSelection, "data.tasks", data.pop("tasks", None)),
+    for cls, name, holder, defaults in (
+        (GuiAgentConfig, "gui_agent", theirs, {"trajectory_dir": str(run_dir / TRAJECTORIES)}),
+        (EnvironmentConfig, "environment", theirs, {"status_file": str(run_dir / POOL_FILE)}),
+        (ReplayConfig, "replay", theirs, {}),
+        (TaskSelection, "data.tasks", data, {}),
     ):
         with problems.gather():
-            built[name] = build_config(cls, name, section)
-    train_files, val_files = (_as_files(data.pop(name, None)) for name in ("train_files", "val_files"))
+            built[name] = build_config(cls, name, {**defaults, **_take(holder, name)})
+    files: dict[str, Sequence[str]] = {"train_files": (), "val_files": ()}
+    for name in files:
+        with problems.gather():
+            files[name] = _take_files(data, name)
     with problems.gather():
-        require(bool(train_files), "data.train_files", "task files, as data.train_files=embedded", None)
-    ray_init = (theirs.pop("ray_kwargs", None) or {}).get("ray_init") or {}
+        ray_init = _take(_take(theirs, "ray_kwargs"), "ray_kwargs.ray_init")
+    theirs |= {"data": data, "trainer": trainer}
     trainer["save_checkpoint_path"] = trainer.get("save_checkpoint_path") or str(run_dir / CHECKPOINTS)
     if "gui_agent" in built:
         with problems.gather():
@@ -104,8 +113,7 @@ def split_config(values: Mapping[str, Any]) -> DoorConfig:
             got, remedy = built["data.tasks"].sampling, "the stock veRL trainer has frontier sampling"
             require(got == UNIFORM, "data.tasks.sampling", UNIFORM, got, remedy)
     problems.raise_all()
-    agent, environment, replay, tasks = built["gui_agent"], built["environment"], built["replay"], built["data.tasks"]
-    return DoorConfig(agent, environment, replay, tasks, train_files, val_files, run_dir, ray_init, theirs)
+    return DoorConfig(*built.values(), **files, run_dir=run_dir, ray_init=ray_init, theirs=theirs)
 
 
 def check_stock(door: DoorConfig, stock: Any) -> None:
@@ -117,22 +125,21 @@ def check_stock(door: DoorConfig, stock: Any) -> None:
     Raises:
         ConfigError: names all that cannot work.
     """
-    rollout, algorithm, data = stock.worker.rollout, stock.algorithm, stock.data
-    gpus, rows = stock.trainer.n_gpus_per_node * stock.trainer.nnodes, data.rollout_batch_size * rollout.n
+    rollout, trainer, problems = stock.worker.rollout, stock.trainer, Problems()
+    for name, (value, remedy) in FIXED.items():
+        with problems.gather():
+            got = attrgetter(name)(stock)
+            require(got == value, name, {None: "null", False: "false"}.get(value, value), got, remedy)
+    gpus, rows = trainer.n_gpus_per_node * trainer.nnodes, stock.data.rollout_batch_size * rollout.n
     shown, limit = door.agent.row_screenshots, rollout.limit_images
-    problems = Problems()
     for holds, name, expected, got, remedy in (
-        (algorithm.adv_estimator == "grpo", "algorithm.adv_estimator", "grpo", algorithm.adv_estimator,
-         "replay.enable says whether it is ARPO's or EasyR1's own"),
-        (not algorithm.online_filtering, "algorithm.online_filtering", "false", algorithm.online_filtering,
-         "replay makes failed groups informative instead"),
-        (data.mini_rollout_batch_size is None, "data.mini_rollout_batch_size", "null", data.mini_rollout_batch_size,
-         "a step plays all its tasks at once"),
         (rollout.n > 1, "worker.rollout.n", "2 or more", rollout.n, "a group is compared within itself"),
-        (rows % gpus == 0, "data.rollout_batch_size x worker.rollout.n", f"a multiple of the {gpus} GPUs", rows,
-         "EasyR1 gives each the same number of rows"),
+        (gpus > 0 and rows % gpus == 0, "data.rollout_batch_size x worker.rollout.n", f"a multiple of the {gpus} GPUs",
+         rows, "EasyR1 gives each the same number of rows"),
         (limit >= shown, "worker.rollout.limit_images", f"at least {shown}, the screenshots of an episode", limit,
          "vLLM refuses a prompt with more images than this"),
+        (door.val_files or not (trainer.val_freq > 0 or trainer.val_only), "data.val_files", "task files", None,
+         "name some, or set trainer.val_freq=-1 and trainer.val_only=false"),
     ):  # fmt: skip
         with problems.gather():
             require(holds, name, expected, got, remedy)
@@ -140,13 +147,22 @@ def check_stock(door: DoorConfig, stock: Any) -> None:
 
 
 def _find(source: str) -> Path:
-    shipped = Path(str(resources.files(RECIPES))) / f"{source}.yaml"
+    shipped = Path(str(resources.files("arpo_verl.recipes"))) / f"{source}.yaml"
     return shipped if shipped.is_file() else Path(source)
 
 
-def _copy(section: Any) -> Any:
-    return dict(section) if isinstance(section, Mapping) else section
+def _take(holder: dict[str, Any], name: str) -> dict[str, Any]:
+    """Take a section out, as a copy; an empty one where there is none."""
+    section = holder.pop(name.rpartition(".")[2], None)
+    require(section is None or isinstance(section, Mapping), name, "a section of options", section)
+    return dict(section or {})
 
 
-def _as_files(files: Any) -> list[str]:
-    return [str(file) for file in files] if isinstance(files, (list, tuple)) else [str(files)] if files else []
+def _take_files(data: dict[str, Any], name: str) -> list[str]:
+    """Take the names of task files out."""
+    given = data.pop(name, None) or []
+    files = [given] if isinstance(given, str) else given
+    whole = isinstance(files, list) and all(isinstance(file, str) for file in files)
+    expected = "task files, as embedded or [a.json, b.json]"
+    require(whole and (files or name == "val_files"), f"data.{name}", expected, given)
+    return list(files)

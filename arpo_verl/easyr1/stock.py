@@ -12,6 +12,7 @@ from verl.single_controller.ray import RayWorkerGroup
 from verl.trainer import core_algos
 from verl.trainer.config import PPOConfig
 from verl.trainer.ray_trainer import RayPPOTrainer, ResourcePoolManager, Role
+from verl.utils.checkpoint import CHECKPOINT_TRACKER as TRACKER
 from verl.utils.logger.logger import LOGGERS
 from verl.utils.tokenizer import get_processor, get_tokenizer
 from verl.workers.fsdp_workers import FSDPWorker

@@ -45,12 +45,7 @@ _STEP_FOLDER = "global_step_"
 
 
 class RunFolderLogger:
-    """Writes a step's metrics where `arpo-verl view` looks for them; one of EasyR1's loggers.
-
-    Args:
-        file: is appended to.
-        config: EasyR1's; not used.
-    """
+    """Appends a step's metrics to the file that `arpo-verl view` looks for; one of EasyR1's loggers."""
 
     def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
         self._file = file
@@ -84,27 +79,22 @@ class ArpoTrainer(stock.RayPPOTrainer):
     Args:
         door: our sections.
         pool: the job's desktops.
-        **theirs: what `RayPPOTrainer` takes; without data loaders and reward functions, which come from the tasks.
+        val_tasks: empty where nothing is validated.
+        **theirs: what `RayPPOTrainer` takes, but for validation's data loader and the reward functions.
     """
 
-    def __init__(self, door: DoorConfig, pool: DesktopPool, **theirs: Any) -> None:
+    def __init__(self, door: DoorConfig, pool: DesktopPool, val_tasks: Sequence[Task], **theirs: Any) -> None:
         data = theirs["config"].data
         stock.LOGGERS[RUN_FOLDER] = partial(RunFolderLogger, door.run_dir / METRICS_FILE)
         theirs["config"].trainer.logger = (*theirs["config"].trainer.logger, RUN_FOLDER)
-        self._val_tasks = load_selected_tasks(door.val_files, door.tasks) if door.val_files else []
-        super().__init__(
-            **theirs,
-            train_dataloader=task_loader(door, data),
-            val_dataloader=None,
-            # Its `fit()` validates where there is one, by `_validate` alone.
-            val_reward_fn=self._validate if self._val_tasks else None,
-        )
+        # Its `fit()` validates where there is such a function, by `_validate` alone.
+        super().__init__(**theirs, val_dataloader=None, val_reward_fn=self._validate if val_tasks else None)
         geometry = bounded_geometry(self.processor, data.min_pixels, data.max_pixels)
         pixels = {"min_pixels": geometry.min_pixels, "max_pixels": geometry.max_pixels}
         policy = (self.tokenizer, self.processor)
         self._chat = ChatTokenizer.from_processor(*policy, TemplateBuilder(self.processor), pixels)
         limits = (data.max_prompt_length, data.max_response_length, self.config.worker.rollout.max_model_len)
-        self._door, self._pool, self._groups = door, pool, GroupLog()
+        self._door, self._pool, self._val_tasks, self._groups = door, pool, val_tasks, GroupLog()
         self._player = EpisodePlayer(door, pool, self._chat, TokenLimits(*limits))
         is_own = geometry == ImageGeometry.from_processor(self.processor)
         fingerprint = model_fingerprint(*policy, None if is_own else pixels, door.agent)
@@ -143,18 +133,14 @@ class ArpoTrainer(stock.RayPPOTrainer):
 
     def _save_checkpoint(self) -> None:
         # First: EasyR1 names a checkpoint as its last one at the end, and by then it is to be whole.
-        self._replayer.save(self._checkpoints / f"{_STEP_FOLDER}{self.global_step}")
+        self._replayer.save(Path(self.config.trainer.save_checkpoint_path, f"{_STEP_FOLDER}{self.global_step}"))
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         named = self.config.trainer.load_checkpoint_path
-        folder = self._checkpoints if named is None else Path(named).parent
+        folder = Path(self.config.trainer.save_checkpoint_path) if named is None else Path(named).parent
         self._replayer.restore(checkpoints_until(folder, self.global_step) if self.global_step else [])
-
-    @property
-    def _checkpoints(self) -> Path:
-        return Path(self.config.trainer.save_checkpoint_path)
 
     def _engine(self, sampling: Mapping[str, Any]) -> TurnEngine:
         most, fps = self._door.agent.max_reply_tokens, self.config.data.video_fps
@@ -172,7 +158,7 @@ class ArpoTrainer(stock.RayPPOTrainer):
 
 
 def checkpoints_until(folder: Path, step: int) -> list[Path]:
-    """The checkpoint of this step, whether it is there or not, and those of earlier steps that are; newest first."""
-    found = {int(path.name.removeprefix(_STEP_FOLDER)): path for path in folder.glob(f"{_STEP_FOLDER}[0-9]*")}
-    found[step] = folder / f"{_STEP_FOLDER}{step}"
-    return [found[one] for one in sorted(found, reverse=True) if one <= step]
+    """The checkpoint of this step and those of earlier steps, newest first."""
+    names = [path.name.removeprefix(_STEP_FOLDER) for path in folder.glob(f"{_STEP_FOLDER}*")]
+    steps = sorted((int(name) for name in names if name.isdecimal() and int(name) <= step), reverse=True)
+    return [folder / f"{_STEP_FOLDER}{one}" for one in steps]

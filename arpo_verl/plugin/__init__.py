@@ -2,8 +2,9 @@
 
 The modules, in the order of a training step:
 
-- before anything starts: `run_callback` has the recipe checked and estimated (`recipe/`), takes the `run_folder` and
-  starts the `head_watch`; `patches` has what takes the place of veRL's functions;
+- before anything starts: `run_callback` has the recipe checked and estimated (`recipe/`), takes the run's folder and
+  starts the `head_watch`; `run_folder` asks whether every node sees it; `patches` has what takes the place of veRL's
+  functions;
 - what the recipe says: `settings`; in the trainer's process `trainer_state`, and `trainer_watch`, which ends the run
   where it cannot go on;
 - tasks: `dataset`;

@@ -21,9 +21,9 @@ from arpo_verl.plugin.recipe.checks import check_recipe, joins_cluster
 from arpo_verl.plugin.recipe.footprint import describe_schedule, reckon_recipe, training_steps
 from arpo_verl.plugin.recipe.resuming import describe_resume
 from arpo_verl.plugin.recipe.values import doubtful_names
-from arpo_verl.plugin.run_folder import hold_run
 from arpo_verl.records.layout import LATEST_CHECKPOINT, METRICS_FILE
 from arpo_verl.records.metrics import keep_earlier_metrics
+from arpo_verl.records.run_lock import hold_run
 from arpo_verl.records.run_summary import format_summary, summarize_run
 from arpo_verl.records.starts import note_start
 from arpo_verl.records.step_lines import StepLines

@@ -28,7 +28,7 @@ from arpo_verl.plugin.step_metrics import SCORED_METRICS, StepMetrics, staleness
 from arpo_verl.plugin.trainer_state import TrainerState, trainer_state
 from arpo_verl.plugin.trainer_watch import JobDesktops
 from arpo_verl.plugin.validation_samples import EpisodeLoggers, ValidationSamples
-from arpo_verl.records.jumps import Jump, JumpDetector
+from arpo_verl.records.jumps import JumpDetector
 from arpo_verl.records.run_records import RunRecords
 from arpo_verl.replay.choice import Group, Outcome, Replacement, choose_replays, form_groups, uid_of
 from arpo_verl.replay.config import check_filter, check_sampler
@@ -192,7 +192,8 @@ class Replayer:
         ahead["replay/unusable"], self._num_unusable = self._num_unusable, 0
         rollouts = (*groups, *self._evicted)
         self.state.tell_frontier(self._step, rollouts)
-        jumps = self._find_jumps(rollouts)
+        jumps = self._jumps.find(self._step, rollouts, self.config.success_threshold)
+        self.records.jumped(jumps)
         for done in (self._prefetch, self._seen, self._evicted, self._rescued):
             done.clear()
         metrics = {
@@ -204,21 +205,6 @@ class Replayer:
             **late,
         }
         return batch, sum(len(group.outcomes) for group in groups), metrics
-
-    def _find_jumps(self, rollouts: Iterable[Group]) -> list[Jump]:
-        """The groups that all succeed where hardly any attempt of their task had; they are also recorded."""
-        found = []
-        for group in rollouts:
-            solved = {one.session: one.success >= self.config.success_threshold for one in group.outcomes}
-            if (jump := self._jumps.attempted(self._step, group.task_id, group.uid, solved)) is not None:
-                logger.warning(
-                    "all %d attempts of task %s succeed in step %d, after %d attempts of which hardly any did: look at "
-                    "one of them (arpo-verl view, Tasks × steps) for a way around the task",
-                    *(len(solved), group.task_id, self._step, jump.earlier),
-                )
-                found.append(jump)
-        self.records.jumped(found)
-        return found
 
     def _rebuild(self, candidate: Candidate) -> Iterable[dict[str, Any]]:
         """The fields of a success's rows, one row at a time."""

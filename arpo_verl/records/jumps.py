@@ -6,13 +6,19 @@ share `MAX_EARLIER_SUCCESS` did. Learning is slower: groups in which some attemp
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arpo_verl.records.json_files import GrowingFile, append_objects
 from arpo_verl.records.summaries import EpisodeKey
+
+if TYPE_CHECKING:
+    from arpo_verl.replay.choice import Group
+
+logger = logging.getLogger(__name__)
 
 _WHOLE_END = 1 << 53
 """Whole numbers are below it: a browser holds each of these exactly."""
@@ -47,6 +53,20 @@ class JumpDetector:
     def __init__(self) -> None:
         self._attempts: dict[str, int] = {}
         self._solved: dict[str, int] = {}
+
+    def find(self, step: int, groups: Iterable[Group], success_threshold: float) -> list[Jump]:
+        """Count a step's groups; the jumps among them, each with a warning in the log."""
+        found = []
+        for group in groups:
+            solved = {one.session: one.success >= success_threshold for one in group.outcomes}
+            if (jump := self.attempted(step, group.task_id, group.uid, solved)) is not None:
+                logger.warning(
+                    "all %d attempts of task %s succeed in step %d, after %d attempts of which hardly any did: look at "
+                    "one of them (arpo-verl view, Tasks × steps) for a way around the task",
+                    *(len(solved), group.task_id, step, jump.earlier),
+                )
+                found.append(jump)
+        return found
 
     def attempted(self, step: int, task_id: str, uid: str, solved: Mapping[int, bool]) -> Jump | None:
         """Count a group; the jump that it is, if it is one.

@@ -25,3 +25,11 @@ def test_a_machine_that_refuses_namespaces_is_told_the_way_out(monkeypatch, tmp_
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     finding = machine._check_sandbox()
     assert not finding.ok and "No permissions" in finding.detail and "sysctl" in finding.remedy
+
+
+@pytest.mark.parametrize(("other", "says_cpu"), [(None, True), ("EasyR1", False)])
+def test_beside_easyr1_no_gpu_is_no_reason_to_train_the_recipe_of_verls(monkeypatch, tmp_path, other, says_cpu):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(machine, "another_verl", lambda: other)
+    finding = machine._check_gpu()
+    assert not finding.ok and ("VERL_PLATFORM=cpu" in finding.remedy) is says_cpu

@@ -27,7 +27,8 @@ from verl.workers.fsdp_workers import FSDPWorker
 LOG = "EASYR1_TEST_LOG"
 """Names a file that gets a line for each call."""
 TEMPERATURES = "EASYR1_TEST_TEMPERATURES"
-"""The sampling temperature of each step of this process, as `0.2,4`: at 4 no reply parses, so all episodes fail."""
+"""The sampling temperature of each training step of this process, as `0.2,4`: at 4 no reply parses, so all episodes
+fail. Validation has its own, `worker.rollout.val_override_config.temperature`."""
 
 
 class CpuBase(Worker):
@@ -64,7 +65,6 @@ class CpuWorker(CpuBase):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def prepare_rollout_engine(self):
         self._temperature = self._temperatures[self._steps] if self._temperatures else self.config.rollout.temperature
-        self._steps += 1
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def release_rollout_engine(self):
@@ -74,15 +74,15 @@ class CpuWorker(CpuBase):
     def generate_sequences(self, prompts):
         ends, padding = self.generation.eos_token_id, self.tokenizer.pad_token_id
         prompts.meta_info |= {"eos_token_id": ends, "pad_token_id": padding}
-        most = prompts.meta_info["max_tokens"]
         raw, shown = prompts.non_tensor_batch["raw_prompt_ids"], prompts.non_tensor_batch["multi_modal_data"]
         self._log("generate", prompts=len(raw), images=[len(one["images"]) for one in shown], meta=_plain(prompts))
-        replies = [self._reply(ids, one["images"], most) for ids, one in zip(raw, shown, strict=True)]
+        asked = {"temperature": self._temperature, **prompts.meta_info}
+        replies = [self._reply(ids, one["images"], asked) for ids, one in zip(raw, shown, strict=True)]
         responses = VF.pad_2d_list_to_length(replies, padding, max_length=self.config.rollout.response_length)
         return DataProto.from_dict(tensors={"responses": responses}, meta_info=prompts.meta_info)
 
     @torch.no_grad()
-    def _reply(self, prompt_ids, files, most):
+    def _reply(self, prompt_ids, files, asked):
         """One reply, from a prompt with one placeholder an image, as vLLM takes it."""
         images = [Image.open(io.BytesIO(file)) for file in files]
         assert list(prompt_ids).count(self.model.config.image_token_id) == len(images)
@@ -96,11 +96,11 @@ class CpuWorker(CpuBase):
             attention_mask=torch.ones(1, len(ids), dtype=torch.long),
             **pixels,
             do_sample=True,
-            temperature=self._temperature,
+            temperature=asked["temperature"],
             top_p=1.0,
             top_k=0,
-            max_new_tokens=most,
-            bad_words_ids=[[image], [self.model.config.video_token_id]],
+            max_new_tokens=asked["max_tokens"],
+            bad_words_ids=[[banned] for banned in asked["logit_bias"]],
         )
         return whole[0, len(ids) :].tolist()
 
@@ -120,6 +120,7 @@ class CpuWorker(CpuBase):
     def update_actor(self, data):
         FSDPWorker._process_multi_modal_inputs(self, data)
         before = self._weights()
+        self._steps += 1
         metrics = self.actor.update_policy(data)
         rows = {name: data.batch[name] for name in ("advantages", "response_mask", "token_level_scores")}
         self._log(

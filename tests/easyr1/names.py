@@ -75,6 +75,12 @@ RELIED_ON = [
             '"responses": response_ids',
         ),
     ),
+    ("verl/workers/rollout/vllm_rollout_spmd.py", "vLLMRollout.update_sampling_params", ("setattr(self", "yield")),
+    (
+        "verl/utils/checkpoint/checkpoint_manager.py",
+        "find_latest_ckpt",
+        ("get_checkpoint_tracker_filename", "last_global_step"),
+    ),
     # The silent traps
     (
         "verl/workers/fsdp_workers.py",

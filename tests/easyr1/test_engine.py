@@ -29,8 +29,9 @@ class Workers:
         self.release.set()
         self._chat, self._reply = chat, reply
 
-    def generate(self, prompts, sampling_params, lora_request, use_tqdm):
-        self.calls[-1] += [(one, sampling_params.n, sampling_params.max_tokens) for one in prompts]
+    def generate(self, prompts, sampling_params, use_tqdm, lora_request=None):  # 0.3.2 names none
+        asked = (sampling_params.n, sampling_params.max_tokens, sampling_params.logit_bias)
+        self.calls[-1] += [(one, *asked) for one in prompts]
         replies = [self._reply(one["prompt_token_ids"]) for one in prompts]
         return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=ids)]) for ids in replies]
 
@@ -41,7 +42,8 @@ class Workers:
         rollout.config, rollout.lora_kwargs = SimpleNamespace(response_length=12), {}
         rollout.pad_token_id, rollout.return_video_metadata = self._chat.tokenizer.pad_token_id, False
         rollout.use_tqdm, rollout.inference_engine = False, self
-        rollout.sampling_params = SimpleNamespace(n=8, max_tokens=4096, temperature=1.0)
+        image = self._chat.image_id
+        rollout.sampling_params = SimpleNamespace(n=8, max_tokens=4096, temperature=1.0, logit_bias={image: -100})
         prompts.meta_info["eos_token_id"] = self._chat.end_id  # as the stock worker
         assert len(prompts) % self.world_size == 0
         return DataProto.concat([rollout.generate_sequences(part) for part in prompts.chunk(self.world_size)])
@@ -69,8 +71,9 @@ def test_an_engine_sees_one_placeholder_an_image_and_the_episode_gets_the_bare_r
     shown_red = shown("red")
     reply = asyncio.run(play())
     assert reply.token_ids == (20, 21, chat.end_id) and reply.log_probs is None
-    ((seen, n, most), padding) = workers.calls[0]  # two workers, one prompt
+    ((seen, n, most, banned), padding) = workers.calls[0]  # two workers, one prompt
     assert seen["prompt_token_ids"].count(chat.image_id) == 1 and (n, most) == (1, 8)
+    assert {chat.tokenizer.convert_ids_to_tokens(id) for id in banned} == {"<|image_pad|>", "<|video_pad|>"}
     (image,) = seen["multi_modal_data"]["image"]
     assert image.size == tuple(chat.geometry.image_size(Size(640, 480)))
 
@@ -94,7 +97,7 @@ def test_what_is_asked_while_a_call_runs_goes_together_into_the_next(chat, shown
 
 
 @pytest.mark.parametrize("token", ["<|video_pad|>", "<|image_pad|>"])
-def test_a_placeholder_that_easyr1_does_not_ban_costs_the_episode(chat, shown, token):
+def test_a_placeholder_without_an_image_costs_the_episode(chat, shown, token):
     workers, red = Workers(chat, lambda ids: [chat.tokenizer.convert_tokens_to_ids(token), chat.end_id]), shown("red")
 
     async def play():
@@ -129,4 +132,17 @@ def test_an_error_of_the_workers_reaches_who_waits(chat, shown):
             await engine.generate([30], [red], 8)
 
     with pytest.raises(RuntimeError, match="out of memory"):
+        asyncio.run(play())
+
+
+def test_too_few_replies_are_an_error_and_no_endless_wait(chat, shown):
+    workers, red = Workers(chat, lambda ids: [20, chat.end_id]), shown("red")
+    whole = workers.generate_sequences
+    workers.generate_sequences = lambda prompts: whole(prompts)[:1]
+
+    async def play():
+        async with engine_of(chat, workers).running() as engine:
+            await engine.generate([30], [red], 8)
+
+    with pytest.raises(ValueError, match="shorter"):
         asyncio.run(play())

@@ -1,4 +1,5 @@
-"""EasyR1's own trainer on embedded desktops: four steps with replays, killed behind a checkpoint and resumed."""
+"""EasyR1's own trainer on embedded desktops: four steps with replays, two lost episodes and validation, killed behind a
+checkpoint and resumed."""
 
 import json
 import os
@@ -16,6 +17,7 @@ from support.easyr1 import require_easyr1
 require_easyr1()
 
 from easyr1.cpu_worker import LOG, TEMPERATURES  # noqa: E402
+from easyr1.faulty_desktop import COUNTED, FAILING  # noqa: E402
 
 from arpo_verl.records.metrics import MetricsFiles  # noqa: E402
 from arpo_verl.replay.choice import uid_of  # noqa: E402
@@ -25,12 +27,14 @@ pytestmark = pytest.mark.easyr1
 HERE = Path(__file__).parent
 OPTIONS = """
     config=easyr1/embedded gui_agent.model_family=small gui_agent.max_reply_tokens=96 gui_agent.max_steps=6
-    environment.num_desktops=4 environment.provider=embedded data.rollout_batch_size=2 data.max_prompt_length=512
+    environment.num_desktops=4 environment.provider=faulty_desktop:FaultyDesktop environment.max_attempts=1
+    data.val_files=embedded data.rollout_batch_size=2 data.max_prompt_length=512
     data.max_response_length=1536 worker.rollout.n=3 worker.rollout.limit_images=6 worker.rollout.temperature=0.4
     worker.actor.global_batch_size=2 worker.actor.micro_batch_size_per_device_for_experience=1
     worker.actor.padding_free=false worker.actor.dynamic_batching=false worker.actor.use_torch_compile=false
     worker.actor.optim.lr=1e-5 trainer.n_gpus_per_node=1 trainer.max_steps=4 trainer.save_freq=1
-    trainer.val_freq=-1 trainer.save_limit=-1
+    trainer.val_freq=4 trainer.val_before_train=true trainer.save_limit=-1
+    worker.rollout.val_override_config.temperature=0.1
     data.tasks.ids=[dialog-confirm-no,dialog-confirm-yes]
     ray_kwargs.ray_init.address=local ray_kwargs.ray_init.num_gpus=1 ray_kwargs.ray_init.num_cpus=8
     ray_kwargs.ray_init.include_dashboard=false
@@ -42,7 +46,8 @@ class Run:
     """A run's folder, and the processes that train in it."""
 
     def __init__(self, folder, policy):
-        self.folder, self.log = folder, folder / "calls.jsonl"
+        self.folder, self.log, self.verdicts = folder, folder / "calls.jsonl", folder / "verdicts"
+        self.verdicts.mkdir()
         self.options = [*OPTIONS, f"run_dir={folder}", f"worker.actor.model.model_path={policy}"]
 
     def start(self, temperatures, *more):
@@ -51,8 +56,11 @@ class Run:
             **os.environ,
             LOG: str(self.log),
             TEMPERATURES: temperatures,
+            COUNTED: str(self.verdicts),
+            FAILING: "1,5",  # the first of validation, and one of the first step
             "PYTHONPATH": paths,
             "OMP_NUM_THREADS": "1",
+            "RAY_worker_register_timeout_seconds": "600",
         }
         output = (self.folder / "output.log").open("ab")
         command = [sys.executable, str(HERE / "on_cpu.py"), *self.options, *more]
@@ -100,9 +108,29 @@ def run(tmp_path_factory, policy_folder):
 
 def test_four_steps_are_trained_and_their_metrics_are_one_curve(run):
     metrics = run.metrics()
-    assert list(metrics) == [1, 2, 3, 4]
-    assert all("actor/pg_loss" in step and "critic/advantages/max" in step for step in metrics.values())
-    assert all(step["environment/episodes"] >= 6 for step in metrics.values() if "environment/episodes" in step)
+    assert list(metrics) == [0, 1, 2, 3, 4]
+    steps = [metrics[step] for step in (1, 2, 3, 4)]
+    assert all("actor/pg_loss" in step and "critic/advantages/max" in step for step in steps)
+    assert all(step["environment/episodes"] >= 5 for step in steps if "environment/episodes" in step)
+
+
+def test_an_episode_that_infrastructure_failed_is_a_row_that_teaches_nothing(run):
+    metrics, update = run.metrics(), run.calls("update")[0]
+    assert [metrics[step]["rollout/dropped"] for step in (1, 2, 3, 4)] == [1, 0, 0, 0]
+    (row,) = [row for row, replied in enumerate(update["replied"]) if replied == 0]
+    assert update["advantages"][row] == update["scores"][row] == 0 and update["moved"] > 0
+    assert sorted(len(group["rows"]) for group in run.groups(1)) == [2, 3]
+
+
+def test_validation_is_played_before_a_start_and_at_its_steps_by_its_own_sampling_and_trains_nothing(run):
+    metrics = run.metrics()
+    validated = {step: one for step, one in metrics.items() if "val/reward_score" in one}
+    assert list(validated) == [0, 2, 4]  # the second start begins at 2
+    assert [one["val/dropped"] for one in validated.values()] == [1, 0, 0]
+    temperatures = [call["meta"].get("temperature") for call in run.calls("generate")]
+    assert set(temperatures) == {0.1, None} and temperatures[0] == 0.1 and len(run.calls("update")) == 4
+    records = [json.loads(path.read_text()) for path in (run.folder / "trajectories").glob("step_*/*/episode.json")]
+    assert sum(one["validation"] is True for one in records) == 5
 
 
 def test_every_row_has_a_uid_of_its_own_and_every_group_its_rollouts(run):

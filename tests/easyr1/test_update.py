@@ -15,7 +15,7 @@ from verl.trainer.ray_trainer import compute_advantage  # noqa: E402
 from arpo_verl.easyr1.command import stock_config  # noqa: E402
 from arpo_verl.easyr1.engine import TurnEngine  # noqa: E402
 from arpo_verl.easyr1.estimator import register_estimator  # noqa: E402
-from arpo_verl.easyr1.images import file_of, shows_files  # noqa: E402
+from arpo_verl.easyr1.images import FILE, shows_files  # noqa: E402
 from arpo_verl.easyr1.rows import Row, make_batch  # noqa: E402
 from arpo_verl.easyr1.settings import read_config  # noqa: E402
 from arpo_verl.models.family import load_family  # noqa: E402
@@ -47,7 +47,7 @@ def test_replies_become_rows_that_move_the_weights_and_a_fault_moves_none(worker
     rows = {"b_2_0": Row.of_fault(chat)}
     for number, reply in enumerate(asyncio.run(play())):
         ids, reward = list(reply.token_ids), float(number % 3 == 0)
-        rows[f"{'ab'[number // 3]}_{number % 3}_0"] = Row(prompt, ids, [1] * len(ids), reward, [file_of(image)])
+        rows[f"{'ab'[number // 3]}_{number % 3}_0"] = Row(prompt, ids, [1] * len(ids), reward, [image.info[FILE]])
     batch = make_batch(rows, loaded[1], chat, 512, 1536, fps=2.0)
     batch = batch.union(worker.compute_log_probs(batch))
     batch.batch["token_level_rewards"] = batch.batch["token_level_scores"]

@@ -128,6 +128,15 @@ def test_easyr1_trains_without_replay_and_names_what_it_cannot_bring(tmp_path):
     assert "environment.num_desktops" not in recipe.options
 
 
+def test_of_a_run_of_easyr1_the_command_offers_both_trainers(tmp_path, capsys):
+    theirs, arpo = write_easyr1_run(tmp_path / "theirs"), write_run(tmp_path / "arpo", "full")
+    for script, easyr1_too in ((theirs, True), (arpo, False)):
+        assert main(["convert", str(script), "--out", str(tmp_path / f"{script.stem}.yaml")]) == 0
+        said = capsys.readouterr().out
+        assert "python -m verl.trainer.main_ppo --config-dir" in said
+        assert ("python -m arpo_verl.easyr1 config=THEIR.yaml data.train_files=TASKS" in said) is easyr1_too
+
+
 def test_easyr1s_choices_are_verls(tmp_path):
     def made(*overrides):
         return easyr1(tmp_path, *overrides).options

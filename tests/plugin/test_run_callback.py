@@ -1,6 +1,5 @@
 """What the run's callback hands to the stock trainer."""
 
-import errno
 import json
 import os
 import queue
@@ -11,9 +10,10 @@ import pytest
 from omegaconf import OmegaConf
 from support import ROOT
 from support.composed import compose_recipe
+from support.run_holder import start_holder
 
 from arpo_verl.files import check_place
-from arpo_verl.plugin import run_callback, run_folder
+from arpo_verl.plugin import run_callback
 from arpo_verl.plugin.run_callback import RAY_AUTH, RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers, settle_ray_token
 from arpo_verl.records.starts import read_starts
 from arpo_verl.records.step_lines import StepLines
@@ -85,25 +85,6 @@ def log_step(folder, step):
         file.write(json.dumps({"step": step, "data": {"training/global_step": step, "timing_s/step": 5.0}}) + "\n")
 
 
-HOLDER = """
-import sys, time
-from pathlib import Path
-from arpo_verl.plugin.run_folder import hold_run
-
-hold_run(Path(sys.argv[1]))
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-def start_holder(run_dir):
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, run_dir], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout.readline() == "held\n"
-    return holder
-
-
 def test_a_second_trainer_in_a_runs_folder_is_refused_until_the_first_is_dead(tmp_path, monkeypatch):
     for name in ("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"):
         monkeypatch.setenv(name, "")
@@ -131,24 +112,6 @@ def test_a_run_folder_that_cannot_be_made_is_refused_before_hydra_makes_it(tmp_p
     monkeypatch.setattr(run_callback, "check_recipe", lambda config: check_place("run_dir", tmp_path / "file"))
     with pytest.raises(SystemExit, match="^arpo_verl: run_dir cannot be .*/file is a file; name another folder$"):
         RunCallback().on_run_start(config)
-
-
-def test_a_run_folder_that_is_in_use_is_found_without_taking_it(tmp_path):
-    run_folder.check_free(tmp_path)
-    with start_holder(tmp_path) as holder:
-        with pytest.raises(run_folder.ConfigError, match=rf"another trainer uses .* \(process {holder.pid} on"):
-            run_folder.check_free(tmp_path)
-        holder.kill()
-    run_folder.check_free(tmp_path)
-
-
-def test_where_there_are_no_locks_the_run_is_warned_and_goes_on(tmp_path, monkeypatch, caplog):
-    def no_locks(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(run_folder.fcntl, "lockf", no_locks)
-    run_folder.hold_run(tmp_path / "run")
-    assert "has no file locks" in caplog.text
 
 
 def test_figures_that_cannot_be_reckoned_are_no_reason_not_to_train(capsys, caplog):

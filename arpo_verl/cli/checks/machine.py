@@ -11,7 +11,7 @@ from pathlib import Path
 from arpo_verl.cli.checks import kvm
 from arpo_verl.cli.checks.desktops import check_ray_beside_docker
 from arpo_verl.cli.checks.finding import Finding
-from arpo_verl.versions import pip_install
+from arpo_verl.versions import EASYR1, another_verl, pip_install
 
 GIB = 1024**3
 # veRL, its models' caches and checkpoints.
@@ -44,8 +44,8 @@ def _check_gpu() -> Finding:
         gpus = [line for line in listing.stdout.splitlines() if line.startswith("GPU")]
     except (OSError, subprocess.TimeoutExpired):
         gpus = []
-    remedy = "set VERL_PLATFORM=cpu and train the embedded recipe, or use a machine with GPUs"
-    return Finding("GPU", bool(gpus), f"{len(gpus)} found", remedy, required=False)
+    without = "" if another_verl() == EASYR1 else "set VERL_PLATFORM=cpu and train the embedded recipe, or "
+    return Finding("GPU", bool(gpus), f"{len(gpus)} found", f"{without}use a machine with GPUs", required=False)
 
 
 def _check_sandbox() -> Finding:
