@@ -63,7 +63,7 @@ class DesktopEnvironment(ABC):
     def look(self) -> Observation:
         """Look at the screen as it is just now. For a harness, whose program acts by `ask`.
 
-        Optional, as `ask` is: whoever does not override them plays with our own loop, and with a harness that is a
+        Optional, as `ask` is: an environment without them plays with our own loop, and with a harness that is a
         function.
 
         Raises:

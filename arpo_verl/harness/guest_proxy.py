@@ -67,7 +67,7 @@ class GuestProxy:
         """0 until the first desktop is served."""
 
     async def open(self, token: str, desktop: GuestDesktop, allow_shell: bool) -> str:
-        """Serve `desktop` to whoever has the token. Returns the address.
+        """Serve `desktop` to those who have the token. Returns the address.
 
         Args:
             allow_shell: whether commands, scripts, files and set-up steps go through; else actions and looks alone.
