@@ -128,7 +128,11 @@ SOUND = [
         "trainer.nnodes=4 trainer.n_gpus_per_node=6 rollout.tensor_model_parallel_size=2 actor.ppo_mini_batch_size=12 "
         "data.train_batch_size=24",
     ),
-    (FULL, "trainer.nnodes=8 trainer.n_gpus_per_node=2 rollout.tensor_model_parallel_size=4"),
+    (
+        FULL,
+        "trainer.nnodes=8 trainer.n_gpus_per_node=2 rollout.tensor_model_parallel_size=4 "
+        "rollout.engine_kwargs.vllm.mm_processor_cache_type=lru",
+    ),
     (FULL, "trainer.nnodes=16 trainer.n_gpus_per_node=1 rollout.tensor_model_parallel_size=1"),
     (ASYNC, "rollout.n_gpus_per_node=4 rollout.tensor_model_parallel_size=4"),
     (FULL, "rollout.n_gpus_per_node=6 rollout.tensor_model_parallel_size=4"),
