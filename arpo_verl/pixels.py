@@ -74,9 +74,10 @@ class LazyPixels:
 
         _KEPT.used_by(update=torch.is_grad_enabled())
         processor = _processor(self.processor)
-        resized = dict.fromkeys(self.screenshots)  # a screen that did not change is sent again
-        resized = dict(zip(resized, _threads().map(lambda shot: _KEPT.get(shot, processor), resized), strict=True))
-        shown = [resized[screenshot] for screenshot in self.screenshots]
+        different = list(dict.fromkeys(self.screenshots))  # a screen that did not change is sent again
+        resized = _threads().map(lambda screenshot: _KEPT.get(screenshot, processor), different)
+        by_screenshot = dict(zip(different, resized, strict=True))
+        shown = [by_screenshot[screenshot] for screenshot in self.screenshots]
         made = torch.empty(sum(map(len, shown)), *processor.shape(shown[0]))
         list(_threads().map(processor.write, shown, made.split([len(each) for each in shown])))
         return made

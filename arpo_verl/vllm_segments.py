@@ -6,6 +6,9 @@ a job ends, Ray kills them, and with them Python's own resource tracker, a child
 /dev/shm at each launch. So each maker informs a process that is nobody's child what it made; that one waits for the
 maker's end, and removes what is still there.
 
+vLLM's workers end with EngineCore, but EngineCore does not end with a server that is killed: it would keep its GPUs'
+memory, and the segments. So each process of an engine waits for the end of the one that started it.
+
 `register` is the entry point `vllm.general_plugins`, which vLLM calls in each of its processes: not in all of them is
 veRL imported. The file runs as a script too, with the standard library alone: that is the process that removes.
 """
@@ -15,12 +18,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
@@ -49,6 +54,7 @@ def register() -> None:
 
     # Else a process's first progress bar makes a semaphore in /dev/shm, which would stay too. No bar is shared.
     tqdm.set_lock(threading.RLock())
+    end_with_parent()
     for patch, replace in ((SEGMENTS, reporting), (IMAGE_CACHES, _image_cache)):
         when_imported(patch.module, functools.partial(_apply, patch, replace))
 
@@ -59,6 +65,18 @@ def _apply(patch: Patch, replace: Callable[[str, Any], Any], module: ModuleType)
     installed = installed_version("vllm")
     if installed is None or not is_older(installed, OLDEST["vllm"]):
         patch.apply(module, replace)
+
+
+def end_with_parent() -> None:
+    """Have this process killed when the one that started it has ended; nothing where `multiprocessing` started none."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_kill_after, args=(parent,), name="parent", daemon=True).start()
+
+
+def _kill_after(parent: BaseProcess) -> None:
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _image_cache(name: str, upstream: Callable[..., Any]) -> Callable[..., Any]:

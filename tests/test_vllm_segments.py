@@ -1,6 +1,7 @@
 """Shared memory whose maker was killed goes; what is another's stays."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -39,6 +40,33 @@ buffers = [module.ShmRingBuffer(), module.ShmRingBuffer(), module.ShmRingBuffer(
 print(*(buffer.shared_memory.name for buffer in buffers), resource_tracker._resource_tracker._pid, flush=True)
 sys.stdin.read()
 """
+
+
+PARENT = """
+import multiprocessing, os, signal
+from arpo_verl.vllm_segments import end_with_parent
+
+def child():
+    end_with_parent()
+    print(os.getpid(), flush=True)
+    signal.pause()
+
+multiprocessing.get_context("fork").Process(target=child).start()
+signal.pause()
+"""
+
+
+def test_a_process_ends_with_the_one_that_started_it():
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    child = os.pidfd_open(int(parent.stdout.readline()))
+    try:
+        assert not select.select([child], [], [], 0)[0]
+        parent.kill()
+        parent.wait()
+        assert select.select([child], [], [], 60)[0]
+    finally:
+        parent.kill()
+        os.close(child)
 
 
 def start_maker(opened):

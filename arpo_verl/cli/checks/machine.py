@@ -16,7 +16,8 @@ from arpo_verl.versions import EASYR1, another_verl, pip_install
 GIB = 1024**3
 # veRL, its models' caches and checkpoints.
 MIN_DISK_GIB = 10
-# Ray keeps its object store there; below this it falls back to slow disk files.
+# Ray keeps its object store there; below this it falls back to slow disk files. vLLM takes 65 MB for a process there;
+# the images that they share take no room there (`memory_files.py`).
 MIN_SHM_GIB = 1
 
 
@@ -108,6 +109,8 @@ def _check_space() -> list[Finding]:
         if not folder.exists():
             continue
         free = shutil.disk_usage(folder).free / GIB
-        remedy = f"free at least {least} GiB there" + (" (Docker: --shm-size)" if subject == "shared memory" else "")
+        remedy = f"free at least {least} GiB there" + (
+            " (Docker: --shm-size; Kubernetes: an emptyDir)" if subject == "shared memory" else ""
+        )
         findings.append(Finding(subject, free >= least, f"{free:.1f} GiB free in {folder}", remedy, required=False))
     return findings
