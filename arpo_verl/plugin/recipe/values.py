@@ -115,7 +115,8 @@ def check_by_verl(config: DictConfig) -> None:
 
     from arpo_verl.plugin.recipe.rehearsal import rehearsals  # torch
 
-    if any((*_wrong_numbers(config), *wrong_kinds(config))):
+    given = dict(_leaves(OmegaConf.to_container(config, resolve=False)))
+    if any((*_wrong_numbers(config), *_wrong_kinds(config, given))):
         return  # veRL would only fail to calculate
     problems = Problems()
     objects: list[Any] = []
@@ -182,12 +183,8 @@ def _wrong_numbers(config: DictConfig) -> Iterator[str]:
             yield f"{name} must be {expected}, got {value!r}"
 
 
-def wrong_kinds(config: DictConfig) -> Iterator[str]:
-    """Yield a line for each option with a word where veRL has a number, or true or false: to it `flase` is true."""
-    yield from _wrong_kinds(config, dict(_leaves(OmegaConf.to_container(config, resolve=False))))
-
-
 def _wrong_kinds(config: DictConfig, given: Mapping[str, Any]) -> Iterator[str]:
+    """A word where veRL has a number, or true or false: to it `flase` is true."""
     for name, default in _leaves(verls_defaults()):
         value = given.get(name)
         is_number = isinstance(default, (bool, int, float)) and name not in (*_NUMBERS, *_OF_SEVERAL_KINDS)

@@ -24,7 +24,7 @@ from arpo_verl.errors import (
     DesktopSetupError,
     DesktopUnclearError,
 )
-from arpo_verl.types import Click, Hotkey, Point, Task, TypeText, Wait
+from arpo_verl.types import Click, Hotkey, Move, Point, Task, TypeText, Wait
 
 pytestmark = pytest.mark.desktop
 
@@ -101,7 +101,7 @@ def until_it_ends(environment, command):
 def look_until_it_ends(environment):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        environment.step(Wait())
+        environment.step(Move(Point(9, 9)))
     pytest.fail("the desktop lives on")
 
 
@@ -121,8 +121,7 @@ def test_all_of_a_desktop_that_ends_at_once_was_ended_from_within(environment):
     with contextlib.suppress(requests.RequestException):
         environment._client.setup_controller._launch_setup("sleep 0.2; kill -9 -1", shell=True)
     with pytest.raises(DesktopEndedError, match="Xvfb: signal 9"):
-        for _ in range(20):
-            environment.step(Wait())
+        look_until_it_ends(environment)
 
 
 def test_a_desktop_that_somebody_else_ended_or_that_crashed_proves_nothing(environment):
@@ -190,7 +189,7 @@ import asyncio, json, sys
 from support.local_ray import start_ray
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.pool.desktop_pool import DesktopPool
-from arpo_verl.types import Click, Hotkey, Point, Task, TypeText, Wait
+from arpo_verl.types import Click, Hotkey, Move, Point, Task, TypeText, Wait
 
 start_ray()
 pool = DesktopPool.connect(EnvironmentConfig(screen_size={ODD_SIZE}, num_desktops=2))
