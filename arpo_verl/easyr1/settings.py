@@ -88,32 +88,31 @@ def split_config(values: Mapping[str, Any]) -> DoorConfig:
     data, trainer = (_take(theirs, name) for name in ("data", "trainer"))
     run_dir = Path(str(theirs.pop("run_dir", None) or Path("runs", str(trainer.get("experiment_name", "easyr1")))))
     run_dir = run_dir.absolute()
-    for cls, name, holder, defaults in (
-        (GuiAgentConfig, "gui_agent", theirs, {"trajectory_dir": str(run_dir / TRAJECTORIES)}),
-        (EnvironmentConfig, "environment", theirs, {"status_file": str(run_dir / POOL_FILE)}),
-        (ReplayConfig, "replay", theirs, {}),
-        (TaskSelection, "data.tasks", data, {}),
+    for place, cls, name, holder, defaults in (
+        ("agent", GuiAgentConfig, "gui_agent", theirs, {"trajectory_dir": str(run_dir / TRAJECTORIES)}),
+        ("environment", EnvironmentConfig, "environment", theirs, {"status_file": str(run_dir / POOL_FILE)}),
+        ("replay", ReplayConfig, "replay", theirs, {}),
+        ("tasks", TaskSelection, "data.tasks", data, {}),
     ):
         with problems.gather():
-            built[name] = build_config(cls, name, {**defaults, **_take(holder, name)})
-    files: dict[str, Sequence[str]] = {"train_files": (), "val_files": ()}
-    for name in files:
+            built[place] = build_config(cls, name, {**defaults, **_take(holder, name)})
+    for name in ("train_files", "val_files"):
         with problems.gather():
-            files[name] = _take_files(data, name)
+            built[name] = _take_files(data, name)
     with problems.gather():
         ray_init = _take(_take(theirs, "ray_kwargs"), "ray_kwargs.ray_init")
     theirs |= {"data": data, "trainer": trainer}
     trainer["save_checkpoint_path"] = trainer.get("save_checkpoint_path") or str(run_dir / CHECKPOINTS)
-    if "gui_agent" in built:
+    if "agent" in built:
         with problems.gather():
             remedy = "this door trains one row an episode; the stock veRL trainer takes the others"
-            require(built["gui_agent"].context == FULL, "gui_agent.context", FULL, built["gui_agent"].context, remedy)
-    if "data.tasks" in built:
+            require(built["agent"].context == FULL, "gui_agent.context", FULL, built["agent"].context, remedy)
+    if "tasks" in built:
         with problems.gather():
-            got, remedy = built["data.tasks"].sampling, "the stock veRL trainer has frontier sampling"
+            got, remedy = built["tasks"].sampling, "the stock veRL trainer has frontier sampling"
             require(got == UNIFORM, "data.tasks.sampling", UNIFORM, got, remedy)
     problems.raise_all()
-    return DoorConfig(*built.values(), **files, run_dir=run_dir, ray_init=ray_init, theirs=theirs)
+    return DoorConfig(**built, run_dir=run_dir, ray_init=ray_init, theirs=theirs)
 
 
 def check_stock(door: DoorConfig, stock: Any) -> None:
@@ -138,7 +137,7 @@ def check_stock(door: DoorConfig, stock: Any) -> None:
          rows, "EasyR1 gives each the same number of rows"),
         (limit >= shown, "worker.rollout.limit_images", f"at least {shown}, the screenshots of an episode", limit,
          "vLLM refuses a prompt with more images than this"),
-        (door.val_files or not (trainer.val_freq > 0 or trainer.val_only), "data.val_files", "task files", None,
+        (bool(door.val_files) or not (trainer.val_freq > 0 or trainer.val_only), "data.val_files", "task files", None,
          "name some, or set trainer.val_freq=-1 and trainer.val_only=false"),
     ):  # fmt: skip
         with problems.gather():
@@ -164,5 +163,5 @@ def _take_files(data: dict[str, Any], name: str) -> list[str]:
     files = [given] if isinstance(given, str) else given
     whole = isinstance(files, list) and all(isinstance(file, str) for file in files)
     expected = "task files, as embedded or [a.json, b.json]"
-    require(whole and (files or name == "val_files"), f"data.{name}", expected, given)
+    require(whole and (name == "val_files" or bool(files)), f"data.{name}", expected, given)
     return list(files)
