@@ -35,7 +35,7 @@ _ERRORS: dict[str, type[DesktopError]] = {
     "check": DesktopLostError,
 }
 
-_CLICK = re.compile(r"pyautogui\.click\((?:x=)?(\d{1,5}), ?(?:y=)?(\d{1,5})\)")
+_CLICK = re.compile(r"pyautogui\.click\((?:x=)?(\d{1,5})(?:\.\d*)?, ?(?:y=)?(\d{1,5})(?:\.\d*)?[,)]")
 _DONE = b'{"status": "success", "output": "", "error": "", "returncode": 0}'
 DEFAULT_SCREEN = Size(640, 480)
 
@@ -135,7 +135,7 @@ class FakeEnvironment(DesktopEnvironment):
         return self._look()
 
     def ask(self, request: GuestRequest) -> GuestAnswer:
-        """Does clicks alone, as `pyautogui.click(x, y)`. All else succeeds, and does nothing."""
+        """Does clicks alone, as `pyautogui.click(x, y)` says them. All else succeeds, and does nothing."""
         for x, y in _CLICK.findall(request.body.decode(errors="replace")):
             self.step(Click(Point(int(x), int(y))))
         return GuestAnswer(HTTPStatus.OK, "application/json", _DONE)

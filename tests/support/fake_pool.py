@@ -28,6 +28,12 @@ class AsyncDesktop:
     async def step(self, action):
         return self.environment.step(action)
 
+    async def look(self):
+        return self.environment.look()
+
+    async def ask(self, request):
+        return self.environment.ask(request)
+
     async def evaluate(self):
         return self.environment.evaluate()
 
