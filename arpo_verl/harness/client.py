@@ -89,6 +89,8 @@ class HarnessClient:
         self.images: dict[bytes, Image.Image] = {}
         """All that were shown, by the hash of their data URL, in order."""
         self.files: dict[bytes, bytes] = {}
+        self.log = b""
+        """What a command printed."""
         self._generate = generate
         self._chat = chat
         self._config = config

@@ -33,9 +33,11 @@ def load_program(config: GuiAgentConfig) -> Program:
     """
     harness = config.harness
     assert harness is not None, "asked for where there is one"
-    if isinstance(harness, str) and not harness.strip().count(" "):
+    if isinstance(harness, str) and " " not in harness.strip():
         return _function(harness)
-    raise ConfigError("a command cannot play yet; name a function as gui_agent.harness=package.module:function")
+    from arpo_verl.harness.command_program import CommandProgram  # and the sandbox's modules with it
+
+    return CommandProgram(config)
 
 
 def _function(name: str) -> Program:

@@ -6,13 +6,16 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from arpo_verl.actions.checks import check_action
-from arpo_verl.errors import DesktopEndedError, DesktopError
+from arpo_verl.errors import ConfigError, DesktopEndedError, DesktopError
 from arpo_verl.harness.client import Waits
 from arpo_verl.rollout.episode import LeasedDesktop, Turn
-from arpo_verl.types import Action, Fail, Finish, Observation, Size, StopReason
+from arpo_verl.types import Action, Fail, Finish, GuestAnswer, GuestRequest, Observation, Size, StopReason
+
+if TYPE_CHECKING:
+    from arpo_verl.harness.guest_proxy import GuestDesktop
 
 T = TypeVar("T")
 
@@ -64,12 +67,21 @@ class PlayedDesktop:
             self.said = StopReason.FINISHED if isinstance(action, Finish) else StopReason.FAILED
         return self.observation
 
+    async def look(self) -> Observation:
+        """Look, for a program outside; see `DesktopEnvironment.look`."""
+        self.observation = await self.watched(cast("GuestDesktop", self._desktop).look())
+        return self.observation
+
+    async def ask(self, request: GuestRequest) -> GuestAnswer:
+        """Pass a request of OSWorld's guest protocol on, for a program outside; see `DesktopEnvironment.ask`."""
+        return await self.watched(cast("GuestDesktop", self._desktop).ask(request))
+
     async def watched(self, call: Awaitable[T]) -> T:
         """Await a call of the leased desktop; a fault of it ends the episode."""
         try:
             with self.waits.counted():
                 return await call
-        except (DesktopError, DesktopEndedError) as error:
+        except (ConfigError, DesktopError, DesktopEndedError) as error:
             if not self._ended.done():
                 self._ended.set_exception(error)
             raise

@@ -119,6 +119,7 @@ class _HarnessPlayer:
         finally:
             self.desktop_s += desktop.waits.seconds
             self._ended.cancel()  # who still asks gets no reply
+            self._facts["log"] = self._client.log
             if self._client.replies:
                 self._lay_out()
         if not self._client.replies:

@@ -26,8 +26,10 @@ def model_fingerprint(
     vocabulary = json.loads(tokenizer.backend_tokenizer.to_str())
     for changed_by_use in ("padding", "truncation"):
         vocabulary.pop(changed_by_use, None)
-    messages = agent.family.opening("INSTRUCTION", agent.language, ())
-    prompt = [messages, agent.family.grammar, processor.chat_template]
+    prompt: list[Any] = [processor.chat_template]
+    if agent.harness is None:
+        messages = agent.family.opening("INSTRUCTION", agent.language, ())
+        prompt = [messages, agent.family.grammar, processor.chat_template]
     if agent.context != FULL:  # what rows show of the history: another policy's would teach contexts that never occur
         prompt.append([agent.context, agent.row_screenshots, agent.screenshots_kept])
     if agent.harness is not None:  # its words, which we do not know

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from arpo_verl.config import Problems, check_fields, number, one_of, require, text, whole
+from arpo_verl.config import Problems, check_fields, number, one_of, require, text, truth, whole
 from arpo_verl.errors import ConfigError
 from arpo_verl.models.family import CONTEXTS, FULL, SEGMENTS, WINDOW, ModelFamily, load_family
 
@@ -73,6 +73,14 @@ class GuiAgentConfig:
     harness_timeout_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 600.0
     """Seconds of its own that a harness has for an episode; its waits for the engine and the desktop do not count. The
     default leaves 15 turns 40 s each."""
+    harness_memory_mb: Annotated[int, whole(64, "a whole number of megabytes from 64")] = 2048
+    """Memory of the command, with the files that it writes. A Python with an agent's libraries takes some 300 MB."""
+    harness_shell: Annotated[bool, truth()] = False
+    """Whether the command may run shell commands on its desktop, and read and write files there; without, it acts by
+    pyautogui alone, as our loop does."""
+    harness_network: Annotated[bool, truth()] = False
+    """Whether the command reaches all that the rollout worker reaches, for a program that asks other servers; without,
+    its endpoint and its desktop alone."""
     trajectory_dir: Annotated[str | None, text("a folder or null")] = None
     """Where each episode is written with its screenshots; None records nothing. See docs/trajectories.md."""
     record: Annotated[str, one_of(RECORDS)] = ALL

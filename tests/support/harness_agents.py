@@ -72,3 +72,35 @@ class OwnLoop:
 own_loop = OwnLoop()
 window_of_two = OwnLoop(2, 2)
 segments_of_three = OwnLoop(3, 2)
+
+CURRENT = []
+
+
+async def current(task, client, desktop):
+    """The program that a test plays by `play_by`."""
+    return await CURRENT[-1](task, client, desktop)
+
+
+def play_by(program, policy, engine, pool=None, agent=None, **lengths):
+    """One episode through the agent loop, played by `program`; returns its rows."""
+    from support.loop_harness import play, recipe
+
+    agent = {"harness": "support.harness_agents:current", **(agent or {})}
+    CURRENT.append(program)
+    try:
+        output = play(
+            policy, engine, pool, recipe(agent, **{"prompt_length": 2048, "response_length": 4096, **lengths})
+        )
+    finally:
+        CURRENT.pop()
+    return output if isinstance(output, list) else [output]
+
+
+def user(text, *screenshots):
+    """A message of OpenAI's."""
+    images = [{"type": "image_url", "image_url": {"url": data_url(screenshot)}} for screenshot in screenshots]
+    return {"role": "user", "content": [*images, {"type": "text", "text": text}]}
+
+
+def said(text):
+    return {"role": "assistant", "content": text}

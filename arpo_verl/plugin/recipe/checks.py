@@ -13,6 +13,7 @@ from arpo_verl.environments.provider_checks import check_provider
 from arpo_verl.environments.providers import PROVIDERS
 from arpo_verl.files import check_place
 from arpo_verl.footprint import Model, screenshot_tokens, sequence_tokens
+from arpo_verl.harness.loading import load_program
 from arpo_verl.models.family import FULL, check_model_type, check_trainable, read_model_type
 from arpo_verl.plugin.recipe.combinations import ENGINE, RULES
 from arpo_verl.plugin.recipe.footprint import longest_instruction, model_folder, model_shape, read_run
@@ -79,16 +80,19 @@ def check_recipe(config: DictConfig) -> None:
     if replay is not None and replay.enable and replay.seed_from is not None:
         checks.run(read_manifest, replay.seed_from)
     if agent is not None:
-        checks.run(_check_words, agent)
-        checks.run(_check_family, config, agent, model)
         checks.run(_check_image_limit, config, agent)
-        checks.run(_check_row, config, model, agent)
+        if agent.harness is not None:  # whose words and actions are its own
+            checks.run(load_program, agent)
+        else:
+            checks.run(_check_words, agent)
+            checks.run(_check_family, config, agent, model)
+            checks.run(_check_row, config, model, agent)
     if environment is not None:
         checks.run(_check_desktops, config, environment)
     if checks.run(_is_local_model, config) and agent is not None:
         checks.run(_check_lengths, config, agent, environment)
         checks.run(_check_seeds, config, agent, replay)
-    elif model is not None:
+    elif model is not None and (agent is None or agent.harness is None):
         checks.run(_check_first_turn, config, model)
     if selection is not None:
         checks.run(_check_tasks, config, selection, environment)
@@ -278,6 +282,8 @@ def _check_lengths(config: DictConfig, agent: GuiAgentConfig, environment: Envir
 
     processor = AutoProcessor.from_pretrained(Path(PolicyFiles.of_recipe(config).processor).expanduser())
     geometry = ImageGeometry.from_processor(processor, config.data.get("mm_processor_kwargs"))
+    if agent.harness is not None:
+        return
     shown, problems = geometry.num_tokens(environment.screen_size), Problems()
     with problems.gather():
         check_lengths(agent, config.data.max_response_length, shown)

@@ -27,7 +27,7 @@ _LOSSES = "trainer/ppo/core_algos.py"
 _CORRECTION = "trainer/ppo/rollout_corr_helper.py"
 _IS, _RS = "algorithm.rollout_correction.rollout_is", "algorithm.rollout_correction.rollout_rs"
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
-_FULL = "or set gui_agent.context=full"
+_FULL = "or set gui_agent.context=full, and gui_agent.harness=null"
 _OUR_REWARD = "pkg://arpo_verl.reward"
 
 LOGGERS = tuple("console file tensorboard wandb swanlab mlflow vemlp_wandb clearml trackio rl_insight tracking".split())

@@ -126,7 +126,9 @@ class Recipe:
 
     @property
     def has_several_rows(self) -> bool:
-        """Whether an episode is more than one row."""
+        """Whether an episode is more than one row, or may be."""
+        if self["gui_agent.harness"] is not None:
+            return True
         usual = load_family(str(self["gui_agent.model_family"] or "ui_tars_15")).context
         return bool((self["gui_agent.context"] or usual) != FULL)
 

@@ -1,0 +1,355 @@
+"""What a program gets of the endpoint, and what of it is trained."""
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+from support.harness_agents import ask, play_by, reply_to, said, user
+from support.loop_harness import DONE, HIT, MISS, FakePool, ScriptedEngine
+
+from arpo_verl.environments.fake import FakeScript
+from arpo_verl.errors import ActionParseError, ConfigError, DesktopLostError, GenerationError, HarnessError
+from arpo_verl.rollout.vision import decode_screenshot
+from arpo_verl.types import Click, Fail, Finish, Point
+
+FETCHED = {"type": "image_url", "image_url": "http://host/x.png"}
+DEEP = json.loads("[" * 200 + "]" * 200)
+HIT_POINT = Point(35, 38)
+
+
+def trained_texts(rows, tokenizer):
+    """The text of each stretch that is trained, row by row."""
+    texts = []
+    for row in rows:
+        found, run = [], []
+        for token, bit in zip([*row.response_ids, 0], [*row.response_mask, 0], strict=True):
+            if bit:
+                run.append(token)
+            elif run:
+                found.append(tokenizer.decode(run, skip_special_tokens=True))
+                run = []
+        texts.append(found)
+    return texts
+
+
+def played(policy, tokenizer, program, replies, pool=None, agent=None, **lengths):
+    engine = ScriptedEngine(tokenizer, replies)
+    rows = play_by(program, policy, engine, pool, agent, **lengths)
+    return rows, trained_texts(rows, tokenizer), engine
+
+
+def test_a_program_without_an_action_is_evaluated_and_trained(policy, tokenizer):
+    async def program(task, client, desktop):
+        assert await reply_to(client, [user(task.instruction, desktop.observation.screenshot)]) == "Hello."
+
+    rows, texts, _ = played(policy, tokenizer, program, ["Hello."])
+    assert texts == [["Hello."]] and rows[0].reward_score == 0.0
+    assert rows[0].extra_fields["stop_reason"] == "finished" and rows[0].extra_fields["num_turns"] == 1
+
+
+def test_actions_are_done_and_the_verdict_is_the_desktops(policy, tokenizer):
+    pool = FakePool()
+
+    async def program(task, client, desktop):
+        await reply_to(client, [user("?", desktop.observation.screenshot)])
+        await desktop.step(Click(HIT_POINT))
+        await desktop.step(Fail())
+        await desktop.step(Click(HIT_POINT))
+
+    rows, _, _ = played(policy, tokenizer, program, [HIT], pool)
+    assert pool.desktops[0].actions == [Click(HIT_POINT), Fail()]
+    assert rows[0].extra_fields["stop_reason"] == "failed" and pool.leased == 0
+
+
+def test_a_rewritten_history_begins_another_row_and_none_weighs_more_for_it(policy, tokenizer):
+    async def program(task, client, desktop):
+        first = await reply_to(client, [user("one")])
+        await reply_to(client, [user("one"), said(f" {first}\n"), user("two")])
+        await reply_to(client, [user("a summary"), user("three")])
+
+    rows, texts, engine = played(policy, tokenizer, program, ["first", "second", "third"])
+    assert texts == [["first", "second"], ["third"]]
+    assert len({row.reward_score for row in rows}) == 1
+    assert [row.extra_fields["num_turns"] for row in rows] == [3, 3]
+    written = [ids for ids, _ in engine.written]
+    assert [sum(row.response_mask) for row in rows] == [len(written[0]) + len(written[1]), len(written[2])]
+
+
+def test_retries_are_answered_anew_and_the_last_alone_is_trained(policy, tokenizer):
+    async def program(task, client, desktop):
+        answers = [await reply_to(client, [user("one")]) for _ in range(2)]
+        assert answers == ["lost", "kept"]
+        await reply_to(client, [user("one"), said("kept"), user("two")])
+
+    rows, texts, _ = played(policy, tokenizer, program, ["lost", "kept", "second"])
+    assert texts == [["kept", "second"]]
+    assert rows[0].extra_fields["num_turns"] == 3  # the engine wrote three
+
+
+def test_a_side_request_is_answered_and_not_trained(policy, tokenizer):
+    async def program(task, client, desktop):
+        assert await reply_to(client, [user("judge")], model="policy-untrained") == "aside"
+        await reply_to(client, [user("one")])
+
+    rows, texts, _ = played(policy, tokenizer, program, ["aside", "first"])
+    assert texts == [["first"]] and rows[0].extra_fields["num_turns"] == 1
+
+
+def test_a_stop_word_ends_the_reply_and_what_is_behind_is_not_trained(policy, tokenizer):
+    async def program(task, client, desktop):
+        text = await reply_to(client, [user("one")], stop=["Observation:", "###"])
+        assert text == "Thought: go.\n"
+        await reply_to(client, [user("one"), said(text), user("two")])
+
+    rows, ((first, second),), _ = played(
+        policy, tokenizer, program, ["Thought: go.\nObservation: made up ### and so on", "second"]
+    )
+    assert first.startswith("Thought: go.\nObservation:") and "made up" not in first and second == "second"
+
+
+def test_calls_of_tools_are_read_by_verls_parser_and_the_row_goes_on(policy, tokenizer):
+    tool = {"type": "function", "function": {"name": "click", "parameters": {"type": "object", "properties": {}}}}
+    call = '<tool_call>\n{"name": "click", "arguments": {"x": 1}}\n</tool_call>'
+
+    async def program(task, client, desktop):
+        _, answer = await ask(client, [user("one")], tools=[tool])
+        (choice,) = answer["choices"]
+        assert choice["finish_reason"] == "tool_calls"
+        message = choice["message"]
+        (function,) = [one["function"] for one in message["tool_calls"]]
+        assert function["name"] == "click" and json.loads(function["arguments"]) == {"x": 1}
+        # A client writes the arguments anew.
+        message["tool_calls"][0]["function"]["arguments"] = '{"x":1}'
+        answers = message["tool_calls"][0]["id"]
+        await reply_to(
+            client,
+            [user("one"), message, {"role": "tool", "tool_call_id": answers, "content": "done"}],
+            tools=[tool],
+        )
+
+    _, texts, _ = played(policy, tokenizer, program, [f"I click. {call}", "second"])
+    assert texts == [[f"I click. {call}", "second"]]
+
+
+def test_a_stream_is_one_burst(policy, tokenizer):
+    async def program(task, client, desktop):
+        body = {"model": "m", "messages": [user("one")], "stream": True}
+        headers = {"Authorization": f"Bearer {client.token}"}
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.post(f"{client.url}/chat/completions", json=body) as got,
+        ):
+            assert got.content_type == "text/event-stream"
+            events = [line.removeprefix("data: ") for line in (await got.text()).split("\n\n") if line]
+        assert events.pop() == "[DONE]"
+        chunks = [json.loads(event) for event in events]
+        assert "".join(c["delta"].get("content", "") for chunk in chunks for c in chunk["choices"]) == "Hello."
+        assert chunks[1]["choices"][0]["finish_reason"] == "stop" and chunks[2]["usage"]["completion_tokens"] > 0
+
+    played(policy, tokenizer, program, ["Hello."])
+
+
+def test_a_token_opens_its_own_episode_alone(policy, tokenizer):
+    tokens = []
+
+    async def program(task, client, desktop):
+        tokens.append(client.token)
+        for token in ("forged", "", tokens[0] if len(tokens) > 1 else "x"):
+            status, answer = await ask(client, [user("one")], token=token or " ")
+            assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+        await reply_to(client, [user("one")])
+
+    for _ in range(2):
+        _, _, engine = played(policy, tokenizer, program, ["Hello."])
+        assert len(engine.calls) == 1
+    assert len(set(tokens)) == 2
+
+
+@pytest.mark.parametrize(
+    ("request_", "what"),
+    [
+        ({"messages": []}, "messages must be a list"),
+        ({"messages": "abc"}, "a message must be an object"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "role is one of"),
+        ({"messages": [user("x"), said("x")]}, "user or tool last"),
+        ({"messages": [user("x")], "n": 2}, "n must be 1"),
+        ({"messages": [user("x")], "response_format": {"type": "json_object"}}, "response_format is not supported"),
+        ({"messages": [user("x")], "stop": [1]}, "stop must be"),
+        ({"messages": [user("x")], "max_tokens": 0.5}, "max_tokens must be"),
+        ({"messages": [user("x")], "tools": [{}]}, "a tool must be"),
+        ({"messages": [user("<|image_pad|>")]}, "one image placeholder, got 1 for 0"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "of type text or image_url"),
+        ({"messages": [user("x", b"no image")]}, "an image cannot be shown"),
+        ({"messages": [{"role": "user", "content": [FETCHED]}]}, "an image must be a data URL"),
+        ({"messages": [{"role": "user", "content": "x", "deep": DEEP}]}, "nested too deeply"),
+    ],
+)
+def test_a_request_that_cannot_be_answered_says_why_and_costs_no_turn_of_the_engine(policy, tokenizer, request_, what):
+    async def program(task, client, desktop):
+        more = {name: value for name, value in request_.items() if name != "messages"}
+        status, answer = await ask(client, request_["messages"], **more)
+        assert status == 400 and what in answer["error"]["message"], answer
+        await reply_to(client, [user("one")])
+
+    _, texts, engine = played(policy, tokenizer, program, ["Hello."])
+    assert texts == [["Hello."]] and len(engine.calls) == 1
+
+
+def test_an_image_is_decoded_once_however_many_requests_show_it(policy, tokenizer, monkeypatch):
+    decoded = []
+
+    def counted(screenshot):
+        decoded.append(screenshot)
+        return decode_screenshot(screenshot)
+
+    monkeypatch.setattr("arpo_verl.rollout.episode.decode_screenshot", counted)
+
+    async def program(task, client, desktop):
+        shot = desktop.observation.screenshot
+        for number in range(3):
+            await reply_to(client, [user(f"{number}", shot, shot)])
+
+    rows, _, engine = played(policy, tokenizer, program, ["a", "b", "c"])
+    assert len(decoded) == 2  # the desktop's own look, and the program's
+    assert [len(call["images"]) for call in engine.calls] == [2, 2, 2]
+    assert sum(len(row.screenshots) for row in rows) == 2  # [s s], and of each row behind it the same two
+
+
+def test_turns_and_tokens_end_an_episode_as_in_our_loop(policy, tokenizer):
+    async def endless(task, client, desktop):
+        messages = [user("go", desktop.observation.screenshot)]
+        while True:
+            messages += [said(await reply_to(client, messages)), user("more", desktop.observation.screenshot)]
+
+    rows, texts, engine = played(policy, tokenizer, endless, [MISS] * 9, agent={"max_steps": 3, "max_screenshots": 3})
+    assert texts == [[MISS] * 3] and len(engine.calls) == 3
+    assert rows[-1].extra_fields["stop_reason"] == "step_limit"
+    rows, _, _ = played(policy, tokenizer, endless, [MISS] * 4, prompt_length=256, response_length=256)
+    assert rows[-1].extra_fields["stop_reason"] == "token_limit"
+
+
+def test_a_first_prompt_that_does_not_fit_is_the_recipes_fault(policy, tokenizer):
+    async def program(task, client, desktop):
+        await reply_to(client, [user("go", desktop.observation.screenshot)])
+
+    pool = FakePool()
+    with pytest.raises(ConfigError, match=r"data.max_prompt_length \+ data.max_response_length = 150"):
+        played(policy, tokenizer, program, [], pool, prompt_length=80, response_length=70)
+    assert pool.refused
+
+
+def test_a_malformed_reply_is_the_policys_and_any_other_error_drops_the_session(policy, tokenizer):
+    async def malformed(task, client, desktop):
+        await reply_to(client, [user("one")])
+        raise ActionParseError("no action")
+
+    rows, _, _ = played(policy, tokenizer, malformed, ["Hm."])
+    assert rows[0].extra_fields["stop_reason"] == "parse_error" and rows[0].reward_score == -1.0
+
+    async def off_screen(task, client, desktop):
+        await reply_to(client, [user("one")])
+        await desktop.step(Click(Point(5000, 1)))
+
+    assert played(policy, tokenizer, off_screen, ["Hm."])[0][0].extra_fields["stop_reason"] == "parse_error"
+
+    async def broken(task, client, desktop):
+        await reply_to(client, [user("one")])
+        return {}["missing"]
+
+    async def silent(task, client, desktop):
+        await asyncio.sleep(0)
+
+    async def hanging(task, client, desktop):
+        await reply_to(client, [user("one")])
+        await asyncio.Event().wait()
+
+    for program, replies, why in (
+        (broken, ["Hm."], r"raised KeyError\('missing'\)"),
+        (silent, [], "at least one reply"),
+        (hanging, ["Hm."], r"harness_timeout_s=0\.2"),
+    ):
+        pool = FakePool()
+        with pytest.raises(HarnessError, match=why):
+            played(policy, tokenizer, program, replies, pool, {"harness_timeout_s": 0.2})
+        assert len(pool.desktops) == 1 and pool.leased == 0 and not pool.refused
+
+
+def test_a_desktops_fault_starts_the_episode_anew_whatever_the_program_does_about_it(policy, tokenizer):
+    async def stubborn(task, client, desktop):
+        await reply_to(client, [user("one")])
+        try:
+            await desktop.step(Click(HIT_POINT))
+        except DesktopLostError:
+            await asyncio.Event().wait()
+        await desktop.step(Finish())
+
+    pool = FakePool(FakeScript(fail={"step": [1]}), FakeScript())
+    rows, texts, _ = played(policy, tokenizer, stubborn, ["first", "second"], pool)
+    assert texts == [["second"]] and rows[0].reward_score == 1.0
+    assert len(pool.desktops) == 2 and len(pool.faults) == 1
+
+
+def test_a_desktop_that_the_policy_ended_scores_0(policy, tokenizer):
+    async def program(task, client, desktop):
+        await reply_to(client, [user("one")])
+        await desktop.step(Click(HIT_POINT))
+
+    rows, _, _ = played(policy, tokenizer, program, ["first"], FakePool(FakeScript(end={"step": [1]})))
+    assert rows[0].extra_fields["stop_reason"] == "desktop_ended" and rows[0].reward_score == 0.0
+
+
+def test_an_engines_fault_drops_the_session_whatever_the_program_does_about_it(policy, tokenizer):
+    async def stubborn(task, client, desktop):
+        status, answer = await ask(client, [user("one")])
+        assert (status, answer["error"]["code"]) == (503, "engine_failed")
+        await asyncio.Event().wait()
+
+    pool = FakePool()
+    with pytest.raises(GenerationError, match="gone"):
+        played(policy, tokenizer, stubborn, [GenerationError("gone")], pool)
+    assert len(pool.desktops) == 1 and pool.leased == 0
+
+
+def test_a_client_that_has_gone_gets_a_reply_that_nobody_trains(policy, tokenizer):
+    """As a client does that times out and asks again."""
+
+    class Slow(ScriptedEngine):
+        async def generate(self, *args, **kwargs):
+            if not self.calls:
+                self.calls.append(None)
+                await asyncio.Event().wait()
+            return await super().generate(*args, **kwargs)
+
+    engine = Slow(tokenizer, ["second"])
+
+    async def program(task, client, desktop):
+        lost = asyncio.create_task(reply_to(client, [user("one")]))
+        while not engine.calls:
+            await asyncio.sleep(0.01)
+        lost.cancel()
+        await reply_to(client, [user("one")])
+
+    rows = play_by(program, policy, engine)
+    assert trained_texts(rows, tokenizer) == [["second"]]
+
+
+def test_a_harness_that_is_none_ends_the_run(policy, tokenizer):
+    from support.loop_harness import play, recipe
+
+    for name, why in (("nowhere:none", "importable"), ("arpo_verl.types:Task", "async function")):
+        pool = FakePool()
+        with pytest.raises(ConfigError, match=why):
+            play(policy, ScriptedEngine(tokenizer, []), pool, recipe({"harness": name}))
+        assert len(pool.refused) == 1
+
+
+def test_done_is_a_text_as_any_other(policy, tokenizer):
+    """The endpoint reads no actions: that is the program's."""
+
+    async def program(task, client, desktop):
+        assert await reply_to(client, [user("one")]) == DONE
+        assert await reply_to(client, [user("two")]) == "I would rather not."
+
+    rows, _, _ = played(policy, tokenizer, program, [DONE, "I would rather not."])
+    assert rows[-1].extra_fields["format_error"] == 0.0
