@@ -71,7 +71,7 @@ def main(name):
     controller = PythonController(f"{address.username}:{address.password}@{address.hostname}", address.port)
     predict = {"uitars15": uitars15, "qwen3vl": qwen3vl, "agent_s": agent_s}[name](controller)
     for _ in range(MAX_STEPS):
-        _, actions = predict(os.environ["TASK"], {"screenshot": controller.get_screenshot()})
+        _, actions = predict(os.environ["INSTRUCTION"], {"screenshot": controller.get_screenshot()})
         for action in actions:
             if action in ("DONE", "FAIL"):
                 return 0 if action == "DONE" else CANNOT_BE_DONE
