@@ -95,8 +95,9 @@ EXTRAS = {
         "and python_version < '3.14'",
         "mutmut",
         "playwright",
-        # The example of docs/own-provider.md imports it.
+        # The examples of docs/own-provider.md and docs/harness.md import them.
         "kubernetes",
+        "openai",
         "swanlab",
         "psutil",
         # `benchmarks/learning.py` draws its curves with it.

@@ -114,7 +114,7 @@ class GuiAgentConfig:
         problems.raise_all()
 
     def _check_screenshots(self) -> None:
-        if self.context != FULL or self.max_screenshots is None:
+        if self.context != FULL or self.harness is not None or self.max_screenshots is None:
             return
         require(
             self.max_screenshots <= self.max_steps,

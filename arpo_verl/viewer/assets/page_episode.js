@@ -169,6 +169,8 @@
     ${turn.thought ? html`<p class="thought"><bdi>${turn.thought}</bdi></p>` : html`<p class="muted">none</p>`}
     <h2>Reply as written</h2>
     <pre tabindex="0" aria-label="Reply as written"><bdi>${turn.text}</bdi></pre>
+    ${turn.request &&
+    html`<details><summary>What the harness asked</summary><pre><bdi>${JSON.stringify(turn.request, null, 1)}</bdi></pre></details>`}
   `;
 
   /** The verdict and what led to it: what the desktop had, and what the task expects. */
