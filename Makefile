@@ -2,6 +2,7 @@
 # make test   the test suite
 # make test-release  what `make test` leaves out, in parts: test-training, test-desktops, test-tools, test-machine, test-vllm, test-vm
 # make vllm   an environment with veRL's vLLM rollout for the CPU, 7 GB; make test-vllm tries it
+# make harness-agents  OSWorld's agents and Agent-S in an environment of their own, which tests run as harnesses
 # make test-docker  Docker desktops on a Docker engine of the tests' own, which needs root; installs Debian's docker.io and QEMU
 # make test-vm  virtual machines of the provider qemu, emulated; installs Debian's QEMU and mmdebstrap, builds an image
 # make easyr1 EASYR1_HOME=FOLDER  the environment of the door for EasyR1, of a checkout of it, in .cache/easyr1
@@ -31,6 +32,7 @@ POLICY := .cache/seeing
 export VLLM_VENV ?= .cache/vllm
 EASYR1_VENV := .cache/easyr1
 EASYR1_HOME ?=
+AGENTS_VENV := .cache/harness-agents
 RUN_DIR ?= runs/demo
 SETUP_LOGS := .cache/setup
 RECIPE_ARGS ?=
@@ -42,7 +44,7 @@ VERL ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup packages osworld-packages demo vllm test test-training test-desktops test-tools test-machine test-vllm easyr1 test-easyr1 test-docker docker-packages test-vm vm-packages test-release test-pure test-verl mutants fuzz constraints audit lint docs dist clean
+.PHONY: help setup packages osworld-packages demo vllm test test-training test-desktops test-tools test-machine test-vllm easyr1 test-easyr1 harness-agents test-docker docker-packages test-vm vm-packages test-release test-pure test-verl mutants fuzz constraints audit lint docs dist clean
 
 help:
 	@sed -n 's/^# //p; /^$$/q' Makefile
@@ -140,6 +142,15 @@ $(EASYR1_VENV)/.ready: setup.py
 test-easyr1:
 	@test -f $(EASYR1_VENV)/.ready || { echo "make test-easyr1: skipped, there is no $(EASYR1_VENV); make easyr1 EASYR1_HOME=FOLDER makes it"; exit 0; }; \
 	PYTHONPATH=tests/easyr1/stand_in $(EASYR1_VENV)/bin/python -m pytest -m "easyr1 or not easyr1" tests/easyr1 $(PYTEST_ARGS)
+
+harness-agents: $(AGENTS_VENV)/.ready
+
+$(AGENTS_VENV)/.ready:
+	$(PYTHON) -m venv $(AGENTS_VENV)
+	$(AGENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		openai anthropic backoff dashscope google-api-core loguru numpy pillow pytesseract requests
+	$(AGENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps desktop-env==1.0.2 gui-agents==0.3.2
+	touch $@
 
 test-docker: setup
 	-@$(MAKE) --silent docker-packages  # without them, the tests are skipped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import time
@@ -35,8 +36,8 @@ _ERRORS: dict[str, type[DesktopError]] = {
     "check": DesktopLostError,
 }
 
-_CLICK = re.compile(r"pyautogui\.click\((?:x=)?(\d{1,5}), ?(?:y=)?(\d{1,5})[,)]")
-_DONE = b'{"status": "success", "output": "", "error": "", "returncode": 0}'
+_CLICK = re.compile(r"pyautogui\.click\((?:x=)?(\d{1,5})(?:\.\d*)?, ?(?:y=)?(\d{1,5})(?:\.\d*)?[,)]")
+_DONE = {"status": "success", "output": "", "error": "", "returncode": 0}
 DEFAULT_SCREEN = Size(640, 480)
 
 
@@ -135,10 +136,11 @@ class FakeEnvironment(DesktopEnvironment):
         return self._look()
 
     def ask(self, request: GuestRequest) -> GuestAnswer:
-        """Does clicks alone, as `pyautogui.click(x, y)`. All else succeeds, and does nothing."""
+        """Says its size, and does clicks, as `pyautogui.click(x, y)` has them. All else succeeds, and does nothing."""
         for x, y in _CLICK.findall(request.body.decode(errors="replace")):
             self.step(Click(Point(int(x), int(y))))
-        return GuestAnswer(HTTPStatus.OK, "application/json", _DONE)
+        answer = self._size._asdict() if request.path == "/screen_size" else _DONE
+        return GuestAnswer(HTTPStatus.OK, "application/json", json.dumps(answer).encode())
 
     def evaluate(self) -> Evaluation:
         self._play("evaluate")

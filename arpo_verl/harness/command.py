@@ -197,10 +197,12 @@ class _Command:
         return [*words, "--tmpfs", str(_TASKS), "--remount-ro", str(_TASKS)]
 
     def _own_folders(self) -> list[str]:
-        """Where the command's own files are: the working folder, and the folders that its words and PYTHONPATH name."""
+        """Where the command's own files are: the working folder, what its words and PYTHONPATH name."""
         words = [*self.command, *self.environment.get("PYTHONPATH", "").split(os.pathsep)]
-        named = [os.path.abspath(word) for word in words if os.path.sep in word and os.path.exists(word)]
+        named = {os.path.abspath(word) for word in words if os.path.sep in word and os.path.exists(word)}
+        named |= {os.path.realpath(word) for word in named}
         folders = {os.getcwd(), *(path if os.path.isdir(path) else os.path.dirname(path) for path in named)}
+        folders |= {os.path.dirname(path) for path in folders if os.path.basename(path) == "bin"}
         return sorted(folders - {os.path.sep}, key=len)
 
     def _begin(

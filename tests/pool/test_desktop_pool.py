@@ -25,7 +25,7 @@ from arpo_verl.errors import (
     HostLostError,
 )
 from arpo_verl.pool.desktop_pool import DesktopPool
-from arpo_verl.types import Click, Fail, Finish, Point, Task
+from arpo_verl.types import Click, Fail, Finish, GuestRequest, Point, Task
 
 INSIDE = Click(Point(10, 10))
 ERRORS = {"reset": DesktopSetupError, "step": DesktopLostError, "evaluate": EvaluatorError}
@@ -132,6 +132,20 @@ def test_an_episode_gets_screenshots_and_a_verdict(pool):
     assert first.screenshot != second.screenshot
     assert verdict.score == 1.0
     assert asyncio.run(fail()) == 1.0
+
+
+def test_a_program_acts_on_a_leased_desktop_by_requests(pool):
+    asked = GuestRequest("POST", "/execute", "application/json", b"pyautogui.click(10, 10)")
+
+    async def run():
+        async with pool.lease("t1") as desktop:
+            first = await desktop.reset(TASK)
+            assert (await desktop.look()).screenshot == first.screenshot
+            assert (await desktop.ask(asked)).status == 200
+            assert (await desktop.look()).screenshot != first.screenshot
+            return await desktop.evaluate()
+
+    assert asyncio.run(run()).score == 1.0
 
 
 def test_what_every_desktop_is_at_can_be_read_from_a_file(pool, status_file):

@@ -17,6 +17,7 @@ pytest.importorskip("desktop_env")
 from support.scripted_guest import (  # noqa: E402
     CLICK,
     DROP,
+    HANG,
     INFEASIBLE,
     LAUNCH,
     RESULT,
@@ -43,7 +44,7 @@ from arpo_verl.errors import (  # noqa: E402
     DesktopUnclearError,
     EvaluatorError,
 )
-from arpo_verl.types import Fail, Finish, Hotkey, Size, TypeText, Wait  # noqa: E402
+from arpo_verl.types import Fail, Finish, GuestRequest, Hotkey, Size, TypeText, Wait  # noqa: E402
 
 
 @pytest.fixture
@@ -303,6 +304,43 @@ def test_a_screenshot_that_is_none_is_a_fault(make, guest, sent):
         return
     with pytest.raises(DesktopLostError, match="no screenshot|no image"):
         environment.step(CLICK)
+
+
+ASKED = GuestRequest("POST", "/execute", "application/json", b'{"command": ["true"]}')
+
+
+def test_what_a_harness_asks_is_passed_on_and_an_answer_of_an_error_is_one(make, guest):
+    environment = make()
+    environment.reset(task())
+    for status, said in ((200, "{}"), (404, "no such file"), (500, "[Errno 2]"), (302, "elsewhere")):
+        guest.replies["/execute"] = lambda status=status, said=said: (status, said)
+        answer = environment.ask(ASKED)
+        assert (answer.status, answer.body) == (status, said.encode())
+        assert guest.requests[-1] == ("/execute", ASKED.body)
+    assert environment.look().screenshot == png()
+
+
+def test_a_command_that_takes_too_long_is_no_fault_of_a_desktop_that_lives(make, guest):
+    environment = make(step_timeout_s=0.4)
+    environment.reset(task())
+    for replies, fault in (([HANG, executed()], None), ([HANG, executed("", 1)], DesktopUnclearError)):
+        guest.replies["/execute"] = lambda replies=replies: replies.pop(0)
+        with pytest.raises(fault) if fault else contextlib.nullcontext():
+            assert environment.ask(ASKED).status == 504
+
+
+def test_no_answer_to_what_a_harness_asks_is_a_fault(make, guest):
+    environment = make()
+    environment.reset(task())
+    guest.replies["/execute"] = lambda: DROP
+    with pytest.raises(DesktopUnclearError, match="did not answer /execute"):
+        environment.ask(ASKED)
+    guest.replies["/screenshot"] = lambda: (200, b"none")
+    with pytest.raises(DesktopLostError, match="no screenshot|no image"):
+        environment.look()
+    guest.stop()
+    with pytest.raises(DesktopLostError):
+        environment.ask(ASKED)
 
 
 def test_an_action_is_never_sent_twice(make, guest):
