@@ -45,6 +45,8 @@ class Turn:
     """Of its actions; 0 until they are done."""
     first_screenshot: int = 0
     """Number of the first that was seen; with it all up to the one that this replies to."""
+    tokens: tuple[str, ...] = field(default=(), repr=False)
+    """The text of each token of the reply; none where no policy spoke in tokens."""
 
 
 class Watcher(Protocol):
@@ -260,7 +262,9 @@ class _Player:
         written = await self._conversation.reply(list(self.images))
         generate_s = time.perf_counter() - began
         self.generate_s += generate_s
-        turn = Turn(written.text, generate_s=generate_s, first_screenshot=written.first_screenshot)
+        turn = Turn(
+            written.text, generate_s=generate_s, first_screenshot=written.first_screenshot, tokens=written.tokens
+        )
         try:
             if written.problem is not None:
                 raise ActionParseError(written.problem)
