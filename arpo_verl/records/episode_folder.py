@@ -152,6 +152,6 @@ def _json(document: Mapping[str, Any], indent: int | None = 1) -> bytes:
 
 
 def _tokens(record: EpisodeRecord) -> bytes:
-    texts = record.tokens or [None] * len(record.replies)
+    texts: Sequence[Sequence[str] | None] = record.tokens or [None] * len(record.replies)
     replies = [{**dataclasses.asdict(reply), "texts": one} for reply, one in zip(record.replies, texts, strict=True)]
     return json.dumps(replies, separators=(",", ":")).encode() + b"\n"

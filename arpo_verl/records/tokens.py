@@ -21,6 +21,15 @@ _MOST_TRAININGS = 20
 
 
 @dataclass(frozen=True)
+class Trained:
+    """A training step that trained on a reply, of its episode or as a part of a replay."""
+
+    step: int
+    log_probs: list[float | None]
+    """Of the policy that the step was about to update."""
+
+
+@dataclass(frozen=True)
 class ReplyTokens:
     """One reply. What was not recorded, or is something else, is None."""
 
@@ -28,33 +37,22 @@ class ReplyTokens:
     texts: list[str] | None
     log_probs: list[float | None] | None
     """Of the rollout engine, when it wrote the reply."""
+    trained: list[Trained]
+    """Oldest first."""
 
 
-@dataclass(frozen=True)
-class TrainedTokens:
-    """A training step that trained on the episode, as itself or as a replay."""
-
-    step: int
-    log_probs: list[list[float | None]]
-    """A list a reply: those of the policy that the step was about to update."""
-
-
-@dataclass(frozen=True)
-class EpisodeTokens:
-    """The replies in order, and the trainings, oldest first. None of either where they were not recorded."""
-
-    replies: list[ReplyTokens]
-    trained: list[TrainedTokens]
-
-
-def read_tokens(folder: Path) -> EpisodeTokens:
-    """Read an episode's folder; what is missing or broken in it is left out."""
+def read_tokens(folder: Path) -> list[ReplyTokens]:
+    """The replies of an episode's folder, in order; what is missing or broken in it is left out."""
     replies = list(_replies(_read(folder / TOKENS_FILE, parse_json)))
-    if sum(reply.num_tokens for reply in replies) > _MOST_TOKENS:
-        return EpisodeTokens([], [])
-    lines = _read(folder / LOG_PROBS_FILE, bytes.splitlines)
-    trained = (_trained(line, replies) for line in lines[-_MOST_TRAININGS:])
-    return EpisodeTokens(replies, [one for one in trained if one is not None])
+    ends = list(itertools.accumulate((reply.num_tokens for reply in replies), initial=0))
+    if ends[-1] > _MOST_TOKENS:
+        return []
+    for line in _read(folder / LOG_PROBS_FILE, bytes.splitlines)[-_MOST_TRAININGS:]:
+        step, values = _trained(line, ends[-1])
+        for reply, start, end in zip(replies, ends, ends[1:], strict=False):
+            if step is not None:
+                reply.trained.append(Trained(step, values[start:end]))
+    return replies
 
 
 def _read(path: Path, parse: Any) -> list[Any]:
@@ -70,27 +68,28 @@ def _replies(entries: list[Any]) -> Iterator[ReplyTokens]:
         values = entry if isinstance(entry, dict) else {}
         ids = values.get("token_ids")
         count = len(ids) if isinstance(ids, list) else 0
-        texts, log_probs = values.get("texts"), values.get("log_probs")
-        is_text = _is_list(texts, count) and all(isinstance(text, str) for text in texts)
+        texts, log_probs = (_list_of(values.get(name), count) for name in ("texts", "log_probs"))
+        is_text = texts is not None and all(isinstance(text, str) for text in texts)
         yield ReplyTokens(
             count,
-            [text[:_MOST_CHARACTERS] for text in texts] if is_text else None,
-            [as_number(value) for value in log_probs] if _is_list(log_probs, count) else None,
+            [text[:_MOST_CHARACTERS] for text in texts or ()] if is_text else None,
+            None if log_probs is None else [as_number(value) for value in log_probs],
+            [],
         )
 
 
-def _trained(line: bytes, replies: list[ReplyTokens]) -> TrainedTokens | None:
+def _trained(line: bytes, num_tokens: int) -> tuple[int | None, list[float | None]]:
+    """A line's step and log-probs; no step where it is torn or of other tokens."""
     try:
         content = parse_json(line)
-    except ValueError:  # torn
-        return None
-    values, step = (content.get(name) for name in ("log_probs", "step")) if isinstance(content, dict) else (None, None)
-    ends = list(itertools.accumulate((reply.num_tokens for reply in replies), initial=0))
-    if type(step) is not int or not _is_list(values, ends[-1]):
-        return None
-    numbers = [as_number(value) for value in values]
-    return TrainedTokens(step, [numbers[start:end] for start, end in itertools.pairwise(ends)])
+    except ValueError:
+        return None, []
+    fields = content if isinstance(content, dict) else {}
+    step, values = fields.get("step"), _list_of(fields.get("log_probs"), num_tokens)
+    if type(step) is not int or values is None:
+        return None, []
+    return step, [as_number(value) for value in values]
 
 
-def _is_list(value: Any, length: int) -> bool:
-    return isinstance(value, list) and len(value) == length
+def _list_of(value: object, length: int) -> list[Any] | None:
+    return value if isinstance(value, list) and len(value) == length else None

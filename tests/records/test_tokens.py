@@ -8,7 +8,7 @@ import torch
 from support.replay_trajectories import stored
 
 from arpo_verl.records.run_records import GroupLog, LoggedRow
-from arpo_verl.records.tokens import read_tokens
+from arpo_verl.records.tokens import Trained, read_tokens
 from arpo_verl.replay.labels import RowLabel
 from arpo_verl.types import EpisodeId
 
@@ -41,11 +41,11 @@ def test_the_trainer_s_log_probs_lie_beside_the_tokens_that_it_trained_on(tmp_pa
     log_probs |= {"u-1_2_0": [-7.0] * 3, "u-1_3_0": [-8.0] * 3}
     labels = {i: RowLabel("u-1", key) for i, key in enumerate(log_probs)}
     log.write(labels, torch.zeros(5), torch.zeros(5), log_probs)
-    (reply, last), (trained,) = read_tokens(own).replies, read_tokens(own).trained
+    reply, last = read_tokens(own)
     assert (reply.texts, reply.log_probs, last.log_probs) == (["a", "b"], [-0.5, -1], None)
-    assert (trained.step, trained.log_probs) == (4, [[-1.0, -2.0], [-3.0]])
-    assert [one.log_probs for one in read_tokens(source).trained] == [[[-4.0, -5.0], [-6.0]]]
-    assert read_tokens(other).trained == []
+    assert [one.trained for one in (reply, last)] == [[Trained(4, [-1.0, -2.0])], [Trained(4, [-3.0])]]
+    assert [one.trained for one in read_tokens(source)] == [[Trained(4, [-4.0, -5.0])], [Trained(4, [-6.0])]]
+    assert [one.trained for one in read_tokens(other)] == [[], []]
     assert not (tmp_path / "step_000003" / "task__u-1_3").exists()
 
 
@@ -54,7 +54,7 @@ def test_the_trainer_s_log_probs_lie_beside_the_tokens_that_it_trained_on(tmp_pa
     ["", "{}", "null", "[" * 5000, json.dumps([{**REPLY, "token_ids": [0] * 60_000}]), json.dumps([REPLY] * 30_000)],
 )
 def test_what_is_no_list_of_replies_is_none(tmp_path, tokens):
-    assert write(tmp_path, tokens).replies == []
+    assert write(tmp_path, tokens) == []
 
 
 def test_odd_values_are_left_out(tmp_path):
@@ -65,7 +65,7 @@ def test_odd_values_are_left_out(tmp_path):
         {**REPLY, "texts": ["a" * 999]},
     ]
     odd.append({**REPLY, "texts": ["a" * 999, "\ud800"], "log_probs": [float("nan"), -(10**400)]})
-    replies = write(tmp_path, odd, "{", '{"step": "1"}', '{"step": 1, "log_probs": [0]}', "[]", "7").replies
+    replies = write(tmp_path, odd, "{", '{"step": "1"}', '{"step": 1, "log_probs": [0]}', "[]", "7")
     assert [reply.num_tokens for reply in replies] == [0, 0, 2, 2, 2]
     assert [reply.texts and [len(text) for text in reply.texts] for reply in replies] == [
         None,
@@ -75,10 +75,10 @@ def test_odd_values_are_left_out(tmp_path):
         [100, 1],
     ]
     assert [reply.log_probs for reply in replies] == [None, None, [None, None], [-0.5, -1], [None, None]]
-    assert read_tokens(tmp_path).trained == []
+    assert not any(reply.trained for reply in replies)
 
 
 def test_a_pipe_or_a_link_in_its_place_hangs_nobody(tmp_path):
     os.mkfifo(tmp_path / "tokens.json")
     (tmp_path / "log_probs.jsonl").symlink_to("/dev/zero")
-    assert read_tokens(tmp_path).replies == []
+    assert read_tokens(tmp_path) == []
