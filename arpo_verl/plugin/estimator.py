@@ -7,7 +7,7 @@ member of its group like any other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register
 from arpo_verl.plugin.settings import EQUAL, episode_weight_of
 from arpo_verl.replay.advantages import group_advantages
 from arpo_verl.replay.labels import RowLabel, labelled_rows, rows_to_episodes
+
+if TYPE_CHECKING:
+    from arpo_verl.plugin.step_metrics import ScoredBatch
 
 REPLAY_GRPO = "replay_grpo"
 
@@ -64,13 +67,15 @@ def compute_replay_grpo_advantage(
             )
             advantages_E = stock_E1[:, 0]
         advantages_B = advantages_E[episodes]
-        state.groups.write(labels, rewards_E[episodes], advantages_B)
+        batch = _read_batch(labels, response_mask) if replay.enable and labels else None
+        log_probs = batch.old_log_probs() if batch is not None else None
+        state.groups.write(labels, rewards_E[episodes], advantages_B, log_probs)
         advantages_BT = advantages_B.unsqueeze(-1) * response_mask
         if episode_weight_of(algorithm) == EQUAL:
             advantages_BT = advantages_BT * equal_weights(response_mask, episodes, labels).unsqueeze(-1)
-        if replay.enable and labels:
-            metrics = _scored_metrics(token_level_rewards, advantages_BT, response_mask, labels)
-            state.late_metrics.fill(metrics)
+        if batch is not None:
+            without = batch.metrics_without_replays(token_level_rewards, advantages_BT, response_mask)
+            state.late_metrics.fill(batch.metrics_of_replays(response_mask) | without)
     return advantages_BT, advantages_BT
 
 
@@ -91,16 +96,8 @@ def equal_weights(response_mask: torch.Tensor, episodes: Sequence[int], labels: 
     return (mean / tokens_E.clamp(min=1))[number_B].to(torch.float32)
 
 
-def _scored_metrics(
-    rewards_BT: torch.Tensor,
-    advantages_BT: torch.Tensor,
-    response_mask: torch.Tensor,
-    labels: Mapping[int, RowLabel],
-) -> dict[str, float]:
-    """Metrics of the replays and without them."""
+def _read_batch(labels: Mapping[int, RowLabel], response_mask: torch.Tensor) -> ScoredBatch:
     # Here, since every process of a run imports this module, and few need the queue.
     from arpo_verl.plugin.step_metrics import ScoredBatch
 
-    batch = ScoredBatch.read(labels, response_mask.shape[-1])
-    without = batch.metrics_without_replays(rewards_BT, advantages_BT, response_mask)
-    return batch.metrics_of_replays(response_mask) | without
+    return ScoredBatch.read(labels, response_mask.shape[-1])

@@ -94,6 +94,14 @@ class ScoredBatch:
                 columns[name] = data[name].to_padded_tensor(0.0, output_size=(len(keys), width))
         return cls(tuple(labels), tuple(labels.values()), columns)
 
+    def old_log_probs(self) -> dict[str, list[float]]:
+        """Of each row, by its key, the log-probs of the policy that is about to be updated, of the tokens that a policy
+        wrote: the ones that veRL's ratio starts from. None where veRL takes the rollout engine's."""
+        if not {"old_log_probs", "response_mask"} <= self.columns.keys():
+            return {}
+        values_LT, mask_LT = self.columns["old_log_probs"], self.columns["response_mask"].bool()
+        return {label.key: values_LT[i][mask_LT[i]].tolist() for i, label in enumerate(self.labels)}
+
     def metrics_of_replays(self, response_mask: torch.Tensor) -> dict[str, float]:
         """How far the replays are from the policy; nothing where nobody recorded the log-probs of their makers."""
         replays = [i for i, label in enumerate(self.labels) if label.is_replay and label.has_log_probs]

@@ -24,6 +24,8 @@ class EpisodeRecord:
     task_id: str
     content: Mapping[str, Any]
     replies: Sequence[Generated] = ()
+    tokens: Sequence[Sequence[str]] = ()
+    """The text of each token of `replies`; none where it is not known."""
     seen: Sequence[int] | None = None
     """See `Episode.seen`."""
     log: bytes = b""
@@ -38,6 +40,7 @@ class EpisodeRecord:
             "validation": None,
             "desktop": desktop,
             "started_at": episode.started_at,
+            "programs": _programs(episode.task),
             "stop_reason": episode.stop_reason.value,
             "success": episode.success,
             "share": episode.share,
@@ -60,7 +63,9 @@ class EpisodeRecord:
             "verdicts": [dataclasses.asdict(verdict) for verdict in episode.verdicts],
         }
         replies = tuple(reply for row in episode.rows for reply in row.replies)
-        return cls(id, episode.task.task_id, content, replies, episode.seen, episode.log)
+        tokens = tuple(turn.tokens for turn in episode.turns if turn.tokens)
+        is_whole = [len(texts) for texts in tokens] == [len(reply.token_ids) for reply in replies]
+        return cls(id, episode.task.task_id, content, replies, tokens if is_whole else (), episode.seen, episode.log)
 
     @property
     def folder(self) -> Path:
@@ -91,6 +96,12 @@ def live_document(id: EpisodeId, task: Task, desktop: str, started_at: float, tu
 
 def _whereabouts(id: EpisodeId, task: Task) -> dict[str, Any]:
     return {"task_id": task.task_id, "instruction": task.instruction, **dataclasses.asdict(id)}
+
+
+def _programs(task: Task) -> list[str]:
+    """The programs that the task's file says it is about; OSWorld's, the shipped and generated tasks name theirs."""
+    named = task.spec.get("related_apps")
+    return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
 
 
 def _turns(turns: Sequence[Turn]) -> list[dict[str, Any]]:

@@ -25,7 +25,6 @@ from arpo_verl.records.layout import (
     screenshot_name,
 )
 from arpo_verl.records.listing import StepListings
-from arpo_verl.rollout.sequence import Generated
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +82,7 @@ class EpisodeFolder:
                 (scratch / name).unlink()
         (scratch / LIVE_FILE).unlink(missing_ok=True)
         (scratch / EPISODE_FILE).write_bytes(_json(record.content))
-        (scratch / TOKENS_FILE).write_bytes(_tokens(record.replies))
+        (scratch / TOKENS_FILE).write_bytes(_tokens(record))
         if record.log:
             (scratch / HARNESS_LOG_FILE).write_bytes(record.log)
         # What is there is the same session, recorded before the run was resumed.
@@ -167,5 +166,7 @@ def _json(document: Mapping[str, Any], indent: int | None = 1) -> bytes:
     return text.encode("utf-8", errors="replace")
 
 
-def _tokens(replies: Sequence[Generated]) -> bytes:
-    return json.dumps([dataclasses.asdict(reply) for reply in replies], separators=(",", ":")).encode() + b"\n"
+def _tokens(record: EpisodeRecord) -> bytes:
+    texts: Sequence[Sequence[str] | None] = record.tokens or [None] * len(record.replies)
+    replies = [{**dataclasses.asdict(reply), "texts": one} for reply, one in zip(record.replies, texts, strict=True)]
+    return json.dumps(replies, separators=(",", ":")).encode() + b"\n"

@@ -1,16 +1,24 @@
-"""An episode's screenshots made small: single frames with a mark where the agent pointed, and a strip of them."""
+"""An episode's screenshots made small, with a mark where the agent pointed: single, as a strip, as a moving picture."""
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from arpo_verl.errors import ImageError
-from arpo_verl.images import read_image
+from arpo_verl.images import MAX_BYTES, read_image
+from arpo_verl.records.json_files import as_number
+from arpo_verl.records.layout import read_episode, screenshot_names
+from arpo_verl.untrusted import read_regular
+
+MOST_FRAMES = 100
+"""Of a moving picture: a frame takes a tenth of a second and 50 kB."""
 
 _BACKGROUND, _MISSING, _TEXT, _FAINT = "#ffffff", "#d0d4da", "#1b1f24", "#57606a"
 _MARK, _MARK_EDGE = "#d1242f", "#ffffff"
@@ -18,6 +26,9 @@ _MARK_RADIUS = 7
 _FONT_PX, _LINE_PX, _CAPTION_LINES = 12, 15, 4
 _GAP_PX = 8
 _TALLEST = 4
+_MOST_TEXT, _MOST_PIXELS = 2000, 100_000
+"""Of a caption; of a place on a screen, beyond which nothing is drawn."""
+_FRAME_MS, _LAST_MS = 1500, 4000
 # Of the bundled font, on average; a line that is longer is cut at the frame's edge.
 _CHARACTER_PX = 6
 
@@ -31,6 +42,41 @@ class Frame:
     caption: str
     points: tuple[tuple[float, float], ...] = ()
     """Where it pointed, in pixels of the screenshot, in order."""
+
+
+def recorded_frames(folder: Path) -> list[Frame]:
+    """The turns of a recorded episode, at most `MOST_FRAMES`: the screenshot, the reply to it and where it pointed.
+
+    Raises:
+        OSError: the folder has no episode that can be read.
+        ValueError: it is torn.
+    """
+    content, on_disk = read_episode(folder), set(screenshot_names(folder))
+    turns, names = (value if isinstance(value, list) else [] for value in map(content.get, ("turns", "screenshots")))
+    frames = []
+    for turn in [turn for turn in turns if isinstance(turn, dict)][:MOST_FRAMES]:
+        number = turn.get("screenshot")
+        name = names[number] if type(number) is int and 0 <= number < len(names) else None
+        shot = _read(folder / name) if isinstance(name, str) and name in on_disk else None
+        frames.append(Frame(shot, str(turn.get("text") or "")[:_MOST_TEXT], tuple(_points(turn.get("actions")))))
+    return frames
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return read_regular(path, MAX_BYTES)
+    except OSError:  # a link, a pipe, or gone meanwhile
+        return None
+
+
+def _points(actions: object) -> Iterator[tuple[float, float]]:
+    for action in actions if isinstance(actions, list) else []:
+        places = [action.get(name) for name in ("point", "start", "end")] if isinstance(action, dict) else []
+        for place in places:
+            numbers = [as_number(value) for value in place] if isinstance(place, list) and len(place) == 2 else []
+            x, y = numbers or (None, None)
+            if x is not None and y is not None and max(abs(x), abs(y)) < _MOST_PIXELS:
+                yield x, y
 
 
 def thumbnail(frame: Frame, width: int) -> Image.Image:
@@ -48,18 +94,35 @@ def thumbnail(frame: Frame, width: int) -> Image.Image:
     return small
 
 
-def film_strip(frames: Sequence[Frame], width: int = 320, columns: int = 4) -> Image.Image:
-    """All frames in rows, each with its number and the beginning of its caption below."""
+def film_strip(frames: Sequence[Frame], width: int = 320, columns: int = 4, number: int = 0) -> Image.Image:
+    """All frames in rows, each with its number and the beginning of its caption below; `number` is the first one's."""
     pictures = [thumbnail(frame, width) for frame in frames]
     height = max((picture.height for picture in pictures), default=1) + (_CAPTION_LINES + 1) * _LINE_PX
     rows, columns = math.ceil(len(frames) / columns) or 1, min(columns, len(frames)) or 1
     strip = Image.new("RGB", (columns * (width + _GAP_PX), rows * (height + _GAP_PX)), _BACKGROUND)
-    for number, (frame, picture) in enumerate(zip(frames, pictures, strict=True)):
-        row, column = divmod(number, columns)
+    for place, (frame, picture) in enumerate(zip(frames, pictures, strict=True)):
+        row, column = divmod(place, columns)
         position = (column * (width + _GAP_PX), row * (height + _GAP_PX))
         strip.paste(picture, position)
-        strip.paste(_caption(number, frame.caption, width), (position[0], position[1] + picture.height))
+        strip.paste(_caption(number + place, frame.caption, width), (position[0], position[1] + picture.height))
     return strip
+
+
+def moving_picture(frames: Sequence[Frame], width: int = 800) -> bytes:
+    """All frames one after the other as a GIF, which slides, chats and web pages show; captions as in a strip.
+
+    Raises:
+        ImageError: there is no frame.
+    """
+    if not frames:
+        raise ImageError("there must be a frame, got none")
+    pictures = [film_strip([frame], width, number=number) for number, frame in enumerate(frames)]
+    size = (pictures[0].width, max(picture.height for picture in pictures))
+    even = [ImageOps.pad(picture, size, color=_BACKGROUND, centering=(0, 0)) for picture in pictures]
+    file = io.BytesIO()
+    times = [_FRAME_MS] * (len(even) - 1) + [_LAST_MS]
+    even[0].save(file, "GIF", save_all=True, append_images=even[1:], duration=times, loop=0, optimize=False)
+    return file.getvalue()
 
 
 def _caption(number: int, text: str, width: int) -> Image.Image:

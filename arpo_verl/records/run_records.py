@@ -18,13 +18,14 @@ from arpo_verl.records.episode_folder import add_missing_screenshots, remove_unf
 from arpo_verl.records.frontier import append_estimates
 from arpo_verl.records.json_files import append_objects
 from arpo_verl.records.jumps import Jump, append_jumps
-from arpo_verl.records.layout import FRONTIER_FILE, GROUPS_FILE, JUMPS_FILE, step_folder
-from arpo_verl.replay.choice import Group, uid_of
+from arpo_verl.records.layout import FRONTIER_FILE, GROUPS_FILE, JUMPS_FILE, LOG_PROBS_FILE, step_folder
+from arpo_verl.replay.choice import Group, episode_of, uid_of
 from arpo_verl.replay.labels import RowLabel
 from arpo_verl.replay.store.encoding import as_png
 from arpo_verl.replay.trajectory import StoredTrajectory
 from arpo_verl.rollout.config import FAILURES_AND_REPLAYS, GuiAgentConfig
 from arpo_verl.tasks.frontier import TaskEstimate
+from arpo_verl.types import EpisodeId
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +64,18 @@ class GroupLog:
         """
         self._file, self._step, self._rows = file, step, rows
 
-    def write(self, labels: Mapping[int, RowLabel], rewards_B: torch.Tensor, advantages_B: torch.Tensor) -> None:
+    def write(
+        self,
+        labels: Mapping[int, RowLabel],
+        rewards_B: torch.Tensor,
+        advantages_B: torch.Tensor,
+        log_probs: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
         """Append the open batch's groups, a line each, and close it; nothing where none is open.
 
         Args:
             labels: by position in the tensors; padding rows have none.
+            log_probs: by row's key, the trainer's log-probs of the tokens that a policy wrote, in their order.
         """
         file, self._file = self._file, None
         if file is None:
@@ -90,11 +98,32 @@ class GroupLog:
             group["rows"].sort(key=lambda member: member["session"])
         try:
             append_objects(file, groups.values())
+            self._write_log_probs(file.parent.parent, log_probs or {})
         except OSError:
             logger.exception("the groups of step %d could not be written to %s", self._step, file)
 
+    def _write_log_probs(self, directory: Path, log_probs: Mapping[str, Sequence[float]]) -> None:
+        """Append them beside the tokens that they are of: those of the episode, or of the replay in its place."""
+        episodes: dict[str, list[float]] = {}
+        for key in sorted(log_probs, key=lambda key: int(key.rsplit("_", 1)[1])):
+            episodes.setdefault(episode_of(key), []).extend(log_probs[key])
+        for key, values in episodes.items():
+            row = self._rows.get(key)
+            folder = None if row is None else _folder_of_tokens(directory, uid_of(key), row)
+            if folder is not None and folder.is_dir():
+                line = {"step": self._step, "log_probs": [round(value, 4) for value in values]}
+                append_objects(folder / LOG_PROBS_FILE, [line])
+
     def _group(self, uid: str, row: LoggedRow) -> dict[str, Any]:
         return {"uid": uid, "task_id": row.task_id, "step": self._step, "drawn_in": row.drawn_in, "rows": []}
+
+
+def _folder_of_tokens(directory: Path, uid: str, row: LoggedRow) -> Path | None:
+    """Where the tokens that were trained on are recorded; None where no run of this folder recorded them."""
+    if row.replay is None:
+        return directory / folder_of(EpisodeId(row.drawn_in, uid, row.session), row.task_id)
+    episode = row.replay.episode
+    return None if episode is None else directory / folder_of(episode, row.replay.task_id)
 
 
 def _source(trajectory: StoredTrajectory) -> dict[str, Any]:

@@ -47,6 +47,8 @@ class EpisodeSummary:
     format_error: bool
     actions: tuple[str, ...]
     """Which kinds of action the agent took, in the order of `types.Action`."""
+    programs: tuple[str, ...]
+    """Those that the task's file says it is about."""
     screenshots: int
     """How many are on disk: the recording budget may have taken some."""
     started_at: float | None
@@ -86,6 +88,7 @@ def read_summary(folder: Path) -> EpisodeSummary:
         num_rows=len(rows) if isinstance(rows, list) else 1,  # of before several were possible
         format_error=content.get("format_error") is True,
         actions=_kinds_of(turns),
+        programs=_names(tuple(name[:80] for name in _list(content.get("programs"))[:20] if isinstance(name, str))),
         screenshots=len(screenshot_names(folder)),
         started_at=as_number(content.get("started_at")),
         wall_s=as_number(content.get("wall_s")),
@@ -104,6 +107,12 @@ def _kinds_of(turns: list[Any]) -> tuple[str, ...]:
 def _in_order(names: frozenset[str]) -> tuple[str, ...]:
     """One tuple for all episodes of these actions: a run has many episodes."""
     return tuple(name for name in ACTIONS if name in names)
+
+
+@functools.lru_cache(10_000)
+def _names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """One tuple for all episodes of these programs."""
+    return names
 
 
 def _list(value: object) -> list[Any]:

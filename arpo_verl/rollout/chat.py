@@ -122,6 +122,16 @@ class ChatTokenizer:
         text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return text
 
+    def texts(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        """The text of each token by itself, special tokens too; U+FFFD where a token is only a part of a character."""
+        for token_id in set(token_ids) - self._texts.keys():
+            self._texts[token_id] = self.tokenizer.decode([token_id])
+        return tuple(self._texts[token_id] for token_id in token_ids)
+
+    @cached_property
+    def _texts(self) -> dict[int, str]:
+        return {}
+
     @cached_property
     def _shown(self) -> list[int]:
         """A turn's end, a screenshot of one placeholder, and the begin of the next reply. Rendered once an episode: it

@@ -23,6 +23,8 @@ class Written:
     problem: str | None = None
     first_screenshot: int = 0
     """Number of the first that was seen; with it all up to the newest."""
+    tokens: tuple[str, ...] = ()
+    """The text of each token; none where no policy spoke in tokens."""
 
 
 class Conversation(Protocol):
@@ -107,7 +109,8 @@ class TokenConversation:
         problem = None
         if len(token_ids) == max_tokens and not self._chat.ends_turn(token_ids[-1]):
             problem = f"a reply must end within gui_agent.max_reply_tokens={max_tokens}, got no end"
-        return Written(self._chat.text(token_ids), problem, row.screenshots.start)
+        texts = self._chat.texts(token_ids)
+        return Written(self._chat.text(token_ids), problem, row.screenshots.start, texts)
 
     def show(self, screen: Size) -> StopReason | None:
         """Append a screenshot, if it and a whole reply to it still fit: neither is ever cut short by the limit."""

@@ -49,6 +49,8 @@ class Turn:
     """Number of the one that this replies to; None: the turn's own."""
     request: Mapping[str, Any] | None = None
     """What a harness asked, as JSON; None of our own loop, whose request follows from the screenshots."""
+    tokens: tuple[str, ...] = field(default=(), repr=False)
+    """The text of each token of the reply; none where no policy spoke in tokens."""
 
 
 class Watcher(Protocol):
@@ -300,7 +302,9 @@ class _Player:
         written = await self._conversation.reply(list(self.images))
         generate_s = time.perf_counter() - began
         self.generate_s += generate_s
-        turn = Turn(written.text, generate_s=generate_s, first_screenshot=written.first_screenshot)
+        turn = Turn(
+            written.text, generate_s=generate_s, first_screenshot=written.first_screenshot, tokens=written.tokens
+        )
         try:
             if written.problem is not None:
                 raise ActionParseError(written.problem)

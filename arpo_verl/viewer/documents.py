@@ -19,7 +19,7 @@ from arpo_verl.records.jumps import Jump
 from arpo_verl.records.live import REPLY_CHARACTERS, RunningEpisode
 from arpo_verl.records.run import Run, Snapshot
 from arpo_verl.records.summaries import EpisodeSummary
-from arpo_verl.versions import __version__
+from arpo_verl.records.tokens import read_tokens
 from arpo_verl.viewer.evaluation import has_evaluation
 
 COLUMNS = (
@@ -39,6 +39,7 @@ COLUMNS = (
     "wall_s",
     "format_error",
     "actions",
+    "programs",
     "screenshots",
 )
 BROKEN_SHOWN = 20
@@ -55,14 +56,11 @@ def run_document(run: Run, snapshot: Snapshot, *, live: bool) -> dict[str, Any]:
         "num_episodes": len(snapshot.episodes),
         "num_broken": len(snapshot.broken),
         "broken": [{"id": id, "reason": snapshot.broken[id]} for id in sorted(snapshot.broken)[:BROKEN_SHOWN]],
-        "steps": sorted({episode.step for episode in snapshot.episodes}),
         "tasks": [
             {"task_id": task_id, "instruction": tasks[task_id], **jumps.get(task_id, {})} for task_id in sorted(tasks)
         ],
         "evaluation": has_evaluation(run),
         "frontier": bool(run.frontier()),
-        "stop_reasons": sorted({episode.stop_reason for episode in snapshot.episodes}),
-        "version": __version__,
     }
 
 
@@ -158,6 +156,15 @@ def _member(snapshot: Snapshot, session: int, episode_id: str | None, row: Train
         "replaced": row is not None and row.replaced,
         "replay_of": snapshot.index.id_of(row.replay) if row is not None else None,
     }
+
+
+def tokens_document(run: Run, episode_id: str) -> dict[str, Any]:
+    """`api/tokens/ID`: the replies token by token, as far as they were recorded.
+
+    Raises:
+        KeyError: there is no such episode.
+    """
+    return {"replies": [asdict(reply) for reply in read_tokens(run.folder(episode_id))]}
 
 
 def metrics_document(run: Run) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from arpo_verl.viewer.documents import (
     frontier_document,
     metrics_document,
     run_document,
+    tokens_document,
 )
 from arpo_verl.viewer.evaluation import evaluation_document
 from arpo_verl.viewer.overview.content import overview_document
@@ -103,9 +104,10 @@ def _write_episodes(run: Run, snapshot: Snapshot, target: Path, screenshots: dic
     """Write document and screenshots of each episode; yields the bytes of each."""
     for episode_id, paths in screenshots.items():
         try:
-            document = episode_document(run, snapshot, episode_id)
+            document, tokens = episode_document(run, snapshot, episode_id), tokens_document(run, episode_id)
             sizes = [_copy(path, target / "shots" / episode_id / path.name) for path in paths]
             _write_document(target, f"api/episode/{episode_id}", document)
+            _write_document(target, f"api/tokens/{episode_id}", tokens)
         except (KeyError, FileNotFoundError):  # taken away since the snapshot: the page says that it is not here
             continue
         except OSError as error:  # a folder of somebody else's making, whose name leaves no room for a suffix

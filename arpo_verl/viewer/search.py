@@ -10,7 +10,7 @@ import re
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ _MOST_WORDS, _MOST_CHARACTERS = 12, 200
 """Of a query."""
 _MOST_TEXT = 100_000
 """Characters of an episode's field that are indexed."""
+_MOST_HITS, _AROUND = 100, 40
+"""Episodes whose hits are looked for at once, and characters before a hit."""
+_VERDICT = ("metric", "result", "expected", "returned")
 _AT_ONCE = 50
 """Episodes written together: a search waits so long at most."""
 
@@ -44,13 +47,36 @@ class SearchIndex:
         """`api/search`: the ids of the episodes that have every word of the query, or a word that begins so."""
         snapshot = self._run.snapshot()
         self._fill(snapshot)
-        words = re.findall(r"\w+", query[:_MOST_CHARACTERS])[:_MOST_WORDS]
+        words = _words(query)
         with self._lock:
             found = self._find(words) if words else []
             current = {id: row for id, row in found if self._indexed.get(id, (None,))[0] == row}
             indexed = sum(id in self._indexed for id in snapshot.by_id)
         ids = [id for id in current if id in snapshot.by_id]
         return {"query": query, "ids": ids, "indexed": indexed, "total": len(snapshot.by_id)}
+
+    def hits_document(self, query: str, ids: Sequence[str]) -> dict[str, Any]:
+        """`api/hits`: of each episode the first turn with most of the query's words, from 1, and the words around the
+        first of them; `turn` is null where they are in no turn."""
+        words = _words(query)
+        return {"hits": {id: hit for id in ids[:_MOST_HITS] if (hit := self._hit(id, words)) is not None}}
+
+    def _hit(self, episode_id: str, words: list[str]) -> dict[str, Any] | None:
+        try:
+            content = self._run.episode(episode_id)
+        except KeyError:
+            return None
+        pattern = re.compile("|".join(rf"\b{re.escape(word)}" for word in words) or r"(?!)", re.IGNORECASE)
+        turns = [" ".join(filter(None, _turn_texts(turn)))[:_MOST_TEXT] for turn in _objects(content.get("turns"))]
+        calls = [" ".join(_texts(_objects(content.get("evaluator")), *_VERDICT))[:_MOST_TEXT]]
+        found = [{match[0].lower() for match in pattern.finditer(text)} for text in [*turns, *calls]]
+        best = max(range(len(found)), key=lambda number: len(found[number]))
+        match = pattern.search([*turns, *calls][best])
+        if match is None:
+            return None
+        start = max(0, match.start() - _AROUND)
+        text = [*turns, *calls][best][start : match.end() + 2 * _AROUND]
+        return {"turn": best + 1 if best < len(turns) else None, "text": f"{'…' if start else ''}{text}"}
 
     def wait(self) -> None:
         """Wait until what was to be indexed at the last search is."""
@@ -113,24 +139,33 @@ class SearchIndex:
 
 
 def _fields(episode: EpisodeSummary, content: Mapping[str, Any]) -> dict[str, Iterator[str]]:
-    turns = [turn for turn in _list(content.get("turns")) if isinstance(turn, dict)]
-    actions = [action for turn in turns for action in _list(turn.get("actions")) if isinstance(action, dict)]
-    calls = [call for call in _list(content.get("evaluator")) if isinstance(call, dict)]
+    turns = _objects(content.get("turns"))
+    actions = [action for turn in turns for action in _objects(turn.get("actions"))]
     return {
         "instruction": iter((episode.task_id, episode.instruction)),
         "reply": _texts(turns, "text"),
         "thought": _texts(turns, "thought"),
         "typed": _texts(actions, "text", "answer"),
-        "verdict": _texts(calls, "metric", "result", "expected", "returned"),
+        "verdict": _texts(_objects(content.get("evaluator")), *_VERDICT),
     }
+
+
+def _turn_texts(turn: dict[str, Any]) -> Iterator[str]:
+    yield from _texts([turn], "text", "thought")
+    yield from _texts(_objects(turn.get("actions")), "text", "answer")
+
+
+def _words(query: str) -> list[str]:
+    return re.findall(r"\w+", query[:_MOST_CHARACTERS])[:_MOST_WORDS]
 
 
 def _texts(objects: list[dict[str, Any]], *names: str) -> Iterator[str]:
     return (value for one in objects for name in names if isinstance(value := one.get(name), str))
 
 
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _objects(value: object) -> list[dict[str, Any]]:
+    """What is no object counts as an empty one: turns keep their numbers."""
+    return [one if isinstance(one, dict) else {} for one in value] if isinstance(value, list) else []
 
 
 def _clean(text: str) -> str:

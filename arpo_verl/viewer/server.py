@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import uvicorn
@@ -14,12 +15,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from arpo_verl.errors import ConfigError
+from arpo_verl.records.film_strip import moving_picture, recorded_frames
 from arpo_verl.records.json_files import dump_json
 from arpo_verl.records.layout import SCREENSHOT_NAME
 from arpo_verl.records.run import Run
 from arpo_verl.records.runs import RunsFolder
 from arpo_verl.untrusted import read_regular
 from arpo_verl.viewer.access import AccessControl
+from arpo_verl.viewer.alignment import alignment_document
 from arpo_verl.viewer.documents import (
     EpisodesFeed,
     episode_document,
@@ -27,6 +30,7 @@ from arpo_verl.viewer.documents import (
     live_document,
     metrics_document,
     run_document,
+    tokens_document,
 )
 from arpo_verl.viewer.evaluation import evaluation_document
 from arpo_verl.viewer.overview.content import OverviewFeed
@@ -35,6 +39,7 @@ from arpo_verl.viewer.runs import SUCCESS, RunsFeed, curves_document, pair_docum
 from arpo_verl.viewer.search import SearchIndex
 
 _GZIP_FROM_BYTES = 2000
+_NO_EPISODE = "this run has no episode"
 _MEDIA_TYPES = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "webp": "image/webp"}
 
 
@@ -91,17 +96,13 @@ def _runs_app(folder: RunsFolder) -> FastAPI:
 
     @app.get("/api/curves")
     def get_curves(request: Request, run: Annotated[list[str], Query()], metric: str = SUCCESS) -> Response:
-        try:
-            return _json(request, curves_document(folder, run, metric))
-        except KeyError as error:
-            raise HTTPException(404, f"{folder.name} has no run {error.args[0]}") from error
+        return _found(request, f"{folder.name} has no run", lambda: curves_document(folder, run, metric))
 
     @app.get("/api/pair")
     def get_pair(request: Request, first: str, second: str) -> Response:
-        try:
-            return _json(request, pair_document(folder.run(first), folder.run(second)))
-        except KeyError as error:
-            raise HTTPException(404, f"{folder.name} has no run {error.args[0]}") from error
+        return _found(
+            request, f"{folder.name} has no run", lambda: pair_document(folder.run(first), folder.run(second))
+        )
 
     app.mount("/run/{name}", _RunApps(folder))
     return app
@@ -148,12 +149,21 @@ def _add_documents(app: FastAPI, run: Run) -> None:
     def get_found(request: Request, q: str) -> Response:
         return _json(request, search.document(q))
 
+    @app.get("/api/hits")
+    def get_hits(request: Request, q: str, id: Annotated[list[str], Query()]) -> Response:
+        return _json(request, search.hits_document(q, id))
+
+    @app.get("/api/align")
+    def get_alignment(request: Request, first: str, second: str) -> Response:
+        return _found(request, _NO_EPISODE, lambda: alignment_document(run, first, second))
+
+    @app.get("/api/tokens/{step}/{name}")
+    def get_tokens(request: Request, step: str, name: str) -> Response:
+        return _found(request, _NO_EPISODE, lambda: tokens_document(run, f"{step}/{name}"))
+
     @app.get("/api/episode/{step}/{name}")
     def get_episode(request: Request, step: str, name: str) -> Response:
-        try:
-            return _json(request, episode_document(run, run.snapshot(), f"{step}/{name}"))
-        except KeyError as error:
-            raise HTTPException(404, f"this run has no episode {step}/{name}") from error
+        return _found(request, _NO_EPISODE, lambda: episode_document(run, run.snapshot(), f"{step}/{name}"))
 
     @app.get("/api/metrics")
     def get_metrics(request: Request) -> Response:
@@ -185,6 +195,22 @@ def _add_screenshots(app: FastAPI, run: Run) -> None:
         # A finished episode's does not change; the page asks for a running one's under another address each time.
         headers = {"Cache-Control": "private, max-age=600"}
         return Response(content, media_type=_MEDIA_TYPES[kind[1]], headers=headers)
+
+    @app.get("/moving/{step}/{name}")
+    def get_moving_picture(step: str, name: str) -> Response:
+        try:
+            content = moving_picture(recorded_frames(run.folder(f"{step}/{name}")))
+        except (KeyError, OSError, ValueError) as error:
+            raise HTTPException(404, f"this run has no episode {step}/{name} to show") from error
+        return Response(content, media_type="image/gif")
+
+
+def _found(request: Request, missing: str, make: Callable[[], dict[str, Any]]) -> Response:
+    """A document of something that may not be there, as a `KeyError` of its name says."""
+    try:
+        return _json(request, make())
+    except KeyError as error:
+        raise HTTPException(404, f"{missing} {error.args[0]}") from error
 
 
 def _json(request: Request, document: dict[str, Any]) -> Response:

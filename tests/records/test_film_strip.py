@@ -1,12 +1,15 @@
 """Screenshots made small, with marks, in a strip."""
 
 import functools
+import io
 
+import numpy as np
 import pytest
 from PIL import Image
 from support import pictures
 
-from arpo_verl.records.film_strip import Frame, film_strip, thumbnail
+from arpo_verl.errors import ImageError
+from arpo_verl.records.film_strip import Frame, film_strip, moving_picture, thumbnail
 
 png = functools.partial(pictures.png, size=(640, 480))
 
@@ -40,3 +43,20 @@ def test_an_episode_without_screenshots_has_a_strip_too():
     strip, one = film_strip([]), film_strip([Frame(png("navy"), "")])
     assert strip.width == one.width
     assert strip.getcolors() == [(strip.width * strip.height, (255, 255, 255))]
+
+
+def test_a_moving_picture_shows_each_frame_with_its_clicks_and_the_last_one_longer():
+    frames = [Frame(png("navy"), "first", ((320, 240),)), Frame(None, "second"), Frame(png("green"), "third")]
+    picture = Image.open(io.BytesIO(moving_picture(frames, width=200)))
+    assert (picture.format, picture.n_frames, picture.info["loop"]) == ("GIF", 3, 0)
+    shown = []
+    for number in range(3):
+        picture.seek(number)
+        shown.append((picture.convert("RGB").getpixel((20, 20)), picture.info["duration"]))
+    assert [seconds for _, seconds in shown] == [1500, 1500, 4000]
+    assert shown[0][0][2] > 100 > shown[0][0][0] and shown[2][0] == (0, 128, 0)
+    picture.seek(0)
+    pixels = np.asarray(picture.convert("RGB"))[65:85, 90:110]
+    assert ((pixels[..., 0] > 180) & (pixels[..., 1] < 100)).any()
+    with pytest.raises(ImageError, match="there must be a frame"):
+        moving_picture([])

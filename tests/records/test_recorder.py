@@ -63,6 +63,7 @@ def test_an_episode_is_one_folder_with_its_screenshots(policy, tokenizer, tmp_pa
         id_ for id_, written in zip(output.response_ids, output.response_mask, strict=True) if written
     ]
     assert [len(reply["token_ids"]) for reply in tokens] == [len(reply["log_probs"]) for reply in tokens]
+    assert ["".join(reply["texts"]) for reply in tokens] == [f"{HIT}<|im_end|>", "Action: dance()<|im_end|>"]
     first, second = episode["turns"]
     assert first["thought"] == "I click it." and first["parse_error"] is None
     assert first["actions"] == [{"action": "Click", "point": [35, 38], "button": "left", "count": 1}]

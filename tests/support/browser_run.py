@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,9 +90,19 @@ def _tea(
     call = {"metric": "exact_match", "result": "'milk\\n'", "expected": "{'expected': 'tea'}", "returned": str(success)}
     content = {"instruction": INSTRUCTION, "evaluator": [call], "turns": _numbered(turns), **content}
     reason = "finished" if success else "failed"
+    content = {"programs": ["kettle", "cups"], **content}
     episode = run.episode(step, TEA, uid, session, success, len(turns), stop_reason=reason, **content)
     _draw_screenshots(run, episode, len(turns))
+    replies = [reply_of(turn["text"]) for turn in turns]
+    values = [value + 0.3 for reply in replies for value in reply["log_probs"]]
+    run.tokens(episode, replies, {"step": step, "log_probs": values})
     return episode
+
+
+def reply_of(text: str) -> dict[str, Any]:
+    """A reply of `tokens.json`: a token a word or mark, each less likely than the one before."""
+    texts = [*re.findall(r"\s*(?:\w+|.)", text, re.DOTALL), "<|im_end|>"]
+    return {"token_ids": [7] * len(texts), "texts": texts, "log_probs": [-0.4 * place for place in range(len(texts))]}
 
 
 def _write_hostile(run: ViewerRun) -> str:
@@ -107,8 +118,9 @@ def _write_hostile(run: ViewerRun) -> str:
         "evaluator": [{name: MARKUP for name in ("metric", "result", "expected", "returned")}],
         "turns": _numbered(turns),
     }
-    episode = run.episode(2, "hostile", "evil", 0, 0.0, len(turns), **content)
+    episode = run.episode(2, "hostile", "evil", 0, 0.0, len(turns), programs=[MARKUP, 7], **content)
     _draw_screenshots(run, episode, len(turns))
+    run.tokens(episode, [reply_of(MARKUP), {"token_ids": [1, 2], "texts": [MARKUP, 3], "log_probs": "none"}])
     return episode
 
 

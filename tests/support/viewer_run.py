@@ -66,6 +66,13 @@ class ViewerRun:
         (folder / "episode.json").write_text(json.dumps(episode), encoding="utf-8")
         return f"step_{step:06d}/{folder.name}"
 
+    def tokens(self, episode: str, replies: object, *trained: object) -> None:
+        """Write an episode's tokens, and a line for each training step that trained on them."""
+        folder = self.trajectories / episode
+        (folder / "tokens.json").write_text(json.dumps(replies), encoding="utf-8")
+        lines = "".join(json.dumps(line) + "\n" for line in trained)
+        (folder / "log_probs.jsonl").write_text(lines, encoding="utf-8")
+
     def group(self, step: int, uid: str, *rows: dict[str, Any], task: str = "press-ok") -> None:
         """Append a group's line; a row is `{"session", "reward", "advantage", "replay"}`."""
         line = {"uid": uid, "task_id": task, "step": step, "rows": [{"replay": None, **row} for row in rows]}

@@ -8,6 +8,7 @@ import shutil
 import pytest
 from PIL import Image
 from support.browser_run import HOSTILE_TASK, MARKUP, NUM_STEPS, make_run, play
+from support.pictures import png
 from support.viewer_run import ViewerRun
 from support.viewer_server import served
 
@@ -234,13 +235,32 @@ def test_what_the_agent_wrote_is_searched(server, made, page):
     page.get_by_label("Search").fill("milk please")  # typed, in one episode alone
     see(page, ".counts", "1 episode of")
     playwright.expect(rows(page)).to_have_count(1)
+    see(page, ".hit", "turn 6: ")
+    assert page.locator(".hit mark").all_inner_texts() == ["milk", "please"]
     rows(page).first.get_by_role("link").click()
     see(page, ".crumbs", "1 of 1 episode")
-    assert made.winner in page.url
+    assert made.winner in page.url and "turn=6" in page.url
+    assert page.locator(".turn figcaption mark").all_inner_texts() == ["milk", "please"]
+    page.goto(f"{server}#/episode/{made.winner}?q=milk")  # as the next of a search is opened
+    see(page, ".stepper", "turn 6 of 7")
+    playwright.expect(page.locator(".film mark")).to_have_count(1)
+
+
+def test_a_search_over_all_runs_leads_to_a_runs_episodes(runs_server, seen):
+    page = seen
+    page.goto(runs_server)
+    page.get_by_label("Search all runs").fill("task-3")
+    found = page.locator(".runs tbody tr td:nth-child(3)")
+    playwright.expect(found).to_have_text(["1 episode", "1 episode"])
+    check_readable(page, "runs")
+    found.first.get_by_role("link").click()
+    see(page, ".counts", "1 episode of 8")
+    assert page.url.endswith("/run/arpo/#/episodes?q=task-3")
 
 
 FILTERED = {
     "action=Drag": 1,
+    "program=kettle": 5,
     "fault=format": 1,
     "replay=replaced": 1,
     "replay=took": 1,
@@ -305,7 +325,7 @@ def test_click_is_marked_where_it_went(server, made, page):
     page.goto(f"{server}#/episode/{made.winner}?turn=7")  # without a mark on the target
     page.wait_for_function("() => document.querySelector('.turn img')?.naturalWidth === 640")
     page.evaluate("document.querySelector('.turn img').decode()")  # else it may not be painted yet
-    target = _centre_of_red(Image.open(io.BytesIO(page.screenshot())).convert("RGB"), page.locator(".turn img"))
+    target = _centre_of_red(Image.open(io.BytesIO(page.screenshot())).convert("RGB"), page.locator(".turn .shot img"))
     page.goto(f"{server}#/episode/{made.winner}?turn=1")
     mark = page.locator(".turn circle").first.bounding_box()
     assert [mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2] == pytest.approx(target, abs=1)
@@ -326,7 +346,7 @@ def _is_red(pixel):
 @pytest.mark.release
 def test_actions_are_told_and_drawn_apart(server, made, page):
     page.goto(f"{server}#/episode/{made.winner}")
-    marks, said = page.locator(".turn svg"), page.locator(".turn figcaption")
+    marks, said = page.locator(".turn .shot svg"), page.locator(".turn figcaption")
     marks.wait_for()  # they need the screenshot's size
     drawn = {}
     for turn in range(1, 8):
@@ -348,12 +368,108 @@ def test_episode_tells_verdict_timings_and_group(server, made, page):
     see(page, ".verdict", "exact_match returned 1.0")
     see(page, ".verdict", "'milk\\n'")
     see(page, ".verdict", "{'expected': 'tea'}")
-    see(page, ".timing", "reply 0.25 s · desktop 0.50 s")
+    see(page, ".by-turn tr.current", "20.25 s0.50 s")
     see(page, ".details tr.self", "session 1, this")
     see(page, ".details tr.self", "+1.00")
-    image = page.locator(".turn img")
+    image = page.locator(".turn .shot img")
     assert image.get_attribute("alt") == "Screenshot 2 of 7 of task order-tea: double click left at (480, 380)"
     assert image.evaluate("image => image.naturalWidth") == 640
+
+
+VIEWS = [
+    pytest.param((WIDE, "light"), id="wide-light"),
+    pytest.param((NARROW, "dark"), id="narrow-dark"),
+    pytest.param((WIDE, "dark"), id="wide-dark", marks=pytest.mark.release),
+    pytest.param((NARROW, "light"), id="narrow-light", marks=pytest.mark.release),
+]
+
+
+@pytest.fixture(params=VIEWS)
+def seen(request, page):
+    """The page on a desk or a phone, light or dark."""
+    size, scheme = request.param
+    page.set_viewport_size(size)
+    page.emulate_media(color_scheme=scheme)
+    return page
+
+
+def test_the_lens_shows_what_is_under_the_pointer_without_a_mark_upon_it(server, made, seen):
+    page = seen
+    page.goto(f"{server}#/episode/{made.winner}?turn=4")  # a drag from (100, 120)
+    lens = page.locator(".lens img")
+    lens.wait_for()
+    assert _centre_of(lens) == pytest.approx((100.5, 120.5))
+    assert lens.get_attribute("alt").startswith("Enlarged: Screenshot 4 of 7")
+    shot = page.locator(".turn .shot")
+    box = shot.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 4)
+    page.wait_for_function("() => !document.querySelector('.lens img').style.transform.includes('-100.5px')")
+    assert _centre_of(lens) == pytest.approx((320.5, 120.5), abs=3)
+    page.mouse.move(0, 0)
+    page.wait_for_function("() => document.querySelector('.lens img').style.transform.includes('-100.5px')")
+
+
+def _centre_of(lens):
+    """The pixel of the screen that is in the middle of the lens."""
+    return [-float(number) for number in re.findall(r"(-?[\d.]+)px", lens.evaluate("e => e.style.transform"))]
+
+
+def test_tokens_are_coloured_by_probability_and_by_the_ratio(server, made, seen):
+    page = seen
+    page.goto(f"{server}#/episode/{made.winner}")
+    tokens = page.locator(".tokens span")
+    playwright.expect(tokens).to_have_count(9)
+    assert "".join(tokens.all_inner_texts()) == "Action: click(...)<|im_end|>"
+    see(page, ".token-facts", "Least likely: “<|im_end|>” 4.1%")
+    shades = [tokens.nth(i).evaluate("e => getComputedStyle(e).backgroundColor") for i in (0, 2, 8)]
+    assert len(set(shades)) == 3 and shades[0] == "rgba(0, 0, 0, 0)"
+    tokens.last.click()
+    see(page, ".token-facts", "“<|im_end|>”: probability 4.1% (log-prob -3.20); when trained -2.90, ratio 1.35")
+    page.get_by_label("Colour by").select_option("ratio, training step 1")
+    playwright.expect(tokens.first).to_have_class("shade-2")
+    page.keyboard.press("Escape")
+    see(page, ".reply-head", "9 tokens, advantage +1.00")
+    table = page.locator(".by-turn tbody tr")
+    assert table.count() == 7
+    playwright.expect(table.first).to_contain_text("9")
+    playwright.expect(table.first).to_contain_text("−1.60")
+    page.get_by_role("button", name="Turn 6").click()
+    see(page, ".stepper", "turn 6 of 7")
+    check_readable(page, "episode")
+
+
+@pytest.mark.release
+def test_a_token_of_a_record_is_text_and_an_odd_list_is_none(own_server, written, page):
+    texts = [MARKUP, "</span><script>window.ran=1</script>", "\u202e", ""]
+    many = {"token_ids": [1] * 20_000, "texts": ["word "] * 20_000, "log_probs": [-1e99] * 20_000}
+    turns = [{"screenshot": i, "text": "reply", "actions": []} for i in range(3)]
+    id = written.episode(31, "odd", turns=turns)
+    odd = {"token_ids": [1] * 4, "texts": texts, "log_probs": [None, 5, -1e300, "x"]}
+    written.tokens(
+        id, [odd, {"token_ids": 3, "texts": {}, "log_probs": [1]}, many], {"step": 2, "log_probs": [0] * 20_004}
+    )
+    page.goto(f"{own_server}#/episode/{id}")
+    see(page, ".tokens", MARKUP)
+    page.get_by_label("Colour by").select_option("ratio, training step 2")
+    page.keyboard.press("Escape")
+    page.goto(f"{own_server}#/episode/{id}?turn=2")
+    see(page, ".beside pre", "reply")
+    page.goto(f"{own_server}#/episode/{id}?turn=3")
+    playwright.expect(page.locator(".tokens span")).to_have_count(20_000)
+    written.tokens(id, {"replies": "none"})
+    page.reload()
+    see(page, ".beside pre", "reply")
+    assert page.evaluate("window.ran") is None
+
+
+@pytest.mark.release
+def test_an_episode_is_downloaded_as_a_moving_picture(server, made, page):
+    page.goto(f"{server}#/episode/{made.winner}")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="GIF").click()
+    picture = Image.open(download.value.path())
+    assert (picture.format, picture.n_frames) == ("GIF", 7)
+    assert download.value.suggested_filename.startswith("order-tea")
 
 
 @pytest.mark.release
@@ -480,6 +596,61 @@ def test_compare_steps_both_or_one(server, made, page):
     playwright.expect(right.locator(".badge").first).to_contain_text("failure")
 
 
+def test_compare_marks_the_first_difference_and_goes_there(server, made, seen):
+    page = seen
+    page.goto(f"{server}#/compare/{made.replaced}?with={made.winner}&at=7")
+    see(page, "main", "First difference: left turn 1, right turn 1: the same screen, another action.")
+    playwright.expect(page.locator(".aligned button")).to_have_count(7)
+    playwright.expect(page.locator(".side").nth(1).locator(".stepper")).to_contain_text("turn 7 of 7")
+    page.keyboard.press("d")
+    playwright.expect(page.locator(".side").nth(1).locator(".stepper")).to_contain_text("turn 1 of 7")
+    page.get_by_role("button", name="left turn 1, right turn 3: the same screen").click()
+    playwright.expect(page.locator(".side").nth(1).locator(".stepper")).to_contain_text("turn 3 of 7")
+    assert page.url.endswith("&at=3")
+    check_readable(page, "compare")
+
+
+@pytest.mark.release
+def test_two_attempts_are_aligned_by_their_screens(own_server, written, page):
+    """The second waits once; then it sees what the first one saw a turn before."""
+    first, second = (written.episode(2, uid=uid, screenshots=count) for uid, count in (("a", 3), ("b", 4)))
+    for episode, colors in ((first, ("white", "navy", "green")), (second, ("white", "white", "navy", "maroon"))):
+        for number, color in enumerate(colors):
+            (written.trajectories / episode / f"{number:02d}.png").write_bytes(png(color))
+    page.goto(f"{own_server}#/compare/{first}?with={second}")
+    playwright.expect(page.locator(".aligned button")).to_have_text(["1 = 1", "1 = 2", "2 = 3", "3 ≠ 4"])
+    see(page, "main", "First difference: left turn 3, right turn 4: the screens differ, after the same actions.")
+    page.keyboard.press("d")
+    playwright.expect(page.locator(".side").nth(0).locator(".stepper")).to_contain_text("turn 3 of 3")
+    page.keyboard.press("l")
+    page.keyboard.press("ArrowLeft")
+    assert "free=1" in page.url
+    playwright.expect(page.locator(".side").nth(0).locator(".stepper")).to_contain_text("turn 2 of 3")
+    playwright.expect(page.locator(".side").nth(1).locator(".stepper")).to_contain_text("turn 4 of 4")
+    page.keyboard.press("l")
+    playwright.expect(page.locator(".side").nth(1).locator(".stepper")).to_contain_text("turn 3 of 4")
+
+
+ALIKE = [
+    ([{"action": "Click", "point": [10, 10]}], [{"action": "Click", "point": [17, 17]}], True),
+    ([{"action": "Click", "point": [10, 10]}], [{"action": "Click", "point": [17, 18]}], False),
+    ([{"action": "Click", "point": [10, 10]}], [{"action": "Move", "point": [10, 10]}], False),
+    ([{"action": "TypeText", "text": "a"}], [{"action": "TypeText", "text": "b"}], False),
+    ([{"action": "Click", "point": None}], [{"action": "Click"}], True),
+    ([], [], True),
+    ("odd", [None], False),
+    ([None, 7], [None, 7], True),
+]
+
+
+@pytest.mark.release
+def test_two_turns_are_alike_where_they_did_the_same(server, page):
+    page.goto(server)
+    for one, other, alike in ALIKE:
+        turns = [{"actions": one}, {"actions": other}]
+        assert page.evaluate("([a, b]) => viewer.actions.alike(a, b)", turns) is alike, turns
+
+
 @pytest.mark.release
 def test_compare_suggests_an_episode_that_ended_otherwise(server, made, page):
     page.goto(f"{server}#/compare/{made.replaced}")
@@ -571,7 +742,16 @@ def test_export_opens_from_disk(exported, made, page):
 def test_hostile_text_stays_text(source, made, page, request):
     base = request.getfixturevalue(source)
     page.goto(f"{base}#/episode/{made.hostile}")
-    for selector in ["h1", ".task", ".thought", ".beside pre", ".verdict", ".turn figcaption", ".details"]:
+    for selector in [
+        "h1",
+        ".task",
+        ".thought",
+        ".tokens",
+        ".beside pre",
+        ".verdict",
+        ".turn figcaption",
+        ".details",
+    ]:
         see(page, selector, MARKUP)
     page.keyboard.press("ArrowRight")
     see(page, ".turn figcaption", f"expected a call, got {MARKUP}")

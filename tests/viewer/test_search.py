@@ -146,3 +146,19 @@ def test_the_server_searches(written, run):
             pass
         assert answer["ids"] == [id]
         assert requests.get(url + "api/search").status_code == 422
+
+
+def test_a_hit_is_the_turn_with_most_of_the_words(written, run):
+    typed = {"action": "TypeText", "text": "Quarterly numbers"}
+    call = {"metric": "exact_match", "result": "'milk'", "expected": "oatmeal", "returned": "0.0"}
+    turns = [turn(text="The numbers"), "no turn", turn(actions=[typed, "none"]), turn(thought="later")]
+    id = written.episode(1, "tea", turns=turns, evaluator=[call, None])
+    hits = SearchIndex(run).hits_document
+    assert hits("quarter num", [id])["hits"] == {id: {"turn": 3, "text": "Quarterly numbers"}}
+    assert hits("later", [id])["hits"][id]["turn"] == 4
+    assert hits("milk", [id])["hits"] == {id: {"turn": None, "text": "exact_match 'milk' oatmeal 0.0"}}
+    for query in ("tea", "umbers", "", "(", "x" * 10_000):
+        assert hits(query, [id, "../x", "step_000001/none"]) == {"hits": {}}, query
+    written.episode(2, "long", uid="u2", turns=[turn(text=f"{'a ' * 500}needle{' b' * 500}")])
+    (hit,) = hits("needle", ["step_000002/long__u2_0"])["hits"].values()
+    assert "needle" in hit["text"] and len(hit["text"]) < 200

@@ -14,6 +14,7 @@ from support.pictures import png
 from support.viewer_run import ViewerRun
 from support.viewer_server import served
 
+from arpo_verl.records.film_strip import recorded_frames
 from arpo_verl.records.run import open_run
 from arpo_verl.viewer.access import SECURITY_HEADERS
 
@@ -78,6 +79,18 @@ def test_every_document_is_served(written, url):
     assert document["rows"][0][0] == id
     assert requests.get(url + "api/episodes", params={"cursor": document["cursor"]}).json()["rows"] == []
     assert requests.get(url + f"api/episode/{id}").json()["id"] == id
+    written.tokens(id, [{"token_ids": [1], "texts": ["x"], "log_probs": [-1.0]}], {"step": 1, "log_probs": [-2.0]})
+    assert requests.get(url + f"api/tokens/{id}").json() == {
+        "replies": [
+            {"num_tokens": 1, "texts": ["x"], "log_probs": [-1.0], "trained": [{"step": 1, "log_probs": [-2.0]}]}
+        ]
+    }
+    hits = requests.get(url + "api/hits", params={"q": "press", "id": [id, "step_000001/none"]}).json()["hits"]
+    assert hits == {id: {"turn": 1, "text": "Thought: press it. press it."}}
+    aligned = requests.get(url + "api/align", params={"first": id, "second": id}).json()
+    assert aligned == {"pairs": [[0, 0, True], [1, 1, True]]}
+    moving = requests.get(url + f"moving/{id}")
+    assert (moving.headers["content-type"], moving.content[:6]) == ("image/gif", b"GIF89a")
     assert requests.get(url + "api/metrics").json()["series"] == {"loss": [2.0]}
     assert requests.get(url + "api/live").json()["running"] == []
 
@@ -104,7 +117,8 @@ def test_an_episode_is_found_by_a_name_in_any_script(written, url):
 
 
 def test_what_is_not_there_is_told_as_json(url):
-    for path in ("api/episode/step_000001/none", "shots/step_000001/none/00.png", "api/none", "assets/none.js"):
+    missing = [f"{kind}/step_000001/none" for kind in ("api/episode", "api/tokens", "moving")]
+    for path in (*missing, "api/align?first=a&second=b", "shots/step_000001/none/00.png", "api/none", "assets/none.js"):
         answer = requests.get(url + path)
         assert (answer.status_code, type(answer.json()["detail"])) == (404, str)
 
@@ -137,6 +151,11 @@ def test_every_answer_forbids_what_the_page_does_not_need(enclosed_url, path):
         "/api/episode/step_000001/%2e%2e",
         "/api/episode/..%2f..%2foutside/x",
         "/api/episode/step_000001/link__u1_0",
+        "/api/tokens/step_000001/link__u1_0",
+        "/api/tokens/..%2f..%2foutside/x",
+        "/api/align?first=step_000001/press-ok__u1_0&second=../outside",
+        "/moving/step_000001/link__u1_0",
+        "/moving/step_000001/%2e%2e",
         "/assets/../server.py",
         "/assets/..%2fserver.py",
         "/assets/%2e%2e/server.py",
@@ -152,6 +171,30 @@ def test_nothing_but_the_runs_episodes_and_the_page_is_served(enclosed_url, path
     status, body = raw(enclosed_url, path)
     assert status == 404
     assert b"secret" not in body
+
+
+def test_no_screenshot_that_is_none_comes_into_a_moving_picture_or_an_alignment(written, url):
+    id = written.episode(1, screenshots=4)
+    folder = written.trajectories / id
+    for name in ("01.png", "02.png", "03.png"):
+        (folder / name).unlink()
+    (written.path / "secret.png").write_bytes(png("red"))
+    (folder / "01.png").symlink_to(written.path / "secret.png")
+    os.mkfifo(folder / "02.png")
+    (folder / "03.png").mkdir()
+    content = json.loads((folder / "episode.json").read_text())
+    content["screenshots"] += ["../../../secret.png", 7, None]
+    content["turns"] = [{"screenshot": number} for number in (*range(8), -1, "1", None)] + ["no turn"]
+    content["turns"][0]["actions"] = [
+        {"action": "Click", "point": point} for point in ([1e99, 0], ["x", 1], "xy", [3, 4])
+    ]
+    (folder / "episode.json").write_text(json.dumps(content))
+    frames = [frame.screenshot for frame in recorded_frames(folder)]
+    assert frames == [png(), *[None] * 10]
+    assert recorded_frames(folder)[0].points == ((3, 4),)
+    assert requests.get(url + f"moving/{id}").status_code == 200
+    pairs = requests.get(url + "api/align", params={"first": id, "second": id}).json()["pairs"]
+    assert [same for _, _, same in pairs] == [True, *[None] * 6]
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8642", "[::1]:8642", "LOCALHOST"])

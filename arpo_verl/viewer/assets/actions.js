@@ -70,6 +70,19 @@
     });
   }
 
+  const NEAR_PX = 10;
+
+  /** Whether two turns did the same: the same actions, at places at most 10 pixels apart. */
+  function alike(one, other) {
+    const [first, second] = [list(one?.actions), list(other?.actions)];
+    const near = (a, b) => Math.hypot(a[0] - b[0], a[1] - b[1]) <= NEAR_PX;
+    const same = (a, b) =>
+      isPoint(a) && isPoint(b) ? near(a, b) : JSON.stringify(a ?? null) === JSON.stringify(b ?? null);
+    const sameAction = (a, b) =>
+      Object.keys({ ...a, ...b }).every((name) => same(a?.[name], b?.[name]));
+    return first.length === second.length && first.every((action, i) => sameAction(action, second[i]));
+  }
+
   function markOf(action, pointer) {
     const placed = (point) => (isPoint(point) ? { at: point, assumed: false } : { at: pointer, assumed: true });
     switch (action?.action) {
@@ -91,5 +104,5 @@
     }
   }
 
-  viewer.actions = { words, describe, describeTurn, marksOfTurns, list };
+  viewer.actions = { words, describe, describeTurn, marksOfTurns, alike, list };
 }

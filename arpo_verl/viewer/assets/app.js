@@ -6,74 +6,45 @@
 
   const POLL_MS = 3000;
   const { place } = document.documentElement.dataset;
+  /** The name in the address -> what it is called and what draws it; the last two belong to the episodes. */
   const PAGES = {
-    overview: viewer.OverviewPage,
-    episodes: viewer.EpisodesPage,
-    episode: viewer.EpisodePage,
-    compare: viewer.ComparePage,
-    heatmap: viewer.HeatmapPage,
-    frontier: viewer.FrontierPage,
-    metrics: viewer.MetricsPage,
-    live: viewer.LivePage,
-    evaluation: viewer.EvaluationPage,
+    overview: ["Overview", viewer.OverviewPage],
+    episodes: ["Episodes", viewer.EpisodesPage],
+    heatmap: ["Tasks", viewer.HeatmapPage],
+    frontier: ["Frontier", viewer.FrontierPage],
+    metrics: ["Metrics", viewer.MetricsPage],
+    live: ["Live", viewer.LivePage],
+    evaluation: ["Evaluation", viewer.EvaluationPage],
+    episode: ["Episode", viewer.EpisodePage],
+    compare: ["Compare", viewer.ComparePage],
   };
-  const TABS = [
-    ["overview", "Overview"],
-    ["episodes", "Episodes"],
-    ["heatmap", "Tasks"],
-    ["frontier", "Frontier"],
-    ["metrics", "Metrics"],
-    ["live", "Live"],
-    ["evaluation", "Evaluation"],
-  ];
-  const TITLES = { ...Object.fromEntries(TABS), episode: "Episode", compare: "Compare" };
 
-  const HELP = [
-    ["Runs", [["j, k or ↓, ↑", "next, previous run"]]],
-    [
-      "Episodes",
-      [
-        ["j, k or ↓, ↑", "next, previous episode"],
-        ["Enter", "open it"],
-        ["n, p", "next, previous page of the list"],
-        ["/", "search"],
-      ],
-    ],
-    [
-      "Episode",
-      [
-        ["→, ← or j, k", "next, previous turn"],
-        ["Space", "play, pause"],
-        ["c", "compare with another"],
-        ["Home, End", "first, last turn"],
-        ["↓, ↑ or n, p", "next, previous episode of the filter"],
-        ["Esc", "back to the list"],
-      ],
-    ],
-    [
-      "Compare",
-      [
-        ["→, ← or j, k", "next, previous turn"],
-        ["l", "move together or each alone"],
-        ["s", "the other side, when alone"],
-        ["Esc", "back to the episode"],
-      ],
-    ],
-    [
-      "Tasks",
-      [
-        ["arrows", "move between cells"],
-        ["Enter", "open the cell's episodes"],
-      ],
-    ],
-    [
-      "Everywhere",
-      [
-        ["?", "this help"],
-        ["t", "light, dark or as the system"],
-      ],
-    ],
-  ];
+  const HELP = {
+    Runs: { "j, k or ↓, ↑": "next, previous run" },
+    Episodes: {
+      "j, k or ↓, ↑": "next, previous episode",
+      Enter: "open it",
+      "n, p": "next, previous page of the list",
+      "/": "search",
+    },
+    Episode: {
+      "→, ← or j, k": "next, previous turn",
+      Space: "play, pause",
+      c: "compare with another",
+      "Home, End": "first, last turn",
+      "↓, ↑ or n, p": "next, previous episode of the filter",
+      Esc: "back to the list",
+    },
+    Compare: {
+      "→, ← or j, k": "next, previous turn",
+      d: "to the first difference",
+      l: "move together or each alone",
+      s: "the other side, when alone",
+      Esc: "back to the episode",
+    },
+    Tasks: { arrows: "move between cells", Enter: "open the cell's episodes" },
+    Everywhere: { "?": "this help", t: "light, dark or as the system" },
+  };
 
   function useRoute() {
     const [route, setRoute] = useState(viewer.route.current());
@@ -123,31 +94,14 @@
       [rows, JSON.stringify(filters), tasks, search.found],
     );
 
-  const SEARCH_MS = { first: 200, again: 1000 };
-
-  /**
-   * What the server finds in all that the agent wrote: {found, indexed, total}. `found` is null as long as it has not
-   * answered, and in an export; while it makes its index, it is asked again.
-   */
+  /** What the server finds in all that the agent wrote: {found, indexed, total}. `found` is null until it answers. */
   viewer.useSearch = (query) => {
     const [state, setState] = useState({ found: null });
     useEffect(() => {
       if (!query || viewer.source.exported) return setState({ found: null });
-      let timer = null;
-      const ask = () =>
-        viewer.source.get("api/search", { q: query }).then(
-          ({ ids, indexed, total }) => {
-            if (timer === null) return;
-            setState({ found: new Set(ids), indexed, total });
-            if (indexed < total) timer = setTimeout(ask, SEARCH_MS.again);
-          },
-          (error) => timer !== null && setState({ found: null, error }),
-        );
-      timer = setTimeout(ask, SEARCH_MS.first);
-      return () => {
-        clearTimeout(timer);
-        timer = null;
-      };
+      return viewer.source.search(["api/search"], query, (_, answer) =>
+        setState({ ...answer, found: answer.ids ? new Set(answer.ids) : null }),
+      );
     }, [query]);
     return state;
   };
@@ -156,12 +110,12 @@
     const { run, rows, byId, error, lost } = useRun();
     const route = useRoute();
     const tasks = useMemo(() => new Map((run?.tasks || []).map((task) => [task.task_id, task.instruction])), [run]);
-    const Page = PAGES[viewer.source.kind === "report" ? "overview" : route.page];
+    const [title, Page] = PAGES[viewer.source.kind === "report" ? "overview" : route.page] || [];
     useScrollPlaces(run && route.page);
     if (route.page === "episode") viewer.lastOpened = route.id;
     useEffect(() => {
       const subject = route.page === "episode" || route.page === "compare" ? byId.get(route.id)?.task_id : null;
-      document.title = [subject, TITLES[route.page], run?.name].filter(Boolean).join(" – ") || "ARPO run";
+      document.title = [subject, title, run?.name].filter(Boolean).join(" – ") || "ARPO run";
     }, [route, run]);
     return html`<${Frame}
       title=${run?.name || "ARPO run"}
@@ -238,12 +192,12 @@
   }
 
   function Tabs({ run, page }) {
-    const missing = { live: viewer.source.exported, evaluation: !run?.evaluation, frontier: !run?.frontier };
+    const missing = { episode: true, compare: true, live: viewer.source.exported, evaluation: !run?.evaluation, frontier: !run?.frontier };
     const current = page === "episode" || page === "compare" ? "episodes" : page;
     if (viewer.source.kind === "report") return null;
     return html`<nav aria-label="Pages">
-      ${TABS.filter(([name]) => !missing[name]).map(
-        ([name, title]) =>
+      ${Object.entries(PAGES).filter(([name]) => !missing[name]).map(
+        ([name, [title]]) =>
           html`<${Link} to=${{ page: name }} aria-current=${name === current ? "page" : null}>${title}<//>`,
       )}
     </nav>`;
@@ -271,9 +225,9 @@
 
   const Help = ({ dialog }) => html`<dialog ref=${dialog} aria-labelledby="help-title">
     <h2 id="help-title">Keys</h2>
-    ${HELP.map(
+    ${Object.entries(HELP).map(
       ([page, keys]) => html`<h3>${page}</h3>
-        <dl class="keys">${keys.map(([key, what]) => html`<div><dt>${key}</dt><dd>${what}</dd></div>`)}</dl>`,
+        <dl class="keys">${Object.entries(keys).map(([key, what]) => html`<div><dt>${key}</dt><dd>${what}</dd></div>`)}</dl>`,
     )}
     <h3>Marks on a screenshot</h3>
     <p>

@@ -4,7 +4,7 @@
   /** From which score an episode counts as a success: the default of `replay.success_threshold`. */
   const SUCCESS_THRESHOLD = 0.5;
 
-  const FILTERS = ["task", "step", "success", "replay", "stop", "action", "fault", "kind", "q", "sort"];
+  const FILTERS = ["task", "step", "success", "replay", "stop", "action", "program", "fault", "kind", "q", "sort"];
 
   const isSuccess = (row) => typeof row.success === "number" && row.success >= SUCCESS_THRESHOLD;
   const isFailure = (row) => typeof row.success === "number" && row.success < SUCCESS_THRESHOLD;
@@ -37,6 +37,7 @@
 
   const TESTS = {
     action: (wanted) => (row) => (row.actions || []).includes(wanted),
+    program: (wanted) => (row) => (row.programs || []).includes(wanted),
     fault: (wanted) => (Object.hasOwn(FAULTS, wanted) ? FAULTS[wanted] : () => true),
     task: (wanted) => (row) => row.task_id === wanted,
     step: (wanted) => {

@@ -1,24 +1,8 @@
 "use strict";
-/* Two episodes of one task side by side, in lockstep or each on its own. */
+/* Two episodes of one task side by side: in step, aligned by what their screens show, or each on its own. */
 {
-  const {
-    html,
-    number,
-    signed,
-    plural,
-    useDocument,
-    useKeys,
-    Link,
-    episodeRoute,
-    Score,
-    Waiting,
-    Heading,
-    Screenshot,
-    Actions,
-    Reply,
-    Seen,
-    framesOf,
-  } = viewer.ui;
+  const { html, number, signed, plural, useDocument, useKeys, Link, episodeRoute, Score, Waiting, Heading } = viewer.ui;
+  const { Screenshot, Actions, Reply, Seen, framesOf } = viewer.ui;
   const { useMemo } = preactHooks;
 
   /** More would make the list of choices slow to open; a link can still name any episode. */
@@ -31,25 +15,30 @@
     const back = episodeRoute(id, viewer.episodes.filtersOf(query));
     const free = query.free === "1";
     const side = query.side === "b" ? "b" : "a";
-    const turns = { a: clamp(query.a, one.frames.length), b: clamp(query.b, two.frames.length) };
+    const ready = one.data && (two.data || !right);
+    const pairs = usePairs(id, right, one.frames, two.frames);
+    const place = clamp(query.at, pairs.length);
+    const at = free || !pairs.length ? [query.a, query.b] : pairs[place - 1].map((turn) => turn + 1);
+    const turns = { a: clamp(at[0], one.frames.length), b: clamp(at[1], two.frames.length) };
+    const first = useMemo(() => firstDifference(pairs, one.frames, two.frames), [pairs]);
     const set = (changes) =>
       viewer.route.go({ page: "compare", id, query: { ...query, with: right, ...changes } }, { replace: true });
     const longest = Math.max(one.frames.length, two.frames.length);
-    // In lockstep the shorter one stays on its last turn.
-    const locked = Math.max(clamp(query.a, longest), clamp(query.b, longest));
-    const ready = one.data && (two.data || !right);
+    const go = (to) => set({ at: clamp(to, pairs.length) });
     const move = (to, which = side) =>
-      ready && (free ? set({ [which]: to(turns[which]) }) : set({ a: to(locked), b: to(locked) }));
-    const within = (turn) => Math.min(Math.max(turn, 1), longest || 1);
-    const [later, earlier] = [(turn) => within(turn + 1), (turn) => within(turn - 1)];
-    const toggle = () => set(free ? { free: "", a: turns[side], b: turns[side] } : { free: "1", ...turns });
+      ready && (free ? set({ [which]: clamp(to(turns[which]), longest) }) : go(to(place)));
+    const [later, earlier] = [(turn) => turn + 1, (turn) => turn - 1];
+    const nearest = () => pairs.findIndex((pair) => pair["ab".indexOf(side)] + 1 === turns[side]) + 1;
+    const toggle = () => set(free ? { free: "", a: "", b: "", at: nearest() } : { free: "1", at: "", ...turns });
+    const toDifference = () => first && !free && go(first.place + 1);
     useKeys({
       ArrowRight: () => move(later),
       j: () => move(later),
       ArrowLeft: () => move(earlier),
       k: () => move(earlier),
       Home: () => move(() => 1),
-      End: () => move(() => longest),
+      End: () => move(() => Infinity),
+      d: toDifference,
       l: toggle,
       s: () => set({ side: side === "a" ? "b" : "a" }),
       Escape: () => viewer.route.go(back),
@@ -58,7 +47,7 @@
       viewer.route.go({
         page: "compare",
         id: which === "a" ? wanted : id,
-        query: { ...query, with: which === "a" ? right : wanted, a: "", b: "" },
+        query: { ...query, with: which === "a" ? right : wanted, a: "", b: "", at: "" },
       });
     const of = (which) => ({ turn: turns[which], active: free && side === which, choose: choose(which) });
     const common = { choices, free, move, set, later, earlier };
@@ -69,9 +58,10 @@
       <p class="compare-mode">
         <label><input type="checkbox" checked=${!free} onChange=${toggle} /> move both together</label>
         <span class="muted">
-          ${free ? `The keys move the ${side === "a" ? "left" : "right"} one; s changes sides.` : `turn ${locked} of ${longest}`}
+          ${free && `The keys move the ${side === "a" ? "left" : "right"} one; s changes sides.`}
         </span>
       </p>
+      ${ready && right && html`<${Aligned} ...${{ pairs, place, first, free, go, toDifference }} />`}
       <div class="compare">
         <${Side} which="a" name="Left" episode=${one} id=${id} ...${of("a")} ...${common} />
         ${
@@ -83,7 +73,58 @@
     `;
   }
 
-  const clamp = (turn, total) => Math.min(Math.max(1, Number(turn) || 1), Math.max(1, total));
+  /**
+   * Turns that belong together: [[left, right, same], ...], numbers from 0; `same` is whether both screens show the same,
+   * null where nobody compared them. Without screens, as in an export, turns go together by their numbers.
+   */
+  function usePairs(left, right, one, two) {
+    const { data } = useDocument(right && !viewer.source.exported ? "api/align" : null, { first: left, second: right });
+    return useMemo(() => {
+      const total = Math.max(one.length, two.length);
+      const [first, second] = [one, two].map((frames) => frames.map(({ number }) => number));
+      const inOrder = [first, second].every((numbers) => numbers.every((number, i) => number === i));
+      const last = (frames, i) => Math.max(0, Math.min(i, frames.length - 1));
+      const aligned = inOrder && data ? data.pairs : [];
+      const [a, b] = aligned.at(-1) || [-1, -1];
+      const rest = Array.from({ length: Math.max(0, one.length - 1 - a, two.length - 1 - b) }, (_, i) => [last(one, a + 1 + i), last(two, b + 1 + i), null]);
+      return total ? [...aligned, ...rest] : [];
+    }, [data, one, two]);
+  }
+
+  /** Where two attempts part: {place, why}; null where they do not. */
+  function firstDifference(pairs, one, two) {
+    for (const [place, [a, b, same]] of pairs.entries()) {
+      if (same === false) return { place, why: "the screens differ, after the same actions" };
+      const [left, right] = [one[a]?.turn, two[b]?.turn];
+      if (two.length && !viewer.actions.alike(left, right)) return { place, why: same ? "the same screen, another action" : "another action" };
+    }
+    return null;
+  }
+
+  function Aligned({ pairs, place, first, free, go, toDifference }) {
+    const words = { true: "the same screen", false: "another screen", null: "not compared" };
+    const [a, b] = first ? pairs[first.place] : [];
+    return html`
+      <p>
+        ${first ? html`First difference: left turn <b>${a + 1}</b>, right turn <b>${b + 1}</b>: ${first.why}. <button type="button" disabled=${free} onClick=${toDifference}>Go there</button>` : "They do not differ."}
+      </p>
+      ${
+        !free &&
+        html`<ol class="aligned" aria-label="Turns side by side, left and right">${pairs.map(
+          ([left, right, same], i) => html`<li><button
+            type="button"
+            class=${`same-${same}${i === first?.place ? " parts" : ""}`}
+            aria-current=${i + 1 === place ? "step" : null}
+            aria-label=${`left turn ${left + 1}, right turn ${right + 1}: ${words[same]}${i === first?.place ? ", the first difference" : ""}`}
+            title=${words[same]}
+            onClick=${() => go(i + 1)}
+          >${left + 1}${{ true: " = ", false: " ≠ " }[same] || " · "}${right + 1}</button></li>`,
+        )}</ol>`
+      }
+    `;
+  }
+
+  const clamp = (turn, total) => Math.max(1, Math.min(Number(turn) || 1, total));
 
   function useFrames(id) {
     const { data, error } = useDocument(id ? `api/episode/${id}` : null);

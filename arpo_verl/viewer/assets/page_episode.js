@@ -3,6 +3,7 @@
 {
   const { html, known, number, signed, duration, kindName, plural, useDocument, useKeys } = viewer.ui;
   const { Link, episodeRoute, Score, ReplayBadges, Waiting, Heading, Facts, Screenshot, Actions, framesOf } = viewer.ui;
+  const { Marked, Reply, Seen, patternOf, whole } = viewer.ui;
   const { useEffect, useMemo, useRef, useState } = preactHooks;
 
   /** Two episodes side by side; without a second one, the page finds one that ended otherwise. */
@@ -14,7 +15,9 @@
     const selected = viewer.useSelected(rows, filters, tasks, viewer.useSearch(filters.q));
     const place = selected.findIndex((row) => row.id === id);
     const frames = useMemo(() => (data ? framesOf(data) : []), [data]);
-    const turn = Math.min(Math.max(1, Number(query.turn) || 1), Math.max(1, frames.length));
+    const pattern = useMemo(() => patternOf(filters.q), [filters.q]);
+    const wanted = Number(query.turn) || firstHit(frames, pattern);
+    const turn = Math.min(Math.max(1, wanted), Math.max(1, frames.length));
     const show = (wanted) => {
       if (wanted >= 1 && wanted <= frames.length)
         viewer.route.go({ page: "episode", id, query: { ...filters, turn: wanted } }, { replace: true });
@@ -48,11 +51,17 @@
       </nav>
       ${
         data
-          ? html`<${Episode} episode=${data} ...${{ byId, frames, turn, show, filters, playing, play }} />`
+          ? html`<${Episode} episode=${data} ...${{ byId, frames, turn, show, filters, pattern, playing, play }} />`
           : html`<${Waiting} error=${error} what="the episode" />`
       }
     `;
   }
+
+  const wordsOf = ({ turn }) => [turn?.text, turn?.thought, ...viewer.actions.list(turn?.actions).map((one) => one?.text)].join(" ");
+  const isHit = (frame, pattern) => Boolean(pattern && frame.turn && wordsOf(frame).search(pattern) >= 0);
+
+  /** The first turn in which a searched word is, from 1. */
+  const firstHit = (frames, pattern) => Math.max(0, frames.findIndex((frame) => isHit(frame, pattern))) + 1;
 
   const SHOWN_MS = 1200;
 
@@ -72,27 +81,34 @@
     return [going, play];
   }
 
-  function Episode({ episode, byId, frames, turn, show, filters, playing, play }) {
+  function Episode({ episode, byId, frames, turn, show, filters, pattern, playing, play }) {
     const row = byId.get(episode.id) || episode;
     const frame = frames[turn - 1];
+    const recorded = useDocument(`api/tokens/${episode.id}`).data?.replies || [];
+    // Of a harness, rows may leave replies out: then nothing says which is which.
+    const replies = recorded.length === viewer.actions.list(episode.turns).length ? recorded : [];
+    const tokens = replies[turn - 1] ?? null;
+    const advantage = episode.replaced ? null : episode.advantage;
     return html`
       <div class="badges">
         <${Heading} focusKey=${episode.id}><bdi>${episode.task_id}</bdi><//>
         <${Score} row=${episode} /> <span class="badge">${episode.stop_reason}</span> <${ReplayBadges} row=${row} />
         <span class="muted">training step ${episode.step}, session ${episode.session}</span>
       </div>
-      <p class="task"><bdi>${episode.instruction}</bdi></p>
+      <p class="task"><${Marked} text=${episode.instruction} pattern=${pattern} /></p>
       <${ReplayNotes} episode=${episode} byId=${byId} filters=${filters} />
-      <${FilmStrip} frames=${frames} turn=${turn} show=${show} />
+      <${FilmStrip} ...${{ frames, turn, show, pattern }} />
       <p class="hidden" role="status">${frame ? spoken(frame, turn, frames.length) : ""}</p>
       ${
         frame &&
-        html`<${Turn} total=${frames.length} ...${{ frame, turn, show, playing, play }}>
-        <${Verdict} episode=${episode} />
+        html`<${Turn} total=${frames.length} ...${{ episode, frame, turn, show, pattern, playing, play }}>
+        ${frame.turn && html`<${Reply} turn=${frame.turn} ...${{ tokens, advantage, pattern }} />`}
+        <${Verdict} episode=${episode} pattern=${pattern} />
       <//>`
       }
       <section class="details">
-        ${!frame && html`<${Verdict} episode=${episode} />`}
+        ${!frame && html`<${Verdict} episode=${episode} pattern=${pattern} />`}
+        <${ByTurn} ...${{ frames, replies, turn, show }} />
         <${Group} episode=${episode} byId=${byId} filters=${filters} />
         <${About} ...${{ episode, row, filters }} />
       </section>
@@ -105,7 +121,7 @@
     return `Turn ${number} of ${total}: ${viewer.actions.describeTurn(turn)}${seen}`;
   }
 
-  function FilmStrip({ frames, turn, show }) {
+  function FilmStrip({ frames, turn, show, pattern }) {
     const current = useRef(null);
     useEffect(() => {
       const [item, strip] = [current.current, current.current?.parentElement];
@@ -123,7 +139,7 @@
           >
             <${Screenshot} src=${frame.src} alt=${frame.alt} marks=${frame.marks} marksAcross=${26} lazy />
             <span class="what">
-              <b>${i + 1}</b> ${frame.context?.begins && html`<span class="muted">row ${frame.context.row + 1}</span>`}${" "}
+              <b>${i + 1}</b> ${isHit(frame, pattern) && html`<mark>found</mark>`} ${frame.context?.begins && html`<span class="muted">row ${frame.context.row + 1}</span>`}${" "}
               <bdi>${viewer.actions.describeTurn(frame.turn)}</bdi>
             </span>
           </button>
@@ -132,11 +148,12 @@
     </ol>`;
   }
 
-  function Turn({ frame, turn, total, show, playing, play, children }) {
+  function Turn({ episode, frame, turn, total, show, pattern, playing, play, children }) {
+    const moving = `moving/${viewer.source.encodePath(episode.id)}`;
     return html`<section class="turn" aria-label=${`Turn ${turn} of ${total}`}>
       <figure>
-        <${Screenshot} src=${frame.src} alt=${frame.alt} marks=${frame.marks} />
-        <figcaption><${Actions} turn=${frame.turn} /></figcaption>
+        <${Screenshot} src=${frame.src} alt=${frame.alt} marks=${frame.marks} lens />
+        <figcaption><${Actions} turn=${frame.turn} pattern=${pattern} /></figcaption>
       </figure>
       <div class="beside">
         <div class="stepper">
@@ -144,47 +161,52 @@
           <span>turn <b>${turn}</b> of ${total}</span>
           <button type="button" disabled=${turn === total} onClick=${() => show(turn + 1)} aria-label="Next turn">→</button>
           <button type="button" disabled=${total < 2} onClick=${play}>${playing ? "Pause" : "Play"}</button>
-          ${frame.turn && html`<span class="muted timing">${timing(frame.turn)}</span>`}
+          ${!viewer.source.exported && html`<a href=${moving} download=${`${episode.id.split("/")[1]}.gif`} title="All turns as an animated picture, with the clicks drawn">GIF</a>`}
         </div>
         <${Seen} context=${frame.context} />
-        ${frame.turn && html`<${Reply} turn=${frame.turn} />`} ${children}
+        ${children}
       </div>
     </section>`;
   }
 
-  /** "written in 0.31 s, done in 0.12 s"; runs of before these were recorded say nothing. */
-  function timing({ generate_s, desktop_s }) {
-    const parts = [
-      generate_s != null && `reply ${duration(generate_s)}`,
-      desktop_s != null && `desktop ${duration(desktop_s)}`,
-    ];
-    return parts.filter(Boolean).join(" · ");
+  /** Where the time and the tokens went: each turn's reply and what its actions took on the desktop. */
+  function ByTurn({ frames, replies, turn, show }) {
+    const rows = frames.filter((frame) => frame.turn).map(({ turn }, i) => ({ ...turn, i, reply: replies[i] }));
+    const took = ({ generate_s, desktop_s }) => [generate_s, desktop_s].map((seconds) => (known(seconds) ? seconds : 0));
+    const longest = Math.max(...rows.map((row) => took(row)[0] + took(row)[1]));
+    if (!(longest > 0) && !replies.length) return null;
+    const bar = (row) => took(row).map((seconds) => `${(100 * seconds) / longest || 0}%`);
+    const mean = (values) => (values?.length && values.every(known) ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
+    return html`<div class="card by-turn">
+      <h2>Time and tokens by turn</h2>
+      <div class="table-scroll"><table>
+        <thead><tr>
+          <th scope="col">Turn</th><th scope="col" class="numeric">Reply</th><th scope="col" class="numeric">Desktop</th><th scope="col" class="bars"></th>
+          <th scope="col" class="numeric">Tokens</th><th scope="col" class="numeric" title="Mean log-prob of its tokens when they were written">Log-prob</th>
+        </tr></thead>
+        <tbody>${rows.map((row) => html`<tr class=${row.i + 1 === turn ? "current" : ""}>
+          <td><button type="button" class="quiet" onClick=${() => show(row.i + 1)} aria-label=${`Turn ${row.i + 1}`}>${row.i + 1}</button></td>
+          <td class="numeric">${duration(row.generate_s)}</td><td class="numeric">${duration(row.desktop_s)}</td>
+          <td class="bars" aria-hidden="true">${bar(row).map((width, i) => html`<i class=${`bar-${i}`} style=${{ width }}></i>`)}</td>
+          <td class="numeric">${whole(row.reply?.num_tokens)}</td><td class="numeric">${signed(mean(row.reply?.log_probs))}</td>
+        </tr>`)}</tbody>
+      </table></div>
+    </div>`;
   }
 
-  /** What the model saw, where that was not everything. */
-  const Seen = ({ context }) => context && html`<p class="muted context">${viewer.context.describe(context)}</p>`;
-
-  const Reply = ({ turn }) => html`
-    <h2>Thought</h2>
-    ${turn.thought ? html`<p class="thought"><bdi>${turn.thought}</bdi></p>` : html`<p class="muted">none</p>`}
-    <h2>Reply as written</h2>
-    <pre tabindex="0" aria-label="Reply as written"><bdi>${turn.text}</bdi></pre>
-    ${turn.request &&
-    html`<details><summary>What the harness asked</summary><pre><bdi>${JSON.stringify(turn.request, null, 1)}</bdi></pre></details>`}
-  `;
-
   /** The verdict and what led to it: what the desktop had, and what the task expects. */
-  function Verdict({ episode }) {
+  function Verdict({ episode, pattern }) {
     const calls = viewer.actions.list(episode.evaluator).filter(Boolean);
+    const words = (text) => html`<code><${Marked} text=${text} pattern=${pattern} /></code>`;
     return html`<div class="card verdict">
       <h2>Evaluator's verdict</h2>
       <p><${Score} row=${episode} /> score ${number(episode.success)}, reward ${number(episode.reward)}</p>
       ${calls.length === 0 && html`<p class="muted">No metric was recorded.</p>`}
       ${calls.map(
         (call) => html`<dl class="metric">
-          <div><dt>metric</dt><dd><code><bdi>${call.metric}</bdi></code> returned <code><bdi>${call.returned}</bdi></code></dd></div>
-          <div><dt>got</dt><dd><code><bdi>${call.result}</bdi></code></dd></div>
-          <div><dt>expected</dt><dd><code><bdi>${call.expected}</bdi></code></dd></div>
+          <div><dt>metric</dt><dd>${words(call.metric)} returned ${words(call.returned)}</dd></div>
+          <div><dt>got</dt><dd>${words(call.result)}</dd></div>
+          <div><dt>expected</dt><dd>${words(call.expected)}</dd></div>
         </dl>`,
       )}
     </div>`;
@@ -243,26 +265,16 @@
 
   /** Which success took this episode's place in training, and whose places it took itself. */
   function ReplayNotes({ episode, byId, filters }) {
-    const helped = (episode.group || []).find(
-      (member) => member.replay_of && member.replay_of !== episode.id && member.id !== episode.id,
-    );
     const by = episode.replayed_by;
     const name = (id) => (byId.has(id) ? `the episode of training step ${byId.get(id).step}` : id);
     const link = (id) => html`<${Link} to=${episodeRoute(id, filters)}>${name(id)}<//>`;
     const into = episode.replayed_into || [];
     return html`
       ${
-        by &&
+        (by || episode.replaced) &&
         html`<p class="message note">
-        In training, this episode was replaced by ${link(by)}.${" "}
-        <${CompareLink} ...${{ left: episode.id, right: by, filters }}>Compare with the success that took its place<//>
-      </p>`
-      }
-      ${
-        !by &&
-        episode.replaced &&
-        html`<p class="message note">
-        In training, a replayed success took this episode's place; its own recording is not in this run.
+        In training, this episode was replaced by ${by ? link(by) : "a success that is not in this run"}.${" "}
+        ${by && html`<${CompareLink} ...${{ left: episode.id, right: by, filters }}>Compare with the success that took its place<//>`}
       </p>`
       }
       ${
@@ -270,15 +282,6 @@
         html`<p class="message info">
         This success took the place of ${plural(into.length, "episode")}:${" "}
         ${into.map((id, i) => html`${i > 0 && ", "}${link(id)} (<${CompareLink} ...${{ left: id, right: episode.id, filters }}>compare<//>)`)}
-      </p>`
-      }
-      ${
-        !by &&
-        helped &&
-        !viewer.episodes.isSuccess(episode) &&
-        html`<p class="message note">
-        Into its group ${link(helped.replay_of)} was replayed.${" "}
-        <${CompareLink} ...${{ left: episode.id, right: helped.replay_of, filters }}>Compare with that success<//>
       </p>`
       }
     `;
@@ -306,6 +309,7 @@
           ["writing replies", duration(episode.generate_s)],
           ["the desktop", duration(episode.desktop_s)],
           ["tokens", tokens(episode)],
+          ["programs", viewer.actions.list(row.programs).join(", ") || "–"],
           ["ran on", html`<bdi>${episode.desktop || "–"}</bdi>`],
           ["model's image", viewer.actions.list(episode.image_size).join(" × ") || "–"],
           [
@@ -318,5 +322,4 @@
   }
 
   viewer.EpisodePage = EpisodePage;
-  Object.assign(viewer.ui, { Reply, Seen });
 }

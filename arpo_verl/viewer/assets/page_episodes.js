@@ -1,26 +1,14 @@
 "use strict";
 /* The list of episodes: filters, counts, sorting, a page of rows at a time. */
 {
-  const {
-    html,
-    number,
-    signed,
-    whole,
-    percent,
-    plural,
-    duration,
-    kindName,
-    useKeys,
-    Link,
-    episodeRoute,
-    Score,
-    ReplayBadges,
-    Heading,
-  } = viewer.ui;
+  const { html, number, signed, whole, percent, plural, duration, kindName, useDocument, useKeys, Link, episodeRoute } = viewer.ui;
+  const { Score, ReplayBadges, Heading, Marked, patternOf, Search, Select, moveFocus } = viewer.ui;
   const { useLayoutEffect, useMemo, useRef } = preactHooks;
   const { count, filtersOf, meanSuccess, FAULTS } = viewer.episodes;
 
   const PAGE_ROWS = 100;
+  /** Characters of an address that every server takes. */
+  const MOST_ADDRESS = 8000;
 
   const COLUMNS = [
     { name: "success", title: "Result", cell: (row) => html`<${Score} row=${row} />` },
@@ -55,11 +43,7 @@
     ["none", "not scored"],
   ];
   const FAULT_NAMES = { format: "format error", unscored: "not scored" };
-  const KINDS = [
-    ["", "any"],
-    ["training", "training"],
-    ["validation", "validation"],
-  ];
+  const KINDS = [["", "any"], ["training"], ["validation"]];
   const REPLAY = [
     ["", "any"],
     ["took", "took a place"],
@@ -96,6 +80,10 @@
       list.current.querySelector(`a[data-id="${CSS.escape(viewer.lastOpened || "")}"]`)?.focus({ preventScroll: true });
     }, []);
     const shown = selected.slice((page - 1) * PAGE_ROWS, page * PAGE_ROWS);
+    const asked = found.found && shown.length ? [["q", filters.q], ...shown.map(({ id }) => ["id", id])] : null;
+    while (asked && String(new URLSearchParams(asked)).length > MOST_ADDRESS) asked.length = Math.ceil(asked.length / 2);
+    const hits = useDocument(asked && "api/hits", asked).data?.hits || {};
+    const pattern = useMemo(() => patternOf(filters.q), [filters.q]);
     return html`
       <${Heading} focusKey="episodes">Episodes<//>
       <${Filters} rows=${rows} tasks=${tasks} filters=${filters} set=${set} search=${search} />
@@ -105,7 +93,7 @@
       <table class="episodes" ref=${list}>
         <caption class="hidden">Episodes, ${PAGE_ROWS} to a page; a heading sorts by its column.</caption>
         <thead><tr>${COLUMNS.map((column) => html`<${SortHeader} column=${column} sort=${query.sort || "-step"} set=${set} />`)}</tr></thead>
-        <tbody>${shown.map((row) => html`<${Row} key=${row.id} row=${row} tasks=${tasks} filters=${filters} />`)}</tbody>
+        <tbody>${shown.map((row) => html`<${Row} key=${row.id} hit=${hits[row.id]} ...${{ row, tasks, filters, pattern }} />`)}</tbody>
       </table>
       ${selected.length === 0 && html`<p class="empty">No episode passes these filters.</p>`}
       ${pages > 1 && html`<${Pager} page=${page} pages=${pages} turnTo=${turnTo} />`}
@@ -122,15 +110,10 @@
     return null;
   }
 
-  function moveFocus(table, by) {
-    const links = [...table.querySelectorAll("tbody a")];
-    const now = links.indexOf(document.activeElement);
-    links[Math.min(Math.max(now + by, 0), links.length - 1)]?.focus();
-  }
-
   function Filters({ rows, tasks, filters, set, search }) {
     const stops = useMemo(() => [...count(rows, (row) => row.stop_reason)].sort(), [rows]);
     const actions = useMemo(() => count(rows.flatMap((row) => row.actions || []), (name) => name), [rows]);
+    const programs = useMemo(() => count(rows.flatMap((row) => row.programs || []), (name) => name), [rows]);
     const faults = useMemo(
       () => Object.fromEntries(Object.entries(FAULTS).map(([name, test]) => [name, rows.filter(test).length])),
       [rows],
@@ -138,34 +121,23 @@
     const perTask = useMemo(() => count(rows, (row) => row.task_id), [rows]);
     const names = useMemo(() => [...new Set([...tasks.keys(), ...perTask.keys()])].sort(), [tasks, perTask]);
     const select = (name, label, options) =>
-      html`<${Select} label=${label} value=${filters[name] || ""} options=${options} onChange=${(value) => set({ [name]: value })} />`;
-    const input = (name) => (event) => set({ [name]: event.target.value });
+      html`<${Select} label=${label} value=${filters[name] || ""} kind=${filters[name] && "set"} options=${options} onChange=${(value) => set({ [name]: value })} />`;
     const active = Object.keys(filters).some((name) => name !== "sort");
     return html`
-      <form class="filters" role="search" aria-label="Filter episodes" onSubmit=${(event) => event.preventDefault()}>
-        <label class="grow">Search
-          <input type="search" ref=${search} value=${filters.q || ""} onInput=${input("q")} placeholder=${viewer.source.exported ? "task or instruction" : "task, reply, thought, typed text, verdict"} />
-        </label>
+      <${viewer.ui.Filters} label="Filter episodes">
+        <${Search} input=${search} value=${filters.q} onInput=${(q) => set({ q })} placeholder=${viewer.source.exported ? "task or instruction" : "task, reply, thought, typed text, verdict"} />
         ${select("task", "Task", [["", "any"], ...names.map((name) => [name, `${name} (${whole(perTask.get(name) || 0)})`])])}
-        <label class="short">Training steps<input value=${filters.step || ""} onInput=${input("step")} placeholder="3 or 3-10" /></label>
+        <label class="short">Training steps<input value=${filters.step || ""} onInput=${(event) => set({ step: event.target.value })} placeholder="3 or 3-10" /></label>
         ${select("success", "Result", SUCCESS)} ${select("replay", "Replay", REPLAY)}
         ${select("stop", "Stopped", [["", "any"], ...stops.map(([name, many]) => [name, `${name} (${whole(many)})`])])}
         ${select("action", "Action", [["", "any"], ...[...actions].sort().map(([name, many]) => [name, `${name} (${whole(many)})`])])}
+        ${programs.size > 0 && select("program", "Program", [["", "any"], ...[...programs].sort().map(([name, many]) => [name, `${name} (${whole(many)})`])])}
         ${select("fault", "Fault", [["", "any"], ...Object.entries(FAULT_NAMES).map(([name, title]) => [name, `${title} (${whole(faults[name])})`])])}
         ${select("kind", "Kind", KINDS)}
         <button type="button" disabled=${!active} onClick=${() => viewer.route.go({ page: "episodes" }, { replace: true })}>Clear</button>
-      </form>
+      <//>
     `;
   }
-
-  const Select = ({ label, value, options, onChange }) => html`
-    <label class=${value ? "set" : ""}>${label}
-      <select value=${value} onChange=${(event) => onChange(event.target.value)}>
-        ${options.map(([name, title]) => html`<option value=${name}>${title}</option>`)}
-        ${!options.some(([name]) => name === value) && html`<option value=${value}>${value}</option>`}
-      </select>
-    </label>
-  `;
 
   function Counts({ rows, selected, filters }) {
     const parts = useMemo(() => {
@@ -210,10 +182,12 @@
   const classOf = (column) =>
     [column.numeric && "numeric", column.wide && "wide", `of-${column.name}`].filter(Boolean).join(" ");
 
-  function Row({ row, tasks, filters }) {
+  /** Where a search found its words, the row opens that turn. */
+  function Row({ row, tasks, filters, hit, pattern }) {
     const task = html`<td class="of-task_id">
-      <${Link} to=${episodeRoute(row.id, filters)} data-id=${row.id}><bdi>${row.task_id}</bdi><//>${" "}
+      <${Link} to=${episodeRoute(row.id, { ...filters, turn: hit?.turn })} data-id=${row.id}><bdi>${row.task_id}</bdi><//>${" "}
       <span class="instruction"><bdi>${tasks.get(row.task_id)}</bdi></span>
+      ${hit && html`<span class="hit">${hit.turn ? `turn ${hit.turn}` : "verdict"}: <${Marked} text=${hit.text} pattern=${pattern} /></span>`}
     </td>`;
     return html`<tr>${COLUMNS.map((column) => (column.cell ? html`<td class=${classOf(column)}>${column.cell(row)}</td>` : task))}</tr>`;
   }

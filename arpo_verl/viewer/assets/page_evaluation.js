@@ -1,42 +1,33 @@
 "use strict";
 /* An evaluation: its table within a turn budget, and every task's runs, each of which opens its episode. */
 {
-  const { html, known, number, percent, plural, useDocument, Heading, Link, Message, Waiting, episodeRoute } = viewer.ui;
+  const { html, known, number, percent, plural, share, useDocument, Filters, Heading, Link, Message, Select, Waiting } = viewer.ui;
+  const { episodeRoute, titles } = viewer.ui;
   const { useMemo } = preactHooks;
 
   const SHADES = 10;
-  const BY = {
-    given: () => 0,
-    hard: (a, b) => a.mean - b.mean,
-    easy: (a, b) => b.mean - a.mean,
+  const ORDERS = {
+    given: ["as the task files", () => 0],
+    hard: ["hardest first", (a, b) => a.mean - b.mean],
+    easy: ["easiest first", (a, b) => b.mean - a.mean],
   };
-  const ORDERS = [
-    ["given", "as the task files"],
-    ["hard", "hardest first"],
-    ["easy", "easiest first"],
-  ];
 
-  const share = (value) => (known(value) ? `${(100 * value).toFixed(1)}%` : "–");
   const distinct = (values) => [...new Set(values)].sort((a, b) => a - b);
 
   function EvaluationPage({ query }) {
     const { data, error } = useDocument("api/evaluation");
     const budgets = distinct((data?.table || []).map((row) => row.budget));
     const budget = budgets.includes(Number(query.budget)) ? Number(query.budget) : budgets.at(-1);
-    const order = BY[query.order] ? query.order : "given";
+    const order = ORDERS[query.order] ? query.order : "given";
     const set = (change) => viewer.route.go({ page: "evaluation", query: { ...query, ...change } }, { replace: true });
     if (!data) return html`<${Waiting} error=${error} what="the evaluation" />`;
     if (!data.table.length) return html`<${Message}>This run has no evaluation's results.<//>`;
     return html`
       <${Heading} focusKey="evaluation">Evaluation<//>
-      <form class="filters" onSubmit=${(event) => event.preventDefault()}>
-        <label>Turns at most<select value=${budget} onChange=${(event) => set({ budget: event.target.value })}>
-          ${budgets.map((one) => html`<option value=${one}>${one}</option>`)}
-        </select></label>
-        <label>Order of tasks<select value=${order} onChange=${(event) => set({ order: event.target.value })}>
-          ${ORDERS.map(([name, title]) => html`<option value=${name}>${title}</option>`)}
-        </select></label>
-      </form>
+      <${Filters} label="Choose">
+        <${Select} label="Turns at most" value=${budget} options=${budgets.map((one) => [one])} onChange=${(budget) => set({ budget })} />
+        <${Select} label="Order of tasks" value=${order} options=${titles(ORDERS)} onChange=${(order) => set({ order })} />
+      <//>
       <${Domains} rows=${data.table.filter((row) => row.budget === budget)} />
       <${Tasks} tasks=${data.tasks} budget=${budget} order=${order} />
     `;
@@ -102,7 +93,7 @@
       const mean = scored.reduce((sum, run) => sum + run.success, 0) / scored.length;
       return { task_id, domain, mean, runs: new Map(scored.map((run) => [run.run, run])) };
     });
-    return rows.sort((a, b) => !a.runs.size - !b.runs.size || (a.runs.size ? BY[order](a, b) : 0));
+    return rows.sort((a, b) => !a.runs.size - !b.runs.size || (a.runs.size ? ORDERS[order][1](a, b) : 0));
   }
 
   viewer.EvaluationPage = EvaluationPage;

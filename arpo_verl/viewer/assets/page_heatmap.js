@@ -1,7 +1,7 @@
 "use strict";
 /* Tasks x training steps: mean success a cell. Training and validation apart. */
 {
-  const { html, number, percent, plural, Heading } = viewer.ui;
+  const { html, number, percent, plural, Filters, Heading, Search, Select, titles } = viewer.ui;
   const { h } = preact;
   const { useMemo, useState } = preactHooks;
   const { meanSuccess } = viewer.episodes;
@@ -12,19 +12,13 @@
   const MAX_BINS_WITH_TEXT = 26;
   const SHADES = 10;
 
-  const ORDERS = [
-    ["name", "name"],
-    ["hard", "hardest first"],
-    ["easy", "easiest first"],
-    ["gain", "most gained"],
-    ["jump", "jumped to 100% first"],
-  ];
-  const BY = {
-    name: (a, b) => (a.task < b.task ? -1 : 1),
-    hard: (a, b) => a.mean - b.mean || BY.name(a, b),
-    easy: (a, b) => b.mean - a.mean || BY.name(a, b),
-    gain: (a, b) => b.gain - a.gain || BY.name(a, b),
-    jump: (a, b) => (b.jump?.step ?? -1) - (a.jump?.step ?? -1) || BY.name(a, b),
+  const byName = (a, b) => (a.task < b.task ? -1 : 1);
+  const ORDERS = {
+    name: ["name", byName],
+    hard: ["hardest first", (a, b) => a.mean - b.mean || byName(a, b)],
+    easy: ["easiest first", (a, b) => b.mean - a.mean || byName(a, b)],
+    gain: ["most gained", (a, b) => b.gain - a.gain || byName(a, b)],
+    jump: ["jumped to 100% first", (a, b) => (b.jump?.step ?? -1) - (a.jump?.step ?? -1) || byName(a, b)],
   };
 
   /** Step ranges of a round width that cover the run: [[1, 5], [6, 10], ...] */
@@ -70,34 +64,23 @@
 
   function HeatmapPage({ run, rows, tasks, query }) {
     const kind = query.kind === "validation" ? "validation" : "training";
-    const order = BY[query.order] ? query.order : "name";
+    const order = ORDERS[query.order] ? query.order : "name";
     const wanted = useMemo(
       () => viewer.episodes.select(rows, { kind, q: query.q }, tasks),
       [rows, kind, query.q, tasks],
     );
     const bins = useMemo(() => binsOf([...new Set(wanted.map((row) => row.step))]), [wanted]);
     const jumps = useMemo(() => new Map((run?.tasks || []).map((task) => [task.task_id, task.jump])), [run]);
-    const table = useMemo(() => tableOf(wanted, bins, jumps).sort(BY[order]), [wanted, bins, jumps, order]);
+    const table = useMemo(() => tableOf(wanted, bins, jumps).sort(ORDERS[order][1]), [wanted, bins, jumps, order]);
     const set = (changes) => viewer.route.go({ page: "heatmap", query: { ...query, ...changes } }, { replace: true });
     return html`
       <${Heading} focusKey="heatmap">Tasks × training steps<//>
-      <form class="filters" aria-label="Choose" onSubmit=${(event) => event.preventDefault()}>
-        <label class="grow">Search
-          <input
-            type="search"
-            value=${query.q || ""}
-            onInput=${(event) => set({ q: event.target.value })}
-            placeholder="task or instruction"
-          />
-        </label>
-        <label>Kind<select value=${kind} onChange=${(event) => set({ kind: event.target.value })}>
-          <option value="training">training</option><option value="validation">validation</option>
-        </select></label>
-        <label>Order<select value=${order} onChange=${(event) => set({ order: event.target.value })}>
-          ${ORDERS.map(([name, title]) => html`<option value=${name}>${title}</option>`)}
-        </select></label>
+      <${Filters} label="Choose">
+        <${Search} value=${query.q} onInput=${(q) => set({ q })} placeholder="task or instruction" />
+        <${Select} label="Kind" value=${kind} options=${[["training"], ["validation"]]} onChange=${(kind) => set({ kind })} />
+        <${Select} label="Order" value=${order} options=${titles(ORDERS)} onChange=${(order) => set({ order })} />
         <${Legend} />
-      </form>
+      <//>
       ${
         table.length === 0
           ? html`<p class="empty">No ${kind} episode${query.q ? " of such a task" : ""} so far.</p>`

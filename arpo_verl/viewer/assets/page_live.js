@@ -1,8 +1,7 @@
 "use strict";
 /* What the desktops show now, and the pool's state. */
 {
-  const { html, plural, duration, usePolling, Heading, Message, Screenshot } = viewer.ui;
-  const { useState } = preactHooks;
+  const { html, plural, duration, usePolled, Heading, Message, Screenshot } = viewer.ui;
 
   const POLL_MS = 1500;
 
@@ -13,17 +12,7 @@
   }
 
   function LivePage({ run }) {
-    const [live, setLive] = useState(null);
-    const [error, setError] = useState(null);
-    usePolling(
-      () =>
-        viewer.source.get("api/live").then(
-          (found) => (setLive(found), setError(null)),
-          (failure) => setError(failure),
-        ),
-      POLL_MS,
-      !viewer.source.exported,
-    );
+    const { data: live, error } = usePolled(viewer.source.exported ? null : "api/live", POLL_MS);
     return html`
       <${Heading} focusKey="live">Live<//>
       ${viewer.source.exported && html`<${Message}>An export shows what had ended when it was made.<//>`}

@@ -1,8 +1,8 @@
 "use strict";
 /* The run's metrics as curves: a default set, all by group, or what a search finds. */
 {
-  const { html, useDocument, usePolling, Waiting, Heading, plural, Chart } = viewer.ui;
-  const { useMemo, useState } = preactHooks;
+  const { html, usePolled, Filters, Search, Select, Waiting, Heading, plural, Chart } = viewer.ui;
+  const { useMemo } = preactHooks;
 
   /** What one looks at first, as far as the run has it: patterns of names, in order. */
   const OVERVIEW = [
@@ -24,6 +24,7 @@
     /^environment\/busy_share$/,
     /^environment\/desktops_busy$/,
   ];
+  const POLL_MS = 5000;
   const OVERVIEW_GROUP = "overview";
   const MAX_OVERVIEW_OF_ONE_PATTERN = 4;
 
@@ -40,17 +41,10 @@
     return [...new Set(found)];
   }
 
-  function MetricsPage({ run, query }) {
-    const { metrics, error } = useMetrics(run.live);
+  function MetricsPage({ query }) {
+    const { data: metrics, error } = usePolled("api/metrics", POLL_MS);
     const names = useMemo(() => (metrics ? Object.keys(metrics.series).sort(inOrder) : []), [metrics]);
-    const groups = useMemo(
-      () =>
-        viewer.episodes.count(
-          names.map((name) => ({ name })),
-          (row) => groupOf(row.name),
-        ),
-      [names],
-    );
+    const groups = useMemo(() => viewer.episodes.count(names, groupOf), [names]);
     const words = (query.q || "").toLowerCase().split(/\s+/).filter(Boolean);
     const group = query.group || OVERVIEW_GROUP;
     const shown = words.length
@@ -63,21 +57,14 @@
       return html`<${Heading} focusKey="metrics">Metrics<//><${Waiting} error=${error} what="the metrics" />`;
     return html`
       <${Heading} focusKey="metrics">Metrics<//>
-      <form class="filters" role="search" aria-label="Choose metrics" onSubmit=${(event) => event.preventDefault()}>
-        <label class="grow">Search
-          <input
-            type="search"
-            value=${query.q || ""}
-            onInput=${(event) => set({ q: event.target.value })}
-            placeholder="part of a name"
-          />
-        </label>
-        <label>Group<select value=${words.length ? "" : group} onChange=${(event) => set({ group: event.target.value, q: "" })}>
-          ${words.length > 0 && html`<option value="">all groups</option>`}
-          <option value=${OVERVIEW_GROUP}>overview</option>
-          ${[...groups].map(([name, many]) => html`<option value=${name}>${name} (${many})</option>`)}
-        </select></label>
-      </form>
+      <${Filters} label="Choose metrics">
+        <${Search} value=${query.q} onInput=${(q) => set({ q })} placeholder="part of a name" />
+        <${Select} label="Group" value=${words.length ? "" : group} onChange=${(group) => set({ group, q: "" })} options=${[
+          ...(words.length ? [["", "all groups"]] : []),
+          [OVERVIEW_GROUP],
+          ...[...groups].map(([name, many]) => [name, `${name} (${many})`]),
+        ]} />
+      <//>
       <p class="counts" role="status">
         ${plural(shown.length, "curve")} of ${names.length}; ${plural(metrics.steps.length, "training step")}. Drag across a curve to
         enlarge, double-click to see all.
@@ -87,16 +74,6 @@
         ${shown.map((name) => html`<${Curve} key=${name} ...${{ name, steps: metrics.steps, values: metrics.series[name] }} />`)}
       </div>
     `;
-  }
-
-  const POLL_MS = 5000;
-
-  function useMetrics(live) {
-    const { data, error } = useDocument("api/metrics");
-    const [newer, setNewer] = useState(null);
-    // A server that is away for a moment leaves the curves as they are: the page's banner tells.
-    usePolling(async () => viewer.source.get("api/metrics").then(setNewer, () => {}), POLL_MS, Boolean(live && data));
-    return { metrics: newer || data, error };
   }
 
   function Curve({ name, steps, values }) {

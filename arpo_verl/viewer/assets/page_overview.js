@@ -1,24 +1,18 @@
 "use strict";
 /* The run at a glance; the same page, alone, is the file of `arpo-verl report`. */
 {
-  const { html, known, number, plural, whole, duration, signed, useDocument, usePolling, tone } = viewer.ui;
+  const { html, known, number, plural, whole, duration, percent, share, signed, usePolled, tone } = viewer.ui;
   const { Chart, Heading, Interval, Link, Message, Screenshot, Score, Waiting, episodeRoute, framesOf, short } = viewer.ui;
-  const { useState } = preactHooks;
 
   const POLL_MS = 10_000;
   const CHANGED = 8;
   const TONES = { "all failed": "--series-2", mixed: "--series-3" };
 
-  const share = (value) => (known(value) ? `${(100 * value).toFixed(1)}%` : "–");
-  const round = (value) => (known(value) ? `${Math.round(100 * value)}%` : "–");
   const moment = (seconds) =>
     known(seconds) && Math.abs(seconds) < 8.64e12 ? new Date(1000 * seconds).toLocaleString("en-GB") : "not recorded";
 
   function OverviewPage({ run }) {
-    const { data, error } = useDocument("api/overview");
-    const [newer, setNewer] = useState(null);
-    usePolling(async () => viewer.source.get("api/overview").then(setNewer, () => {}), POLL_MS, Boolean(run.live && data));
-    const overview = newer || data;
+    const { data: overview, error } = usePolled("api/overview", POLL_MS);
     return html`
       <${Heading} focusKey="overview">${viewer.source.kind === "report" ? `Report: ${run.name}` : "Overview"}<//>
       ${overview ? html`<${Overview} overview=${overview} />` : html`<${Waiting} error=${error} what="the overview" />`}
@@ -117,7 +111,7 @@
       { kind: "line", label: "training", tone: "--series-1", values: at(overview.success, mean) },
       { kind: "points", label: "validation", tone: "--series-2", values: at(overview.validations, mean) },
     ];
-    return html`<${Chart} title="Success" x=${x} series=${series} scale="share" show=${round} />`;
+    return html`<${Chart} title="Success" x=${x} series=${series} scale="share" show=${percent} />`;
   }
 
   // --- Episodes ----------------------------------------------------------------------------------------------------
@@ -182,7 +176,7 @@
   const change = (before, after) => (before.total && after.total ? after.share - before.share : null);
   const Change = ({ before, after }) => {
     const by = change(before, after);
-    return by === null ? "–" : html`<span class=${by > 0 ? "gained" : by < 0 ? "lost" : ""}>${round(before.share)} → ${round(after.share)}</span>`;
+    return by === null ? "–" : html`<span class=${by > 0 ? "gained" : by < 0 ? "lost" : ""}>${percent(before.share)} → ${percent(after.share)}</span>`;
   };
   const changeCells = (task) => [
     html`<${Change} before=${task.earlier} after=${task.later} />`,

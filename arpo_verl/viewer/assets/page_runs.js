@@ -1,7 +1,8 @@
 "use strict";
 /* A folder's runs: their list, what is picked of them in one plot, and two of them paired by task. */
 {
-  const { html, known, plural, whole, useKeys, usePolling, Chart, Heading, Message, Waiting, tone } = viewer.ui;
+  const { html, known, plural, share, whole, useDocument, useKeys, usePolled, Chart, Heading, Message, Waiting, tone } = viewer.ui;
+  const { Filters, Search, Select, moveFocus } = viewer.ui;
   const { useEffect, useRef, useState } = preactHooks;
 
   const POLL_MS = 10_000;
@@ -9,23 +10,15 @@
   const SUCCESS = "rollout/success_mean";
   const AXES = { steps: "training step", environment_steps: "environment steps", hours: "hours" };
 
-  const share = (value) => (known(value) ? `${(100 * value).toFixed(1)}%` : "–");
   const arrow = (...values) => values.filter(known).map(share).join(" → ") || "–";
   const runAddress = (name) => `run/${encodeURIComponent(name)}/`;
+  const searchOf = (name) => `run/${name}/api/search`;
   const pickedOf = (query) => (query.runs ? query.runs.split("/") : []);
 
   function RunsPage({ query }) {
-    const [found, setFound] = useState({});
-    usePolling(
-      () => viewer.source.get("api/runs").then((data) => setFound({ data }), (error) => setFound((before) => ({ ...before, error }))),
-      POLL_MS,
-      true,
-    );
+    const found = usePolled("api/runs", POLL_MS);
     const list = useRef(null);
-    const move = (by) => {
-      const links = [...list.current.querySelectorAll("tbody a")];
-      links[Math.min(Math.max(links.indexOf(document.activeElement) + by, 0), links.length - 1)]?.focus();
-    };
+    const move = (by) => moveFocus(list.current, by);
     useKeys({ j: () => move(1), k: () => move(-1), ArrowDown: () => move(1), ArrowUp: () => move(-1) });
     const set = (changes) => viewer.route.go({ page: "runs", query: { ...query, ...changes } }, { replace: true });
     const names = (found.data?.runs || []).map(({ name }) => name);
@@ -35,27 +28,48 @@
     useEffect(() => {
       if (found.data) document.title = `${found.data.name} – ARPO runs`;
     }, [found.data]);
+    const hits = useFound(names.map(searchOf), query.q);
     if (!found.data) return html`<${Heading} focusKey="runs">Runs<//><${Waiting} error=${found.error} what="the runs" />`;
     return html`
       <${Heading} focusKey="runs">Runs in <bdi>${found.data.name}</bdi><//>
       <p class="counts" role="status">${plural(names.length, "run")}. Pick some to see them in one plot, and two of them paired by task.</p>
-      <div class="table-scroll" ref=${list}><${RunsTable} runs=${found.data.runs} picked=${picked} pick=${pick} /></div>
+      <${Filters} label="Find episodes">
+        <${Search} label="Search all runs" value=${query.q} onInput=${(q) => set({ q })} placeholder="task, reply, thought, typed text, verdict" />
+      <//>
+      <div class="table-scroll" ref=${list}><${RunsTable} runs=${found.data.runs} ...${{ picked, pick, hits, q: query.q }} /></div>
       ${picked.length > 0 && html`<${Curves} picked=${picked} query=${query} set=${set} />`}
       ${picked.length > 1 && html`<${Pair} picked=${picked} query=${query} set=${set} />`}
     `;
   }
 
-  const RunsTable = ({ runs, picked, pick }) => html`<table class="runs">
+  /** What a search finds in each run, by the path of its search. */
+  function useFound(paths, q) {
+    const [state, setState] = useState({});
+    useEffect(() => {
+      setState({});
+      if (!q) return undefined;
+      return viewer.source.search(paths, q, (path, answer) => setState((before) => ({ ...before, [path]: answer })));
+    }, [q, paths.join()]);
+    return state;
+  }
+
+  function Hits({ name, q, found }) {
+    if (!found?.ids) return html`<span class="muted">${found ? "the search failed" : "…"}</span>`;
+    const far = found.indexed < found.total ? ` of ${whole(found.indexed)} so far` : "";
+    return html`<a href=${`${runAddress(name)}${viewer.route.format({ page: "episodes", query: { q } })}`}>${plural(found.ids.length, "episode")}</a>${far}`;
+  }
+
+  const RunsTable = ({ runs, picked, pick, hits, q }) => html`<table class="runs">
     <caption class="hidden">Runs of the folder</caption>
     <thead><tr>
-      <th scope="col">Plot</th><th scope="col">Run</th>
+      <th scope="col">Plot</th><th scope="col">Run</th>${q && html`<th scope="col">Found</th>`}
       <th scope="col" class="numeric">Success</th><th scope="col" class="numeric">Validation</th>
       <th scope="col" class="numeric wide">Training steps</th><th scope="col" class="numeric wide">Episodes</th>
     </tr></thead>
-    <tbody>${runs.map((run) => html`<${RunRow} key=${run.name} run=${run} picked=${picked} pick=${pick} />`)}</tbody>
+    <tbody>${runs.map((run) => html`<${RunRow} key=${run.name} ...${{ run, picked, pick, q, found: hits[searchOf(run.name)] }} />`)}</tbody>
   </table>`;
 
-  function RunRow({ run, picked, pick }) {
+  function RunRow({ run, picked, pick, q, found }) {
     const on = picked.includes(run.name);
     const evaluation = run.evaluation;
     const steps = `${whole(run.steps)}${known(run.total_steps) ? ` of ${whole(run.total_steps)}` : ""}`;
@@ -71,6 +85,7 @@
         ${on && html`<i class="swatch" style=${{ background: `var(${tone(picked.indexOf(run.name))})` }}></i>`}
       </td>
       <th scope="row"><a href=${runAddress(run.name)}><bdi>${run.name}</bdi></a> <span class="badge">${run.kind}</span> <span class=${run.live ? "badge good" : "badge"}>${run.live ? "running" : "ended"}</span></th>
+      ${q && html`<td><${Hits} name=${run.name} q=${q} found=${found} /></td>`}
       <td class="numeric">
         ${evaluation ? html`${share(evaluation.success)} <small class="muted">${evaluation.interval ? evaluation.interval.map(share).join(" to ") : ""}</small>` : arrow(run.first_steps_success, run.last_steps_success)}
       </td>
@@ -80,38 +95,20 @@
     </tr>`;
   }
 
-  /** A document that depends on a query; asked anew where that changes. */
-  function useAsked(path, parameters) {
-    const [state, setState] = useState({});
-    const asked = JSON.stringify([path, parameters]);
-    useEffect(() => {
-      let current = true;
-      const settle = (found) => current && setState({ asked, ...found });
-      viewer.source.get(path, parameters).then((data) => settle({ data }), (error) => settle({ error }));
-      return () => (current = false);
-    }, [asked]);
-    return state.asked === asked ? state : { data: state.data };
-  }
-
   function Curves({ picked, query, set }) {
     const metric = query.metric || SUCCESS;
     const axis = AXES[query.x] ? query.x : "steps";
-    const { data, error } = useAsked("api/curves", [...picked.map((name) => ["run", name]), ["metric", metric]]);
+    const { data, error } = useDocument("api/curves", [...picked.map((name) => ["run", name]), ["metric", metric]], true);
     if (!data) return html`<${Waiting} error=${error} what="the curves" />`;
     const runs = data.runs.filter((run) => run[axis] && run.values.length);
     const missing = data.runs.filter((run) => !runs.includes(run)).map(({ name }) => name);
     const [x, ...columns] = runs.length ? uPlot.join(runs.map((run) => [...ascending(run[axis], run.values)])) : [[]];
     const series = runs.map(({ name, values }, i) => ({ label: name, values: columns[i], tone: tone(picked.indexOf(name)), kind: "line", last: values.at(-1) }));
-    const names = data.metrics.includes(metric) ? data.metrics : [metric, ...data.metrics];
     return html`
-      <form class="filters" aria-label="Choose the plot" onSubmit=${(event) => event.preventDefault()}>
-        <label class="grow">Metric<select value=${metric} onChange=${(event) => set({ metric: event.target.value })}>
-          ${names.map((name) => html`<option value=${name}>${name}</option>`)}
-        </select></label>
-        <label>Along<select value=${axis} onChange=${(event) => set({ x: event.target.value })}>
-          ${Object.entries(AXES).map(([name, title]) => html`<option value=${name}>${title}</option>`)}
-        </select></label>
-      </form>
+      <${Filters} label="Choose the plot">
+        <${Select} label="Metric" kind="grow" value=${metric} options=${data.metrics.map((name) => [name])} onChange=${(metric) => set({ metric })} />
+        <${Select} label="Along" value=${axis} options=${Object.entries(AXES)} onChange=${(x) => set({ x })} />
+      <//>
       ${error && html`<${Message} kind="bad">Could not read the curves: ${error.message}<//>`}
       ${series.length > 0 && html`<div class="charts one"><${Chart} title=${metric} x=${x} series=${series} xLabel=${AXES[axis]} whole=${axis !== "hours"} /></div>`}
       ${missing.length > 0 && html`<p class="muted">Not recorded by <bdi>${missing.join(", ")}</bdi>.</p>`}
@@ -127,13 +124,12 @@
   function Pair({ picked, query, set }) {
     const first = picked.includes(query.first) ? query.first : picked[0];
     const second = picked.includes(query.second) && query.second !== first ? query.second : picked.find((name) => name !== first);
-    const { data, error } = useAsked("api/pair", [["first", first], ["second", second]]);
-    const choice = (which, value) => html`<label>${which}<select value=${value} onChange=${(event) => set({ [which.toLowerCase()]: event.target.value })}>
-      ${picked.map((name) => html`<option value=${name}>${name}</option>`)}
-    </select></label>`;
+    const { data, error } = useDocument("api/pair", { first, second }, true);
+    const choice = (which, value) =>
+      html`<${Select} label=${which} value=${value} options=${picked.map((name) => [name])} onChange=${(name) => set({ [which.toLowerCase()]: name })} />`;
     return html`
       <h2>Two runs, paired by task</h2>
-      <form class="filters" aria-label="Choose two runs" onSubmit=${(event) => event.preventDefault()}>${choice("First", first)} ${choice("Second", second)}</form>
+      <${Filters} label="Choose two runs">${choice("First", first)} ${choice("Second", second)}<//>
       ${data ? html`<${Paired} data=${data} />` : html`<${Waiting} error=${error} what="the comparison" />`}
     `;
   }

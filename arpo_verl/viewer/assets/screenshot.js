@@ -2,7 +2,7 @@
 /* A screenshot with what the action did drawn on it. A point is a pixel of the screen, which the
  * image shows whole; a mark is centred on that pixel, hence the half in the viewBox. */
 {
-  const { html, Message } = viewer.ui;
+  const { html, Marked, Message } = viewer.ui;
   const { list } = viewer.actions;
   const { useEffect, useState } = preactHooks;
 
@@ -91,16 +91,26 @@
 
   const MARKS = { click: ClickMark, drag: DragMark, move: MoveMark, scroll: ScrollMark };
 
+  const ZOOM = 3;
+
+  /** What lies under the pointer or, before it comes, under the first mark: enlarged, and without the mark upon it. */
+  const Lens = ({ address, at, alt }) => html`<div class="lens">
+    <img src=${address} alt=${`Enlarged: ${alt}`} style=${{ transform: `scale(${ZOOM}) translate(${-at[0] - 0.5}px, ${-at[1] - 0.5}px)` }} />
+    <svg viewBox="-50 -50 100 100" aria-hidden="true"><${Line} unit=${6}>${() => html`<path d="M-50 0H-14M14 0H50M0 -50V-14M0 14V50" />`}<//></svg>
+  </div>`;
+
   /**
    * One screenshot, or a notice in its place.
    * @param {string|null} src null where the recording has none
    * @param {Array} marks of `marksOfTurns`
    * @param {string} without what stands in its place
    * @param {number} marksAcross how many marks' units make up the width: fewer for a small picture
+   * @param {boolean} lens whether a lens is below it
    */
-  function Screenshot({ src, alt, marks = [], marksAcross = 72, lazy = false, without = "screenshot not kept" }) {
+  function Screenshot({ src, alt, marks = [], marksAcross = 72, lazy = false, lens = false, without = "screenshot not kept" }) {
     const [natural, setNatural] = useState(null);
     const [failed, setFailed] = useState(null);
+    const [pointer, setPointer] = useState(null);
     useEffect(() => setFailed(null), [src]);
     const [address, ...screen] = (src && viewer.source.picture(src)) || [];
     if (!address || failed === src)
@@ -108,8 +118,14 @@
     const size = screen.length ? screen : natural;
     const [width, height] = size || [4, 3];
     const unit = width / marksAcross;
+    const at = pointer || marks[0]?.at || marks[0]?.to;
+    const point = ({ currentTarget, clientX, clientY }) => {
+      const box = currentTarget.getBoundingClientRect();
+      setPointer([((clientX - box.left) / box.width) * width, ((clientY - box.top) / box.height) * height]);
+    };
+    const pointed = lens && { onPointerMove: point, onPointerDown: point, onPointerLeave: () => setPointer(null) };
     return html`
-      <div class="shot" style=${{ aspectRatio: `${width} / ${height}`, "--shape": width / height }}>
+      <div class="shot" style=${{ aspectRatio: `${width} / ${height}`, "--shape": width / height }} ...${pointed}>
         <img
           src=${address}
           alt=${alt}
@@ -125,28 +141,29 @@
         </svg>`
         }
       </div>
+      ${lens && size && at && html`<${Lens} address=${address} at=${at} alt=${alt} />`}
     `;
   }
 
   const NAMED = new Set(["Click", "Drag", "Move", "Scroll"]);
 
   /** The actions of a turn as a list under its screenshot. */
-  function Actions({ turn }) {
+  function Actions({ turn, pattern }) {
     if (!turn) return html`<p class="actions muted">after the last action</p>`;
     if (turn.parse_error)
       return html`<${Message} kind="bad">The reply could not be parsed: <bdi>${turn.parse_error}</bdi><//>`;
     const actions = list(turn.actions);
     if (!actions.length) return html`<p class="actions muted">no action</p>`;
     return html`<ol class=${`actions${actions.length > 1 ? "" : " single"}`}>
-      ${actions.map((action) => html`<li><${ActionText} action=${action} /></li>`)}
+      ${actions.map((action) => html`<li><${ActionText} action=${action} pattern=${pattern} /></li>`)}
     </ol>`;
   }
 
-  function ActionText({ action }) {
+  function ActionText({ action, pattern }) {
     const [what, detail] = viewer.actions.words(action);
     if (action?.action === "Hotkey")
       return html`<b>${what}</b> ${list(action.keys).map((key, i) => html`${i > 0 && " + "}<kbd>${key}</kbd>`)}`;
-    if (action?.action === "TypeText") return html`<b>${what}</b> <q class="typed"><bdi>${detail}</bdi></q>`;
+    if (action?.action === "TypeText") return html`<b>${what}</b> <q class="typed"><${Marked} text=${detail} pattern=${pattern} /></q>`;
     return html`<b class=${NAMED.has(action?.action) ? "" : "ending"}>${what}</b> <bdi>${detail}</bdi>`;
   }
 

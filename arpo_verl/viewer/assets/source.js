@@ -59,5 +59,27 @@
     return underway.get(path);
   }
 
-  viewer.source = { get, encodePath, picture, kind, exported: kind !== "server" };
+  const SEARCH_MS = { first: 200, again: 500 };
+
+  /**
+   * Search one run after the other: `settle(path, answer)` is called again as long as a run's index grows, with {error}
+   * where that failed. Returns what ends it.
+   */
+  function search(paths, q, settle) {
+    let current = true;
+    const rest = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+    const ask = async (path) => {
+      const answer = await fromServer(path, { q }).catch((error) => ({ error }));
+      if (current) settle(path, answer);
+      return current && answer.indexed < answer.total;
+    };
+    const all = async () => {
+      await rest(SEARCH_MS.first);
+      for (const path of paths) while (current && (await ask(path))) await rest(SEARCH_MS.again);
+    };
+    all();
+    return () => (current = false);
+  }
+
+  viewer.source = { get, search, encodePath, picture, kind, exported: kind !== "server" };
 }

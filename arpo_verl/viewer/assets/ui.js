@@ -13,6 +13,7 @@
     known(value) ? `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(value).toFixed(2)}` : "–";
   const separated = new Intl.NumberFormat("en");
   const whole = (value) => (known(value) ? separated.format(value) : "–");
+  const share = (value) => (known(value) ? `${(100 * value).toFixed(1)}%` : "–");
   const percent = (value) => (known(value) ? `${Math.round(100 * value)}%` : "–");
   const plural = (count, one, many = `${one}s`) => `${whole(count)} ${count === 1 ? one : many}`;
 
@@ -30,22 +31,21 @@
 
   // --- Hooks -------------------------------------------------------------------------------------------------------
 
-  /** A document of the source: {data, error}; both null while it loads. `path` null asks for nothing. */
-  function useDocument(path) {
+  /**
+   * A document of the source: {data, error}; both null while it loads, where not the one before is kept. `path` null asks
+   * for nothing.
+   */
+  function useDocument(path, query, keeps = false) {
     const [state, setState] = useState({});
+    const asked = JSON.stringify([path, query]);
     useEffect(() => {
       let current = true;
-      const settle = (found) => current && setState({ path, ...found });
-      if (path) {
-        viewer.source.get(path).then(
-          (data) => settle({ data }),
-          (error) => settle({ error }),
-        );
-      }
+      const settle = (found) => current && setState({ asked, ...found });
+      if (path) viewer.source.get(path, query).then((data) => settle({ data }), (error) => settle({ error }));
       return () => (current = false);
-    }, [path]);
-    const fresh = state.path === path;
-    return { data: (fresh && state.data) || null, error: (fresh && state.error) || null };
+    }, [asked]);
+    const fresh = state.asked === asked;
+    return { data: ((fresh || keeps) && state.data) || null, error: (fresh && state.error) || null };
   }
 
   /** Call `poll` now and `period_ms` after each answer, only while the page is seen. */
@@ -73,6 +73,15 @@
         document.removeEventListener("visibilitychange", tick);
       };
     }, [period_ms, enabled]);
+  }
+
+  /** A document that is asked for again and again, in an export once; where that fails, what was read before stays. */
+  function usePolled(path, period_ms) {
+    const [state, setState] = useState({ data: null, error: null });
+    const poll = async () =>
+      viewer.source.get(path).then((data) => setState({ data, error: null }), (error) => setState((before) => ({ ...before, error })));
+    usePolling(poll, viewer.source.exported ? 1e9 : period_ms, Boolean(path));
+    return state;
   }
 
   /** Where keys mean something already: typing, scrolling, pressing. */
@@ -133,6 +142,25 @@
     `;
   }
 
+  /** The words of a search as a pattern of what begins so; null where there are none. */
+  function patternOf(query) {
+    const words = String(query || "").match(/[\p{L}\p{N}_]+/gu) || [];
+    return words.length ? new RegExp(`(?<![\\p{L}\\p{N}_])(?:${words.slice(0, 12).join("|")})[\\p{L}\\p{N}_]*`, "giu") : null;
+  }
+
+  /** A text with what matches marked. */
+  function Marked({ text, pattern }) {
+    const shown = String(text ?? "");
+    if (!pattern) return html`<bdi>${shown}</bdi>`;
+    const parts = [];
+    let end = 0;
+    for (const match of shown.matchAll(pattern)) {
+      parts.push(shown.slice(end, match.index), html`<mark>${match[0]}</mark>`);
+      end = match.index + match[0].length;
+    }
+    return html`<bdi>${parts}${shown.slice(end)}</bdi>`;
+  }
+
   const Message = ({ kind = "note", children }) =>
     html`<p class=${`message ${kind}`} role=${kind === "bad" ? "alert" : "status"}>${children}</p>`;
 
@@ -164,19 +192,32 @@
     <circle cx=${4 + 200 * share} cy="7" r="4" />
   </svg>`;
 
-  viewer.ui = { html, number, signed, whole, percent, plural, duration, kindName, known };
-  Object.assign(viewer.ui, {
-    useDocument,
-    usePolling,
-    useKeys,
-    Link,
-    episodeRoute,
-    Score,
-    ReplayBadges,
-    Message,
-    Waiting,
-    Heading,
-    Facts,
-    Interval,
-  });
+  /** The controls above a list. */
+  const Filters = ({ label, children }) =>
+    html`<form class="filters" role="search" aria-label=${label} onSubmit=${(event) => event.preventDefault()}>${children}</form>`;
+
+  const Search = ({ label = "Search", input, value, onInput, placeholder }) => html`<label class="grow">${label}
+    <input type="search" ref=${input} value=${value || ""} onInput=${(event) => onInput(event.target.value)} placeholder=${placeholder} />
+  </label>`;
+
+  /** A choice among `options`, pairs of a value and its title; a value from the address may be none of them. */
+  const Select = ({ label, value, options, onChange, kind }) => html`<label class=${kind}>${label}
+    <select value=${value} onChange=${(event) => onChange(event.target.value)}>
+      ${options.map(([name, title = name]) => html`<option value=${name}>${title}</option>`)}
+      ${!options.some(([name]) => name === value) && html`<option value=${value}>${value}</option>`}
+    </select>
+  </label>`;
+
+  /** From an object of orders, name -> [title, comparison], what `Select` offers. */
+  const titles = (orders) => Object.entries(orders).map(([name, [title]]) => [name, title]);
+
+  /** The focus to the next of a table's links, or the one before. */
+  function moveFocus(table, by) {
+    const links = [...table.querySelectorAll("tbody a")];
+    links[Math.min(Math.max(links.indexOf(document.activeElement) + by, 0), links.length - 1)]?.focus();
+  }
+
+  viewer.ui = { html, number, signed, whole, share, percent, plural, duration, kindName, known };
+  Object.assign(viewer.ui, { useDocument, usePolling, usePolled, useKeys, Link, episodeRoute, Score, ReplayBadges, Message });
+  Object.assign(viewer.ui, { Waiting, Heading, Facts, Interval, Marked, patternOf, Filters, Search, Select, titles, moveFocus });
 }

@@ -209,7 +209,5 @@ def _missing(
         "No episodes: none is recorded (gui_agent.trajectory_dir, gui_agent.record).": bool(episodes),
         "Replays by task and age, and what groups would have taught without them: no groups.jsonl is beside the "
         "episodes.": replay.has_groups_file or not episodes,
-        "When episodes began and how long they took: an older recorder wrote them.": not episodes
-        or any(episode.wall_s is not None for episode in episodes),
     }
     return [sentence for sentence, is_said in said.items() if not is_said]

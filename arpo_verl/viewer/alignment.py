@@ -1,0 +1,85 @@
+"""Two episodes laid side by side by their screens: which screenshot of the one goes with which of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from arpo_verl.errors import ImageError
+from arpo_verl.images import read_image
+from arpo_verl.records.layout import screenshot_names
+from arpo_verl.records.run import Run
+from arpo_verl.untrusted import read_regular
+
+MOST_SCREENS = 100
+"""Of an episode; the others go with the last of these."""
+_SIZE = (64, 48)
+"""To which a screen is made small: a cell of 640x480 has 10x10 pixels."""
+_LEVELS = 12
+"""Of 255 by which a cell of another screen differs."""
+_CELLS = 3
+"""So many differing cells make no other screen: a caret that blinks, a clock's last digit."""
+_ALONE, _UNLIKE = 0.6, 1.0
+"""What a screen that goes with none costs, and two that differ and go together: cheaper than both alone."""
+
+_Screen = NDArray[np.int16] | None
+"""None where it was not kept."""
+
+
+def alignment_document(run: Run, first: str, second: str) -> dict[str, Any]:
+    """`api/align`: pairs of screenshot numbers, and whether both show the same screen; null where one was not kept.
+
+    Raises:
+        KeyError: there is no such episode.
+    """
+    return {"pairs": align(*(_screens(run, episode_id) for episode_id in (first, second)))}
+
+
+def align(first: Sequence[_Screen], second: Sequence[_Screen]) -> list[tuple[int, int, bool | None]]:
+    """The cheapest pairs in order. A screen that goes with none is paired with the one at which the other waits."""
+    same = [[_is_same(one, other) for other in second] for one in first]
+    costs = np.zeros((len(first) + 1, len(second) + 1))
+    costs[:, 0], costs[0, :] = _ALONE * np.arange(len(first) + 1), _ALONE * np.arange(len(second) + 1)
+    for i in range(len(first)):
+        for j in range(len(second)):
+            alone = _ALONE + min(costs[i, j + 1], costs[i + 1, j])
+            costs[i + 1, j + 1] = min(costs[i, j] + (0.0 if same[i][j] else _UNLIKE), alone)
+    i, j = (len(first), len(second)) if first and second else (0, 0)
+    pairs = []
+    while i or j:
+        one, other = max(i, 1) - 1, max(j, 1) - 1
+        pairs.append((one, other, same[one][other]))
+        if i and j and costs[i, j] >= costs[one, other] + (0.0 if same[one][other] else _UNLIKE) - 1e-9:
+            i, j = one, other
+        elif not j or (i and costs[one, j] < costs[i, other]):
+            i = one
+        else:
+            j = other
+    return pairs[::-1]
+
+
+def _is_same(one: _Screen, other: _Screen) -> bool | None:
+    if one is None or other is None:
+        return None
+    return bool((np.abs(one - other) > _LEVELS).sum() <= _CELLS)
+
+
+def _screens(run: Run, episode_id: str) -> list[_Screen]:
+    folder = run.folder(episode_id)
+    on_disk = set(screenshot_names(folder))
+    named = run.episode(episode_id).get("screenshots")
+    names = named[:MOST_SCREENS] if isinstance(named, list) else []
+    return [_small(folder / name) if name in on_disk else None for name in map(str, names)]
+
+
+def _small(screenshot: Path) -> _Screen:
+    try:
+        picture = read_image(read_regular(screenshot)).convert("L").resize(_SIZE, Image.Resampling.BOX)
+    except (OSError, ImageError):
+        return None
+    return np.asarray(picture, dtype=np.int16)
