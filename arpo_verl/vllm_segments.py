@@ -38,15 +38,20 @@ _tell: dict[int, IO[bytes]] = {}
 
 
 def register() -> None:
-    """Have vLLM's ring buffers report the segments that they make, once their module is imported; and put our cache of
-    processed images in the place of vLLM's (`vllm_images.py`)."""
+    """What vLLM calls in each of its processes."""
     from tqdm import tqdm
-
-    from arpo_verl.upstream_patches import IMAGE_CACHES, SEGMENTS
 
     # Else a process's first progress bar makes a semaphore in /dev/shm, which would stay too. No bar is shared.
     tqdm.set_lock(threading.RLock())
     end_with_parent()
+    patch()
+
+
+def patch() -> None:
+    """Have vLLM's ring buffers report the segments that they make, once their module is imported; and put our cache of
+    processed images in the place of vLLM's (`vllm_images.py`)."""
+    from arpo_verl.upstream_patches import IMAGE_CACHES, SEGMENTS
+
     SEGMENTS.when_imported(reporting)
     IMAGE_CACHES.when_imported(_image_cache)
 
