@@ -42,6 +42,7 @@ _tell: dict[int, IO[bytes]] = {}
 
 
 def register() -> None:
+<<<<<<< HEAD
     """Have vLLM's ring buffers report the segments that they make, once their module is imported; and put our cache of
     processed images in the place of vLLM's (`vllm_images.py`).
 
@@ -65,6 +66,24 @@ def _apply(patch: Patch, replace: Callable[[str, Any], Any], module: ModuleType)
     installed = installed_version("vllm")
     if installed is None or not is_older(installed, OLDEST["vllm"]):
         patch.apply(module, replace)
+=======
+    """What vLLM calls in each of its processes."""
+    from tqdm import tqdm
+
+    # Else a process's first progress bar makes a semaphore in /dev/shm, which would stay too. No bar is shared.
+    tqdm.set_lock(threading.RLock())
+    end_with_parent()
+    patch()
+
+
+def patch() -> None:
+    """Have vLLM's ring buffers report the segments that they make, once their module is imported; and put our cache of
+    processed images in the place of vLLM's (`vllm_images.py`)."""
+    from arpo_verl.upstream_patches import IMAGE_CACHES, SEGMENTS
+
+    SEGMENTS.when_imported(reporting)
+    IMAGE_CACHES.when_imported(_image_cache)
+>>>>>>> 1d17cfdfd83ab00e7be0fcef29363e9dec026bb1
 
 
 def end_with_parent() -> None:

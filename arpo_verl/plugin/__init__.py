@@ -67,7 +67,7 @@ def register() -> None:
         cpu.register()
     when_imported("verl.experimental.agent_loop.agent_loop", _register_agent_loop)
     when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
-    vllm_segments.register()  # vLLM does so in its processes too, where VLLM_PLUGINS does not leave us out
+    vllm_segments.patch()  # vLLM does so in its processes too, where VLLM_PLUGINS does not leave us out
     for patch in (ROLLOUT_CORRECTION, EQUAL_LENGTHS, ENGINE_CALLS, TASK_ORDER):
         patch.when_imported(_replacement)
 

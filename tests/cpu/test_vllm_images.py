@@ -120,11 +120,13 @@ registry._get_cache_type = lambda vllm_config: "lru"
 lru = [registry.processor_cache_from_config(config), registry.engine_receiver_cache_from_config(config)]
 import inspect
 from vllm.v1.engine.core import EngineCore, EngineCoreProc
+from vllm.config import model as model_config
 core = [inspect.getsource(each) for each in (EngineCore.preprocess_add_request, EngineCoreProc.process_input_sockets)]
 answers = {
     "sizes": sizes, "hits": stats.hits, "total": stats.total, "lru": [type(each).__name__ for each in lru],
     "taken_in": "request.mm_features = self.mm_receiver_cache.get_and_update_features(" in core[0],
-    "fails_alone": "except Exception:\n                            self._handle_request_preproc_error(req)" in core[1],
+    "one_thread": "Cannot use --renderer-num-workers > 1 with the" in inspect.getsource(model_config),
+    "fails_alone": "except Exception:\\n                            self._handle_request_preproc_error(req)" in core[1],
 }
 print(json.dumps(answers))
 """
@@ -145,3 +147,4 @@ def test_ours_takes_the_place_of_the_cache_in_shared_memory_alone(python):
     assert (answers["hits"], answers["total"]) == (0 + 1 + 2, 1 + 2 + 3)
     assert answers["lru"] == ["MultiModalProcessorSenderCache", "MultiModalReceiverCache"]
     assert answers["taken_in"] and answers["fails_alone"]
+    assert answers["one_thread"], "more threads may prepare images now: docs/vllm.md"
