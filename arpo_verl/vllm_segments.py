@@ -42,31 +42,6 @@ _tell: dict[int, IO[bytes]] = {}
 
 
 def register() -> None:
-<<<<<<< HEAD
-    """Have vLLM's ring buffers report the segments that they make, once their module is imported; and put our cache of
-    processed images in the place of vLLM's (`vllm_images.py`).
-
-    A vLLM that is too old for our recipes is left alone: it is another trainer's, as EasyR1's.
-    """
-    from tqdm import tqdm
-
-    from arpo_verl.post_import import when_imported
-    from arpo_verl.upstream_patches import IMAGE_CACHES, SEGMENTS
-
-    # Else a process's first progress bar makes a semaphore in /dev/shm, which would stay too. No bar is shared.
-    tqdm.set_lock(threading.RLock())
-    end_with_parent()
-    for patch, replace in ((SEGMENTS, reporting), (IMAGE_CACHES, _image_cache)):
-        when_imported(patch.module, functools.partial(_apply, patch, replace))
-
-
-def _apply(patch: Patch, replace: Callable[[str, Any], Any], module: ModuleType) -> None:
-    from arpo_verl.versions import OLDEST, installed_version, is_older
-
-    installed = installed_version("vllm")
-    if installed is None or not is_older(installed, OLDEST["vllm"]):
-        patch.apply(module, replace)
-=======
     """What vLLM calls in each of its processes."""
     from tqdm import tqdm
 
@@ -78,12 +53,23 @@ def _apply(patch: Patch, replace: Callable[[str, Any], Any], module: ModuleType)
 
 def patch() -> None:
     """Have vLLM's ring buffers report the segments that they make, once their module is imported; and put our cache of
-    processed images in the place of vLLM's (`vllm_images.py`)."""
+    processed images in the place of vLLM's (`vllm_images.py`).
+
+    A vLLM that is too old for our recipes is left alone: it is another trainer's, as EasyR1's.
+    """
+    from arpo_verl.post_import import when_imported
     from arpo_verl.upstream_patches import IMAGE_CACHES, SEGMENTS
 
-    SEGMENTS.when_imported(reporting)
-    IMAGE_CACHES.when_imported(_image_cache)
->>>>>>> 1d17cfdfd83ab00e7be0fcef29363e9dec026bb1
+    for upstream, replace in ((SEGMENTS, reporting), (IMAGE_CACHES, _image_cache)):
+        when_imported(upstream.module, functools.partial(_apply, upstream, replace))
+
+
+def _apply(upstream: Patch, replace: Callable[[str, Any], Any], module: ModuleType) -> None:
+    from arpo_verl.versions import OLDEST, installed_version, is_older
+
+    installed = installed_version("vllm")
+    if installed is None or not is_older(installed, OLDEST["vllm"]):
+        upstream.apply(module, replace)
 
 
 def end_with_parent() -> None:
