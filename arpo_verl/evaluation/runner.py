@@ -70,6 +70,8 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         ok = bool(self.budgets) and all(type(budget) is int and budget > 0 for budget in self.budgets)
         require(ok, "--max-steps", "one turn budget from 1 or several, such as 15,50", self.budgets)
+        harness = self.agent.harness
+        require(harness is None, "gui_agent.harness", "null for an evaluation, which our own loop plays", harness)
         object.__setattr__(self, "budgets", tuple(sorted(set(self.budgets))))
 
     def facts(self, policy: Policy) -> dict[str, Any]:

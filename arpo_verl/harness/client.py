@@ -120,11 +120,11 @@ class HarnessClient:
         if not isinstance(request, ChatRequest):
             request = await asyncio.to_thread(read_request, request)
         _report_replaced(request.replaced)
-        self._admit(request)
+        self._check_open()
         images = await self._take_images(request)
         prompt_ids, earlier, known = self._prompt(request, images)
         max_tokens = min(request.max_tokens or self._config.max_reply_tokens, self._config.max_reply_tokens)
-        self._check_room(len(prompt_ids))
+        self._admit(request, len(prompt_ids))
         began = time.perf_counter()
         generated = await self._sample(prompt_ids, [self.images[id] for id in images], max_tokens)
         said, generated, reason = await self._read(generated, request, max_tokens)
@@ -147,15 +147,33 @@ class HarnessClient:
             )
         return _answer(request, said, reason, len(prompt_ids), len(generated.token_ids))
 
-    def _admit(self, request: ChatRequest) -> None:
+    def _admit(self, request: ChatRequest, prompt: int) -> None:
+        """Refuse a request beyond the episode's limits of turns and tokens, and count it.
+
+        Raises:
+            RequestError: says which.
+        """
         self._check_open()
-        self._asked[request.is_trained] += 1
         turns = self._config.max_turns
+        self._asked[request.is_trained] += 1
         if request.is_trained and self._asked[True] > turns:
             self._end(StopReason.STEP_LIMIT)
             raise RequestError(f"the episode has had its {turns} turns (gui_agent.max_steps)", 409, "episode_over")
         if self._asked[False] > SIDE_REQUESTS * turns:
             raise RequestError(f"an episode may have {SIDE_REQUESTS * turns} untrained replies", 429, "rate_limit")
+        # Neither a prompt nor a reply is cut short by a limit.
+        if fits(self._limits, prompt, self._config.max_reply_tokens):
+            return
+        message = (
+            f"the prompt has {prompt} tokens, and with a reply of gui_agent.max_reply_tokens="
+            f"{self._config.max_reply_tokens} must fit into data.max_prompt_length + data.max_response_length = "
+            f"{self._limits.prompt + self._limits.response} and rollout.max_model_len={self._limits.total}"
+        )
+        if request.is_trained and self.replies:
+            self._end(StopReason.TOKEN_LIMIT)
+        elif request.is_trained and not self._ended.done():
+            self._ended.set_exception(ConfigError(f"{message}; raise them, or shorten the harness's prompt"))
+        raise RequestError(message, 400, "context_length_exceeded")
 
     def _check_open(self) -> None:
         if self._ended.done():
@@ -226,26 +244,12 @@ class HarnessClient:
         found: list[Sequence[int] | None] = []
         newest = len(self._said)
         for message in reversed(messages):
-            numbers = range(newest - 1, -1, -1) if message.role == "assistant" else ()
+            may_be = message.role == "assistant" and not message.images
+            numbers = range(newest - 1, -1, -1) if may_be else ()
             number = next((n for n in numbers if self._said[n][0] == message.spoken), None)
             found.append(None if number is None else self._said[number][1])
             newest = newest if number is None else number
         return found[::-1]
-
-    def _check_room(self, prompt: int) -> None:
-        """Whole replies alone: neither a prompt nor a reply is cut short by a limit."""
-        if fits(self._limits, prompt, self._config.max_reply_tokens):
-            return
-        message = (
-            f"the prompt has {prompt} tokens, and with a reply of gui_agent.max_reply_tokens="
-            f"{self._config.max_reply_tokens} must fit into data.max_prompt_length + data.max_response_length = "
-            f"{self._limits.prompt + self._limits.response} and rollout.max_model_len={self._limits.total}"
-        )
-        if self.replies:
-            self._end(StopReason.TOKEN_LIMIT)
-        elif not self._ended.done():
-            self._ended.set_exception(ConfigError(f"{message}; raise them, or shorten the harness's prompt"))
-        raise RequestError(message, 400, "context_length_exceeded")
 
     async def _sample(self, prompt_ids: list[int], images: list[Image.Image], max_tokens: int) -> Generated:
         try:

@@ -152,10 +152,11 @@ class _HarnessPlayer:
                 logger.error("a harness does not end, %g s after its episode", CANCEL_TIMEOUT_S)
 
     async def _wait(self, program: asyncio.Future[StopReason | None], desktop: PlayedDesktop) -> None:
-        """Wait for the first end. Time in which the program waits for engine or desktop is not its own."""
+        """Wait for the first end. Time in which the program waits for engine or desktop is not its own, of the desktop
+        up to as much again: a program may look without end."""
         began, timeout_s = time.perf_counter(), self._config.harness_timeout_s
         while not (program.done() or self._ended.done()):
-            waited_s = self._client.waits.seconds + desktop.waits.seconds
+            waited_s = self._client.waits.seconds + min(desktop.waits.seconds, timeout_s)
             left_s = timeout_s - (time.perf_counter() - began - waited_s)
             if left_s <= 0:
                 raise HarnessError(

@@ -19,7 +19,7 @@ from typing import Any
 from omegaconf import DictConfig
 from PIL import Image
 
-from arpo_verl.config import build_config
+from arpo_verl.config import build_config, require
 from arpo_verl.errors import ActionError, ArpoError, ReplayError
 from arpo_verl.plugin.settings import plain_section
 from arpo_verl.records.recorded import RecordedEpisode
@@ -63,6 +63,8 @@ class SeedPolicy:
         from arpo_verl.replay.fingerprint import model_fingerprint
 
         agent = build_config(GuiAgentConfig, "gui_agent", plain_section("gui_agent", recipe.gui_agent))
+        expected = "null for seeds, which are tokenized as our own loop shows them"
+        require(agent.harness is None, "gui_agent.harness", expected, agent.harness)
         model, rollout = recipe.actor_rollout_ref.model, recipe.actor_rollout_ref.rollout
         kwargs = dict(recipe.data.get("mm_processor_kwargs") or {})
         try:

@@ -30,7 +30,7 @@ def test_a_step_is_trained_on_what_a_program_played(tmp_path, harness):
     write_shipped("embedded", tmp_path / "policy")
     named = {"command": f"[{sys.executable},{tmp_path / 'my_agent.py'}]", "function": "my_harness:play"}[harness]
     command = [sys.executable, "-m", "arpo_verl.cli.main", "train", "embedded", f"run_dir={tmp_path / 'run'}"]
-    command += [f"actor_rollout_ref.model.path={tmp_path / 'policy'}", f"gui_agent.harness={named}", *SMALL]
+    command += [f"actor_rollout_ref.model.path={tmp_path / 'policy'}", f"+gui_agent.harness={named}", *SMALL]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
