@@ -120,7 +120,7 @@ class HarnessClient:
         if not isinstance(request, ChatRequest):
             request = await asyncio.to_thread(read_request, request)
         _report_replaced(request.replaced)
-        self._check_open()
+        self._check_open(request.is_trained)
         images = await self._take_images(request)
         prompt_ids, earlier, known = self._prompt(request, images)
         max_tokens = min(request.max_tokens or self._config.max_reply_tokens, self._config.max_reply_tokens)
@@ -128,7 +128,7 @@ class HarnessClient:
         began = time.perf_counter()
         generated = await self._sample(prompt_ids, [self.images[id] for id in images], max_tokens)
         said, generated, reason = await self._read(generated, request, max_tokens)
-        self._check_open()
+        self._check_open(False)
         if request.is_trained:
             prefix = request.prefixes()[-1]
             reply = Reply(prefix, prompt_ids, tuple(images), generated, earlier)
@@ -153,14 +153,10 @@ class HarnessClient:
         Raises:
             RequestError: says which.
         """
-        self._check_open()
-        turns = self._config.max_turns
+        self._check_open(request.is_trained)
         self._asked[request.is_trained] += 1
-        if request.is_trained and self._asked[True] > turns:
-            self._end(StopReason.STEP_LIMIT)
-            raise RequestError(f"the episode has had its {turns} turns (gui_agent.max_steps)", 409, "episode_over")
-        if self._asked[False] > SIDE_REQUESTS * turns:
-            raise RequestError(f"an episode may have {SIDE_REQUESTS * turns} untrained replies", 429, "rate_limit")
+        if self._asked[False] > (most := SIDE_REQUESTS * self._config.max_turns):
+            raise RequestError(f"an episode may have {most} untrained replies", 429, "rate_limit")
         # Neither a prompt nor a reply is cut short by a limit.
         if fits(self._limits, prompt, self._config.max_reply_tokens):
             return
@@ -170,14 +166,19 @@ class HarnessClient:
             f"{self._limits.prompt + self._limits.response} and rollout.max_model_len={self._limits.total}"
         )
         if request.is_trained and self.replies:
-            self._end(StopReason.TOKEN_LIMIT)
-        elif request.is_trained and not self._ended.done():
+            self._ended.set_result(StopReason.TOKEN_LIMIT)
+        elif request.is_trained:
             self._ended.set_exception(ConfigError(f"{message}; raise them, or shorten the harness's prompt"))
         raise RequestError(message, 400, "context_length_exceeded")
 
-    def _check_open(self) -> None:
+    def _check_open(self, is_trained: bool) -> None:
+        if not self._ended.done() and is_trained and self._asked[True] >= self._config.max_turns:
+            self._ended.set_result(StopReason.STEP_LIMIT)
         if self._ended.done():
-            raise RequestError("the episode is over", 409, "episode_over")
+            turns = self._config.max_turns
+            raise RequestError(
+                f"the episode is over; it may have {turns} turns (gui_agent.max_steps)", 409, "episode_over"
+            )
 
     async def _take_images(self, request: ChatRequest) -> list[bytes]:
         """Have each image decoded that is new; returns the names of all, in order."""
@@ -286,10 +287,6 @@ class HarnessClient:
         self.turns.append(turn)
         if self._watcher is not None:
             self._watcher.replied(tuple(self.turns))
-
-    def _end(self, reason: StopReason) -> None:
-        if not self._ended.done():
-            self._ended.set_result(reason)
 
 
 def _tokens_up_to(token_ids: Sequence[int], length: int, text: Callable[[Sequence[int]], str]) -> int:
