@@ -37,7 +37,8 @@ _EXPORTS = {
         "ActionError ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError "
         "DesktopLostError "
         "DesktopSetupError DesktopUnclearError EndpointError EngineLostError EvaluatorError FetchError GenerationError "
-        "HostLostError ImageError MissingDependencyError PatchLostError QueueLostError ReplayError RolloutWorkerError "
+        "HarnessError HostLostError ImageError MissingDependencyError PatchLostError QueueLostError ReplayError "
+        "RequestError RolloutWorkerError "
         "SessionsLostError SeveralErrors TaskError TaskQuarantinedError"
     ),
     "models.family": "ImageLimits ModelFamily",

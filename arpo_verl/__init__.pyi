@@ -21,12 +21,14 @@ from arpo_verl.errors import EngineLostError as EngineLostError
 from arpo_verl.errors import EvaluatorError as EvaluatorError
 from arpo_verl.errors import FetchError as FetchError
 from arpo_verl.errors import GenerationError as GenerationError
+from arpo_verl.errors import HarnessError as HarnessError
 from arpo_verl.errors import HostLostError as HostLostError
 from arpo_verl.errors import ImageError as ImageError
 from arpo_verl.errors import MissingDependencyError as MissingDependencyError
 from arpo_verl.errors import PatchLostError as PatchLostError
 from arpo_verl.errors import QueueLostError as QueueLostError
 from arpo_verl.errors import ReplayError as ReplayError
+from arpo_verl.errors import RequestError as RequestError
 from arpo_verl.errors import RolloutWorkerError as RolloutWorkerError
 from arpo_verl.errors import SessionsLostError as SessionsLostError
 from arpo_verl.errors import SeveralErrors as SeveralErrors

@@ -20,6 +20,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from figures import Arguments, machine, report
@@ -94,8 +95,6 @@ async def play(folder: Path, episodes: int, turns: int) -> dict[str, float]:
         decoded += 1
         return decode(screenshot)
 
-    episode.decode_screenshot = counted  # type: ignore[assignment]
-
     async def generate(prompt_ids: list[int], images: list[Image.Image], max_tokens: int) -> Generated:
         return reply
 
@@ -116,9 +115,10 @@ async def play(folder: Path, episodes: int, turns: int) -> dict[str, float]:
         )
         for _ in range(episodes)
     ]
-    with ExitStack() as serving:
+    with ExitStack() as held:
+        held.enter_context(patch.object(episode, "decode_screenshot", counted))
         for client in clients:
-            serving.enter_context(endpoint.serving(client))
+            held.enter_context(endpoint.serving(client))
         began, cpu = time.perf_counter(), time.process_time()
         command = [sys.executable, "-c", CLIENT, str(folder)]
         processes = [

@@ -120,15 +120,15 @@ class HarnessClient:
         if not isinstance(request, ChatRequest):
             request = await asyncio.to_thread(read_request, request)
         _report_replaced(request.replaced)
-        self._admit(request)
+        self._check_open(request.is_trained)
         images = await self._take_images(request)
         prompt_ids, earlier, known = self._prompt(request, images)
         max_tokens = min(request.max_tokens or self._config.max_reply_tokens, self._config.max_reply_tokens)
-        self._check_room(len(prompt_ids))
+        self._admit(request, len(prompt_ids))
         began = time.perf_counter()
         generated = await self._sample(prompt_ids, [self.images[id] for id in images], max_tokens)
         said, generated, reason = await self._read(generated, request, max_tokens)
-        self._check_open()
+        self._check_open(False)
         if request.is_trained:
             prefix = request.prefixes()[-1]
             reply = Reply(prefix, prompt_ids, tuple(images), generated, earlier)
@@ -147,19 +147,38 @@ class HarnessClient:
             )
         return _answer(request, said, reason, len(prompt_ids), len(generated.token_ids))
 
-    def _admit(self, request: ChatRequest) -> None:
-        self._check_open()
-        self._asked[request.is_trained] += 1
-        turns = self._config.max_turns
-        if request.is_trained and self._asked[True] > turns:
-            self._end(StopReason.STEP_LIMIT)
-            raise RequestError(f"the episode has had its {turns} turns (gui_agent.max_steps)", 409, "episode_over")
-        if self._asked[False] > SIDE_REQUESTS * turns:
-            raise RequestError(f"an episode may have {SIDE_REQUESTS * turns} untrained replies", 429, "rate_limit")
+    def _admit(self, request: ChatRequest, prompt: int) -> None:
+        """Refuse a request beyond the episode's limits of turns and tokens, and count it.
 
-    def _check_open(self) -> None:
+        Raises:
+            RequestError: says which.
+        """
+        self._check_open(request.is_trained)
+        self._asked[request.is_trained] += 1
+        if self._asked[False] > (most := SIDE_REQUESTS * self._config.max_turns):
+            raise RequestError(f"an episode may have {most} untrained replies", 429, "rate_limit")
+        # Neither a prompt nor a reply is cut short by a limit.
+        if fits(self._limits, prompt, self._config.max_reply_tokens):
+            return
+        message = (
+            f"the prompt has {prompt} tokens, and with a reply of gui_agent.max_reply_tokens="
+            f"{self._config.max_reply_tokens} must fit into data.max_prompt_length + data.max_response_length = "
+            f"{self._limits.prompt + self._limits.response} and rollout.max_model_len={self._limits.total}"
+        )
+        if request.is_trained and self.replies:
+            self._ended.set_result(StopReason.TOKEN_LIMIT)
+        elif request.is_trained:
+            self._ended.set_exception(ConfigError(f"{message}; raise them, or shorten the harness's prompt"))
+        raise RequestError(message, 400, "context_length_exceeded")
+
+    def _check_open(self, is_trained: bool) -> None:
+        if not self._ended.done() and is_trained and self._asked[True] >= self._config.max_turns:
+            self._ended.set_result(StopReason.STEP_LIMIT)
         if self._ended.done():
-            raise RequestError("the episode is over", 409, "episode_over")
+            turns = self._config.max_turns
+            raise RequestError(
+                f"the episode is over; it may have {turns} turns (gui_agent.max_steps)", 409, "episode_over"
+            )
 
     async def _take_images(self, request: ChatRequest) -> list[bytes]:
         """Have each image decoded that is new; returns the names of all, in order."""
@@ -226,26 +245,12 @@ class HarnessClient:
         found: list[Sequence[int] | None] = []
         newest = len(self._said)
         for message in reversed(messages):
-            numbers = range(newest - 1, -1, -1) if message.role == "assistant" else ()
+            may_be = message.role == "assistant" and not message.images
+            numbers = range(newest - 1, -1, -1) if may_be else ()
             number = next((n for n in numbers if self._said[n][0] == message.spoken), None)
             found.append(None if number is None else self._said[number][1])
             newest = newest if number is None else number
         return found[::-1]
-
-    def _check_room(self, prompt: int) -> None:
-        """Whole replies alone: neither a prompt nor a reply is cut short by a limit."""
-        if fits(self._limits, prompt, self._config.max_reply_tokens):
-            return
-        message = (
-            f"the prompt has {prompt} tokens, and with a reply of gui_agent.max_reply_tokens="
-            f"{self._config.max_reply_tokens} must fit into data.max_prompt_length + data.max_response_length = "
-            f"{self._limits.prompt + self._limits.response} and rollout.max_model_len={self._limits.total}"
-        )
-        if self.replies:
-            self._end(StopReason.TOKEN_LIMIT)
-        elif not self._ended.done():
-            self._ended.set_exception(ConfigError(f"{message}; raise them, or shorten the harness's prompt"))
-        raise RequestError(message, 400, "context_length_exceeded")
 
     async def _sample(self, prompt_ids: list[int], images: list[Image.Image], max_tokens: int) -> Generated:
         try:
@@ -282,10 +287,6 @@ class HarnessClient:
         self.turns.append(turn)
         if self._watcher is not None:
             self._watcher.replied(tuple(self.turns))
-
-    def _end(self, reason: StopReason) -> None:
-        if not self._ended.done():
-            self._ended.set_result(reason)
 
 
 def _tokens_up_to(token_ids: Sequence[int], length: int, text: Callable[[Sequence[int]], str]) -> int:

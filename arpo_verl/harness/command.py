@@ -27,12 +27,12 @@ from typing import IO, Any
 from arpo_verl.desktop import cgroups, sandbox, template, users
 from arpo_verl.environments.osworld.verdict import messages
 from arpo_verl.environments.osworld.verdict.guest_relay import GuestRelay
-from arpo_verl.errors import ConfigError
+from arpo_verl.errors import ConfigError, HarnessError
 from arpo_verl.harness.command_start import HOST
 from arpo_verl.untrusted import printable_lines
 
-START_TIMEOUT_S = 60.0
-"""Until the command begins; 0.1 s on an idle machine."""
+START_TIMEOUT_S = 180.0
+"""Until the command begins: 0.15 s on an idle machine, a minute on one with ten times the work that it can do."""
 END_TIMEOUT_S = 5.0
 PIDS = 512
 """Processes and threads of a command. A Python with its libraries has some tens."""
@@ -88,6 +88,7 @@ async def run_command(
 
     Raises:
         ConfigError: there is no such program, or this machine does not let us make its sandbox.
+        HarnessError: it did not begin.
     """
     sandboxed = _Command(
         list(command), dict(environment), log, memory_mb, int(log_mb * 1e6), list(ports), network, pids
@@ -217,7 +218,8 @@ class _Command:
         """Hand over the request, take the ports, and see the command begin.
 
         Raises:
-            ConfigError: it does not.
+            ConfigError: it cannot: no other episode's will.
+            HarnessError: it did not, and nothing says why.
         """
         request: dict[str, Any] = {
             "command": self.command,
@@ -239,16 +241,16 @@ class _Command:
                 held.callback(relay.close)
             if "ports" in answer:
                 answer = messages.receive(channel, messages.MAX_FRAME_BYTES, deadline) or {"begun": True}
-        except (OSError, messages.BadMessage) as error:
-            answer = {"error": str(error)}
+        except (OSError, messages.BadMessage) as error:  # it ended, or took too long
+            answer = {"ended": str(error)}
         if "begun" not in answer:
             _end(process, said)
             self._keep(said.read(_CHUNK_BYTES) or b"")
-            raise ConfigError(_no_start(self.command, answer.get("error", ""), self._last_words()))
+            raise _no_start(self.command, answer.get("error", ""), self._last_words())
 
     def _follow(self, process: subprocess.Popen[bytes], said: IO[bytes], file: IO[bytes]) -> str:
         """Keep what the command says until it ends, or must. Returns why it must."""
-        ended = os.pidfd_open(process.pid) if process.poll() is None else None
+        ended = _end_of(process)
         poller = select.poll()
         for source in (said, self._stopped, *(() if ended is None else (ended,))):
             poller.register(source, select.POLLIN)
@@ -300,11 +302,20 @@ def _closed_parents(path: str) -> list[str]:
     return [str(parent) for parent in Path(path).parents if not parent.stat().st_mode & 0o001]
 
 
-def _no_start(command: Sequence[str], error: str, words: str) -> str:
-    said = "; ".join(filter(None, (error, words)))
+def _no_start(command: Sequence[str], error: str, words: str) -> ConfigError | HarnessError:
+    if error:
+        return ConfigError(f"gui_agent.harness must name a program that can be run here, got {command[0]}: {error}")
     if "bwrap" in words or "unshare" in words:
-        return f"the harness's sandbox did not start: {said}; {template.USER_NAMESPACES}"
-    return f"gui_agent.harness must name a program that can be run here, got {command[0]}: {said or 'it did not begin'}"
+        return ConfigError(f"the harness's sandbox did not start: {words}; {template.USER_NAMESPACES}")
+    return HarnessError(f"the harness's command did not begin within {START_TIMEOUT_S:g} s: {words or 'no word of it'}")
+
+
+def _end_of(process: subprocess.Popen[bytes]) -> int | None:
+    """A descriptor that is readable once it has ended; None where it has, and was collected."""
+    try:
+        return os.pidfd_open(process.pid) if process.poll() is None else None
+    except ProcessLookupError:
+        return None
 
 
 def _returncode(status: int) -> int:

@@ -180,7 +180,7 @@ def image_bytes(url: str) -> bytes:
 
 
 def _message(message: object) -> Message:
-    if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
+    if not isinstance(message, Mapping) or str(message.get("role")) not in _ROLES:
         _refuse("a message", f"an object whose role is one of {', '.join(_ROLES)}", message)
     parts, images = [], []
     for part in _parts(message.get("content")):
@@ -192,14 +192,16 @@ def _message(message: object) -> Message:
             parts.append(image_part())
         else:
             _refuse("a part of a message", "of type text or image_url", part)
-    answers = message.get("tool_call_id")
+    answers, calls = message.get("tool_call_id"), message.get("tool_calls") or ()
+    if not isinstance(calls, Sequence):
+        _refuse("a message's tool_calls", "a list", calls)
     return Message(
-        role=_ROLES[message["role"]],
+        role=_ROLES[str(message["role"])],
         content=tuple(parts),
         images=tuple(images),
-        calls=tuple(map(_call, message.get("tool_calls") or ())),
+        calls=tuple(map(_call, calls)),
         answers=None if answers is None else str(answers),
-        image_ids=tuple(sha256(url.encode()).digest() for url in images),
+        image_ids=tuple(sha256(url.encode(errors="surrogatepass")).digest() for url in images),
     )
 
 

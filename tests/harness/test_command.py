@@ -16,13 +16,18 @@ import pytest
 from support.desktop_harness import eventually, until
 
 from arpo_verl.desktop import users
-from arpo_verl.errors import ConfigError
+from arpo_verl.errors import ConfigError, HarnessError
+from arpo_verl.harness import command
 from arpo_verl.harness.command import run_command
 
 pytestmark = [
     pytest.mark.desktop,
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]
+
+
+PATIENCE_S = 300.0
+"""Bounds a hang: a start took a minute on a machine with ten times the work that it could do."""
 
 
 @pytest.fixture(params=["another user", "user namespace"])
@@ -137,7 +142,7 @@ def test_cancelled_it_ends_with_all_that_it_started(who, mark, tmp_path):
     async def cancel():
         source = f"import signal, subprocess; signal.signal(15, signal.SIG_IGN); subprocess.run(['sleep', '{mark}'])"
         playing = asyncio.ensure_future(played(source, log=log))
-        await until(lambda: is_alive(mark))
+        await until(lambda: is_alive(mark), PATIENCE_S)
         playing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await playing
@@ -169,6 +174,12 @@ def test_a_program_that_is_not_there_is_an_error_of_the_recipe():
         asyncio.run(run_command(["no-such-program"], {}, log=None, memory_mb=512, log_mb=1))
 
 
+def test_a_command_that_does_not_begin_costs_its_own_episode(monkeypatch):
+    monkeypatch.setattr(command, "START_TIMEOUT_S", 0.0)
+    with pytest.raises(HarnessError, match="did not begin within 0 s"):
+        ended("pass")
+
+
 def test_without_bubblewrap_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ConfigError, match="apt-get install -y --no-install-recommends bubblewrap"):
@@ -183,9 +194,9 @@ def test_it_ends_with_the_process_that_runs_it(number, mark):
     )
     owner = subprocess.Popen([sys.executable, "-c", source])
     try:
-        eventually(lambda: is_alive(mark))
+        eventually(lambda: is_alive(mark), PATIENCE_S)
         owner.send_signal(number)
-        owner.wait(60)
-        eventually(lambda: not is_alive(mark))
+        owner.wait(PATIENCE_S)
+        eventually(lambda: not is_alive(mark), PATIENCE_S)
     finally:
         owner.kill()
