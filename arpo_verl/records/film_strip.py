@@ -22,7 +22,8 @@ MOST_FRAMES = 100
 
 _BACKGROUND, _MISSING, _TEXT, _FAINT = "#ffffff", "#d0d4da", "#1b1f24", "#57606a"
 _MARK, _MARK_EDGE = "#d1242f", "#ffffff"
-_MARK_RADIUS = 7
+_MARKS_ACROSS = 45
+"""Radii of a mark that make up the width."""
 _FONT_PX, _LINE_PX, _CAPTION_LINES = 12, 15, 4
 _GAP_PX = 8
 _TALLEST = 4
@@ -90,7 +91,7 @@ def thumbnail(frame: Frame, width: int) -> Image.Image:
         return Image.new("RGB", (width, round(width * 3 / 4)), _MISSING)
     small = image.resize((width, height))
     scale = width / image.width
-    _draw_marks(small, [(x * scale, y * scale) for x, y in frame.points])
+    _draw_marks(small, [(x * scale, y * scale) for x, y in frame.points], width // _MARKS_ACROSS)
     return small
 
 
@@ -134,8 +135,8 @@ def _caption(number: int, text: str, width: int) -> Image.Image:
     return image
 
 
-def _draw_marks(image: Image.Image, points: Sequence[tuple[float, float]]) -> None:
+def _draw_marks(image: Image.Image, points: Sequence[tuple[float, float]], radius_px: int) -> None:
     draw = ImageDraw.Draw(image)
     for x, y in points:
-        for radius, color in ((_MARK_RADIUS + 2, _MARK_EDGE), (_MARK_RADIUS, _MARK)):
+        for radius, color in ((radius_px + 2, _MARK_EDGE), (radius_px, _MARK)):
             draw.ellipse((x - radius, y - radius, x + radius, y + radius), outline=color, width=3)

@@ -56,7 +56,7 @@ def test_a_moving_picture_shows_each_frame_with_its_clicks_and_the_last_one_long
     assert [seconds for _, seconds in shown] == [1500, 1500, 4000]
     assert shown[0][0][2] > 100 > shown[0][0][0] and shown[2][0] == (0, 128, 0)
     picture.seek(0)
-    pixels = np.asarray(picture.convert("RGB"))[65:85, 90:110]
+    pixels = np.asarray(picture.convert("RGB"))[60:90, 85:115]
     assert ((pixels[..., 0] > 180) & (pixels[..., 1] < 100)).any()
     with pytest.raises(ImageError, match="there must be a frame"):
         moving_picture([])

@@ -132,20 +132,19 @@
     return { data, error, frames };
   }
 
-  /** The other episodes of a task, those of near steps first to stay when there are too many. */
-  function choicesFor(rows, self) {
-    if (!self) return [];
-    const near = rows
-      .filter((row) => row.task_id === self.task_id)
-      .sort((a, b) => Math.abs(a.step - self.step) - Math.abs(b.step - self.step));
-    return viewer.episodes.sort(near.slice(0, MAX_CHOICES), "step");
+  /** The episodes of a task, those of near steps first. */
+  function near(rows, self) {
+    const distance = (row) => Math.abs(row.step - self.step);
+    return rows.filter((row) => row.task_id === self.task_id).sort((a, b) => distance(a) - distance(b));
   }
+
+  const choicesFor = (rows, self) =>
+    self ? viewer.episodes.sort(near(rows, self).slice(0, MAX_CHOICES), "step") : [];
 
   /** What one would like to see beside it: the nearest that ended otherwise. */
   function suggestion(choices, self) {
-    const others = choices.filter((row) => row.id !== self.id);
-    const near = others.sort((a, b) => Math.abs(a.step - self.step) - Math.abs(b.step - self.step));
-    return (near.find((row) => viewer.episodes.isSuccess(row) !== viewer.episodes.isSuccess(self)) || near[0])?.id;
+    const others = near(choices, self).filter((row) => row.id !== self.id);
+    return (others.find((row) => viewer.episodes.isSuccess(row) !== viewer.episodes.isSuccess(self)) || others[0])?.id;
   }
 
   function Side({ which, name, episode, id, turn, active, choose, choices, free, move, set, later, earlier }) {

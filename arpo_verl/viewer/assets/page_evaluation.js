@@ -1,7 +1,7 @@
 "use strict";
 /* An evaluation: its table within a turn budget, and every task's runs, each of which opens its episode. */
 {
-  const { html, known, number, percent, plural, share, useDocument, Filters, Heading, Link, Message, Select, Waiting } = viewer.ui;
+  const { html, known, number, percent, plural, share, useDocument, Filters, Heading, Link, Select, Waiting } = viewer.ui;
   const { episodeRoute, titles } = viewer.ui;
   const { useMemo } = preactHooks;
 
@@ -21,7 +21,6 @@
     const order = ORDERS[query.order] ? query.order : "given";
     const set = (change) => viewer.route.go({ page: "evaluation", query: { ...query, ...change } }, { replace: true });
     if (!data) return html`<${Waiting} error=${error} what="the evaluation" />`;
-    if (!data.table.length) return html`<${Message}>This run has no evaluation's results.<//>`;
     return html`
       <${Heading} focusKey="evaluation">Evaluation<//>
       <${Filters} label="Choose">

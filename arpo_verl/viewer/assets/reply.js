@@ -6,7 +6,6 @@
 
   // --- Tokens ------------------------------------------------------------------------------------------------------
 
-  const FEW = 3;
   const percent = (p) => (p >= 0.995 || p < 0.0005 ? `${number(100 * p, 2)}%` : `${number(100 * p, 1)}%`);
 
   /** What colours a token: its value, how odd that is, from which oddness on the four shades begin, and in words. */
@@ -39,7 +38,7 @@
     const [picked, pick] = useState(null);
     const way = WAYS[by];
     const oddness = (token) => way.odd(way.value(token));
-    const extremes = tokens.filter((token) => known(way.value(token))).sort((a, b) => oddness(b) - oddness(a)).slice(0, FEW);
+    const extremes = tokens.filter((token) => known(way.value(token))).sort((a, b) => oddness(b) - oddness(a)).slice(0, 3);
     const point = (event) => pick(event.target.dataset.place ?? null);
     return html`
       <pre tabindex="0" aria-label="Tokens of the reply" class="tokens" onPointerOver=${point} onClick=${point}>
