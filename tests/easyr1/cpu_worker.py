@@ -64,7 +64,8 @@ class CpuWorker(CpuBase):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def prepare_rollout_engine(self):
-        self._temperature = self._temperatures[self._steps] if self._temperatures else self.config.rollout.temperature
+        left = self._temperatures[self._steps :]  # none behind the last step, where validation is all that is played
+        self._temperature = left[0] if left else self.config.rollout.temperature
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def release_rollout_engine(self):
