@@ -6,15 +6,14 @@ import re
 
 import pytest
 from support import ROOT
-from support.documents import OPTIONS
+from support.documents import OPTIONS, PAGES
 
 import arpo_verl
 from arpo_verl.cli.main import build_parser
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.removed_options import removal
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-DOCUMENTS += [*sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "recipes").rglob("*.yaml"))]
+DOCUMENTS = [*(ROOT / page for page in PAGES), *sorted((ROOT / "recipes").rglob("*.yaml"))]
 OPTION = re.compile(r"(?<![\w./])(environment|gui_agent|replay|data\.tasks)\.([a-z]\w*)\b(?![(])")
 PACKAGE = ROOT / "arpo_verl"
 ROOMS = sorted(path for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)

@@ -50,10 +50,10 @@ NOT_TYPED = {
     "ls -l /dev/kvm": "asks the kernel",
     "sudo apt-get install ": "as root on your machine; `make test-docker` installs the same",
     "apt-get install ": "as root on your machine; `make setup` and `make test-vm` install the same",
-    "docker ": "needs an engine; `make test-docker` has the same from the engine's own interface",
+    "docker ": "needs a Docker engine",
     "curl ": "needs a container: `make test-docker`",
     "rsync ": "needs a second node",
-    "ray ": "needs nodes with GPUs; tests/pool and tests/plugin start several nodes on one machine",
+    "ray ": "needs a cluster; tests/plugin/test_loop_on_cluster.py starts several nodes on one machine",
     "pip install ": "tests/test_install_lines.py: it resolves, and what has no wheel builds",
     "hf download ": "needs the internet",
     "huggingface-cli download ": "needs the internet",
@@ -61,10 +61,10 @@ NOT_TYPED = {
     "git clone ": "needs the internet",
     "export ": "sets a variable for the next line",
     "VM=": "sets a variable for the next lines",
-    "trap ": "needs Slurm; tests/plugin/test_checkpoints.py makes the file that it makes",
+    "trap ": "needs Slurm; tests/trainer/test_preempted.py makes the same file",
     "arpo-verl train ... & ": "needs Slurm",
     "tensorboard ": "a server of another project",
-    "python -m verl.model_merger ": "tests/evaluation/test_checkpoint.py",
+    "python -m verl.model_merger ": "tests/migration/test_checkpoints.py",
     "python scripts/model_merger.py ": "the reference's script in the reference's environment",
     "python -m pytest ": "`make test-desktops`",
     "cd /sys/fs/cgroup ": "changes this machine; needs a container with --privileged",
@@ -96,6 +96,8 @@ def test_every_line_of_a_table_above_is_of_a_block_and_every_block_has_a_languag
     assert len(fences) == 2 * len(texts)
     others = [text for page in documents.PAGES if page not in MADE_HERE for text in documents.code(page, "text")]
     assert sorted(next((start for start in TEXT if text.startswith(start)), text) for text in others) == sorted(TEXT)
+    named = re.findall(r"tests/[\w/.]*\w", " ".join([*NOT_TYPED.values(), *TEXT.values()]))
+    assert named and all((ROOT / path).exists() for path in named)
     for page, test in PYTHON.items():
         assert f'documents.code("{page}")' in documents.page(test)
 
