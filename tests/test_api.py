@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 from PIL import Image
-from support import ROOT
+from support import documents
 from support.viewer_run import ViewerRun
 
 import arpo_verl
@@ -171,10 +171,8 @@ def test_the_python_of_the_readme_runs_as_it_stands(tmp_path):
     run = ViewerRun(tmp_path / "runs" / "demo")
     run.episode(3, "press-ok", success=0.5)
     run.metrics(3, rollout__success_mean=0.5)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=tmp_path, timeout=300
-    )
+    command = [sys.executable, "-c", "\n".join(documents.code("README.md"))]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     assert " 0.0 finished\n" in done.stdout
     assert re.search(r"press-ok +3 +0\.5\n", done.stdout) and re.search(r"^3 +0\.5\n", done.stdout, re.M)

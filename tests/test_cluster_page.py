@@ -1,4 +1,4 @@
-"""Every command of docs/osworld.md in its order: typed on stand-ins, checked without a start, or named as not run.
+"""The commands of docs/osworld.md in their order, on stand-ins; `tests/test_docs_blocks.py` has what every page needs.
 
 The stand-ins are servers of OSWorld's files and of a machine's image, with contents of ours, and a Docker engine. Of a
 training, the same checks are made as before its start; of an evaluation, its options, recipe and tasks are read.
@@ -15,68 +15,22 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import documents
 from support.fake_docker import FakeDocker
 from support.osworld_archive import packed, publish, task
 from support.viewer_run import ViewerRun
 
 from arpo_verl.cli.main import build_parser, main
 
-PAGE = (ROOT / "docs" / "osworld.md").read_text(encoding="utf-8")
-# Why a command that begins so is not typed here, or by which other test it is.
-ELSEWHERE = {
-    "grep ": "asks the processor",
-    "ls ": "asks the kernel",
-    "sudo apt-get ": "as root on your machine; `make test-docker` installs the same",
-    "apt-get ": "as root on your machine; `make setup` installs the same",
-    "make packages": "as root on your machine; `make setup` does it",
-    "docker ": "needs an engine: `make test-docker`",
-    "curl ": "needs a container: `make test-docker`",
-    "rsync ": "needs a second node",
-    "pip install ": "tests/test_install_lines.py",
-    "arpo-verl install-osworld": "tests/cli/test_install_osworld.py",
-    "hf download ": "needs the internet",
-    "ray ": "tests/pool, tests/plugin: several nodes on one machine",
-    "trap ": "needs Slurm",
-    "arpo-verl train ... ": "needs Slurm",
-    "tensorboard ": "a server of somebody else's",
-    "python -m verl.model_merger ": "tests/evaluation/test_checkpoint.py",
-}
-# Parsed here; what they do is tested where these say.
+PAGE = documents.page("docs/osworld.md")
+# These are parsed only; what they do is tested where these say.
 PARSED = {
+    "install-osworld": "tests/cli/test_install_osworld.py",
     "doctor": "tests/cli/test_doctor.py",
     "try": "tests/cli/test_try_task.py",
     "view": "tests/cli/test_view.py",
     "evaluate --compare": "tests/evaluation/test_compare.py",
 }
-
-
-def commands():
-    """The page's commands, a line each, comments left out."""
-    for block in re.findall(r"^```bash\n(.*?)^```", PAGE, re.M | re.S):
-        for line in re.sub(r"\\\n\s*", "", block).splitlines():
-            if typed := re.sub(r"(^|\s)#.*", "", line).strip():
-                yield typed
-
-
-COMMANDS = list(commands())
-OURS = [line for line in COMMANDS if "arpo-verl " in line and not line.startswith(tuple(ELSEWHERE))]
-
-
-def words_of(line):
-    return shlex.split(line.removeprefix("RAY_ADDRESS=auto "))[1:]
-
-
-def test_every_command_is_typed_here_or_has_a_reason_not_to_be():
-    unknown = [line for line in COMMANDS if line not in OURS and not line.startswith((*ELSEWHERE, "VM="))]
-    assert not unknown and len(OURS) >= 15
-    assert not [start for start in ELSEWHERE if not any(line.startswith(start) for line in COMMANDS)]
-
-
-@pytest.mark.parametrize("line", OURS)
-def test_every_command_of_ours_has_the_options_that_it_is_given(line):
-    words = words_of(line)
-    build_parser(words[0]).parse_args(words)
 
 
 @dataclass
@@ -137,12 +91,13 @@ def cluster(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.release
 def test_the_page_walked_in_its_order(cluster):
-    for line in COMMANDS:
+    for line in documents.commands("docs/osworld.md"):
+        line = cluster.here(line.removeprefix("RAY_ADDRESS=auto "))
         if line.startswith("VM="):
-            cluster.vm = cluster.here(line.removeprefix("VM="))
+            cluster.vm = line.removeprefix("VM=")
             assert Path(cluster.vm).read_bytes() == b"a disk"
-        elif line in OURS:
-            walk(cluster, words_of(cluster.here(line)))
+        elif line.startswith("arpo-verl ") and " ... " not in line:
+            walk(cluster, shlex.split(line)[1:])
 
 
 def walk(cluster, words):

@@ -1,29 +1,19 @@
 """What the documents name exists: options, recipes, files, functions, commands."""
 
 import ast
-import dataclasses
+import functools
 import re
 
 import pytest
 from support import ROOT
+from support.documents import OPTIONS, PAGES
 
 import arpo_verl
 from arpo_verl.cli.main import build_parser
 from arpo_verl.environments.base import DesktopEnvironment
-from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.removed_options import removal
-from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.tasks.selection import TaskSelection
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-DOCUMENTS += [*sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "recipes").rglob("*.yaml"))]
-SECTIONS = {
-    "environment": EnvironmentConfig,
-    "gui_agent": GuiAgentConfig,
-    "replay": ReplayConfig,
-    "data.tasks": TaskSelection,
-}
+DOCUMENTS = [*(ROOT / page for page in PAGES), *sorted((ROOT / "recipes").rglob("*.yaml"))]
 OPTION = re.compile(r"(?<![\w./])(environment|gui_agent|replay|data\.tasks)\.([a-z]\w*)\b(?![(])")
 PACKAGE = ROOT / "arpo_verl"
 ROOMS = sorted(path for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
@@ -39,8 +29,7 @@ NO_OPTION = {"md", "py", "json", "jsonl", "yaml", *vars(DesktopEnvironment)}
 def test_every_option_and_choice_that_a_document_names_exists(document):
     text = document.read_text(encoding="utf-8")
     for section, option in OPTION.findall(text):
-        known = {field.name for field in dataclasses.fields(SECTIONS[section])}
-        assert option in known | NO_OPTION or removal(f"{section}.{option}"), f"{section}.{option}"
+        assert option in OPTIONS[section] | NO_OPTION or removal(f"{section}.{option}"), f"{section}.{option}"
     for group, choice in re.findall(r"\+(baseline|policy)=(\w+)", text):
         assert (ROOT / "recipes" / group / f"{choice}.yaml").is_file()
     for name in re.findall(r"--config-name (\w+)", text):
@@ -104,6 +93,7 @@ def test_every_folder_of_tests_is_in_one_part_of_a_release():
         assert f"`make {part}`" in contributing
 
 
+@functools.cache
 def _names(file):
     """What a module defines at its top, and within its classes as `Class.name`."""
     names = set()

@@ -5,12 +5,13 @@ import importlib
 import json
 import os
 import re
+import shlex
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from support import ROOT
+from support import documents
 
 pytest.importorskip("kubernetes")
 pytest.importorskip("desktop_env")
@@ -31,12 +32,12 @@ from arpo_verl import (  # noqa: E402
 from arpo_verl.config import build_config  # noqa: E402
 from arpo_verl.environments.factory import environment_factory  # noqa: E402
 
-PAGE = ROOT / "docs" / "own-provider.md"
 PODS = "/api/v1/namespaces/desktops/pods"
 
 
 def code():
-    return re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]
+    (text,) = documents.code("docs/own-provider.md")
+    return text
 
 
 class ApiServer:
@@ -242,9 +243,8 @@ def test_it_imports_public_names_alone():
 
 
 def test_the_pages_command_composes_to_a_section_that_is_accepted():
-    command = re.search(r"arpo-verl train (.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]
-    recipe, *overrides = [word.strip("'") for word in re.findall(r"'[^']*'|[^\s\\]+", command)]
-    section = OmegaConf.to_container(compose_recipe(recipe, *overrides).environment, resolve=True)
+    (command,) = documents.commands("docs/own-provider.md")
+    section = OmegaConf.to_container(compose_recipe(*shlex.split(command)[2:]).environment, resolve=True)
     config = build_config(EnvironmentConfig, "environment", section)
     assert (config.provider, config.provider_options) == ("kubernetes_provider:PodProvider", {"namespace": "desktops"})
 

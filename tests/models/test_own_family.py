@@ -2,11 +2,10 @@
 
 import ast
 import importlib
-import re
 import sys
 
 import pytest
-from support import ROOT
+from support import documents
 from support.composed import compose_recipe
 from support.fake_pool import FakePool
 from support.loop_harness import ScriptedEngine, play, recipe
@@ -18,8 +17,7 @@ from arpo_verl.replay.fingerprint import model_fingerprint
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.types import Click, Fail, Finish, Hotkey, Point, Size, TypeText, Wait
 
-PAGE = (ROOT / "docs" / "model-families.md").read_text(encoding="utf-8")
-CODE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+(CODE,) = documents.code("docs/model-families.md")
 NAME = "line_family:FAMILY"
 IMAGE, SCREEN = Size(644, 476), Size(640, 480)
 
@@ -84,7 +82,8 @@ def test_a_store_of_another_family_is_none_of_its_own(policy, family):
 
 
 def test_the_pages_command_composes_and_a_model_of_another_type_is_refused(family, model_path):
-    name, override = re.search(r"arpo-verl train (\w+) (\S+)", PAGE).groups()
+    (command,) = documents.commands("docs/model-families.md")
+    name, override = command.split()[3:]
     model = f"actor_rollout_ref.model.path={model_path}"
     config = compose_recipe(name, override, model)
     assert config.gui_agent.model_family == NAME

@@ -1,12 +1,11 @@
 """The advantage estimator of docs/advantages.md: the page's own code, loaded as veRL loads it."""
 
 import ast
-import re
 
 import numpy as np
 import pytest
 import torch
-from support import ROOT
+from support import documents
 from support.composed import compose_recipe
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_adv_estimator_fn
 from verl.utils.import_utils import load_extern_object
@@ -16,14 +15,13 @@ from arpo_verl.plugin.recipe.rules import Recipe, check_rules
 from arpo_verl.plugin.sampler import ReplaySampler
 from arpo_verl.replay.labels import RowLabel
 
-PAGE = ROOT / "docs" / "advantages.md"
-
 
 @pytest.fixture
 def code(monkeypatch):
     """The page's example, and a registry that forgets it."""
     monkeypatch.setattr("verl.trainer.ppo.core_algos.ADV_ESTIMATOR_REGISTRY", dict(ADV_ESTIMATOR_REGISTRY))
-    return re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]
+    (code,) = documents.code("docs/advantages.md")
+    return code
 
 
 def test_the_sampler_of_the_file_is_ours_and_its_estimator_compares_each_rollout_with_the_others(code, tmp_path):
@@ -48,7 +46,7 @@ def test_it_imports_public_names_alone(code):
 
 
 def test_the_pages_command_composes_and_fits_together():
-    recipe, overrides = re.search(r"arpo-verl train (\w+) (.*)", PAGE.read_text(encoding="utf-8")).groups()
-    config = compose_recipe(recipe, *overrides.split())
+    (command,) = documents.commands("docs/advantages.md")
+    config = compose_recipe(*command.split()[2:])
     assert config.algorithm.adv_estimator == "leave_one_out"
     check_rules(RULES, Recipe(config))

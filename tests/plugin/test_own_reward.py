@@ -1,10 +1,9 @@
 """The reward functions of docs/reward.md: the page's own code, loaded as veRL loads it, called by the agent loop."""
 
 import ast
-import re
 
 import pytest
-from support import ROOT
+from support import documents
 from support.composed import compose_recipe
 from support.fake_pool import DONE, MISS, FakePool
 from support.loop_harness import ScriptedEngine, play, recipe
@@ -13,8 +12,7 @@ from verl.trainer.ppo.reward import get_custom_reward_fn
 import arpo_verl
 from arpo_verl.errors import EndpointError
 
-PAGE = (ROOT / "docs" / "reward.md").read_text(encoding="utf-8")
-OF_THE_VERDICT, OF_A_JUDGE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+OF_THE_VERDICT, OF_A_JUDGE = documents.code("docs/reward.md")
 
 
 @pytest.fixture
@@ -59,8 +57,8 @@ def test_they_import_public_names_alone(code):
 def test_the_pages_command_composes_and_its_function_gets_the_options(section, monkeypatch, tmp_path):
     section(OF_THE_VERDICT)
     monkeypatch.chdir(tmp_path)
-    name, overrides = re.search(r"arpo-verl train (\w+) (.*?)```", PAGE.replace("\\\n", " "), re.DOTALL).groups()
-    config = compose_recipe(name, *overrides.split())
+    (command,) = documents.commands("docs/reward.md")
+    config = compose_recipe(*command.split()[2:])
     function = get_custom_reward_fn(config)
     extra_info = {"success": 1.0, "credit": 1.0, "format_error": 0.0, "num_turns": 5}
     assert function("os", "", None, extra_info) == {

@@ -3,10 +3,9 @@
 import contextlib
 import io
 import json
-import re
 
 import torch
-from support import ROOT
+from support import documents
 from support.loop_harness import DONE, HIT, FakePool, ScriptedEngine, play, recipe
 
 from arpo_verl.pool.metrics import PoolMetrics
@@ -15,7 +14,7 @@ from arpo_verl.records.run_records import GroupLog, LoggedRow
 from arpo_verl.replay.labels import RowLabel
 from arpo_verl.replay.trajectory import StoredTrajectory
 
-TEXT = (ROOT / "docs" / "trajectories.md").read_text(encoding="utf-8")
+TEXT = documents.page("docs/trajectories.md")
 
 
 def record(policy, run):
@@ -58,7 +57,7 @@ def test_its_example_reads_a_run(policy, tmp_path, monkeypatch):
     with record(policy, tmp_path / "runs" / "embedded").open("a") as groups:
         groups.write('{"uid": "u-')
     monkeypatch.chdir(tmp_path)
-    (example,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    (example,) = documents.code("docs/trajectories.md")
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(example, {})  # noqa: S102

@@ -8,15 +8,18 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
+from arpo_verl.versions import verl_folder
 from support import ROOT
 
 RECIPES = ROOT / "recipes"
 VERLS_OWN = "verl.trainer.config"
+# By its folder: to find the package Hydra would import veRL, and torch with it.
+VERLS_FOLDER = f"hydra.searchpath=[file://{verl_folder() / 'trainer' / 'config'}]"
 
 
 def compose_recipe(name: str, *overrides: str) -> DictConfig:
     """A recipe of `recipes/` with overrides, as `--config-dir recipes` gives it to the stock trainer."""
-    return _composed(str(RECIPES), name, overrides, [f"hydra.searchpath=[pkg://{VERLS_OWN}]"])
+    return _composed(str(RECIPES), name, overrides, [VERLS_FOLDER])
 
 
 def compose_verls_own(*overrides: str) -> DictConfig:

@@ -2,11 +2,11 @@
 episode ends at its first reply, is scored as malformed, and is trained on."""
 
 import os
-import re
 import subprocess
 import sys
 
 import pytest
+from support import documents
 from trainer_run import ROOT, read_steps
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
@@ -17,8 +17,8 @@ SMALL += ["trainer.val_before_train=false", "trainer.test_freq=-1", "data.max_pr
 
 
 def test_a_step_is_trained_with_a_family_from_outside(shipped, tmp_path):
-    page = (ROOT / "docs" / "model-families.md").read_text(encoding="utf-8")
-    (tmp_path / "line_family.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    (code,) = documents.code("docs/model-families.md")
+    (tmp_path / "line_family.py").write_text(code)
     command = [sys.executable, "-m", "arpo_verl.cli.main", "train", "demo", f"run_dir={tmp_path / 'run'}"]
     command += [f"actor_rollout_ref.model.path={shipped}", "gui_agent.model_family=line_family:FAMILY", *SMALL]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
