@@ -1,21 +1,19 @@
 """The two programs of docs/harness.md, as they stand there."""
 
-import re
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
+from support import documents
 from support.loop_harness import DONE, HIT, FakePool, ScriptedEngine, play, recipe
 
 pytest.importorskip("openai", reason="the document's programs use OpenAI's client")
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "harness.md").read_text()
 
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
     """The folder with both."""
-    for block in re.findall(r"```python\n(# \S+\.py\n.*?)```", DOCUMENT, re.S):
+    for block in documents.code("docs/harness.md"):
         (tmp_path / block.split("\n")[0].removeprefix("# ")).write_text(block)
     assert {path.name for path in tmp_path.iterdir()} == {"my_agent.py", "my_harness.py"}
     tmp_path.chmod(0o755)  # a command's user is another

@@ -2,11 +2,11 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 
 import pytest
+from support import documents
 from trainer_run import ROOT, read_steps
 
 from arpo_verl.policy.shipped import write_shipped
@@ -23,8 +23,7 @@ SMALL += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
 
 @pytest.mark.parametrize("harness", ["command", "function"])
 def test_a_step_is_trained_on_what_a_program_played(tmp_path, harness):
-    page = (ROOT / "docs" / "harness.md").read_text(encoding="utf-8")
-    for block in re.findall(r"```python\n(# \S+\.py\n.*?)```", page, re.DOTALL):
+    for block in documents.code("docs/harness.md"):
         (tmp_path / block.split("\n")[0].removeprefix("# ")).write_text(block)
     tmp_path.chmod(0o755)  # a command's user is another
     write_shipped("embedded", tmp_path / "policy")
