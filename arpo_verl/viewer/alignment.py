@@ -42,25 +42,26 @@ def alignment_document(run: Run, first: str, second: str) -> dict[str, Any]:
 
 def align(first: Sequence[_Screen], second: Sequence[_Screen]) -> list[tuple[int, int, bool | None]]:
     """The cheapest pairs in order. A screen that goes with none is paired with the one at which the other waits."""
+    if not first or not second:
+        return []
     same = [[_is_same(one, other) for other in second] for one in first]
-    costs = np.zeros((len(first) + 1, len(second) + 1))
-    costs[:, 0], costs[0, :] = _ALONE * np.arange(len(first) + 1), _ALONE * np.arange(len(second) + 1)
-    for i in range(len(first)):
-        for j in range(len(second)):
+    rows, columns = len(first), len(second)
+    costs = _ALONE * np.add.outer(np.arange(rows, -1, -1), np.arange(columns, -1, -1))  # of what is left from there on
+    for i in reversed(range(rows)):
+        for j in reversed(range(columns)):
             alone = _ALONE + min(costs[i, j + 1], costs[i + 1, j])
-            costs[i + 1, j + 1] = min(costs[i, j] + (0.0 if same[i][j] else _UNLIKE), alone)
-    i, j = (len(first), len(second)) if first and second else (0, 0)
-    pairs = []
-    while i or j:
+            costs[i, j] = min(costs[i + 1, j + 1] + (0.0 if same[i][j] else _UNLIKE), alone)
+    i, j, pairs = 0, 0, []
+    while i < rows or j < columns:
+        if i < rows and j < columns and costs[i, j] >= costs[i + 1, j + 1] + (0.0 if same[i][j] else _UNLIKE) - 1e-9:
+            i, j = i + 1, j + 1
+        elif j == columns or (i < rows and costs[i + 1, j] < costs[i, j + 1]):
+            i += 1
+        else:
+            j += 1
         one, other = max(i, 1) - 1, max(j, 1) - 1
         pairs.append((one, other, same[one][other]))
-        if i and j and costs[i, j] >= costs[one, other] + (0.0 if same[one][other] else _UNLIKE) - 1e-9:
-            i, j = one, other
-        elif not j or (i and costs[one, j] < costs[i, other]):
-            i = one
-        else:
-            j = other
-    return pairs[::-1]
+    return pairs
 
 
 def _is_same(one: _Screen, other: _Screen) -> bool | None:

@@ -10,6 +10,7 @@ from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.plugin.estimator import REPLAY_GRPO, compute_replay_grpo_advantage, group_advantages
+from arpo_verl.plugin.step_metrics import ScoredBatch
 from arpo_verl.replay.labels import RowLabel
 
 WORKED_EXAMPLE = torch.tensor([1.0] + [0.0] * 7)
@@ -135,3 +136,13 @@ def test_verl_finds_it_by_name_and_calls_it_with_the_recipes_algorithm_section(c
         config=config.algorithm,
     )
     assert data.batch["advantages"][:, -1].tolist() == pytest.approx([2.4749] + [-0.3536] * 7, abs=5e-5)
+
+
+def test_the_trainer_s_log_probs_are_of_the_tokens_that_a_policy_wrote():
+    """By row, whatever the order of the rows in the queue."""
+    values = torch.tensor([[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0]])
+    columns = {"old_log_probs": values, "response_mask": torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])}
+    labels = [RowLabel("u-1", "u-1_0_1"), RowLabel("u-1", "u-1_0_0", is_replay=True)]
+    assert ScoredBatch([5, 2], labels, columns).old_log_probs() == {"u-1_0_1": [-1.0, -3.0], "u-1_0_0": [-5.0]}
+    del columns["old_log_probs"]  # veRL takes the rollout engine's
+    assert ScoredBatch([5, 2], labels, columns).old_log_probs() == {}

@@ -604,7 +604,7 @@ def test_compare_marks_the_first_difference_and_goes_there(server, made, seen):
     playwright.expect(page.locator(".side").nth(1).locator(".stepper")).to_contain_text("turn 7 of 7")
     page.keyboard.press("d")
     playwright.expect(page.locator(".side").nth(1).locator(".stepper")).to_contain_text("turn 1 of 7")
-    page.get_by_role("button", name="left turn 1, right turn 3: the same screen").click()
+    page.get_by_role("button", name="left turn 2, right turn 3: the same screen").click()
     playwright.expect(page.locator(".side").nth(1).locator(".stepper")).to_contain_text("turn 3 of 7")
     assert page.url.endswith("&at=3")
     check_readable(page, "compare")
