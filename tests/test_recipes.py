@@ -307,7 +307,7 @@ def test_the_window_recipes_longest_row_is_a_quarter_of_the_full_one_and_holds_f
     assert (agent.context, agent.row_screenshots, agent.max_steps, agent.max_rows) == ("window", 5, 50, 46)
     assert window.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size == 1
     assert (window.trainer.nnodes, window.trainer.n_gpus_per_node, window.environment.num_desktops) == (1, 8, 16)
-    # The comment's own reckoning: 1,100 tokens of prompt, and the first row's four further screenshots.
+    # The comment's own estimate: 1,100 tokens of prompt, and the first row's four further screenshots.
     left = 16384 - 1100 - 5 * (2691 + 16) - agent.max_reply_tokens
     assert left > 1200 and window.data.max_response_length >= 4 * (2691 + 16) + agent.max_reply_tokens
 

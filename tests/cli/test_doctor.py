@@ -174,7 +174,7 @@ def test_beside_easyr1_it_says_what_its_door_has_and_lacks(monkeypatch, transfor
     assert all(finding.ok for finding in packages.check_registrations())
 
 
-def test_a_recipe_is_reckoned_and_what_does_not_fit_is_told(capsys, model_path):
+def test_a_recipe_is_estimated_and_what_does_not_fit_is_shown(capsys, model_path):
     assert main(["doctor", "--recipe", "osworld_full", "+policy=qwen3_vl", "--node-gb", "400", "--gpu-gb", "40"]) == 1
     printed = capsys.readouterr().out
     assert "osworld_full_qwen3_vl with Qwen/Qwen3-VL-8B-Instruct (8.77 B parameters)" in printed
@@ -186,7 +186,7 @@ def test_a_recipe_is_reckoned_and_what_does_not_fit_is_told(capsys, model_path):
     assert "364 x 252 pixels, 117 tokens" in printed and "[ok  ] recipe: passes every check" in printed
 
 
-def test_a_recipe_that_cannot_be_reckoned_is_told_so(capsys, tmp_path):
+def test_a_recipe_that_cannot_be_estimated_is_reported(capsys, tmp_path):
     assert main(["doctor", "--recipe", "osworld_subset32", "trainer.nnodes=null"]) == 1
     printed = capsys.readouterr().out
     assert "[FAIL] figures: cannot be estimated\n       -> correct first what is refused below" in printed
@@ -199,7 +199,7 @@ def test_a_policy_of_no_known_shape_has_none(tmp_path, config):
     assert model_shape(str(tmp_path)) is None
 
 
-def test_a_policy_without_weights_is_not_reckoned_as_if_it_had_none(model_path, tmp_path, capsys):
+def test_a_policy_without_weights_is_not_estimated_as_if_it_had_none(model_path, tmp_path, capsys):
     shutil.copytree(model_path, tmp_path / "policy", ignore=shutil.ignore_patterns("*.safetensors"))
     main(["doctor", "--recipe", "embedded", f"actor_rollout_ref.model.path={tmp_path}/policy"])
     assert f"[FAIL] figures: the size of {tmp_path}/policy is not known here" in capsys.readouterr().out

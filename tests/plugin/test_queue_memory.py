@@ -54,7 +54,7 @@ def test_a_process_holds_one_copy_of_what_it_fetched_and_none_afterwards(empty_q
         assert 0.8 < held < 1.2 and left < LEFT
 
 
-def test_a_rows_pixel_values_and_visual_tokens_are_as_many_as_reckoned(empty_queue, rollouts, model_path):
+def test_a_rows_pixel_values_and_visual_tokens_are_as_many_as_estimated(empty_queue, rollouts, model_path):
     """Rows as veRL's rollout worker puts them: two screenshots of 640 x 480, which the processor makes 364 x 252."""
     model, image = model_shape(model_path), Size(364, 252)
     rollouts.put("p", [rollouts.output("task", 1.0, seed=1, turns=2), rollouts.output("task", 0.0, seed=2, turns=1)])

@@ -114,9 +114,9 @@ def test_a_run_folder_that_cannot_be_made_is_refused_before_hydra_makes_it(tmp_p
         RunCallback().on_run_start(config)
 
 
-def test_figures_that_cannot_be_reckoned_are_no_reason_not_to_train(capsys, caplog):
+def test_figures_that_cannot_be_estimated_are_no_reason_not_to_train(capsys, caplog):
     assert run_callback.tell_footprint(OmegaConf.create({})) == ()
-    assert "could not be reckoned" in caplog.text
+    assert "could not be estimated" in caplog.text
     run_callback.tell_footprint(OmegaConf.create({"actor_rollout_ref": {"model": {"path": "some/model"}}}))
     assert "some/model has no known shape" in capsys.readouterr().out
 

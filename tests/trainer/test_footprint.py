@@ -1,4 +1,4 @@
-"""What is reckoned before a run against what the stock trainer really used: two steps on embedded desktops."""
+"""What is estimated before a run against what the stock trainer really used: two steps on embedded desktops."""
 
 import json
 
@@ -15,7 +15,7 @@ WITHIN = 0.2
 
 
 @pytest.fixture(scope="session")
-def reckoned(policy):
+def estimated(policy):
     return read_run(
         compose_recipe(ROOT / "recipes" / "embedded.yaml", [f"actor_rollout_ref.model.path={policy}"]),
         model_shape(str(policy)),
@@ -28,7 +28,7 @@ def test_the_log_tells_what_the_run_will_take_before_its_first_step(run):
     assert "step:1 " not in before
 
 
-def test_sequences_are_as_long_as_reckoned(reckoned, run):
+def test_sequences_are_as_long_as_estimated(estimated, run):
     for step, logged in run.metrics.items():
         lengths, built = [], []
         for path in (run.folder / "trajectories" / f"step_{step:06d}").glob("[!.]*/tokens.json"):
@@ -38,15 +38,15 @@ def test_sequences_are_as_long_as_reckoned(reckoned, run):
                 shown = row["num_screenshots"]
                 written = replies[: row["first_screenshot"] + shown]
                 tokens = sum(len(reply["token_ids"]) for reply in written)
-                lengths.append(sequence_tokens(reckoned, shown, tokens))
+                lengths.append(sequence_tokens(estimated, shown, tokens))
                 built.append(row["prompt_tokens"] + row["response_tokens"])
         mean = logged["prompt_length/mean"] + logged["response_length/mean"]
         assert sum(lengths) / len(lengths) == pytest.approx(mean, rel=WITHIN)
         assert max(lengths) == pytest.approx(max(built), rel=WITHIN)
-        assert max(built) <= longest_sequence(reckoned)
+        assert max(built) <= longest_sequence(estimated)
 
 
-def test_a_checkpoint_takes_what_was_reckoned(reckoned, run):
+def test_a_checkpoint_takes_what_was_estimated(estimated, run):
     actor = run.folder / "checkpoints" / "global_step_1" / "actor"
     held = sum(path.stat().st_size for path in actor.rglob("*") if path.is_file())
-    assert held == pytest.approx(checkpoint_bytes(reckoned), rel=WITHIN)
+    assert held == pytest.approx(checkpoint_bytes(estimated), rel=WITHIN)

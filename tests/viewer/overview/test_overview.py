@@ -208,7 +208,7 @@ def test_long_turns_of_an_episode_to_look_at_are_cut(written):
     assert len(sample["turns"][0]["thought"]) == 400 and len(sample["turns"][0]["actions"]) == 7
 
 
-def test_time_left_is_reckoned_from_the_last_steps_where_the_total_is_known(made):
+def test_time_left_is_estimated_from_the_last_steps_where_the_total_is_known(made):
     start = {"time": 1_700_000_000, "versions": {}, "recipe": {}}
     (made.path / "starts.jsonl").write_text(json.dumps({**start, "total_steps": 10}) + "\n")
     assert overview_of(made)["left"] == {"total_steps": 10, "seconds": 60.0}
