@@ -149,7 +149,8 @@ $(AGENTS_VENV)/.ready:
 	$(PYTHON) -m venv $(AGENTS_VENV)
 	$(AGENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
 		openai anthropic backoff dashscope google-api-core loguru numpy pillow pytesseract requests
-	$(AGENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps desktop-env==1.0.2 gui-agents==0.3.2
+	$(AGENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps gui-agents==0.3.2 \
+		desktop-env==$$(sed -n 's/.*"desktop-env": "\(.*\)",/\1/p' arpo_verl/versions.py)
 	touch $@
 
 test-docker: setup

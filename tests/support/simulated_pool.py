@@ -24,6 +24,7 @@ from arpo_verl.pool import workers  # noqa: E402
 from arpo_verl.pool.desktop_pool import DesktopPool  # noqa: E402
 from arpo_verl.pool.pool_actor import PoolActor  # noqa: E402
 from arpo_verl.pool.worker import CallResult  # noqa: E402
+from arpo_verl.rollout.config import GuiAgentConfig  # noqa: E402
 from arpo_verl.types import Finish  # noqa: E402
 
 
@@ -172,7 +173,7 @@ class Simulation:
     async def session(self, task_id):
         """One session through the agent loop's own `run`."""
         loop = object.__new__(agent_loop.GuiAgentLoop)
-        loop._settings = SimpleNamespace(environment=self.config, agent=None, reward_function=None)
+        loop._settings = SimpleNamespace(environment=self.config, agent=GuiAgentConfig(), reward_function=None)
         loop._pool, loop._limits = self.pool, None
         loop._chat = SimpleNamespace(text=lambda ids: "")
         loop._recorder = SimpleNamespace(episode=lambda row, task: _NoRecord())
