@@ -18,7 +18,7 @@ from arpo_verl.errors import ArpoError
 from arpo_verl.files import explain_refusal
 from arpo_verl.plugin.head_watch import HeadWatch
 from arpo_verl.plugin.recipe.checks import check_recipe, joins_cluster
-from arpo_verl.plugin.recipe.footprint import describe_schedule, reckon_recipe, training_steps
+from arpo_verl.plugin.recipe.footprint import describe_schedule, estimate_recipe, training_steps
 from arpo_verl.plugin.recipe.resuming import describe_resume
 from arpo_verl.plugin.recipe.values import doubtful_names
 from arpo_verl.records.layout import LATEST_CHECKPOINT, METRICS_FILE
@@ -141,7 +141,7 @@ def tell_doubtful_names(config: DictConfig) -> tuple[str, ...]:
 def tell_footprint(config: DictConfig) -> tuple[str, ...]:
     """Print what the run will take, among the log's first lines; return the same in a few lines."""
     try:
-        report = reckon_recipe(config)
+        report = estimate_recipe(config)
     except Exception:  # an unusual recipe or model: no reason not to train
         logger.warning("what the run will take could not be estimated", exc_info=True)
         return ()

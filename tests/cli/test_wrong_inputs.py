@@ -322,7 +322,7 @@ def test_a_wrong_input_is_told_in_plain_words(command, words, capsys):
 def test_all_that_is_wrong_with_a_recipe_is_told_at_once(name, capsys, monkeypatch):
     from arpo_verl.plugin.recipe import checks, footprint
 
-    monkeypatch.setattr(footprint, "reckon_recipe", lambda *_, **__: None)  # it imports Transformers
+    monkeypatch.setattr(footprint, "estimate_recipe", lambda *_, **__: None)  # it imports Transformers
     monkeypatch.setattr(checks, "check_provider", lambda _: None)  # it asks for Docker
     for words, expected in WRONG_RECIPES[name].items():
         assert typed("doctor", "--recipe", name, *shlex.split(words)) == 1

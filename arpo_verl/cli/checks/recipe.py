@@ -29,7 +29,7 @@ def check_recipe_fits(
     Raises:
         ConfigError: there is no such recipe, or it does not compose.
     """
-    from arpo_verl.plugin.recipe.footprint import describe_schedule, reckon_recipe
+    from arpo_verl.plugin.recipe.footprint import describe_schedule, estimate_recipe
     from arpo_verl.plugin.recipe.values import is_given
 
     config = compose_named(name, overrides)
@@ -40,7 +40,7 @@ def check_recipe_fits(
         findings.append(Finding("packages", False, "cannot be checked", "correct first what is refused below"))
     try:
         report, schedule = (
-            reckon_recipe(config, memory_bytes=_bytes(node_gb), gpu_bytes=_bytes(gpu_gb)),
+            estimate_recipe(config, memory_bytes=_bytes(node_gb), gpu_bytes=_bytes(gpu_gb)),
             describe_schedule(config),
         )
     except Exception:  # a wrong value, also a null or a 0 where nobody writes one

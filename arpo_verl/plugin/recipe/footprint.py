@@ -171,7 +171,7 @@ def weight_copies(config: DictConfig) -> int:
     return 2 if config.trainer.v1.separate_async.parameter_sync_step > 1 else 1
 
 
-def reckon_recipe(config: DictConfig, **known: int | None) -> Footprint | None:
+def estimate_recipe(config: DictConfig, **known: int | None) -> Footprint | None:
     """What a composed recipe will take on nodes like this machine; None where the policy's shape is not known, or its
     weights are not here.
 
