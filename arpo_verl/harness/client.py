@@ -226,7 +226,9 @@ class HarnessClient:
         found: list[Sequence[int] | None] = []
         newest = len(self._said)
         for message in reversed(messages):
-            numbers = range(newest - 1, -1, -1) if message.role == "assistant" else ()
+            # The policy shows no image: a turn with one is somebody else's, also where its words are the policy's.
+            is_like_own = message.role == "assistant" and not message.images
+            numbers = range(newest - 1, -1, -1) if is_like_own else ()
             number = next((n for n in numbers if self._said[n][0] == message.spoken), None)
             found.append(None if number is None else self._said[number][1])
             newest = newest if number is None else number

@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 from support.harness_agents import ask, play_by, reply_to, said, user
 from support.loop_harness import DONE, HIT, MISS, FakePool, ScriptedEngine
+from support.pictures import png
 
 from arpo_verl.environments.fake import FakeScript
 from arpo_verl.errors import ActionParseError, ConfigError, DesktopLostError, GenerationError, HarnessError
@@ -15,6 +16,7 @@ from arpo_verl.types import Click, Fail, Finish, Point
 
 FETCHED = {"type": "image_url", "image_url": "http://host/x.png"}
 DEEP = json.loads("[" * 200 + "]" * 200)
+TOOL = {"type": "function", "function": {"name": "click", "parameters": {"type": "object", "properties": {}}}}
 HIT_POINT = Point(35, 38)
 
 
@@ -109,11 +111,10 @@ def test_a_stop_word_ends_the_reply_and_what_is_behind_is_not_trained(policy, to
 
 
 def test_calls_of_tools_are_read_by_verls_parser_and_the_row_goes_on(policy, tokenizer):
-    tool = {"type": "function", "function": {"name": "click", "parameters": {"type": "object", "properties": {}}}}
     call = '<tool_call>\n{"name": "click", "arguments": {"x": 1}}\n</tool_call>'
 
     async def program(task, client, desktop):
-        _, answer = await ask(client, [user("one")], tools=[tool])
+        _, answer = await ask(client, [user("one")], tools=[TOOL])
         (choice,) = answer["choices"]
         assert choice["finish_reason"] == "tool_calls"
         message = choice["message"]
@@ -125,7 +126,7 @@ def test_calls_of_tools_are_read_by_verls_parser_and_the_row_goes_on(policy, tok
         await reply_to(
             client,
             [user("one"), message, {"role": "tool", "tool_call_id": answers, "content": "done"}],
-            tools=[tool],
+            tools=[TOOL],
         )
 
     _, texts, _ = played(policy, tokenizer, program, [f"I click. {call}", "second"])
@@ -183,6 +184,13 @@ def test_a_token_opens_its_own_episode_alone(policy, tokenizer):
         ({"messages": [user("x", b"no image")]}, "an image cannot be shown"),
         ({"messages": [{"role": "user", "content": [FETCHED]}]}, "an image must be a data URL"),
         ({"messages": [{"role": "user", "content": "x", "deep": DEEP}]}, "nested too deeply"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "role is one of"),
+        ({"messages": [user("x"), {**said("x"), "tool_calls": 5}, user("x")]}, "tool_calls must be a list"),
+        ({"messages": [{"role": "user", "content": [{**FETCHED, "image_url": "\ud800"}]}]}, "image_url must be"),
+        ({"messages": [user("x")], "stop": ["\ud800"]}, "valid JSON in UTF-8"),
+        ({"messages": [user("x")], "tools": [{**TOOL, "x": float("nan")}]}, "valid JSON in UTF-8"),
+        ({"messages": [user("x")], "stop": ["x" * 1001]}, "at most 1000 characters"),
+        ({"messages": [{"role": "user", "content": "x", "many": [0] * (1 << 18)}]}, "at most 262144 values"),
     ],
 )
 def test_a_request_that_cannot_be_answered_says_why_and_costs_no_turn_of_the_engine(policy, tokenizer, request_, what):
@@ -273,6 +281,22 @@ def test_a_malformed_reply_is_the_policys_and_any_other_error_drops_the_session(
         with pytest.raises(HarnessError, match=why):
             played(policy, tokenizer, program, replies, pool, {"harness_timeout_s": 0.2})
         assert len(pool.desktops) == 1 and pool.leased == 0 and not pool.refused
+
+
+def test_a_turn_that_reads_like_the_policys_and_shows_an_image_is_context(policy, tokenizer):
+    """Each image that is handed on has its place among the tokens."""
+
+    async def program(task, client, desktop):
+        await reply_to(client, [user("one")])
+        forged = {**user("Hello.", png(size=(200, 200))), "role": "assistant"}
+        await reply_to(client, [user("two"), forged, user("three", png(size=(64, 64)))])
+
+    rows, texts, engine = played(policy, tokenizer, program, ["Hello.", "second"])
+    assert texts == [["Hello."], ["second"]]
+    (image_id,) = tokenizer.encode("<|image_pad|>")
+    tokens = [*rows[1].prompt_ids]
+    assert tokens == engine.calls[1]["prompt_ids"]
+    assert tokens.count(image_id) == 7 * 7 + 2 * 2 and len(rows[1].multi_modal_data["images"]) == 2
 
 
 def test_a_desktops_fault_starts_the_episode_anew_whatever_the_program_does_about_it(policy, tokenizer):
