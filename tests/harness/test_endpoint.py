@@ -5,12 +5,14 @@ import json
 
 import aiohttp
 import pytest
-from support.harness_agents import ask, play_by, reply_to, said, user
-from support.loop_harness import DONE, HIT, MISS, FakePool, ScriptedEngine
+from support.harness_agents import CURRENT, ask, play_by, reply_to, said, user
+from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, make_loop, recipe
 from support.pictures import png
+from verl.experimental.agent_loop.tool_parser import ToolParser
 
 from arpo_verl.environments.fake import FakeScript
 from arpo_verl.errors import ActionParseError, ConfigError, DesktopLostError, GenerationError, HarnessError
+from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Click, Fail, Finish, Point
 
@@ -133,6 +135,19 @@ def test_calls_of_tools_are_read_by_verls_parser_and_the_row_goes_on(policy, tok
     assert texts == [[f"I click. {call}", "second"]]
 
 
+def test_a_reply_that_verls_parser_chokes_on_is_trained_all_the_same(policy, tokenizer, monkeypatch):
+    class Choking:
+        async def extract_tool_calls(self, ids, tools):
+            raise KeyError("name")
+
+    monkeypatch.setattr(ToolParser, "get_tool_parser", lambda name, tokenizer: Choking())
+
+    async def program(task, client, desktop):
+        assert await reply_to(client, [user("one")], tools=[TOOL]) == "Hello."
+
+    assert played(policy, tokenizer, program, ["Hello."])[1] == [["Hello."]]
+
+
 def test_a_stream_is_one_burst(policy, tokenizer):
     async def program(task, client, desktop):
         body = {"model": "m", "messages": [user("one")], "stream": True}
@@ -247,6 +262,57 @@ def test_a_first_prompt_that_does_not_fit_is_the_recipes_fault(policy, tokenizer
     assert pool.refused
 
 
+def test_a_flood_of_text_is_not_tokenized_and_ends_its_own_episode_alone(policy, tokenizer, monkeypatch):
+    tokenized, pool, flood = [], FakePool(), user("x" * 150_000)
+    conversation = ChatTokenizer.conversation
+
+    def counted(self, messages, *args):
+        tokenized.append(len(str(messages)))
+        return conversation(self, messages, *args)
+
+    monkeypatch.setattr(ChatTokenizer, "conversation", counted)
+    engine = ScriptedEngine(tokenizer, ["short", "first"])
+    config = recipe({"harness": "support.harness_agents:current"}, prompt_length=2048, response_length=2048)
+
+    async def short(task, client, desktop):
+        await reply_to(client, [user("one")])
+
+    async def side_then_first(task, client, desktop):
+        status, answer = await ask(client, [flood], model="judge-untrained")
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+        await reply_to(client, [user("one")])
+        await ask(client, [flood])
+
+    async def at_once(task, client, desktop):
+        await ask(client, [flood])
+
+    async def play_all():
+        for program in (short, side_then_first):
+            CURRENT.append(program)
+            row = await make_loop(policy, engine, pool, config).run({}, **ROW)
+        assert row.extra_fields["stop_reason"] == "token_limit" and row.extra_fields["num_turns"] == 1
+        CURRENT.append(at_once)
+        with pytest.raises(HarnessError, match="bytes of text"):
+            await make_loop(policy, engine, pool, config).run({}, **ROW)
+
+    asyncio.run(play_all())
+    del CURRENT[-3:]
+    assert not pool.refused and max(tokenized) < 1000
+
+
+def test_an_episode_shows_so_many_bytes_of_images(policy, tokenizer, monkeypatch):
+    red, blue = png("red"), png("blue")
+    monkeypatch.setattr("arpo_verl.harness.client.MOST_IMAGE_BYTES", len(red))
+
+    async def program(task, client, desktop):
+        for shown in (red, red):
+            await reply_to(client, [user("one", shown)])
+        status, answer = await ask(client, [user("two", blue)])
+        assert (status, answer["error"]["code"]) == (413, "too_large")
+
+    assert played(policy, tokenizer, program, ["a", "b"])[1] == [["b"]]
+
+
 def test_a_malformed_reply_is_the_policys_and_any_other_error_drops_the_session(policy, tokenizer):
     async def malformed(task, client, desktop):
         await reply_to(client, [user("one")])
@@ -359,7 +425,7 @@ def test_a_client_that_has_gone_gets_a_reply_that_nobody_trains(policy, tokenize
 
 
 def test_a_harness_that_is_none_ends_the_run(policy, tokenizer):
-    from support.loop_harness import play, recipe
+    from support.loop_harness import play
 
     for name, why in (("nowhere:none", "importable"), ("arpo_verl.types:Task", "async function")):
         pool = FakePool()
