@@ -35,7 +35,8 @@ class Endpoint:
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._models)
         # A client that has gone gets no reply, and none of it is kept.
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        # Nor is a body unpacked: a bomb has any size.
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"

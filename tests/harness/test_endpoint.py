@@ -1,6 +1,7 @@
 """What a program gets of the endpoint, and what of it is trained."""
 
 import asyncio
+import gzip
 import json
 
 import aiohttp
@@ -148,6 +149,20 @@ def test_a_reply_that_verls_parser_chokes_on_is_trained_all_the_same(policy, tok
     assert played(policy, tokenizer, program, ["Hello."])[1] == [["Hello."]]
 
 
+def test_a_packed_body_is_none(policy, tokenizer):
+    async def program(task, client, desktop):
+        headers = {"Authorization": f"Bearer {client.token}", "Content-Encoding": "gzip"}
+        body = gzip.compress(json.dumps({"messages": [user("one")]}).encode())
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.post(f"{client.url}/chat/completions", data=body) as got,
+        ):
+            assert got.status == 400
+        await reply_to(client, [user("one")])
+
+    played(policy, tokenizer, program, ["Hello."])
+
+
 def test_a_stream_is_one_burst(policy, tokenizer):
     async def program(task, client, desktop):
         body = {"model": "m", "messages": [user("one")], "stream": True}
@@ -195,6 +210,7 @@ def test_a_token_opens_its_own_episode_alone(policy, tokenizer):
         ({"messages": [user("x")], "max_tokens": 0.5}, "max_tokens must be"),
         ({"messages": [user("x")], "tools": [{}]}, "a tool must be"),
         ({"messages": [user("<|image_pad|>")]}, "one image placeholder, got 1 for 0"),
+        ({"messages": [user("<|vision_start|><|video_pad|><|vision_end|>")]}, "no message may hold <|video_pad|>"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "of type text or image_url"),
         ({"messages": [user("x", b"no image")]}, "an image cannot be shown"),
         ({"messages": [{"role": "user", "content": [FETCHED]}]}, "an image must be a data URL"),
@@ -378,6 +394,28 @@ def test_a_desktops_fault_starts_the_episode_anew_whatever_the_program_does_abou
     rows, texts, _ = played(policy, tokenizer, stubborn, ["first", "second"], pool)
     assert texts == [["second"]] and rows[0].reward_score == 1.0
     assert len(pool.desktops) == 2 and len(pool.faults) == 1
+
+
+def test_what_a_program_leaves_behind_touches_no_desktop_under_evaluation(policy, tokenizer):
+    left, late = [], []
+
+    async def go_on(desktop, ended):
+        await ended.wait()
+        try:
+            await desktop.step(Click(HIT_POINT))
+        except HarnessError as error:
+            late.append(str(error))
+
+    async def program(task, client, desktop):
+        ended = asyncio.Event()
+        client._ended.add_done_callback(lambda _: ended.set())
+        left.append(asyncio.create_task(go_on(desktop, ended)))
+        await reply_to(client, [user("one")])
+
+    pool = FakePool()
+    rows, _, _ = played(policy, tokenizer, program, ["first"], pool)
+    assert late and "the episode is over" in late[0]
+    assert not pool.desktops[0].actions and rows[0].reward_score == 0.0
 
 
 def test_a_desktop_that_the_policy_ended_scores_0(policy, tokenizer):
