@@ -99,6 +99,9 @@ class ChatRequest:
     stops: tuple[str, ...] = ()
     max_tokens: int | None = None
     stream: bool = False
+    stream_usage: bool = False
+    """Whether a stream ends with a chunk that has no choice but the tokens' number; a client that did not ask for it
+    would look for one."""
     replaced: tuple[str, ...] = ()
     """Sampling parameters that the client set."""
 
@@ -164,6 +167,7 @@ def read_request(body: bytes | Mapping[str, Any]) -> ChatRequest:
     read = tuple(_message(message) for message in messages)
     if read[0].role in ("assistant", "tool") or read[-1].role == "assistant":
         _refuse("messages", "from system or user first to user or tool last", f"{read[0].role} ... {read[-1].role}")
+    options = asked.get("stream_options")
     max_tokens = asked.get("max_completion_tokens") or asked.get("max_tokens")
     if max_tokens is not None and not (type(max_tokens) is int and max_tokens > 0):
         _refuse("max_tokens", "a whole number from 1", max_tokens)
@@ -174,6 +178,7 @@ def read_request(body: bytes | Mapping[str, Any]) -> ChatRequest:
         stops=tuple(_stops(asked.get("stop"))),
         max_tokens=max_tokens,
         stream=asked.get("stream") is True,
+        stream_usage=isinstance(options, Mapping) and options.get("include_usage") is True,
         replaced=tuple(name for name in SAMPLING if asked.get(name) is not None),
     )
     try:

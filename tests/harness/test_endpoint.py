@@ -163,9 +163,14 @@ def test_a_packed_body_is_none(policy, tokenizer):
     played(policy, tokenizer, program, ["Hello."])
 
 
-def test_a_stream_is_one_burst(policy, tokenizer):
+@pytest.mark.parametrize("with_usage", [False, True])
+def test_a_stream_is_one_burst(policy, tokenizer, with_usage):
+    """Only who asks for it gets a chunk without a choice: others read the first choice of each."""
+
     async def program(task, client, desktop):
         body = {"model": "m", "messages": [user("one")], "stream": True}
+        if with_usage:
+            body["stream_options"] = {"include_usage": True}
         headers = {"Authorization": f"Bearer {client.token}"}
         async with (
             aiohttp.ClientSession(headers=headers) as session,
@@ -175,8 +180,10 @@ def test_a_stream_is_one_burst(policy, tokenizer):
             events = [line.removeprefix("data: ") for line in (await got.text()).split("\n\n") if line]
         assert events.pop() == "[DONE]"
         chunks = [json.loads(event) for event in events]
+        assert [chunk["choices"] == [] for chunk in chunks] == [False, False, *[True] * with_usage]
         assert "".join(c["delta"].get("content", "") for chunk in chunks for c in chunk["choices"]) == "Hello."
-        assert chunks[1]["choices"][0]["finish_reason"] == "stop" and chunks[2]["usage"]["completion_tokens"] > 0
+        assert chunks[1]["choices"][0]["finish_reason"] == "stop"
+        assert not with_usage or chunks[2]["usage"]["completion_tokens"] > 0
 
     played(policy, tokenizer, program, ["Hello."])
 
