@@ -208,6 +208,7 @@ def test_a_token_opens_its_own_episode_alone(policy, tokenizer):
     ("request_", "what"),
     [
         ({"messages": []}, "messages must be a list"),
+        ({"messages": [user("x")] * 1025}, "a list of 1 to 1024"),
         ({"messages": "abc"}, "a message must be an object"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "role is one of"),
         ({"messages": [user("x"), said("x")]}, "user or tool last"),

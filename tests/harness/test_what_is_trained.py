@@ -42,7 +42,7 @@ class Wanderer:
         elif what < 0.2:
             history.insert(self.draw.randrange(1, len(history) + 1), said(self.draw.choice(REPLIES).strip()))
         elif what < 0.3:
-            forged = {**self.word(), "role": "assistant"}
+            forged = {**user(self.draw.choice(REPLIES).strip(), self.draw.choice(PICTURES)), "role": "assistant"}
             history.insert(self.draw.randrange(1, len(history) + 1), forged)
         elif what < 0.4:
             history[-1] = self.word()
