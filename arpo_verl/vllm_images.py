@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 KEPT_S = 60.0
 """How long a file stays open that nobody in its process needs: another process may be about to open it. A message takes
 milliseconds from one to the other, and a worker is at most a batch or two behind EngineCore."""
+_FILES = 65_536
 OPTION = "actor_rollout_ref.rollout.engine_kwargs.vllm.mm_processor_cache_type"
 _FIELDS = ("process", "file", "token", "size")
 _VLLMS = "address"
@@ -62,7 +63,7 @@ class ImageSender:
 
     def __init__(self, capacity: int, now: Callable[[], float] = time.monotonic) -> None:
         self._capacity, self._now = capacity, now
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        files = _allow_files()
         self._max_files = sys.maxsize if files == resource.RLIM_INFINITY else files // 2
         self._sent: OrderedDict[str, _Sent] = OrderedDict()
         self._bytes = self._hits = self._total = 0
@@ -217,6 +218,7 @@ class ImageHolder(_Receiver):
     """EngineCore's side: has a request's files open, so that its workers find them however long it waits."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        _allow_files()
         self._now = now
         self._held: dict[int, _Held] = {}
         self._unused: OrderedDict[int, float] = OrderedDict()
@@ -262,6 +264,20 @@ class ImageReader(_Receiver):
 
     def _taken(self, address: Address) -> Any:
         return read(address)
+
+
+def _allow_files() -> int:
+    """Let this process have as many files open as its user may, up to 65,536 as vLLM's own server; returns how many.
+
+    A shell gives 1,024, and what `ray start` was called from gives its limit to all of a cluster. Each image is a file.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    infinite = resource.RLIM_INFINITY
+    wanted = _FILES if hard == infinite else min(hard, _FILES)
+    if soft != infinite and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
 
 
 def _item(address: Address) -> Any:

@@ -5,6 +5,7 @@ import gc
 import os
 import pickle
 import random
+import resource
 import sys
 import threading
 from collections import UserDict
@@ -215,6 +216,20 @@ def memory_files() -> int:
         with contextlib.suppress(OSError):
             found += os.readlink(f"/proc/self/fd/{descriptor}").startswith("/memfd:")
     return found
+
+
+@pytest.mark.parametrize("make", [lambda: ImageSender(1), ImageHolder])
+def test_a_shells_limit_of_open_files_is_none_for_images(make):
+    """An image is a file in both processes, and a shell's 1,024 may be what a whole cluster was started with."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard <= 1024:
+        pytest.skip("this user may not have more files open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        make()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard % 2**64, 65_536), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_files_are_closed_when_nobody_needs_them():

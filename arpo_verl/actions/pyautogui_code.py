@@ -39,8 +39,10 @@ def actions_alone(code: str) -> str:
         for statement in read:
             _check(statement)
         return "\n".join(map(ast.unparse, read))
-    except RecursionError as error:
-        raise ActionParseError("the code must be calls of pyautogui alone, got what is nested too deep") from error
+    except ActionParseError:
+        raise
+    except (RecursionError, ValueError) as error:  # ValueError: a number that Python does not write
+        raise ActionParseError("the code must be of sensible depth and numbers, got other") from error
 
 
 def _check(statement: ast.stmt) -> None:

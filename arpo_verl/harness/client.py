@@ -10,10 +10,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 from PIL import Image
 
-from arpo_verl.errors import ConfigError, DesktopLostError, GenerationError, RequestError
+from arpo_verl.errors import ConfigError, DesktopLostError, GenerationError, HarnessError, RequestError
 from arpo_verl.harness.requests import Call, ChatRequest, Message, following, image_bytes, read_request
 from arpo_verl.harness.transcript import Reply, fits
 from arpo_verl.models.messages import text_part
@@ -29,8 +30,15 @@ logger = logging.getLogger(__name__)
 ParseCalls = Callable[[list[int], Sequence[Mapping[str, Any]]], Awaitable[tuple[str, list[Call]]]]
 """(a reply's tokens without its end, tools) -> its text beside the calls of tools, and these."""
 
+TOKEN_BYTES = 32
+"""Of text, for each token that fits: no more than a few tokens of a vocabulary are so long."""
+MOST_IMAGE_BYTES = 256 << 20
+"""Of an episode's images: 15 turns of 8 new screenshots of 1920x1080 have some 200 MB."""
 SIDE_REQUESTS = 4
 """Untrained requests for each turn of `gui_agent.max_steps`: they cost the engine as much as others."""
+
+_FITTED: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+"""Where a prompt has fitted: one that does not is its own episode's fault, not the recipe's."""
 
 
 class Waits:
@@ -103,6 +111,7 @@ class HarnessClient:
         self._ends: dict[bytes, tuple[Reply, int]] = {}
         self._said: list[tuple[tuple[object, ...], Sequence[int]]] = []
         self._asked = {True: 0, False: 0}
+        self._image_bytes = 0
 
     async def complete(self, request: ChatRequest | Mapping[str, Any]) -> dict[str, Any]:
         """Answer a request for a chat completion.
@@ -121,6 +130,7 @@ class HarnessClient:
             request = await asyncio.to_thread(read_request, request)
         _report_replaced(request.replaced)
         self._check_open(request.is_trained)
+        self._check_text(request)
         images = await self._take_images(request)
         prompt_ids, earlier, known = self._prompt(request, images)
         max_tokens = min(request.max_tokens or self._config.max_reply_tokens, self._config.max_reply_tokens)
@@ -157,19 +167,7 @@ class HarnessClient:
         self._asked[request.is_trained] += 1
         if self._asked[False] > (most := SIDE_REQUESTS * self._config.max_turns):
             raise RequestError(f"an episode may have {most} untrained replies", 429, "rate_limit")
-        # Neither a prompt nor a reply is cut short by a limit.
-        if fits(self._limits, prompt, self._config.max_reply_tokens):
-            return
-        message = (
-            f"the prompt has {prompt} tokens, and with a reply of gui_agent.max_reply_tokens="
-            f"{self._config.max_reply_tokens} must fit into data.max_prompt_length + data.max_response_length = "
-            f"{self._limits.prompt + self._limits.response} and rollout.max_model_len={self._limits.total}"
-        )
-        if request.is_trained and self.replies:
-            self._ended.set_result(StopReason.TOKEN_LIMIT)
-        elif request.is_trained:
-            self._ended.set_exception(ConfigError(f"{message}; raise them, or shorten the harness's prompt"))
-        raise RequestError(message, 400, "context_length_exceeded")
+        self._check_room(request, prompt)
 
     def _check_open(self, is_trained: bool) -> None:
         if not self._ended.done() and is_trained and self._asked[True] >= self._config.max_turns:
@@ -200,6 +198,9 @@ class HarnessClient:
 
     async def _decoded(self, url: str) -> tuple[Image.Image, bytes]:
         file = await asyncio.to_thread(image_bytes, url)
+        self._image_bytes += len(file)
+        if self._image_bytes > MOST_IMAGE_BYTES:
+            raise RequestError(f"an episode may show {MOST_IMAGE_BYTES >> 20} MB of images", 413, "too_large")
         try:
             return await self._decode(Observation(file)), file
         except DesktopLostError as error:
@@ -245,12 +246,41 @@ class HarnessClient:
         found: list[Sequence[int] | None] = []
         newest = len(self._said)
         for message in reversed(messages):
-            may_be = message.role == "assistant" and not message.images
-            numbers = range(newest - 1, -1, -1) if may_be else ()
+            # The policy shows no image: a turn with one is somebody else's, also where its words are the policy's.
+            is_like_own = message.role == "assistant" and not message.images
+            numbers = range(newest - 1, -1, -1) if is_like_own else ()
             number = next((n for n in numbers if self._said[n][0] == message.spoken), None)
             found.append(None if number is None else self._said[number][1])
             newest = newest if number is None else number
         return found[::-1]
+
+    def _check_text(self, request: ChatRequest) -> None:
+        """Before it is tokenized, which takes a second for each megabyte in which no other episode goes on."""
+        most = TOKEN_BYTES * self._limits.most
+        if request.num_bytes > most:
+            raise self._too_long(request, f"the request has {request.num_bytes} bytes of text, more than {most}")
+
+    def _check_room(self, request: ChatRequest, prompt: int) -> None:
+        """Whole replies alone: neither a prompt nor a reply is cut short by a limit."""
+        if not fits(self._limits, prompt, self._config.max_reply_tokens):
+            raise self._too_long(request, f"the prompt has {prompt} tokens")
+        _FITTED.add(asyncio.get_running_loop())
+
+    def _too_long(self, request: ChatRequest, what: str) -> RequestError:
+        """The error for a request that does not fit, which ends the episode; at the very first one, the run."""
+        message = (
+            f"{what}, and with a reply of gui_agent.max_reply_tokens={self._config.max_reply_tokens} it must fit into "
+            f"data.max_prompt_length + data.max_response_length = {self._limits.prompt + self._limits.response} "
+            f"tokens and rollout.max_model_len={self._limits.total}"
+        )
+        if request.is_trained and not self._ended.done():
+            if self.replies:
+                self._ended.set_result(StopReason.TOKEN_LIMIT)
+            elif asyncio.get_running_loop() in _FITTED:
+                self._ended.set_exception(HarnessError(message))
+            else:
+                self._ended.set_exception(ConfigError(f"{message}; raise them, or shorten the harness's prompt"))
+        return RequestError(message, 400, "context_length_exceeded")
 
     async def _sample(self, prompt_ids: list[int], images: list[Image.Image], max_tokens: int) -> Generated:
         try:
@@ -279,7 +309,10 @@ class HarnessClient:
         calls: list[Call] = []
         if request.tools and stop is None:
             body = list(ids[:-1] if self._chat.ends_turn(ids[-1]) else ids)
-            text, calls = await self._parse_calls(body, request.tools)
+            try:
+                text, calls = await self._parse_calls(body, request.tools)
+            except Exception:  # of veRL's parsers, about what the policy wrote: it is a reply all the same
+                logger.warning("a reply's calls of tools cannot be read; it is handed on as text", exc_info=True)
             reason = "tool_calls" if calls else reason
         return Message("assistant", (text_part(text),), calls=tuple(calls)), generated, reason
 

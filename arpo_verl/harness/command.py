@@ -38,7 +38,10 @@ PIDS = 512
 """Processes and threads of a command. A Python with its libraries has some tens."""
 SCRATCH = "/tmp"  # noqa: S108  of the command's own memory
 HOME = f"{SCRATCH}/home"
-_OWN_MEMORY = (SCRATCH, "/var/tmp", "/dev/shm")  # noqa: S108
+# /run has sockets of this machine's services, which answer whoever may connect: system bus, log, Docker.
+_OWN_MEMORY = (SCRATCH, "/var/tmp", "/dev/shm", "/run")  # noqa: S108
+_NAMES = "/etc/resolv.conf"
+"""Often a link into /run; needed where the command has the network."""
 _TAIL_BYTES = 8000
 _TAIL_CHARACTERS = 2000
 _SIGNAL = 128
@@ -187,6 +190,7 @@ class _Command:
         for path in sorted(closed, key=len):
             words += ["--perms", "0755", "--tmpfs", path]
         hidden = [*_OWN_MEMORY, *closed]
+        needed += [os.path.realpath(_NAMES)] if self.network and os.path.exists(_NAMES) else []
         shown = [path for path in needed if any(Path(path).is_relative_to(place) for place in hidden)]
         shown = [path for path in shown if path not in hidden]
         for parent in sorted({str(p) for path in shown for p in Path(path).parents}, key=len):

@@ -35,7 +35,8 @@ class Endpoint:
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._models)
         # A client that has gone gets no reply, and none of it is kept.
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        # Nor is a body unpacked: a bomb has any size.
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
@@ -68,7 +69,7 @@ class Endpoint:
         finally:
             self._running[token] -= 1
             self._running += Counter()  # forgets who has none
-        return await _burst(request, answer) if asked.stream else web.json_response(answer)
+        return await _burst(request, answer, asked.stream_usage) if asked.stream else web.json_response(answer)
 
     async def _models(self, request: web.Request) -> web.Response:
         if _token(request) not in self._clients:
@@ -96,7 +97,7 @@ def _problem(message: str, status: int, code: str) -> web.Response:
     return web.json_response({"error": {"message": message, "type": code, "code": code}}, status=status)
 
 
-async def _burst(request: web.Request, answer: Mapping[str, Any]) -> web.StreamResponse:
+async def _burst(request: web.Request, answer: Mapping[str, Any], with_usage: bool) -> web.StreamResponse:
     """A whole reply as a stream of one piece."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
@@ -105,11 +106,12 @@ async def _burst(request: web.Request, answer: Mapping[str, Any]) -> web.StreamR
     delta = {**choice["message"], **({"tool_calls": calls} if calls else {})}
     head = {**answer, "object": "chat.completion.chunk"}
     usage = head.pop("usage")
-    for choices, more in (
+    pieces: list[tuple[list[dict[str, Any]], dict[str, Any]]] = [
         ([{"index": 0, "delta": delta, "finish_reason": None}], {}),
         ([{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}], {}),
-        ([], {"usage": usage}),
-    ):
+        *([([], {"usage": usage})] if with_usage else []),
+    ]
+    for choices, more in pieces:
         await response.write(f"data: {json.dumps({**head, 'choices': choices, **more})}\n\n".encode())
     await response.write(b"data: [DONE]\n\n")
     await response.write_eof()

@@ -19,7 +19,7 @@ import aiohttp
 from aiohttp import web
 
 from arpo_verl.actions.pyautogui_code import actions_alone
-from arpo_verl.errors import ActionParseError, DesktopEndedError, DesktopError
+from arpo_verl.errors import ActionParseError, DesktopEndedError, DesktopError, HarnessError
 from arpo_verl.types import GuestAnswer, GuestRequest, Observation
 from arpo_verl.untrusted import parse_json
 
@@ -28,7 +28,11 @@ logger = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 USER = "desktop"
 MAX_REQUEST_BYTES = 16 << 20
-"""A file that is uploaded, where shell commands are allowed; code has at most some kilobytes."""
+"""A file that is uploaded, where shell commands are allowed."""
+MAX_CODE_BYTES = 1 << 20
+"""Of code and commands, which are parsed here: nothing else of this process runs meanwhile."""
+MOST_AT_ONCE = 16
+"""Requests of one episode: each may take `MAX_REQUEST_BYTES` of memory while it waits for its turn."""
 REFUSED = 126
 """Exit status of a command that may not run, as a shell has it."""
 
@@ -54,6 +58,7 @@ class _Episode:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One request at a time, as a desktop has it."""
     refusals: int = 0
+    running: int = 0
 
 
 class GuestProxy:
@@ -97,7 +102,7 @@ class GuestProxy:
     async def _serve(self) -> web.AppRunner:
         app = web.Application(client_max_size=MAX_REQUEST_BYTES)
         app.router.add_route("*", "/{path:.*}", self._answer)
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, auto_decompress=False)  # a bomb unpacks to any size
         await runner.setup()
         site = web.TCPSite(runner, HOST, 0)
         await site.start()
@@ -105,13 +110,19 @@ class GuestProxy:
         return runner
 
     async def _answer(self, request: web.Request) -> web.Response:
-        token = _token(request)
-        if token not in self._episodes:
+        episode = self._episodes.get(token := _token(request))
+        if episode is None:
             return _refusal(HTTPStatus.UNAUTHORIZED, "this address must have the token of a running episode")
-        kind = request.headers.get("Content-Type", "")
-        asked = GuestRequest(request.method, request.path, kind, await request.read())
-        # To its end, also where the program does not wait for it: a desktop that is busy is none to evaluate.
-        return await asyncio.shield(self._in_turn(token, asked))
+        if episode.running >= MOST_AT_ONCE:
+            return _refusal(HTTPStatus.TOO_MANY_REQUESTS, f"an episode may make {MOST_AT_ONCE} requests at once")
+        episode.running += 1
+        try:
+            kind = request.headers.get("Content-Type", "")
+            asked = GuestRequest(request.method, request.path, kind, await request.read())
+            # To its end, also where the program does not wait for it: a desktop that is busy is none to evaluate.
+            return await asyncio.shield(self._in_turn(token, asked))
+        finally:
+            episode.running -= 1
 
     async def _in_turn(self, token: str, asked: GuestRequest) -> web.Response:
         episode = self._episodes.get(token)
@@ -122,7 +133,7 @@ class GuestProxy:
                 return _refusal(HTTPStatus.UNAUTHORIZED, "the episode is over")
             try:
                 return await _pass_on(episode, asked)
-            except (DesktopError, DesktopEndedError) as error:  # the episode knows, and ends by it
+            except (DesktopError, DesktopEndedError, HarnessError) as error:  # the episode knows, and ends by it
                 return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{type(error).__name__}: the episode is over")
 
 
@@ -152,6 +163,8 @@ def _code_request(asked: GuestRequest, allow_shell: bool) -> GuestRequest:
     Raises:
         ActionParseError: it is none, or more than actions where these alone are allowed.
     """
+    if len(asked.body) > MAX_CODE_BYTES:
+        raise ActionParseError(f"the request must have at most {MAX_CODE_BYTES} bytes, got {len(asked.body)}")
     try:
         said = parse_json(asked.body)
     except ValueError as error:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from arpo_verl.actions.checks import check_action
-from arpo_verl.errors import ConfigError, DesktopEndedError, DesktopError
+from arpo_verl.errors import ConfigError, DesktopEndedError, DesktopError, HarnessError
 from arpo_verl.harness.client import Waits
 from arpo_verl.rollout.episode import LeasedDesktop, Turn
 from arpo_verl.types import Action, Fail, Finish, GuestAnswer, GuestRequest, Observation, Size, StopReason
@@ -53,7 +53,9 @@ class PlayedDesktop:
         Raises:
             ActionError: no desktop can do it.
             DesktopError, DesktopEndedError: the desktop failed, or the policy ended it; so does the episode.
+            HarnessError: the episode is over, and its desktop may be under evaluation.
         """
+        self._check_open()
         if self.said is not None:
             return self.observation
         check_action(action, self.screen)
@@ -69,11 +71,13 @@ class PlayedDesktop:
 
     async def look(self) -> Observation:
         """Look, for a program outside; see `DesktopEnvironment.look`."""
+        self._check_open()
         self.observation = await self.watched(cast("GuestDesktop", self._desktop).look())
         return self.observation
 
     async def ask(self, request: GuestRequest) -> GuestAnswer:
         """Pass a request of OSWorld's guest protocol on, for a program outside; see `DesktopEnvironment.ask`."""
+        self._check_open()
         return await self.watched(cast("GuestDesktop", self._desktop).ask(request))
 
     async def watched(self, call: Awaitable[T]) -> T:
@@ -85,3 +89,7 @@ class PlayedDesktop:
             if not self._ended.done():
                 self._ended.set_exception(error)
             raise
+
+    def _check_open(self) -> None:
+        if self._ended.done():
+            raise HarnessError("the episode is over, and its desktop is not the program's any more")

@@ -66,10 +66,7 @@ def chains(replies: Sequence[Reply], limits: TokenLimits) -> list[list[Reply]]:
 
 def fits(limits: TokenLimits, prompt: int, response: int) -> bool:
     """Whether a row may have so many tokens."""
-    total = limits.prompt + limits.response
-    if limits.total is not None:
-        total = min(total, limits.total)
-    return response <= limits.response and prompt + response <= total
+    return response <= limits.response and prompt + response <= limits.most
 
 
 def lay_out(shown: Sequence[Sequence[T]]) -> tuple[list[T], list[range]]:

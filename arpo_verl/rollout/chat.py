@@ -82,7 +82,7 @@ class ChatTokenizer:
             tools: that the model may call, as OpenAI's API has them.
 
         Raises:
-            ConfigError: the template does not render one placeholder an image.
+            ConfigError: the template does not render one placeholder an image, or a text has one.
         """
         return self._expand(self.builder.build_initial_tokens(list(messages), **_given(tools)), *screens)
 
@@ -150,6 +150,8 @@ class ChatTokenizer:
                 "the policy's chat template must render a screenshot as one image placeholder, got "
                 f"{token_ids.count(self.image_id)} for {len(screens)}; does an instruction hold <|image_pad|>?"
             )
+        if not (self.placeholder_ids - {self.image_id}).isdisjoint(token_ids):
+            raise ConfigError("no message may hold <|video_pad|>, since no video is shown to the policy")
         expanded: list[int] = []
         images = iter(screens)
         for token_id in token_ids:

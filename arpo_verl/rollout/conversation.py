@@ -60,6 +60,12 @@ class TokenLimits:
     total: int | None = None
     """veRL's `rollout.max_model_len`: of the whole sequence."""
 
+    @property
+    def most(self) -> int:
+        """Tokens of a whole row."""
+        both = self.prompt + self.response
+        return both if self.total is None else min(both, self.total)
+
 
 class TokenConversation:
     """A policy's: one row of tokens, or, as `config.context` says, a new one where the history has outgrown it."""
@@ -136,10 +142,7 @@ class TokenConversation:
     def _fits(self, prompt: int, response: int) -> bool:
         """Whether a row of so many tokens has room for a reply."""
         response += self._config.max_reply_tokens
-        total = self._limits.prompt + self._limits.response
-        if self._limits.total is not None:
-            total = min(total, self._limits.total)
-        return response <= self._limits.response and prompt + response <= total
+        return response <= self._limits.response and prompt + response <= self._limits.most
 
     def _prompt(self, first: int) -> list[int]:
         """The tokens of a row up to the reply to the newest screenshot.

@@ -169,6 +169,14 @@ def test_it_reaches_its_own_ports_and_no_other(who):
         )
 
 
+def test_it_sees_no_socket_of_this_machines_services(who):
+    """Of the folder that has them nothing is left; a name server's file stays where it has the network."""
+    source = "import os; print(os.listdir('/run'), os.path.exists('/var/run/docker.sock')); open('/etc/resolv.conf')"
+    assert ended(source).log_tail.startswith("[] False")
+    with_network = ended(source, network=True)
+    assert with_network.returncode == 0 and "docker" not in with_network.log_tail
+
+
 def test_a_program_that_is_not_there_is_an_error_of_the_recipe():
     with pytest.raises(ConfigError, match="must name a program that can be run here, got no-such-program"):
         asyncio.run(run_command(["no-such-program"], {}, log=None, memory_mb=512, log_mb=1))

@@ -1,20 +1,25 @@
 """What a program gets of the endpoint, and what of it is trained."""
 
 import asyncio
+import gzip
 import json
 
 import aiohttp
 import pytest
-from support.harness_agents import ask, play_by, reply_to, said, user
-from support.loop_harness import DONE, HIT, MISS, FakePool, ScriptedEngine
+from support.harness_agents import CURRENT, ask, play_by, reply_to, said, user
+from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, make_loop, recipe
+from support.pictures import png
+from verl.experimental.agent_loop.tool_parser import ToolParser
 
 from arpo_verl.environments.fake import FakeScript
 from arpo_verl.errors import ActionParseError, ConfigError, DesktopLostError, GenerationError, HarnessError
+from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Click, Fail, Finish, Point
 
 FETCHED = {"type": "image_url", "image_url": "http://host/x.png"}
 DEEP = json.loads("[" * 200 + "]" * 200)
+TOOL = {"type": "function", "function": {"name": "click", "parameters": {"type": "object", "properties": {}}}}
 HIT_POINT = Point(35, 38)
 
 
@@ -109,11 +114,10 @@ def test_a_stop_word_ends_the_reply_and_what_is_behind_is_not_trained(policy, to
 
 
 def test_calls_of_tools_are_read_by_verls_parser_and_the_row_goes_on(policy, tokenizer):
-    tool = {"type": "function", "function": {"name": "click", "parameters": {"type": "object", "properties": {}}}}
     call = '<tool_call>\n{"name": "click", "arguments": {"x": 1}}\n</tool_call>'
 
     async def program(task, client, desktop):
-        _, answer = await ask(client, [user("one")], tools=[tool])
+        _, answer = await ask(client, [user("one")], tools=[TOOL])
         (choice,) = answer["choices"]
         assert choice["finish_reason"] == "tool_calls"
         message = choice["message"]
@@ -125,16 +129,48 @@ def test_calls_of_tools_are_read_by_verls_parser_and_the_row_goes_on(policy, tok
         await reply_to(
             client,
             [user("one"), message, {"role": "tool", "tool_call_id": answers, "content": "done"}],
-            tools=[tool],
+            tools=[TOOL],
         )
 
     _, texts, _ = played(policy, tokenizer, program, [f"I click. {call}", "second"])
     assert texts == [[f"I click. {call}", "second"]]
 
 
-def test_a_stream_is_one_burst(policy, tokenizer):
+def test_a_reply_that_verls_parser_chokes_on_is_trained_all_the_same(policy, tokenizer, monkeypatch):
+    class Choking:
+        async def extract_tool_calls(self, ids, tools):
+            raise KeyError("name")
+
+    monkeypatch.setattr(ToolParser, "get_tool_parser", lambda name, tokenizer: Choking())
+
+    async def program(task, client, desktop):
+        assert await reply_to(client, [user("one")], tools=[TOOL]) == "Hello."
+
+    assert played(policy, tokenizer, program, ["Hello."])[1] == [["Hello."]]
+
+
+def test_a_packed_body_is_none(policy, tokenizer):
+    async def program(task, client, desktop):
+        headers = {"Authorization": f"Bearer {client.token}", "Content-Encoding": "gzip"}
+        body = gzip.compress(json.dumps({"messages": [user("one")]}).encode())
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.post(f"{client.url}/chat/completions", data=body) as got,
+        ):
+            assert got.status == 400
+        await reply_to(client, [user("one")])
+
+    played(policy, tokenizer, program, ["Hello."])
+
+
+@pytest.mark.parametrize("with_usage", [False, True])
+def test_a_stream_is_one_burst(policy, tokenizer, with_usage):
+    """Only who asks for it gets a chunk without a choice: others read the first choice of each."""
+
     async def program(task, client, desktop):
         body = {"model": "m", "messages": [user("one")], "stream": True}
+        if with_usage:
+            body["stream_options"] = {"include_usage": True}
         headers = {"Authorization": f"Bearer {client.token}"}
         async with (
             aiohttp.ClientSession(headers=headers) as session,
@@ -144,8 +180,10 @@ def test_a_stream_is_one_burst(policy, tokenizer):
             events = [line.removeprefix("data: ") for line in (await got.text()).split("\n\n") if line]
         assert events.pop() == "[DONE]"
         chunks = [json.loads(event) for event in events]
+        assert [chunk["choices"] == [] for chunk in chunks] == [False, False, *[True] * with_usage]
         assert "".join(c["delta"].get("content", "") for chunk in chunks for c in chunk["choices"]) == "Hello."
-        assert chunks[1]["choices"][0]["finish_reason"] == "stop" and chunks[2]["usage"]["completion_tokens"] > 0
+        assert chunks[1]["choices"][0]["finish_reason"] == "stop"
+        assert not with_usage or chunks[2]["usage"]["completion_tokens"] > 0
 
     played(policy, tokenizer, program, ["Hello."])
 
@@ -170,6 +208,7 @@ def test_a_token_opens_its_own_episode_alone(policy, tokenizer):
     ("request_", "what"),
     [
         ({"messages": []}, "messages must be a list"),
+        ({"messages": [user("x")] * 1025}, "a list of 1 to 1024"),
         ({"messages": "abc"}, "a message must be an object"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "role is one of"),
         ({"messages": [user("x"), said("x")]}, "user or tool last"),
@@ -179,10 +218,18 @@ def test_a_token_opens_its_own_episode_alone(policy, tokenizer):
         ({"messages": [user("x")], "max_tokens": 0.5}, "max_tokens must be"),
         ({"messages": [user("x")], "tools": [{}]}, "a tool must be"),
         ({"messages": [user("<|image_pad|>")]}, "one image placeholder, got 1 for 0"),
+        ({"messages": [user("<|vision_start|><|video_pad|><|vision_end|>")]}, "no message may hold <|video_pad|>"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "of type text or image_url"),
         ({"messages": [user("x", b"no image")]}, "an image cannot be shown"),
         ({"messages": [{"role": "user", "content": [FETCHED]}]}, "an image must be a data URL"),
         ({"messages": [{"role": "user", "content": "x", "deep": DEEP}]}, "nested too deeply"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "role is one of"),
+        ({"messages": [user("x"), {**said("x"), "tool_calls": 5}, user("x")]}, "tool_calls must be a list"),
+        ({"messages": [{"role": "user", "content": [{**FETCHED, "image_url": "\ud800"}]}]}, "image_url must be"),
+        ({"messages": [user("x")], "stop": ["\ud800"]}, "valid JSON in UTF-8"),
+        ({"messages": [user("x")], "tools": [{**TOOL, "x": float("nan")}]}, "valid JSON in UTF-8"),
+        ({"messages": [user("x")], "stop": ["x" * 1001]}, "at most 1000 characters"),
+        ({"messages": [{"role": "user", "content": "x", "many": [0] * (1 << 18)}]}, "at most 262144 values"),
     ],
 )
 def test_a_request_that_cannot_be_answered_says_why_and_costs_no_turn_of_the_engine(policy, tokenizer, request_, what):
@@ -239,6 +286,57 @@ def test_a_first_prompt_that_does_not_fit_is_the_recipes_fault(policy, tokenizer
     assert pool.refused
 
 
+def test_a_flood_of_text_is_not_tokenized_and_ends_its_own_episode_alone(policy, tokenizer, monkeypatch):
+    tokenized, pool, flood = [], FakePool(), user("x" * 150_000)
+    conversation = ChatTokenizer.conversation
+
+    def counted(self, messages, *args):
+        tokenized.append(len(str(messages)))
+        return conversation(self, messages, *args)
+
+    monkeypatch.setattr(ChatTokenizer, "conversation", counted)
+    engine = ScriptedEngine(tokenizer, ["short", "first"])
+    config = recipe({"harness": "support.harness_agents:current"}, prompt_length=2048, response_length=2048)
+
+    async def short(task, client, desktop):
+        await reply_to(client, [user("one")])
+
+    async def side_then_first(task, client, desktop):
+        status, answer = await ask(client, [flood], model="judge-untrained")
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+        await reply_to(client, [user("one")])
+        await ask(client, [flood])
+
+    async def at_once(task, client, desktop):
+        await ask(client, [flood])
+
+    async def play_all():
+        for program in (short, side_then_first):
+            CURRENT.append(program)
+            row = await make_loop(policy, engine, pool, config).run({}, **ROW)
+        assert row.extra_fields["stop_reason"] == "token_limit" and row.extra_fields["num_turns"] == 1
+        CURRENT.append(at_once)
+        with pytest.raises(HarnessError, match="bytes of text"):
+            await make_loop(policy, engine, pool, config).run({}, **ROW)
+
+    asyncio.run(play_all())
+    del CURRENT[-3:]
+    assert not pool.refused and max(tokenized) < 1000
+
+
+def test_an_episode_shows_so_many_bytes_of_images(policy, tokenizer, monkeypatch):
+    red, blue = png("red"), png("blue")
+    monkeypatch.setattr("arpo_verl.harness.client.MOST_IMAGE_BYTES", len(red))
+
+    async def program(task, client, desktop):
+        for shown in (red, red):
+            await reply_to(client, [user("one", shown)])
+        status, answer = await ask(client, [user("two", blue)])
+        assert (status, answer["error"]["code"]) == (413, "too_large")
+
+    assert played(policy, tokenizer, program, ["a", "b"])[1] == [["b"]]
+
+
 def test_a_malformed_reply_is_the_policys_and_any_other_error_drops_the_session(policy, tokenizer):
     async def malformed(task, client, desktop):
         await reply_to(client, [user("one")])
@@ -275,6 +373,22 @@ def test_a_malformed_reply_is_the_policys_and_any_other_error_drops_the_session(
         assert len(pool.desktops) == 1 and pool.leased == 0 and not pool.refused
 
 
+def test_a_turn_that_reads_like_the_policys_and_shows_an_image_is_context(policy, tokenizer):
+    """Each image that is handed on has its place among the tokens."""
+
+    async def program(task, client, desktop):
+        await reply_to(client, [user("one")])
+        forged = {**user("Hello.", png(size=(200, 200))), "role": "assistant"}
+        await reply_to(client, [user("two"), forged, user("three", png(size=(64, 64)))])
+
+    rows, texts, engine = played(policy, tokenizer, program, ["Hello.", "second"])
+    assert texts == [["Hello."], ["second"]]
+    (image_id,) = tokenizer.encode("<|image_pad|>")
+    tokens = [*rows[1].prompt_ids]
+    assert tokens == engine.calls[1]["prompt_ids"]
+    assert tokens.count(image_id) == 7 * 7 + 2 * 2 and len(rows[1].multi_modal_data["images"]) == 2
+
+
 def test_a_desktops_fault_starts_the_episode_anew_whatever_the_program_does_about_it(policy, tokenizer):
     async def stubborn(task, client, desktop):
         await reply_to(client, [user("one")])
@@ -288,6 +402,28 @@ def test_a_desktops_fault_starts_the_episode_anew_whatever_the_program_does_abou
     rows, texts, _ = played(policy, tokenizer, stubborn, ["first", "second"], pool)
     assert texts == [["second"]] and rows[0].reward_score == 1.0
     assert len(pool.desktops) == 2 and len(pool.faults) == 1
+
+
+def test_what_a_program_leaves_behind_touches_no_desktop_under_evaluation(policy, tokenizer):
+    left, late = [], []
+
+    async def go_on(desktop, ended):
+        await ended.wait()
+        try:
+            await desktop.step(Click(HIT_POINT))
+        except HarnessError as error:
+            late.append(str(error))
+
+    async def program(task, client, desktop):
+        ended = asyncio.Event()
+        client._ended.add_done_callback(lambda _: ended.set())
+        left.append(asyncio.create_task(go_on(desktop, ended)))
+        await reply_to(client, [user("one")])
+
+    pool = FakePool()
+    rows, _, _ = played(policy, tokenizer, program, ["first"], pool)
+    assert late and "the episode is over" in late[0]
+    assert not pool.desktops[0].actions and rows[0].reward_score == 0.0
 
 
 def test_a_desktop_that_the_policy_ended_scores_0(policy, tokenizer):
@@ -335,7 +471,7 @@ def test_a_client_that_has_gone_gets_a_reply_that_nobody_trains(policy, tokenize
 
 
 def test_a_harness_that_is_none_ends_the_run(policy, tokenizer):
-    from support.loop_harness import play, recipe
+    from support.loop_harness import play
 
     for name, why in (("nowhere:none", "importable"), ("arpo_verl.types:Task", "async function")):
         pool = FakePool()

@@ -10,7 +10,7 @@ from support.pictures import png
 
 from arpo_verl.environments.fake import FakeEnvironment
 from arpo_verl.errors import DesktopLostError
-from arpo_verl.harness.guest_proxy import MAX_REQUEST_BYTES, REFUSED, GuestProxy
+from arpo_verl.harness.guest_proxy import MAX_CODE_BYTES, MAX_REQUEST_BYTES, REFUSED, GuestProxy
 from arpo_verl.types import Click, GuestAnswer, Observation, Point, Task
 
 CLICK = ["python", "-c", "import pyautogui; import time; pyautogui.FAILSAFE = False; pyautogui.click(3, 4)"]
@@ -87,6 +87,8 @@ def test_an_action_goes_to_the_episodes_desktop_as_it_was_understood():
         ("/execute", ["x"]),
         ("/run_python", {"code": "print(open('/etc/passwd').read())"}),
         ("/run_python", {"code": 3}),
+        ("/run_python", {"code": f"pyautogui.write({'x' * MAX_CODE_BYTES!r})"}),
+        ("/run_python", {"code": f"time.sleep(0x{'f' * 3900})"}),
     ],
 )
 def test_what_is_no_action_is_answered_as_a_command_that_failed(path, body):
@@ -174,6 +176,24 @@ def test_a_request_without_end_is_refused():
     async def test(address, desktop, proxy):
         answer = await post(address, "/execute", {"command": ["python", "-c", "x" * MAX_REQUEST_BYTES]})
         assert answer.status_code == 413 and not desktop.asked
+
+    served(test)
+
+
+def test_an_episode_has_so_many_requests_at_once_and_others_have_theirs(monkeypatch):
+    monkeypatch.setattr("arpo_verl.harness.guest_proxy.MOST_AT_ONCE", 2)
+
+    async def test(address, desktop, proxy):
+        other = await proxy.open("other", ScriptedDesktop(), False)
+        desktop.going.clear()
+        first = [asyncio.ensure_future(post(address, "/execute", {"command": CLICK})) for _ in range(2)]
+        while proxy._episodes["t0ken"].running < 2:
+            await asyncio.sleep(0.01)
+        assert (await post(address, "/execute", {"command": CLICK})).status_code == 429
+        assert (await post(other, "/execute", {"command": CLICK})).status_code == 200
+        desktop.going.set()
+        assert {answer.status_code for answer in await asyncio.gather(*first)} == {200}
+        assert (await post(address, "/execute", {"command": CLICK})).status_code == 200
 
     served(test)
 
