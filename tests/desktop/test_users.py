@@ -9,6 +9,7 @@ import sys
 
 import psutil
 import pytest
+from support.desktop_harness import eventually
 
 from arpo_verl.desktop import users
 from arpo_verl.desktop.guest_process import GuestProcess
@@ -73,5 +74,5 @@ def test_two_desktops_run_as_two_users_and_give_them_back():
 
 
 def _user_of(guest: GuestProcess) -> int:
-    """Of process 1, by the kernel's word."""
-    return psutil.Process(guest._process.pid).uids().real
+    """Of process 1, by the kernel's word. It becomes that user a moment after it began."""
+    return eventually(lambda: psutil.Process(guest._process.pid).uids().real)
