@@ -87,7 +87,7 @@ demo:
 
 test: setup
 	-@$(MAKE) --silent osworld-packages  # without them, the tests that need them are skipped
-	$(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)  # one more than cores: much of a test is waiting for a desktop or for Ray
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 # What takes more than ten seconds a test, by what a change touches. CONTRIBUTING.md says which part that is.
 TRAINING := tests/trainer tests/plugin tests/cpu tests/policy tests/migration

@@ -49,7 +49,7 @@ def main() -> None:
 
 def _run(seed: int, tests: list[str]) -> dict[str, int]:
     """Run it once, in the order of this seed; how many tests passed, failed, or had an error outside of them."""
-    command = [sys.executable, "-m", "pytest", "-n", "3", "-q", f"--randomly-seed={seed}", *tests]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-q", f"--randomly-seed={seed}", *tests]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     for line in done.stdout.splitlines():
         if line.startswith(("FAILED", "ERROR")):
