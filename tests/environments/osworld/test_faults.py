@@ -53,13 +53,18 @@ SLOW_S = 1.0
 
 
 def cells_of_the_document():
-    """Of each table of docs/verdicts.md, by its first word: the outcome of each fault for each column that has one."""
+    """Of each table of docs/verdicts.md, by its first cell: the outcome of each fault for each column that has one.
+
+    A row's faults are separated by semicolons.
+    """
     text = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
     tables = {}
     for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         head, _, *rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in block.splitlines()]
         tables[head[0]] = {
-            row[0]: {name: cell for name, cell in zip(head[1:], row[1:], strict=True) if cell != "—"} for row in rows
+            fault: {name: cell for name, cell in zip(head[1:], row[1:], strict=True) if cell != "—"}
+            for row in rows
+            for fault in row[0].split("; ")
         }
     return tables
 
@@ -592,7 +597,7 @@ async def dead_worker():
 
 HURRIED = {"step_timeout_s": 0.01, "action_pause_s": 0, "wait_s": 0, "settle_timeout_s": 0}
 CALL_CELLS = {
-    "nothing; an action takes longer than its time-out": (lambda: a_call(never, **HURRIED), "unclear"),
+    "an action that takes longer than its time-out": (lambda: a_call(never, **HURRIED), "unclear"),
     "the death of the process or the node that hosts it": (lambda: a_call(dead_worker), "fault"),
 }
 
