@@ -215,7 +215,7 @@ WRONG_RECIPES = {
             "gui_agent.max_screenshots must be from 1, got 0",
             "algorithm.episode_weight must be one of tokens, equal, got 'rows'",
             "critic.enable must be false with episodes of several rows: ",
-            "critic.enable must be false with algorithm.adv_estimator=replay_grpo, which has no use for a critic's ",
+            "critic.enable must be false with algorithm.adv_estimator=replay_grpo, which does not use a critic's ",
             f"{MODEL} '.cache/seeing'",
             "'familes' must be a source of tasks, one of cua_gym, families, in `NAME:ARGUMENT`; did you mean families?",
         )
@@ -227,7 +227,7 @@ WRONG_RECIPES = {
             "environment.provider must be one of embedded, fake, docker, qemu, ",
             "gui_agent.max_steps must be a whole number of at least 1, got 0",
             "replay.capacity_per_task must be positive, got 0; set replay.enable=false to train without replay",
-            f"{MODEL} 'nowhere'; name the folder into which the model was downloaded",
+            f"{MODEL} 'nowhere'; name the folder that you downloaded the model to",
             f"embeded {NO_TASKS}",
         )
     },
@@ -262,9 +262,9 @@ WRONG_RECIPES = {
         "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image=3": (
             "replay.mode was removed: rollouts that began within a success ended 25 points below injected successes",
             "replay.std must be population or sample, got 'populatoin'; did you mean population?",
-            "data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier, got 4; or set it to uniform",
+            "data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier, got 4; set it so, or set data.tasks.sampling=uniform",
             "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image must be at least the 15 screenshots",
-            f"{MODEL} 'nowhere'; name the folder into which the model was downloaded",
+            f"{MODEL} 'nowhere'; name the folder that you downloaded the model to",
             "data.tasks.ids must name tasks of embedded, which lacks dialog-confirm-yse; did you mean dialog-confirm-yes?",
         )
     },
