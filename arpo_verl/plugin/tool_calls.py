@@ -1,4 +1,4 @@
-"""Calls of tools in a policy's replies, read by veRL's own parsers: for harnesses that offer tools."""
+"""Read tool calls in a policy's replies with veRL's own parsers, for harnesses that offer tools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from arpo_verl.harness.requests import Call
 
 
 def tool_parser(rollout: Any, tokenizer: Any) -> ParseCalls:
-    """The parser of `rollout.multi_turn.format`.
+    """Return the parser of `rollout.multi_turn.format`.
 
     Args:
         rollout: veRL's section `actor_rollout_ref.rollout`.

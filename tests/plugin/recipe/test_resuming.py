@@ -313,11 +313,11 @@ REFUSED = {
         write(f"global_step_4/{RECORD_FILE}", '{"format": "arpo-verl resume", "version": 1, "tasks": [3]}'),
         ["resume.json must be what arpo-verl writes .* no such tasks or settings; copy .* or remove this file"],
     ),
-    "a note that is no number": ((), write(LATEST_CHECKPOINT, "four"), ["must hold the step of the newest checkpoint"]),
+    "a note that is no number": ((), write(LATEST_CHECKPOINT, "four"), ["must contain the step of the newest"]),
     "a note of what is gone": (
         (),
         write(LATEST_CHECKPOINT, "6"),
-        [r"must name a checkpoint that is there, got 6; write the step .* \(one of 2, 4\), or set .*=disable"],
+        [r"must name an existing checkpoint, got 6; write the step .* \(one of 2, 4\), or set .*=disable"],
     ),
 }
 
@@ -399,7 +399,7 @@ def test_a_file_of_a_checkpoint_s_name_is_no_checkpoint(resumed):
         (folder / "checkpoints" / LATEST_CHECKPOINT).write_text("7")
 
     problems, *_ = resumed((), note_file)
-    assert len(problems) == 1 and "must name a checkpoint that is there, got 7" in problems[0]
+    assert len(problems) == 1 and "must name an existing checkpoint, got 7" in problems[0]
 
 
 @pytest.fixture
