@@ -251,7 +251,7 @@ WRONG_RECIPES = {
             "environment.screen_size must be [1920, 1080] with OSWorld's own machine, got [1280, 720]; set it so, or give",
             "trainer.v1.sampler.custom_sampler.name must be ReplaySamplerAsync with trainer.v1.trainer_mode=separate_async",
             "actor_rollout_ref.actor.fsdp_config.param_offload must be false with trainer_mode=separate_async and several",
-            "algorithm.filter_groups.metric must be the name of a reward, as `reward`, got None",
+            "algorithm.filter_groups.metric must be the name of a reward, such as `reward`, got None",
             "gui_agent.model_family=opencua is for `arpo-verl evaluate` over a server alone: transformers and veRL do not",
         )
     },

@@ -89,9 +89,9 @@ def test_s3_equal_serials_are_refused(folder):
 def test_s2_what_is_no_regular_file_is_refused_at_once(folder, pattern, kind):
     """A FIFO hung whoever read it, and a link to /dev/zero took all memory."""
     replace(next(folder.glob(pattern)), kind)
-    with pytest.raises(ReplayError, match="cannot be read|is not whole"):
+    with pytest.raises(ReplayError, match="cannot be read|is not complete"):
         load_store(folder, PRINT)
-    with pytest.raises(ReplayError, match="cannot be read|is not whole"):
+    with pytest.raises(ReplayError, match="cannot be read|is not complete"):
         export_store(folder, folder.parent / "out")
 
 
