@@ -235,7 +235,7 @@ WRONG_RECIPES = {
         "environment.provider=dokcer environment.wait_s=soon environment.action_pause_s=-1 +environment.num_desktop=3 "
         "+gui_agent.grammar=qwen3_vl +data.trian_files=tasks.json": (
             "data.trian_files is not an option of veRL's; did you mean data.train_files?",
-            "gui_agent.grammar was removed: gui_agent.model_family says prompt and grammar together",
+            "gui_agent.grammar was removed: gui_agent.model_family sets prompt and grammar together",
             "No task files for training given. Add data.train_files=PATH.",
             "No task files for validation given. Add data.val_files=PATH.",
             "environment.num_desktop is not an option; did you mean environment.num_desktops?",

@@ -318,7 +318,7 @@ def test_a_record_is_no_link_and_no_pipe(tmp_path):
         read_record(tmp_path)
     (tmp_path / "resume.json").unlink()
     os.mkfifo(tmp_path / "resume.json")
-    with pytest.raises(ConfigError, match="is no regular file"):
+    with pytest.raises(ConfigError, match="is not a regular file"):
         read_record(tmp_path)
 
 

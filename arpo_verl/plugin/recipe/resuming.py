@@ -100,7 +100,7 @@ EFFECTS = (
         tuple(f"gui_agent.{name}" for name in ("model_family", "language", "context", "harness"))
         + ("gui_agent.max_screenshots", "gui_agent.kept_screenshots", "data.mm_processor_kwargs.")
         + (f"{_MODEL}.tokenizer_path", f"{_MODEL}.custom_chat_template"),
-        "from now on the policy reads other conversations, and successes stored before may not fit them",
+        "the policy reads other conversations from now on, and successes stored before may not fit them",
     ),
     Effect(
         ("trainer.total_epochs", "trainer.total_training_steps"),
