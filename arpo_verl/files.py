@@ -255,7 +255,7 @@ def _remove_abandoned(parent: Path, kind: str) -> None:
         except OSError:
             os.close(lock)
             continue
-        logger.info("removing %s, which a process that is gone left behind", folder)
+        logger.info("removing %s, left by a process that no longer runs", folder)
         _remove_locked(folder, lock)
 
 

@@ -35,7 +35,7 @@ def to_code(action: Action, *, wait_s: float = WAIT_S, type_text: Callable[[str]
     """Write `action` as Python statements, one a line, without imports of pyautogui and time.
 
     Args:
-        action: any action except `Finish` and `Fail`, which are no input.
+        action: any action except `Finish` and `Fail`, which a desktop cannot do.
         wait_s: seconds that `Wait` sleeps.
         type_text: how this guest types a text: a function of `typing.py`.
 

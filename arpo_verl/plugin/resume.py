@@ -170,7 +170,7 @@ def read_record(checkpoint: Path) -> ResumeRecord | None:
         raise ConfigError(_refusal(path, f'has no "format": "{FORMAT}" of version {VERSION}'))
     tasks, settings = values.get("tasks"), values.get("settings")
     if not _are_texts(tasks) or not isinstance(settings, dict) or not _are_texts(list(settings.values())):
-        raise ConfigError(_refusal(path, "has no such tasks or settings"))
+        raise ConfigError(_refusal(path, "has malformed tasks or settings"))
     return ResumeRecord(tuple(tasks), settings)
 
 

@@ -39,7 +39,7 @@ _DEATHS = (RayActorError, OutOfMemoryError)
 
 @dataclass(eq=False)
 class _Place:
-    """Where a worker is, and after its death another."""
+    """The place of a worker, which a new worker takes over when the old one dies."""
 
     number: int
     actor: ActorHandle[Any]

@@ -94,7 +94,7 @@ def _outcome(key: str, num_rows: int, extra_fields: Mapping[str, Any], reward: f
     if missing:
         raise ReplayError(
             f"row {key} must carry {', '.join(_OUTCOME_FIELDS)} in extra_fields, but {', '.join(missing)} is missing; "
-            "train with the agent loop `gui_agent`, let yours record them, or start anew if another version saved it"
+            "train with the agent loop `gui_agent`, let yours record them, or start again if another version saved it"
         )
     success = float(extra_fields["success"])
     if not math.isfinite(reward) or not math.isfinite(success):

@@ -38,7 +38,7 @@ POLL_S = 0.5
 
 
 class RunCallback(Callback):
-    """A recipe names it under `hydra.callbacks`."""
+    """The callback that a recipe names under `hydra.callbacks`."""
 
     _steps: PrintedSteps | None = None
     _head: HeadWatch | None = None

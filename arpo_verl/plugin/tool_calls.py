@@ -38,7 +38,7 @@ def tool_parser(rollout: Any, tokenizer: Any) -> ParseCalls:
 
 
 def _schemas(tools: Sequence[Mapping[str, Any]]) -> Iterator[OpenAIFunctionToolSchema]:
-    """Those that have veRL's form, by which some parsers read an argument as a number."""
+    """Yield the tools that have veRL's form, which some parsers need to read an argument as a number."""
     for tool in tools:
         with suppress(ValueError):
             yield OpenAIFunctionToolSchema.model_validate(tool)

@@ -88,7 +88,7 @@ def decode_screenshot(screenshot: bytes) -> Image.Image:
     """Decode a screenshot as rollout, training and replay all do: to RGB, at the screen's own size.
 
     Raises:
-        DesktopLostError: the bytes are no picture, or a picture larger than any screen.
+        DesktopLostError: the bytes are not a picture, or are larger than any screen.
     """
     try:
         return read_image(screenshot)

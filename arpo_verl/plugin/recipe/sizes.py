@@ -212,7 +212,7 @@ SIZE_RULES = (
     Rule(
         "actor_rollout_ref.hybrid_engine",
         _stops_at_start,
-        "true: only trainer_mode=separate_async reads it, and there veRL 0.9.1 fails at a log line of its own",
+        "true: only trainer_mode=separate_async reads it, and there veRL 0.9.1 fails while it writes a log line",
         "leave it out; with separate_async set VERL_LOGGING_LEVEL=WARNING in the environment",
         f"{_ASYNC} | [V1SepAsync] hybrid replicas disabled",
     ),
