@@ -1,10 +1,10 @@
 """Provide veRL's `rollout.agent.agent_loop_manager_class`. Its rollout workers may die, its rows carry screenshots
 instead of pixel values, and rows are made beside the worker's event loop.
 
-veRL's worker lets the image processor make a row's pixel values when it puts the row into TransferQueue. Only the
-worker's class can change that (veRL 0.9.1, `trainer/ppo/v1/agent_loop_tq.py: AgentLoopWorkerTQ._agent_loop_postprocess`
-). The manager's class is the plugin point, in all modes of the V1 trainer: `trainer/main_ppo.py:
-TaskRunnerV1.init_agent_loop_manager`. If you do not set it, rows carry pixel values, as veRL's own do.
+veRL's worker makes a row's pixel values when it puts the row into TransferQueue, and only its class can change that
+(veRL 0.9.1, `trainer/ppo/v1/agent_loop_tq.py: AgentLoopWorkerTQ._agent_loop_postprocess`). The plugin point is the
+manager's class, in all modes of the V1 trainer: `trainer/main_ppo.py: TaskRunnerV1.init_agent_loop_manager`. If you do
+not set it, rows carry pixel values, as veRL's own do.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class SeedPolicy:
         conversation.open(Task(episode.task_id, episode.instruction, {}), Size(*images[0].size))
         for number, image in enumerate(images):
             if number and conversation.show(Size(*image.size)) is not None:
-                raise ReplayError(f"data.max_response_length is too small for the episode: reply {number + 1} is cut")
+                raise ReplayError(f"data.max_response_length is too small: reply {number + 1} does not fit")
             written = await conversation.reply(list(images[: number + 1]))
             if written.problem is not None:
                 raise ReplayError(written.problem)

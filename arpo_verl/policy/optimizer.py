@@ -23,7 +23,7 @@ class UpperLayersAdamW(torch.optim.AdamW):
     """
 
     LAYER = 12
-    """Tensors of a layer. The last norm's and the head's follow two of them."""
+    """Number of tensors in a layer. After the last two layers come the last norm and the head."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], **options: Any) -> None:
         *frozen, norm, head = parameters

@@ -116,7 +116,7 @@ RANGE_RULES = (
         Rule(
             "rollout.tensor_model_parallel_size",
             _crosses_nodes(section, mode),
-            f"so large that engines of {{gpus_per_engine}} GPUs divide a node of {section}.n_gpus_per_node="
+            f"such that engines of {{gpus_per_engine}} GPUs divide a node of {section}.n_gpus_per_node="
             f"{{{section}.n_gpus_per_node}} evenly, or fill whole nodes",
             f"set it to a divisor of {section}.n_gpus_per_node",
             "workers/rollout/replica.py | assert self.world_size % self.gpus_per_replica_node == 0",

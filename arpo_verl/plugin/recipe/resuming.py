@@ -342,7 +342,7 @@ def _check_options(resumption: Resumption) -> None:
     for option, old, new, effect in resumption.changes():
         if effect is None or not effect.refused or (fresh and effect is _OPTIMIZER):
             continue
-        if "not given" not in (old, new):  # not an option that only one of two veRL versions has
+        if "not given" not in (old, new):  # otherwise it comes from another veRL, or from a stranger's file
             problems.errors.append(
                 ConfigError(
                     f"{_short(option)} must be {_short(old)} to go on from {resumption.checkpoint}, got {_short(new)}: "

@@ -68,7 +68,7 @@ def _loses_updates(option: str) -> Rule:
     """Refuse settings under which veRL loses updates: several updates a step, with weights in host memory.
 
     To score a batch with the weights that the step began with, veRL saves the newer and restores the older for a while.
-    But `fsdp2_sharded_save_to_cpu` saves by `.cpu()`, which copies nothing in host memory: the older overwrite both.
+    But `fsdp2_sharded_save_to_cpu` saves by `.cpu()`, which copies nothing in host memory: so the newer are lost.
     """
 
     def broken(recipe: Recipe) -> bool:
