@@ -199,7 +199,7 @@ def check_lengths(config: GuiAgentConfig, response_length: int, screenshot_token
     """Check that the token limits leave room for a second turn.
 
     Args:
-        response_length: `actor_rollout_ref.rollout.response_length`, for all replies, and all screenshots but the first.
+        response_length: `actor_rollout_ref.rollout.response_length`, for all replies and all screenshots but the first.
         screenshot_tokens: visual tokens of one screenshot (`ImageGeometry.num_tokens`).
 
     Raises:
