@@ -116,7 +116,7 @@ def bomb(size):
 
 def test_s2_a_column_that_unpacks_to_very_much_is_refused(folder):
     forge_store(folder, lambda records: records[1].update(response_ids=bomb(64 << 20)))
-    refused_everywhere(folder, r"line 2 of .*a column must unpack to at most 16 MiB")
+    refused_everywhere(folder, r"line 2 of .*a column must be complete and unpack to at most 16 MiB")
 
 
 @pytest.mark.parametrize(
