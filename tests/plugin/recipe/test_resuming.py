@@ -290,7 +290,7 @@ REFUSED = {
         nothing,
         [r"n_gpus_per_node must be 1, the processes that wrote .*, got 2; set it back, or begin a new run with its"],
     ),
-    "another FSDP": ((f"{A}.strategy=fsdp",), nothing, [f"{A}.strategy must be fsdp2, which wrote .* got fsdp; set it"]),
+    "another FSDP": ((f"{A}.strategy=fsdp",), nothing, [f"{A}.strategy must be fsdp2, which wrote .* got fsdp; set"]),
     "other successes with refuse": (
         ("gui_agent.context=window", "replay.on_bad_store=refuse"),
         nothing,
