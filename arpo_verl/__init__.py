@@ -8,12 +8,12 @@
     run = arpo_verl.open_run("runs/embedded")
 
 The packages of a training run, in the order of a training step: `plugin`, `rollout`, `replay`, `actions`,
-`environments`, `desktop`, `pool`, `tasks`, `records`, over the modules beside this one. No GPU run needs the others,
-whose first lines begin "Beside a training run": `cpu`, `vm`, `viewer`, `evaluation`, `policy`, `migration`,
+`environments`, `desktop`, `pool`, `tasks`, `records`. They use the modules beside this one. GPU runs do not need the
+others, whose first lines begin "Beside a training run": `cpu`, `vm`, `viewer`, `evaluation`, `policy`, `migration`,
 `easyr1`, `gym`, `api`, `cli`. docs/architecture.md shows both.
 
-`import verl` loads this package in every process: a name is imported when it is first used. `__init__.pyi` beside it
-says the same to type checkers.
+`import verl` loads this package in every process. So it imports each name only when the name is first used.
+`__init__.pyi` beside it gives type checkers the same names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import importlib
 import sys
 from typing import Any
 
-if sys.version_info < (3, 11):  # noqa: UP036  # pip refuses it by itself, but a checkout only has to be on the path
+if sys.version_info < (3, 11):  # noqa: UP036  # pip would refuse, but a checkout may just be on the path
     raise ImportError(
         "arpo_verl needs Python 3.11 or newer, this is Python " + ".".join(map(str, sys.version_info[:3]))
     )
@@ -57,7 +57,7 @@ _EXPORTS = {
 _MODULES = {name: f"arpo_verl.{module}" for module, names in _EXPORTS.items() for name in names.split()}
 
 __all__ = [name for name in _MODULES if name != "__version__"]
-"""And `gym`, where Gymnasium is installed."""
+"""And `gym`, if Gymnasium is installed."""
 
 
 def __getattr__(name: str) -> Any:

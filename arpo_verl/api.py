@@ -24,9 +24,9 @@ from arpo_verl.types import Size, Task
 
 
 def make_desktop(provider: str = EMBEDDED, **options: Any) -> ThreadedDesktop:
-    """A desktop of one's own; a context manager, which closes it.
+    """Make a desktop of your own. Use it as a context manager, which closes it.
 
-    `desktop.reset(task)`, `desktop.step(action)` and `desktop.evaluate()` also serve by themselves.
+    You can also call `desktop.reset(task)`, `desktop.step(action)` and `desktop.evaluate()` yourself.
 
     Args:
         provider: `embedded`, a provider of OSWorld's client (`docker`, `vmware`, ...), `fake`, or
@@ -34,8 +34,8 @@ def make_desktop(provider: str = EMBEDDED, **options: Any) -> ThreadedDesktop:
         options: other fields of `EnvironmentConfig`, such as `screen_size=(1280, 720)`.
 
     Raises:
-        ConfigError: there is no such provider or option, or a value is wrong.
-        MissingDependencyError: a package or program that it needs is not here; raised by its first use.
+        ConfigError: the provider or an option does not exist, or a value is wrong.
+        MissingDependencyError: a package or program is missing. The first use raises it.
     """
     values = {"provider": provider, **default_options(provider), **options}
     return ThreadedDesktop(build_config(EnvironmentConfig, "environment", values))
@@ -50,23 +50,23 @@ def play(
     model_family: str = "ui_tars_15",
     image_size: tuple[int, int] | None = None,
 ) -> Episode:
-    """Let `policy` play `task` to its end and have it evaluated, by the code that plays a training run's episodes.
+    """Let `policy` play `task` to its end and evaluate it, with the code that plays a training run's episodes.
 
     Args:
         policy: (instruction, screenshots so far, replies so far) -> the next reply, as a model of the family writes it.
             The screenshots are PIL images, the newest last.
-        max_steps: replies at most.
-        model_family: whose grammar the replies are in: a name of `gui_agent.model_family`.
-        image_size: width and height of the image that the replies' coordinates are in, where the policy saw the
-            screenshots resized; None: the screen itself.
+        max_steps: most replies.
+        model_family: family whose grammar the replies are in, as in `gui_agent.model_family`.
+        image_size: width and height of the image that the replies' coordinates refer to, if the policy saw resized
+            screenshots; None: the screen's.
 
     Returns:
-        The episode: `success` (the evaluator's score in [0, 1]), `stop_reason`, `turns`, `screenshots`, times. A reply
-        that is not in its grammar ends it, with `stop_reason` `parse_error`.
+        The episode: `success` (the evaluator's score, from 0 to 1), `stop_reason`, `turns`, `screenshots`, times. A
+        reply outside its grammar ends the episode, with `stop_reason` `parse_error`.
 
     Raises:
         DesktopError: the desktop failed; nothing of the episode counts.
-        ConfigError: an option is wrong, or the policy returned no text.
+        ConfigError: an option is wrong, or the policy did not return text.
     """
     require(callable(policy), "policy", "a function that returns the next reply", policy)
     config = GuiAgentConfig(max_steps=max_steps, max_screenshots=None, model_family=model_family)

@@ -1,4 +1,4 @@
-"""From a recipe's section to a validated, frozen dataclass."""
+"""Build validated, frozen dataclasses from a recipe's sections."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ConfigT = TypeVar("ConfigT", bound="DataclassInstance")
 
 
 def did_you_mean(name: object, known: Iterable[str], prefix: str = "") -> str:
-    """The end of a message about an unknown name: the known one that is closest. Empty where none is close.
+    """Return the end of a message about an unknown name: the closest known one, or nothing if none is close.
 
     Args:
-        prefix: stands before it, as a section's name.
+        prefix: text before the name, such as a section's name.
     """
     close = difflib.get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {prefix}{close[0]}?" if close else ""
@@ -37,7 +37,7 @@ class Problems:
 
     @contextlib.contextmanager
     def gather(self) -> Iterator[None]:
-        """Keep an error of the block, instead of raising it."""
+        """Keep an error of the block instead of raising it."""
         try:
             yield
         except SeveralErrors as several:
@@ -46,10 +46,10 @@ class Problems:
             self.errors.append(error)
 
     def tell_defaults(self, is_default: Callable[[str], bool]) -> None:
-        """Say of each value that nobody gave that it is the default.
+        """Change messages about values that nobody set: they name the value as the default.
 
         Args:
-            is_default: whether the option of this name has its default.
+            is_default: returns whether the option of this name has its default.
         """
         for number, error in enumerate(self.errors):
             name, found, rest = str(error).partition(" must be ")
@@ -57,7 +57,7 @@ class Problems:
                 self.errors[number] = ConfigError(f"{name} must be {rest.replace(', got ', ', by default it is ', 1)}")
 
     def raise_all(self) -> None:
-        """Raise what was kept.
+        """Raise what was kept, if anything.
 
         Raises:
             ArpoError: the only error, or `SeveralErrors`.
@@ -78,7 +78,7 @@ def build_config(cls: type[ConfigT], section: str, values: Mapping[str, Any] | N
         values: plain values (an OmegaConf section resolved with `OmegaConf.to_container`), or None for all defaults.
 
     Raises:
-        ConfigError: for names that the section does not have, and values that it does not take.
+        ConfigError: the section does not have a name, or a value is wrong; lists all of them.
     """
     values = {} if values is None else dict(values)
     known, problems = [f.name for f in dataclasses.fields(cls)], Problems()
@@ -95,42 +95,42 @@ def build_config(cls: type[ConfigT], section: str, values: Mapping[str, Any] | N
 
 
 def _is_given(values: Any, name: str) -> bool:
-    """Whether a mapping, or one in it, has the name, whose parts are separated by dots."""
+    """Return whether a mapping, also a nested one, has the name, whose parts are separated by dots."""
     first, _, rest = name.partition(".")
     given = isinstance(values, Mapping) and first in values
     return given and (not rest or _is_given(values[first], rest))
 
 
 def require(condition: bool, name: str, expected: str, got: object, remedy: str = "") -> None:
-    """Raise `ConfigError` in the house's form unless `condition` holds: what was expected, what came, what to do."""
+    """Raise `ConfigError` unless `condition` holds. The message says what was expected, what came and what to do."""
     if not condition:
         raise ConfigError(f"{name} must be {expected}, got {got!r}" + (f"; {remedy}" if remedy else ""))
 
 
 class FieldRule(NamedTuple):
-    """What a field takes, said in its annotation: `capacity: Annotated[int, whole(1)] = 8`.
+    """What values a field accepts, given in its annotation: `capacity: Annotated[int, whole(1)] = 8`.
 
-    None is taken where the annotation has `| None`.
+    None is accepted if the annotation has `| None`.
     """
 
     expected: str
     holds: Callable[[Any], bool]
     remedy: str = ""
     known: Collection[str] = ()
-    """The names that it takes, where it takes names."""
+    """The accepted names, if the field takes names."""
 
     def remedy_for(self, value: object) -> str:
-        """What to do about a value that does not hold."""
+        """Return what to do about a value that breaks the rule."""
         return self.remedy or did_you_mean(value, self.known).removeprefix("; ")
 
 
 def whole(least: int, expected: str = "", remedy: str = "") -> FieldRule:
-    """A whole number from `least`; true and false are none."""
+    """Require a whole number of at least `least`; true and false do not count."""
     return FieldRule(expected or f"a whole number of at least {least}", lambda n: type(n) is int and n >= least, remedy)
 
 
 def number(holds: Callable[[float], bool], expected: str, remedy: str = "") -> FieldRule:
-    """A finite number that `holds`; true and false are none."""
+    """Require a finite number for which `holds` is true; true and false do not count."""
 
     def is_such(x: Any) -> bool:
         return isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) <= sys.float_info.max and holds(x)
@@ -139,22 +139,22 @@ def number(holds: Callable[[float], bool], expected: str, remedy: str = "") -> F
 
 
 def text(expected: str, remedy: str = "") -> FieldRule:
-    """A string that is not empty."""
+    """Require a string that is not empty."""
     return FieldRule(expected, lambda value: isinstance(value, str) and bool(value), remedy)
 
 
 def truth() -> FieldRule:
-    """True or false."""
+    """Require true or false."""
     return FieldRule("true or false", lambda value: isinstance(value, bool))
 
 
 def one_of(known: Collection[str], expected: str = "") -> FieldRule:
-    """One of the `known` names."""
+    """Require one of the `known` names."""
     return FieldRule(expected or f"one of {', '.join(known)}", lambda value: value in tuple(known), known=known)
 
 
 def check_fields(config: Any, section: str = "") -> None:
-    """Hold the fields of a dataclass to the rules in their annotations; for its `__post_init__`.
+    """Check the fields of a dataclass by the rules in their annotations; for its `__post_init__`.
 
     Args:
         section: the section's name in the recipe, for messages.
@@ -173,7 +173,7 @@ def check_fields(config: Any, section: str = "") -> None:
 
 @cache
 def _rules(cls: type) -> tuple[tuple[str, FieldRule, bool], ...]:
-    """Field, rule and whether it takes None, of each field with a rule. Read once a class."""
+    """Return field, rule and whether it accepts None, for each field with a rule. Read once a class."""
     return tuple(
         (name, rule, type(None) in get_args(hint.__origin__))
         for name, hint in get_type_hints(cls, include_extras=True).items()

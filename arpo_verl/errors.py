@@ -1,22 +1,22 @@
-"""Every error of arpo_verl, named by the boundary that failed.
+"""Define every error of arpo_verl, named by the part that failed.
 
 ArpoError
 ├── ConfigError (ValueError)            a recipe's or a call's value is wrong
-│   └── SeveralErrors                   several things are wrong, reported at once
+│   └── SeveralErrors                   several things are wrong and reported at once
 ├── TaskError (ValueError)              a task file is missing, malformed or cannot run here
-├── ActionError (ValueError)            an action is none that a desktop can do
+├── ActionError (ValueError)            a desktop cannot do this action
 │   └── ActionParseError                a model reply is not in the grammar: becomes a stop reason
-├── ImageError (ValueError)             a picture is broken, or larger than any screen's
+├── ImageError (ValueError)             a picture is broken, or larger than any screen
 ├── ReplayError (ValueError)            a stored trajectory does not fit
 ├── GenerationError (RuntimeError)      the rollout engine gave no usable reply: the session is dropped, never scored
-│   ├── EndpointError                   so did a server that is asked over the network
-│   └── HarnessError                    the program that plays the episode crashed, hung or asked for no reply
+│   ├── EndpointError                   a server on the network gave no usable reply: likewise
+│   └── HarnessError                    the program that plays the episode crashed, hung or never asked for a reply
 ├── RequestError (ValueError)           a harness asked for a reply in a way that we cannot answer
 ├── RolloutWorkerError (RuntimeError)   rollout workers die again and again: the run ends
-├── EngineLostError (RuntimeError)      a rollout engine died or hangs: the run ends behind its step
+├── EngineLostError (RuntimeError)      a rollout engine died or hangs: the run ends after its step
 ├── QueueLostError (RuntimeError)       a process of veRL's queue died: the run ends
 ├── SessionsLostError (RuntimeError)    prompt after prompt loses sessions: the run ends
-├── PatchLostError (RuntimeError)       a change that we make to veRL or vLLM is not in place: the run ends
+├── PatchLostError (RuntimeError)       a patch of veRL or vLLM that we need is missing: the run ends
 ├── MissingDependencyError (ImportError) a package or a program is not installed
 ├── FetchError (RuntimeError)           a download failed or is not what it should be
 ├── DesktopEndedError (RuntimeError)    the policy ended its desktop: the episode is over, its score is 0
@@ -26,8 +26,8 @@ ArpoError
     ├── DesktopSetupError               the task's set-up did not complete
     ├── DesktopLostError                it died or hung in use
     │   ├── HostLostError               its worker process, or the node under it, died
-    │   └── DesktopUnclearError         its machine lives, the guest on it fails, and nothing says whose doing that is
-    └── EvaluatorError                  the evaluator broke: no verdict
+    │   └── DesktopUnclearError         its machine runs, the guest on it fails, and the cause is unknown
+    └── EvaluatorError                  the evaluator broke: there is no score
 """
 
 
@@ -40,14 +40,14 @@ class ConfigError(ArpoError, ValueError):
 
 
 class SeveralErrors(ConfigError):
-    """Several things are wrong: the message has a paragraph for each.
+    """Several things are wrong. The message has a paragraph for each.
 
     Args:
-        errors: each of them.
+        errors: the single errors.
     """
 
     def __init__(self, *errors: ArpoError):
-        super().__init__(*errors)  # Ray's workers make it again from these
+        super().__init__(*errors)  # Ray's workers rebuild it from these
         self.errors = errors
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class TaskError(ArpoError, ValueError):
 
 
 class ActionError(ArpoError, ValueError):
-    """An action is none that a desktop can do: a point off the screen, an unknown key. It never reached one."""
+    """A desktop cannot do this action: a point is off the screen, a key is unknown. It was not sent to a desktop."""
 
 
 class ActionParseError(ActionError):
@@ -68,7 +68,7 @@ class ActionParseError(ActionError):
 
 
 class ImageError(ArpoError, ValueError):
-    """Bytes are no picture that a desktop may send: broken, of another format, or larger than any screen's."""
+    """Bytes are not a picture that a desktop may send: broken, of another format, or larger than any screen."""
 
 
 class ReplayError(ArpoError, ValueError):
@@ -76,15 +76,15 @@ class ReplayError(ArpoError, ValueError):
 
 
 class GenerationError(ArpoError, RuntimeError):
-    """The rollout engine gave no usable reply: veRL drops the session, and nothing is scored."""
+    """The rollout engine gave no usable reply. veRL drops the session, and nothing is scored."""
 
 
 class EndpointError(GenerationError):
-    """A server that is asked for replies is not there, or gave none that can be used: an infrastructure fault."""
+    """A server that we ask for replies is not there, or gave no usable reply. This is an infrastructure fault."""
 
 
 class HarnessError(GenerationError):
-    """The program that plays an episode failed, and nothing says that the policy made it: the session is dropped."""
+    """The program that plays an episode failed, and not provably through the policy. The session is dropped."""
 
 
 class RequestError(ArpoError, ValueError):
@@ -92,8 +92,8 @@ class RequestError(ArpoError, ValueError):
 
     Args:
         message: what is wrong and what to do.
-        status: HTTP's, which a client over the network gets.
-        code: OpenAI's word for it, where there is one.
+        status: the HTTP status, for a client over the network.
+        code: OpenAI's error code, if there is one.
     """
 
     def __init__(self, message: str, status: int = 400, code: str = "invalid_request_error"):
@@ -105,43 +105,43 @@ class RequestError(ArpoError, ValueError):
 
 
 class RolloutWorkerError(ArpoError, RuntimeError):
-    """The processes that play episodes die again and again, and finish no prompt in between: the run ends."""
+    """The processes that play episodes die again and again, and finish no prompt in between. The run ends."""
 
 
 class EngineLostError(ArpoError, RuntimeError):
-    """A rollout engine died or answers no more: the step is trained to its end, then the run ends."""
+    """A rollout engine died or no longer answers. The step is trained to its end, then the run ends."""
 
 
 class QueueLostError(ArpoError, RuntimeError):
-    """A process of the queue between rollouts and trainer died: the run ends."""
+    """A process of the queue between rollouts and trainer died. The run ends."""
 
 
 class SessionsLostError(ArpoError, RuntimeError):
-    """Prompt after prompt loses sessions, so that no batch can be put together any more: the run ends."""
+    """Prompt after prompt loses sessions, so that batches can no longer be formed. The run ends."""
 
 
 class PatchLostError(ArpoError, RuntimeError):
-    """A process that needs a change of veRL's or vLLM's code runs their own function: the run ends."""
+    """A process runs a function of veRL or vLLM without the patch that we need. The run ends."""
 
 
 class MissingDependencyError(ArpoError, ImportError):
-    """A package or a program that this needs is not installed; the message says how to install it."""
+    """A package or a program is not installed. The message says how to install it."""
 
 
 class FetchError(ArpoError, RuntimeError):
-    """A download failed, or what came is not what it should be; a second run goes on with what came well."""
+    """A download failed, or its content is wrong. A second run continues with what is already there."""
 
 
 class TaskQuarantinedError(ArpoError, RuntimeError):
-    """A task has broken desktops repeatedly: its sessions are dropped for a while, counted, never scored."""
+    """A task has broken desktops repeatedly. Its sessions are dropped for a while and counted, never scored."""
 
 
 class DesktopEndedError(ArpoError, RuntimeError):
-    """The policy ended its own desktop, as the desktop can prove: no fault; the episode is over, its score is 0."""
+    """The policy provably ended its own desktop. This is not a fault: the episode is over, and its score is 0."""
 
 
 class DesktopError(ArpoError, RuntimeError):
-    """An infrastructure fault of a desktop: retried on a fresh one, then dropped and counted, never scored."""
+    """An infrastructure fault of a desktop. We retry on a fresh one, or drop and count the session, but never score."""
 
 
 class DesktopBootError(DesktopError):
@@ -157,12 +157,12 @@ class DesktopLostError(DesktopError):
 
 
 class HostLostError(DesktopLostError):
-    """The process that hosts the desktop died, or the node under it: no doing of the task's."""
+    """The process that hosts the desktop died, or the node under it. It is not the task's doing."""
 
 
 class DesktopUnclearError(DesktopLostError):
-    """The machine runs, but its guest does not answer as it should, and nothing proves that the policy did that."""
+    """The machine runs, but its guest does not answer correctly, and nothing proves that the policy caused it."""
 
 
 class EvaluatorError(DesktopError):
-    """The evaluator raised instead of giving a verdict."""
+    """The evaluator raised an error instead of giving a score."""

@@ -1,7 +1,7 @@
-"""Files and folders that are there whole or not at all, whatever kills the process or the machine.
+"""Write files and folders so that they exist completely or not at all, whatever kills the process or the machine.
 
-Two places write otherwise, on purpose: `live.json` is overwritten in its place (`records.episode_folder`), and a
-download goes into a part of its host's name, so that the next attempt overwrites what a killed one left
+Two places write differently on purpose. `live.json` is overwritten in place (`records.episode_folder`). A download is
+written to a name that contains its host's, so that the next attempt overwrites what a killed one left
 (`environments.osworld.downloads`).
 """
 
@@ -27,7 +27,7 @@ from arpo_verl.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 PART_PREFIX = ".part-"
-"""Of what an interrupted write leaves behind."""
+"""Prefix of what an interrupted write leaves behind."""
 
 _CHUNK_BYTES = 1 << 20
 _LOCK = ".in-use"
@@ -52,10 +52,10 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def explain_refusal(error: OSError) -> str:
-    """One sentence about what the file system refused, with what to do."""
+    """Explain in one sentence what the file system refused, and what to do."""
     number = error.errno or 0
     if number == errno.EEXIST and os.path.isfile(error.filename or ""):
-        number = errno.ENOTDIR  # where a folder was to be made
+        number = errno.ENOTDIR  # a folder was needed there
     told = _REFUSALS.get(number)
     if told is None or (error.filename is None and error.errno not in FULL):
         return str(error)
@@ -63,13 +63,13 @@ def explain_refusal(error: OSError) -> str:
 
 
 def check_place(name: str, folder: Path) -> None:
-    """Refuse a folder that this user could not make or write to; nothing is made.
+    """Refuse a folder that this user could not create or write to. Nothing is created.
 
     Args:
-        name: the option that names it, for the message.
+        name: the option that names the folder, for the message.
 
     Raises:
-        ConfigError: says which folder is in the way.
+        ConfigError: the message names the folder that is in the way.
     """
     there = next(str(path) for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
     what = None
@@ -87,14 +87,14 @@ def check_place(name: str, folder: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes, *, sync: bool = True) -> None:
-    """Write `content` under another name, and give it its own name in one step.
+    """Write `content` under a temporary name, then rename it in one step.
 
     Args:
-        sync: have the disk keep the content before it gets its name; without, no reader ever sees half of it either,
-            but a machine that loses its power may.
+        sync: make the disk keep the content before the renaming. Otherwise readers never see half of it either, but a
+            power failure may leave it half-written.
 
     Raises:
-        OSError: the disk refuses; `path` is as it was.
+        OSError: the disk refuses; `path` is as before.
     """
     part = path.with_name(f"{PART_PREFIX}{uuid4().hex}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -115,7 +115,7 @@ def write_whole(path: Path, content: bytes, *, sync: bool = True) -> None:
 
 
 def link_whole(source: Path, path: Path) -> bool:
-    """Give a file that is whole a second name; False where it is gone or the file system cannot."""
+    """Give a complete file a second name; return False if it is gone or the file system cannot."""
     try:
         os.link(source, path)
     except OSError:
@@ -124,7 +124,7 @@ def link_whole(source: Path, path: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` last: a file's own sync does not."""
+    """Make the names in `folder` last through a power failure: a file's own sync does not."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -133,7 +133,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_files(folder: Path, prefixes: tuple[str, ...], keep: frozenset[str]) -> None:
-    """Remove the files of `folder` whose name begins with one of `prefixes` and that are not to be kept."""
+    """Remove the files of `folder` whose name begins with one of `prefixes` and is not in `keep`."""
     for entry in os.scandir(folder):
         if entry.name.startswith(prefixes) and entry.name not in keep and entry.is_file(follow_symlinks=False):
             os.unlink(entry.path)
@@ -144,7 +144,7 @@ def remove_files(folder: Path, prefixes: tuple[str, ...], keep: frozenset[str]) 
 
 @contextmanager
 def replacing_directory(target: Path) -> Iterator[Path]:
-    """Give a scratch folder that takes `target`'s place when the block ends well, and vanishes when it does not."""
+    """Give a scratch folder that replaces `target` when the block ends well, and is removed otherwise."""
     target = target.absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -157,10 +157,10 @@ def replacing_directory(target: Path) -> Iterator[Path]:
 
 
 def replace_directory(scratch: Path, target: Path) -> None:
-    """Give a finished folder its place. A kill may leave none there, or the old one under a hidden name, but no half.
+    """Move a finished folder to its place. A kill may leave none there, or the old one under a hidden name, never half.
 
     Raises:
-        OSError: the disk refuses; `target` is as it was.
+        OSError: the disk refuses; `target` is as before.
     """
     old = target.with_name(f"{PART_PREFIX}{uuid4().hex}")
     if target.exists():
@@ -175,16 +175,16 @@ def replace_directory(scratch: Path, target: Path) -> None:
 
 
 class ScratchFolder:
-    """A new folder of this process. It goes with `remove`, when this object is dropped, or when the process ends,
-    killed or not; at the latest when another one asks for such a folder.
+    """A new folder of this process. It is removed by `remove`, when this object is dropped, or when the process ends,
+    even by a kill; at the latest when another such folder is made.
 
     Args:
-        parent: made where it is missing.
-        kind: begins the folder's name, and those of the others that are looked through for abandoned ones.
-        name: comes after it.
+        parent: folder for it, created if missing.
+        kind: start of the folder's name. Abandoned folders of the same kind are removed.
+        name: rest of the folder's name.
 
     Raises:
-        OSError: nothing can be written there, or it has no locks.
+        OSError: nothing can be written there, or the file system has no locks.
     """
 
     def __init__(self, parent: Path, kind: str, name: str = ""):
@@ -200,7 +200,7 @@ class ScratchFolder:
 
 
 def _make_locked(parent: Path, prefix: str) -> tuple[Path, int]:
-    """A new folder and its lock, which the kernel lets go of however the process ends."""
+    """Make a new folder with a lock, which the kernel releases however the process ends."""
     tries_left = _TRIES
     while True:
         tries_left -= 1
@@ -209,12 +209,12 @@ def _make_locked(parent: Path, prefix: str) -> tuple[Path, int]:
             lock = os.open(hidden / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Under its name only once it is locked: else another process could take it for abandoned.
+                # Renamed only once it is locked: otherwise another process could think that it is abandoned.
                 return hidden.rename(parent / hidden.name.removeprefix(".")), lock
             except OSError:
                 os.close(lock)
                 raise
-        except (FileNotFoundError, BlockingIOError):  # by a clock that jumped, another took it for abandoned
+        except (FileNotFoundError, BlockingIOError):  # after a clock jump, another process thought it was abandoned
             if not tries_left:
                 raise
         except OSError:
@@ -223,12 +223,12 @@ def _make_locked(parent: Path, prefix: str) -> tuple[Path, int]:
 
 
 def _remove_own(folder: Path, lock: int, owner: int) -> None:
-    if os.getpid() == owner:  # not in a forked child, which ends with a copy of this
+    if os.getpid() == owner:  # not in a forked child, which has a copy of the finalizer
         _remove_locked(folder, lock)
 
 
 def _remove_locked(folder: Path, lock: int) -> None:
-    # The lock's file last: a folder without one is never looked at again.
+    # The lock's file goes last: nobody looks again at a folder without one.
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
             if entry.is_dir(follow_symlinks=False):
@@ -245,7 +245,7 @@ def _remove_abandoned(parent: Path, kind: str) -> None:
             continue
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:  # being removed right now, not ours, or left before it had a lock
+        except OSError:  # it is being removed, is not ours, or was left before it had a lock
             if folder.name.startswith("."):
                 with contextlib.suppress(OSError):
                     folder.rmdir()
@@ -255,12 +255,12 @@ def _remove_abandoned(parent: Path, kind: str) -> None:
         except OSError:
             os.close(lock)
             continue
-        logger.info("removing %s, which a process that is gone left behind", folder)
+        logger.info("removing %s, left by a process that no longer runs", folder)
         _remove_locked(folder, lock)
 
 
 def _is_left_unmade(hidden: Path) -> bool:
-    """Whether a folder that is not under its name yet was made so long ago that its maker must have been killed."""
+    """Return whether a folder without its final name is so old that its maker must have been killed."""
     try:
         return time.time() - hidden.lstat().st_mtime > _BEING_MADE_S
     except OSError:

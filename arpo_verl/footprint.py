@@ -1,7 +1,7 @@
-"""How much a run will take, estimated before anything starts: tokens, host memory, GPU memory, disk. Pure arithmetic.
+"""Estimate before a run starts how much it needs: tokens, host memory, GPU memory, disk. Pure arithmetic.
 
-Every figure is of the worst case: all episodes use all their screenshots and write replies of full length. Bytes are
-counted from shapes as veRL 0.9.1 makes them; processes themselves (Ray, veRL and vLLM take 1 to 3 GB each) are not.
+Every figure is for the worst case: all episodes use all their screenshots, and all replies have full length. We count
+bytes from shapes as veRL 0.9.1 makes them, but not the processes themselves (Ray, veRL and vLLM take 1 to 3 GB each).
 `plugin/recipe/footprint.py` reads `RunSizes` and `NodeCapacity` from a composed recipe and this machine.
 """
 
@@ -16,26 +16,26 @@ from arpo_verl.types import Size
 
 GB = 10**9
 FP32, BF16 = 4, 2
-# AdamW: two moments a parameter, in fp32.
+# AdamW has two moments for each parameter, in fp32.
 ADAM_BYTES = 2 * FP32
-# What CUDA, NCCL and, in vLLM, CUDA graphs hold on a GPU beside all that is counted here; an assumption.
+# An assumption: what CUDA, NCCL and vLLM's CUDA graphs take on a GPU beside what we count.
 GPU_RESERVE_BYTES = 3 * GB
-# What a demo's processes hold on a CPU beside all that is counted here: 3.8 GB were measured, 0.9 are counted. On GPUs
-# it is more, by what CUDA's libraries take.
+# What a demo's processes take on a CPU beside what we count: 3.8 GB were measured, 0.9 are counted. On GPUs CUDA's
+# libraries add to it.
 PROCESSES_BYTES = 3 * GB
-# Of a screenshot as the desktop sends it, a pixel of the screen: 1 MB of 1080p. Windows and text take 0.2 MB
-# (docs/replay.md), a photograph as wallpaper more than this.
+# Bytes of a desktop's screenshot for each pixel of the screen: 1 MB at 1080p. Windows and text take 0.2 MB
+# (docs/replay.md), a photograph as wallpaper takes more than this.
 SENT_BYTES_A_PIXEL = 0.5
-# Copies of a micro-batch's pixel values while they are put together: each row's, and all.
+# Copies of a micro-batch's pixel values while they are joined: each row's, and the whole.
 MAKING_FACTOR = 2
-# Of a trajectory's pixel values while a rollout worker of veRL's own makes them: measured 2.25 GB for the 0.76 GB of 15
-# screenshots.
+# Copies of a trajectory's pixel values while veRL's own rollout worker makes them: 2.25 GB were measured for the 0.76
+# GB of 15 screenshots.
 PROCESSING_FACTOR = 3
-# Whose rollout workers leave pixel values to the training processes: the recipes' agent loop manager.
+# The recipes' agent loop manager, whose rollout workers leave pixel values to the training processes.
 MANAGER = "arpo_verl.plugin.loop_manager.GuiAgentLoopManager"
 # Tokens of the chat template around one screenshot and one reply, and around a reply alone.
 TURN_TOKENS, REPLY_TURN_TOKENS = 16, 5
-# Of a reply: UI-TARS-1.5 writes 50 to 300. Rows that hold no more for each of an episode's replies are reported.
+# Tokens of a reply: UI-TARS-1.5 writes 50 to 300. We report rows with less room for each of an episode's replies.
 COMMON_REPLY_TOKENS = 100
 
 
@@ -52,7 +52,7 @@ class Model:
     intermediate_size: int
     vocab_size: int
     tied_embeddings: bool
-    """Whether the output matrix is the input's: Hugging Face's `tie_word_embeddings`."""
+    """Whether the output matrix is the input's (Hugging Face's `tie_word_embeddings`)."""
     vision_hidden_size: int
     vision_layers: int
     vision_intermediate_size: int
@@ -69,9 +69,9 @@ class Model:
         """Read it from a `config.json` of Qwen2.5-VL or Qwen3-VL, of this or an older version of Transformers.
 
         Raises:
-            KeyError: it is another family's.
+            KeyError: it belongs to another family.
         """
-        # Before Transformers 4.52 the text model's fields lay at the top.
+        # Before Transformers 4.52 the text model's fields were at the top.
         text, vision = {**config, **config.get("text_config", {})}, config["vision_config"]
         hidden_size, num_heads = text["hidden_size"], text["num_attention_heads"]
         return cls(
@@ -95,13 +95,13 @@ class Model:
 
     @property
     def sequence_parallel_sizes(self) -> list[int]:
-        """Sizes by which Ulysses can split a sequence, as veRL's `apply_monkey_patch` asks: heads are shared out
-        evenly, and key-value heads are shared out or repeated."""
+        """Sizes by which Ulysses can split a sequence, as in veRL's `apply_monkey_patch`: heads are divided evenly,
+        and key-value heads are divided or repeated."""
         kv = self.num_kv_heads
         return [n for n in range(1, self.num_heads + 1) if self.num_heads % n == 0 and (kv % n == 0 or n % kv == 0)]
 
 
-# Those that the recipes name, as their `config.json` on the model hub has them.
+# The models that the recipes name, with the values of their `config.json` on the model hub.
 _QWEN25_VL_7B = Model(
     num_parameters=8_292_166_656,
     hidden_size=3584,
@@ -160,7 +160,7 @@ KNOWN_MODELS = {
 
 @dataclass(frozen=True)
 class VllmSettings:
-    """vLLM, as the recipe sets it up."""
+    """vLLM's settings in the recipe."""
 
     tensor_parallel_size: int
     gpu_memory_utilization: float
@@ -168,49 +168,49 @@ class VllmSettings:
     max_model_len: int
     image_cache_bytes: int
     num_gpus: int
-    """On which it generates while the policy is trained, or in turns with it."""
+    """GPUs that generate, while the policy is trained or in turns with training."""
     gpus_of_training_node: int
-    """Of the GPUs of a node that trains, those that hold an engine too."""
+    """GPUs of a training node that also hold an engine."""
 
 
 @dataclass(frozen=True)
 class RunSizes:
-    """What in a composed recipe decides how much it takes."""
+    """The values of a composed recipe that decide how much it needs."""
 
     recipe: str
     model_name: str
     model: Model
     image: Size
-    """A screenshot in pixels, as the processor resizes it."""
+    """Size of a screenshot in pixels after the processor's resizing."""
     screen: Size
-    """The same as the desktop sends it."""
+    """Size of a screenshot in pixels as the desktop sends it."""
     carries_pixels: bool
-    """Whether rows carry pixel values: veRL's own agent loop manager has them made by its rollout workers."""
+    """Whether rows carry pixel values, as with veRL's own agent loop manager, whose rollout workers make them."""
     max_screenshots: int
-    """In one row."""
+    """Most screenshots in one row."""
     max_replies: int
-    """In one row, those that stay as text included."""
+    """Most replies in one row, including those that stay as text."""
     rows_per_episode: int
-    """Of one that takes all its turns: 1 where the model sees its whole history."""
+    """Rows of an episode that takes all its turns; 1 if the model sees its whole history."""
     max_reply_tokens: int
     instruction_tokens: int
-    """The prompt without its screenshot; an estimate."""
+    """Tokens of the prompt without its screenshot, estimated."""
     max_sequence_tokens: int
     """`data.max_prompt_length` and `data.max_response_length` together."""
     tasks_per_step: int
     rollouts_per_task: int
     tasks_per_update: int
     tasks_per_fetch: int
-    """What the trainer's processes get at once: a step's tasks, in separate_async an update's."""
+    """Tasks that the trainer's processes get at once: a step's, or in separate_async an update's."""
     batches_in_queue: int
-    """Batches that are in TransferQueue at once: 1, and those that an asynchronous trainer is ahead."""
+    """Batches in TransferQueue at once: 1, and those that an asynchronous trainer is ahead."""
     episodes_validated: int
-    """At once: their rows lie in TransferQueue beside the batches."""
+    """Episodes that a validation plays at once. Their rows are in TransferQueue beside the batches."""
     is_async: bool
     num_nodes: int
-    """That train."""
+    """Number of nodes that train."""
     num_rollout_nodes: int
-    """That only generate."""
+    """Number of nodes that only generate."""
     gpus_per_node: int
     on_gpus: bool
     sequence_parallel_size: int
@@ -218,23 +218,23 @@ class RunSizes:
     offloads_weights: bool
     offloads_optimizer: bool
     weight_copies: int
-    """Of the weights, that the trainer keeps in host memory to score with those that a step began with."""
+    """Copies of the weights in host memory, with which the trainer scores as at the start of a step."""
     rollout_workers: int
     num_desktops: int
     desktop_bytes: int
     successes_stored: int
-    """At most: each task has as many as it may."""
+    """Most stored successes: each task has as many as it may."""
     replays_ahead: int
-    """Whose rows wait in the trainer's memory."""
+    """Replays whose rows may wait in the trainer's memory."""
     checkpoints_kept: int | None
     engine: VllmSettings | None
-    """None: not vLLM."""
+    """None if the engine is not vLLM."""
     reference_split: int = 0
-    """Over how many GPUs a sequence of the reference model is split; 0: there is none."""
+    """Number of GPUs that a sequence of the reference model is split over; 0 without a reference model."""
 
     @property
     def num_gpus(self) -> int:
-        """That train."""
+        """Number of GPUs that train."""
         return self.num_nodes * self.gpus_per_node
 
     @property
@@ -248,7 +248,7 @@ class RunSizes:
 
 @dataclass(frozen=True)
 class NodeCapacity:
-    """What a node that trains has; None where it is not known."""
+    """What a training node has; None if it is not known."""
 
     memory_bytes: int | None = None
     gpu_bytes: int | None = None
@@ -259,62 +259,62 @@ class NodeCapacity:
 
 
 def screenshot_tokens(model: Model, image: Size) -> int:
-    """Visual tokens of one screenshot."""
+    """Return the visual tokens of one screenshot."""
     side = model.patch_size * model.merge_size
     return (image.width // side) * (image.height // side)
 
 
 def pixel_bytes(model: Model, image: Size) -> int:
-    """Pixel values of one screenshot: a row of float32 a patch, with the image repeated in time."""
+    """Return the bytes of one screenshot's pixel values: float32 for each patch, with the image repeated in time."""
     patches = (image.width // model.patch_size) * (image.height // model.patch_size)
     return patches * 3 * model.temporal_patch_size * model.patch_size**2 * FP32
 
 
 def sequence_tokens(run: RunSizes, screenshots: int, reply_tokens: int) -> int:
-    """Tokens of one row, which is the whole episode where there is one.
+    """Return the tokens of one row, which may be the whole episode.
 
     Args:
-        screenshots: how many it shows.
-        reply_tokens: of all its replies together.
+        screenshots: number of screenshots in it.
+        reply_tokens: tokens of all its replies together.
     """
     shown = screenshots * (screenshot_tokens(run.model, run.image) + TURN_TOKENS)
     return run.instruction_tokens + shown + reply_tokens
 
 
 def longest_sequence(run: RunSizes) -> int:
-    """Tokens of the longest row: every screenshot, every reply at its limit; not yet cut at the token limits."""
+    """Return the tokens of the longest row, with all screenshots and full replies, before the token limits cut it."""
     return sequence_tokens(run, run.max_screenshots, run.max_replies * run.max_reply_tokens)
 
 
 def reply_tokens_that_fit(run: RunSizes) -> int:
-    """Tokens a reply, on average, with which an episode of several rows takes all its turns: its last row shows the
-    newest screenshot, has room for a reply, and holds those before as text."""
+    """Return the average tokens of a reply with which an episode of several rows takes all its turns: its last row
+    has the newest screenshot, room for a reply, and the earlier replies as text."""
     left = run.max_sequence_tokens - sequence_tokens(run, 1, run.max_reply_tokens)
     return max(0, left // max(1, run.max_replies - 1) - REPLY_TURN_TOKENS)
 
 
 def row_bytes(run: RunSizes) -> int:
-    """Pixel values of a row that shows all its screenshots."""
+    """Return the bytes of the pixel values of a row with all its screenshots."""
     return run.max_screenshots * pixel_bytes(run.model, run.image)
 
 
 def trajectory_bytes(run: RunSizes) -> int:
-    """Pixel values of an episode that used all its screenshots, over all its rows."""
+    """Return the bytes of the pixel values of an episode with all its screenshots, over all its rows."""
     return run.rows_per_episode * row_bytes(run)
 
 
 def sent_bytes(run: RunSizes) -> int:
-    """Of a screenshot as the desktop sends it."""
+    """Return the bytes of a screenshot as the desktop sends it."""
     return int(run.screen.width * run.screen.height * SENT_BYTES_A_PIXEL)
 
 
 def store_bytes(run: RunSizes) -> int:
-    """Of the screenshots in a full store; the records are less than a hundredth of them."""
+    """Return the bytes of the screenshots in a full store; the records are less than a hundredth of them."""
     return run.successes_stored * run.max_replies * sent_bytes(run)
 
 
 def images_bytes(run: RunSizes) -> int:
-    """Of the images in an episode's rows on their way: each row's own, and each screenshot once for the store."""
+    """Return the bytes of images in an episode's rows on their way: each row's, and each screenshot for the store."""
     sent = sent_bytes(run)
     shown = trajectory_bytes(run) if run.carries_pixels else run.rows_per_episode * run.max_screenshots * sent
     return shown + run.max_replies * sent
@@ -324,19 +324,19 @@ def images_bytes(run: RunSizes) -> int:
 
 
 def rows_per_rank(run: RunSizes) -> int:
-    """Trajectories that one training process gets at once; those that share a sequence get the same."""
+    """Return the trajectories that one training process gets at once; those that share a sequence get the same."""
     groups = max(1, run.num_gpus // run.sequence_parallel_size)
     return -(-run.tasks_per_fetch * run.rollouts_per_task // groups)
 
 
 def queue_bytes(run: RunSizes) -> int:
-    """Of the images that are in TransferQueue at once, on all nodes together, validation's left out."""
+    """Return the bytes of images in TransferQueue at once, on all nodes together, without a validation's."""
     return run.batches_in_queue * run.rollouts_per_step * images_bytes(run)
 
 
 def made_bytes(run: RunSizes) -> int:
-    """What a training process holds of pixel values that it makes itself: a micro-batch's, and each screenshot of its
-    rows resized, a byte a value and one frame (`arpo_verl/pixels.py`)."""
+    """Return the bytes of pixel values that a training process makes itself: a micro-batch's, and one resized frame
+    for each screenshot of its rows, a byte a value (`arpo_verl/pixels.py`)."""
     shown = rows_per_rank(run) * run.rows_per_episode * run.max_screenshots
     different = min(shown, run.tasks_per_fetch * run.rollouts_per_task * run.max_replies)
     resized = pixel_bytes(run.model, run.image) // (FP32 * run.model.temporal_patch_size)
@@ -344,8 +344,8 @@ def made_bytes(run: RunSizes) -> int:
 
 
 def host_memory(run: RunSizes) -> dict[str, int]:
-    """Bytes on a node that trains, by what holds them. Each process holds one copy of what it fetched, until it is done
-    with it: measured by `tests/plugin/test_queue_memory.py`."""
+    """Return the bytes on a training node, by what holds them. Each process keeps one copy of what it fetched until it
+    is done with it: `tests/plugin/test_queue_memory.py` measures this."""
     ranks, rows = run.gpus_per_node, rows_per_rank(run)
     parameters = run.model.num_parameters
     kind = "pixel values" if run.carries_pixels else "screenshots"
@@ -384,24 +384,24 @@ def host_memory(run: RunSizes) -> dict[str, int]:
 
 
 def training_state_bytes(num_parameters: int) -> int:
-    """Weights, gradients and AdamW's moments, all fp32: 16 bytes a parameter, as in ZeRO's count (arXiv 1910.02054)."""
+    """Count weights, gradients and AdamW's moments in fp32: 16 bytes a parameter, as in ZeRO (arXiv 1910.02054)."""
     return num_parameters * (FP32 + FP32 + ADAM_BYTES)
 
 
 def checkpoint_bytes(run: RunSizes) -> int:
-    """One checkpoint: weights and moments in fp32; in an asynchronous run also the queue as it stands. Beside it lies
-    the store of successes, `store_bytes` at most."""
+    """Count one checkpoint: weights and moments in fp32; in an asynchronous run also the queue. Beside it is the store
+    of successes, `store_bytes` at most."""
     return run.model.num_parameters * (FP32 + ADAM_BYTES) + saved_queue_bytes(run)
 
 
 def saved_queue_bytes(run: RunSizes) -> int:
-    """Of a checkpoint, what TransferQueue held when it was saved."""
+    """Count the part of TransferQueue in a checkpoint."""
     return queue_bytes(run) if run.is_async else 0
 
 
 def kept_checkpoints_bytes(run: RunSizes, kept: int) -> int:
-    """All checkpoints of a start while the newest is written. Of two and more veRL removes the oldest weights before,
-    the only ones after (`checkpoint_manager.py: ensure_checkpoint_capacity`); the oldest queue goes last."""
+    """Count all checkpoints of a start while the newest is written. veRL removes the oldest weights before, but a lone
+    one's after (`checkpoint_manager.py: ensure_checkpoint_capacity`). The oldest queue goes last."""
     queue = saved_queue_bytes(run)
     return max(kept, 2) * (checkpoint_bytes(run) - queue) + (kept + 1) * queue
 
@@ -410,20 +410,20 @@ def kept_checkpoints_bytes(run: RunSizes, kept: int) -> int:
 
 
 def layer_activation_bytes(tokens: int, hidden_size: int, intermediate_size: int, mlp_tensors: int = 4) -> int:
-    """What one transformer layer keeps in bf16 for its backward pass, attention by FlashAttention.
+    """Count what one transformer layer keeps in bf16 for its backward pass, with FlashAttention.
 
-    For a layer of GPT's (mlp_tensors 2, four times hidden_size) these are 32 of the 34 bytes a token and hidden unit
-    that Korthikanti et al. count (arXiv 2205.05198, equation 2, without the attention scores); the other two are masks
-    of a dropout that there is none of here. SwiGLU keeps four tensors of the MLP.
+    For a layer of GPT (mlp_tensors 2, four times hidden_size) these are 32 of the 34 bytes for each token and hidden
+    unit in Korthikanti et al. (arXiv 2205.05198, equation 2, without the attention scores). The other two are dropout
+    masks, which do not exist here. SwiGLU keeps four tensors of the MLP.
     """
     return tokens * BF16 * (8 * hidden_size + mlp_tensors * intermediate_size)
 
 
 def update_memory(run: RunSizes) -> dict[str, int]:
-    """Bytes on one GPU at the height of an update, with gradient checkpointing: computed, not measured."""
+    """Count the bytes on one GPU at the peak of an update, with gradient checkpointing: computed, not measured."""
     model, tokens = run.model, min(longest_sequence(run), run.max_sequence_tokens) * run.micro_batch_size
     local = -(-tokens // run.sequence_parallel_size)
-    # Each process embeds all screenshots of its sequences; only then is the sequence split.
+    # Each process embeds all screenshots of its sequences before the sequence is split.
     patches = run.micro_batch_size * run.max_screenshots * screenshot_tokens(model, run.image) * model.merge_size**2
     layer = layer_activation_bytes(local, model.hidden_size, model.intermediate_size)
     vision_layer = layer_activation_bytes(patches, model.vision_hidden_size, model.vision_intermediate_size)
@@ -443,9 +443,9 @@ def update_memory(run: RunSizes) -> dict[str, int]:
 
 
 def reference_memory(run: RunSizes) -> dict[str, int]:
-    """Bytes on one GPU while the reference model scores, layer by layer and without gradients.
+    """Count the bytes on one GPU while the reference model scores, layer by layer and without gradients.
 
-    Its weights stay in host memory, whatever the recipe offloads: `_build_fsdp_module` of `transformer_impl.py`, FSDP.
+    FSDP keeps its weights in host memory, whatever the recipe offloads: `_build_fsdp_module` of `transformer_impl.py`.
     """
     model, tokens = run.model, min(longest_sequence(run), run.max_sequence_tokens) * run.micro_batch_size
     local = -(-tokens // run.reference_split)
@@ -469,12 +469,12 @@ def _gathered_bytes(model: Model) -> int:
 
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int) -> int:
-    """Keys and values of one token in bf16; for OPT-13B the 800 KB of the PagedAttention paper (arXiv 2309.06180)."""
+    """Count keys and values of one token in bf16; OPT-13B gives the 800 KB of the PagedAttention paper (2309.06180)."""
     return 2 * num_layers * num_kv_heads * head_dim * BF16
 
 
 def kv_cache_tokens(run: RunSizes, engine: VllmSettings, gpu_bytes: int) -> int:
-    """Tokens that one engine's KV cache holds, once weights and the largest batch have their memory: computed."""
+    """Compute the tokens in one engine's KV cache, after the memory for weights and the largest batch."""
     model, split = run.model, engine.tensor_parallel_size
     batch, patches = engine.max_num_batched_tokens, engine.max_num_batched_tokens * model.merge_size**2
     working = layer_activation_bytes(batch, model.hidden_size, model.intermediate_size // split)
@@ -486,7 +486,7 @@ def kv_cache_tokens(run: RunSizes, engine: VllmSettings, gpu_bytes: int) -> int:
 
 
 def episodes_per_engine(run: RunSizes, engine: VllmSettings) -> int:
-    """Episodes that take turns on one engine: as many as there are desktops, at most."""
+    """Count the episodes that take turns on one engine: at most as many as there are desktops."""
     num_engines = max(1, engine.num_gpus // engine.tensor_parallel_size)
     return -(-min(run.num_desktops, run.batches_in_queue * run.rollouts_per_step) // num_engines)
 
@@ -496,12 +496,12 @@ def episodes_per_engine(run: RunSizes, engine: VllmSettings) -> int:
 
 @dataclass(frozen=True)
 class Problem:
-    """What does not fit, and which options change that."""
+    """Something that does not fit, and the options that change it."""
 
     what: str
     remedy: str
     only_slow: bool = False
-    """Whether the run goes on, but more slowly."""
+    """Whether the run works, but slowly."""
 
     @property
     def subject(self) -> str:
@@ -510,12 +510,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a run will take, for people to read."""
+    """What a run needs, for people to read."""
 
     lines: tuple[str, ...]
     problems: tuple[Problem, ...]
     brief: tuple[str, ...]
-    """The totals alone, in five lines, and what does not fit."""
+    """Only the totals, in five lines, and what does not fit."""
 
     def __str__(self) -> str:
         problems = [f"{problem.subject}: {problem.what}\n  -> {problem.remedy}" for problem in self.problems]
@@ -523,14 +523,14 @@ class Footprint:
 
 
 def size(num_bytes: float) -> str:
-    """In GB or MB, with as many digits as say something."""
+    """Format bytes in GB or MB, with as many digits as are meaningful."""
     if num_bytes < GB:
         return f"{num_bytes / 10**6:.0f} MB"
     return f"{num_bytes / GB:,.{0 if num_bytes >= 20 * GB else 1}f} GB"
 
 
 def estimate(run: RunSizes, machine: NodeCapacity) -> Footprint:
-    """Estimate everything for a run on nodes of this capacity."""
+    """Estimate what a run needs on nodes of this capacity."""
     lines = [f"{run.recipe} with {run.model_name} ({run.model.num_parameters / GB:.3g} B parameters), computed:"]
     problems: list[Problem] = []
     for section in (_episode, _host, _gpu, _engine, _disk):
@@ -660,7 +660,7 @@ def _engine(run: RunSizes, machine: NodeCapacity, lines: list[str], problems: li
     if engine is None:
         return
     episodes = episodes_per_engine(run, engine)
-    # vLLM keeps them in the model's own precision.
+    # vLLM keeps images in the model's own precision.
     need = episodes * row_bytes(run) // 2
     lines += [
         f"a vLLM engine of {engine.tensor_parallel_size} GPUs, with {episodes} episodes at once",

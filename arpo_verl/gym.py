@@ -4,8 +4,8 @@
     screenshot, info = env.reset(seed=0)                # info: task_id, instruction
     screenshot, reward, terminated, truncated, info = env.step(Click(Point(320, 240)))
 
-An action is one of the domain's own (`Click`, `TypeText`, `Finish`, ...), or a sample of `action_space`. The reward is
-the evaluator's verdict in the step that ends the episode, and 0 before.
+An action is a type such as `Click`, `TypeText` or `Finish`, or a sample of `action_space`. The reward is the
+evaluator's score in the step that ends the episode, and 0 before.
 """
 
 from __future__ import annotations
@@ -58,28 +58,28 @@ T = TypeVar("T")
 
 ENV_ID = "arpo_verl/Desktop-v0"
 KINDS: tuple[type[Action], ...] = (Click, Drag, Move, Hotkey, TypeText, Scroll, Wait, Finish, Fail)
-"""What `kind` of a sample of the action space counts."""
+"""The actions that `kind` numbers in a sample of the action space."""
 BUTTONS: tuple[Button, ...] = ("left", "right", "middle")
 DIRECTIONS: tuple[Direction, ...] = ("up", "down", "left", "right")
 KEYS = ("", *sorted(KEY_NAMES))
-"""What each of the three `keys` of a sample counts; the empty one, which the first is not, is no key."""
+"""The keys that each of the three `keys` of a sample numbers. The empty one means no key; the first cannot be empty."""
 SAMPLE_PARTS = ("kind", "point", "end", "button", "count", "keys", "text", "direction", "notches")
 MAX_TEXT = 200
 _PRINTABLE = "".join(map(chr, range(32, 127))) + "\n"
 
 
 class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
-    """One desktop and a list of tasks, one episode after the other.
+    """Has one desktop and a list of tasks, and plays one episode after the other.
 
     Args:
-        tasks: as `load_tasks` takes them, or tasks. `reset(seed=...)` draws one, `reset(options={"task_id": ...})`
+        tasks: what `load_tasks` accepts, or tasks. `reset(seed=...)` draws one, `reset(options={"task_id": ...})`
             names it.
         desktop: a provider's name, or a desktop, which is then closed with the environment.
-        max_steps: actions after which the episode is truncated; it is evaluated all the same.
-        options: other fields of `EnvironmentConfig`, with a provider's name.
+        max_steps: actions after which the episode is truncated; it is evaluated anyway.
+        options: other fields of `EnvironmentConfig`; only with a provider's name.
 
     Observations are screenshots, (height, width, 3) uint8. A real desktop is not deterministic: two resets with one
-    seed give the same task, not the same pixels. What fails is an exception (`DesktopError`), never a reward.
+    seed give the same task, not the same pixels. A failure is an exception (`DesktopError`), never a reward.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}
@@ -114,11 +114,11 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Set a task up on a clean desktop.
+        """Set up a task on a clean desktop.
 
         Raises:
-            TaskError: `options["task_id"]` is none of the tasks.
-            DesktopError: no desktop came up, or the set-up failed.
+            TaskError: `options["task_id"]` is not one of the tasks.
+            DesktopError: no desktop started, or the set-up failed.
         """
         super().reset(seed=seed)
         options = {} if options is None else options
@@ -132,10 +132,10 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
     def step(self, action: Action | Mapping[str, Any]) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Do one action. `info` of the last step has the evaluator's `metrics`.
 
-        Where the action ended the desktop, `info` has `desktop_ended` instead, and the newest screenshot stays.
+        If the action ended the desktop, `info` has `desktop_ended` instead, and the last screenshot is returned again.
 
         Raises:
-            ActionError: the action is none that a desktop can do; the episode goes on.
+            ActionError: a desktop cannot do this action; the episode goes on.
             DesktopError: the desktop or the evaluator failed.
         """
         if self._task is None or self._screen is None:
@@ -160,7 +160,7 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
         return self._screen, reward, terminated, truncated, info
 
     def render(self) -> np.ndarray | None:
-        """The newest screenshot, with `render_mode="rgb_array"`."""
+        """Return the newest screenshot, with `render_mode="rgb_array"`."""
         return self._screen if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
@@ -178,25 +178,25 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
     def _screen_size(self) -> Size:
         if isinstance(self._desktop, ThreadedDesktop) and ":" not in self._desktop.config.provider:
             return self._desktop.config.screen_size
-        # A desktop of somebody's own need not have the size that was asked for: its first screen shows it.
+        # A user's own desktop may have another size than requested, so we look at its first screen.
         try:
             height, width, _ = _see(self._desktop.reset(self.tasks[0])).shape
         except BaseException:
-            self.close()  # nobody else could
+            self.close()  # the caller has no environment to close
             raise
         return Size(width, height)
 
 
 def _see(observation: Observation) -> np.ndarray:
-    """The screenshot; the caller's own, to write to."""
+    """Return the screenshot as an array that the caller may change."""
     return np.array(decode_screenshot(observation.screenshot))
 
 
 def to_action(sample: Mapping[str, Any]) -> Action:
-    """The domain's action of a sample of the action space; what its `kind` does not need is passed over.
+    """Turn a sample of the action space into an action. Parts that its `kind` does not need are ignored.
 
     Raises:
-        ActionError: a part is missing, or counts what there is not.
+        ActionError: a part is missing, or its number is out of range.
     """
     missing = [name for name in SAMPLE_PARTS if name not in sample]
     if missing:
@@ -220,7 +220,7 @@ def to_action(sample: Mapping[str, Any]) -> Action:
 
 
 def _whole(sample: Mapping[str, Any], name: str, count: int) -> list[int]:
-    """The whole numbers of one part of a sample."""
+    """Return the whole numbers in one part of a sample."""
     try:
         numbers = np.asarray(sample[name])
     except ValueError:  # lists of different lengths

@@ -1,7 +1,7 @@
-"""Pictures that came from a desktop, decoded within bounds: the only place on the host that opens one.
+"""Decode pictures from a desktop within bounds. No other code on the host opens one.
 
-A desktop runs whatever the policy types, so its screenshots are a stranger's files: one of 400 kB may decode to 484 MB,
-and a name such as `.png` says nothing about which of Pillow's forty decoders, Ghostscript among them, it would reach.
+A desktop runs whatever the policy types, so its screenshots are untrusted: a file of 400 kB may decode to 484 MB, and a
+name such as `.png` does not show which of Pillow's forty decoders, among them Ghostscript, would open it.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from arpo_verl.types import Size
 LARGEST = Size(7680, 4320)
 """The largest screen that a recipe may ask for."""
 MAX_BYTES = 64 << 20
-"""A screen of 7680x4320 as PNG has 10 to 40 MB; noise of 4096x4096, the largest embedded screen, has 50."""
+"""A PNG of a 7680x4320 screen has 10 to 40 MB; noise at 4096x4096, the largest embedded screen, has 50."""
 MAX_PIXELS = LARGEST.width * LARGEST.height
 MAX_RATIO = 200
-"""Of the longer side to the shorter one: what Qwen-VL's image processors take (`smart_resize` of transformers 5.9)."""
+"""Most times that the longer side is the shorter one, as in Qwen-VL's processors (`smart_resize`, transformers 5.9)."""
 MAX_SCANS = 64
-"""Of a progressive JPEG; encoders write about ten. One of 50 bytes costs another pass over all pixels, 12 ms."""
+"""Most scans of a progressive JPEG; encoders write about ten. One of 50 bytes costs a pass over all pixels, 12 ms."""
 MAX_PARTS = 20_000
-"""Chunks of a PNG, segments of a JPEG before its first scan. Pillow takes 3 us for each, which may have 4 bytes."""
+"""Most chunks of a PNG, or segments of a JPEG before its first scan. Pillow takes 3 us for each; some have 4 bytes."""
 MAX_PROFILES = 8
-"""Of a PNG, which may have one. Each is unpacked with the header, 1 KB to 1 MB, in 2 ms."""
+"""Most profiles of a PNG, which may have one. Each is unpacked with the header, 1 KB to 1 MB, in 2 ms."""
 SENT = ("PNG", "JPEG")
-"""Formats of what a desktop sends."""
+"""Formats that a desktop may send."""
 KEPT = (*SENT, "WEBP")
-"""Formats of what the store of successes keeps."""
+"""Formats that the store of successes keeps."""
 
 
 def image_size(data: bytes, formats: tuple[str, ...] = KEPT) -> Size:
-    """Width and height by the header; no pixel is decoded.
+    """Return width and height from the header, without decoding a pixel.
 
     Raises:
         ImageError: see `read_image`.
@@ -47,15 +47,15 @@ def image_size(data: bytes, formats: tuple[str, ...] = KEPT) -> Size:
 
 
 def read_image(data: bytes, formats: tuple[str, ...] = KEPT) -> Image.Image:
-    """The picture in RGB, whole.
+    """Return the whole picture in RGB.
 
     Args:
         data: the file's bytes.
-        formats: Pillow's names of the formats that it may have.
+        formats: accepted formats, by Pillow's names.
 
     Raises:
         ImageError: it has more than `MAX_BYTES` bytes or `MAX_PIXELS` pixels, another format or a shape that no screen
-            has, or is broken.
+            has, or it is broken.
     """
     image = _open(data, formats)
     try:
@@ -65,15 +65,15 @@ def read_image(data: bytes, formats: tuple[str, ...] = KEPT) -> Image.Image:
 
 
 class LazyImage(Image.Image):
-    """A picture in RGB whose file is read and decoded when a pixel is first asked for: 1920x1080 has 6.2 MB of pixels.
+    """A picture in RGB that is read and decoded when a pixel is first needed: 1920x1080 has 6.2 MB of pixels.
 
-    Its EXIF `ImageID` is its content's UUID, by which vLLM's cache of processed images knows it without a pixel
+    Its EXIF `ImageID` is its content's UUID, by which vLLM's cache of processed images finds it without a pixel
     (0.24, `multimodal/hasher.py: MultiModalHasher.serialize_item`).
 
     Args:
-        size: in pixels.
-        id: of the content; see `content_id`.
-        read: gives the file's bytes.
+        size: size in pixels.
+        id: UUID of the content; see `content_id`.
+        read: returns the file's bytes.
     """
 
     def __init__(self, size: Size, id: UUID, read: Callable[[], bytes]) -> None:
@@ -83,7 +83,7 @@ class LazyImage(Image.Image):
         self.getexif()[ExifTags.Base.ImageID] = id
 
     def load(self) -> Any:
-        """Have the pixels; Pillow calls it before it looks at one.
+        """Decode the pixels. Pillow calls this before it reads one.
 
         Raises:
             ImageError: see `read_image`.
@@ -94,16 +94,16 @@ class LazyImage(Image.Image):
         return super().load()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Image.frombytes, (self.mode, self.size, self.tobytes())  # elsewhere a picture as any other
+        return Image.frombytes, (self.mode, self.size, self.tobytes())  # in other processes it is an ordinary picture
 
 
 def content_id(data: bytes) -> UUID:
-    """A file's UUID: the same for the same bytes, and for no others."""
+    """Return a file's UUID: equal bytes have the same, other bytes another."""
     return UUID(bytes=sha256(data).digest()[:16])
 
 
 def content_of(image: Image.Image) -> bytes:
-    """What two pictures differ in: the UUID that vLLM goes by too, or else the pixels."""
+    """Return what distinguishes two pictures: the UUID that vLLM uses too, or else the pixels."""
     id = image.getexif().get(ExifTags.Base.ImageID)
     return id.bytes if isinstance(id, UUID) else image.tobytes()
 
@@ -130,7 +130,7 @@ def _open(data: bytes, formats: tuple[str, ...]) -> Image.Image:
 
 
 def _has_many_parts(data: bytes) -> bool:
-    """Whether Pillow would read more of them than `MAX_PARTS`, what stands between a JPEG's segments included."""
+    """Return whether Pillow would read more than `MAX_PARTS`, including what stands between a JPEG's segments."""
     is_png, at = data.startswith(b"\x89PNG"), 8
     if not is_png:
         if not data.startswith(b"\xff\xd8"):
@@ -145,7 +145,7 @@ def _has_many_parts(data: bytes) -> bool:
         if len(data) < at + 4 or data[at : at + 2] == b"\xff\xda":
             return False
         marker = data[at + 1] if data[at] == 0xFF else 0
-        # Anything else is a byte to step over, to Pillow too: padding, garbage, a marker without a length.
+        # Pillow also skips anything else byte by byte: padding, garbage, a marker without a length.
         has_length = 0xC0 <= marker <= 0xFE and not 0xD0 <= marker <= 0xD9
         at += 2 + struct.unpack_from(">H", data, at + 2)[0] if has_length else 1
     return True

@@ -1,4 +1,4 @@
-"""How sure one may be of a rate, and of the difference of two. Pure."""
+"""Compute confidence intervals of rates, and compare two of them. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALL_FLIPS, _DRAWS = 12, 20_000
 
 @dataclass(frozen=True)
 class Paired:
-    """Two measurements of the same tasks: the second less the first."""
+    """Two measurements of the same tasks, compared: the second minus the first."""
 
     tasks: int
     first: float
@@ -27,16 +27,16 @@ class Paired:
     second: float
     difference: float
     interval: Interval | None
-    """Of the difference, at 95%, over tasks like these; None for fewer than two."""
+    """95% interval of the difference over tasks like these; None with fewer than two tasks."""
     p_value: float
-    """The sign-flip test's."""
+    """P-value of the sign-flip test."""
     better: int
-    """Tasks on which the second's mean is higher."""
+    """Number of tasks on which the second's mean is higher."""
     worse: int
 
     @property
     def told_apart(self) -> bool:
-        """Whether both the test and the interval say that the two differ."""
+        """Whether both the test and the interval show that the two differ."""
         return self.interval is not None and self.p_value < LEVEL and not self.interval[0] <= 0 <= self.interval[1]
 
 
@@ -57,7 +57,7 @@ def wilson_interval(rate: float, trials: float, z: float = Z) -> Interval:
 
 
 def t_quantile(degrees: int) -> float:
-    """The 97.5% quantile of Student's t distribution, to three digits.
+    """Return the 97.5% quantile of Student's t distribution, to three digits.
 
     Source: Abramowitz and Stegun 26.7.5, exact for one and two degrees of freedom.
     """
@@ -76,12 +76,12 @@ def t_quantile(degrees: int) -> float:
 def pair(first: Sequence[float], second: Sequence[float]) -> Paired:
     """Compare the mean scores of the same tasks, in the same order.
 
-    The interval is of the mean difference over tasks like these: t with the tasks' own spread, and a little more. The
-    test flips the sign of each task's difference, as it could be were the two alike: exact for 12 differing tasks, else
-    by 20,000 draws from a fixed seed.
+    The interval covers the mean difference over tasks like these: t with the tasks' own spread, slightly widened. The
+    test flips the sign of each task's difference, as if the two were alike. It is exact up to 12 differing tasks;
+    otherwise it uses 20,000 draws with a fixed seed.
 
     Args:
-        first: of at least one task, in [0, 1].
+        first: scores of at least one task, from 0 to 1.
 
     Source: Miller, "Adding Error Bars to Evals" (arXiv 2411.00640), for paired differences; Fisher's randomisation
         test, as in Dror, Baumer, Shlomov and Reichart (ACL 2018).
@@ -110,15 +110,15 @@ def _difference_interval(differences: Sequence[float], mean: float) -> Interval 
 
 
 def sign_flip_test(differences: Sequence[float]) -> float:
-    """The share of the ways to sign the differences in which their sum is as far from 0 as it is; two-sided."""
+    """Return the share of sign choices whose sum is at least as far from 0 as the actual one; two-sided."""
     nonzero = [abs(one) for one in differences if one]
-    # Sums of the same numbers in another order are equal but for rounding.
+    # Sums of the same numbers in another order differ by rounding.
     least = abs(sum(differences)) - 1e-9
     if len(nonzero) <= _ALL_FLIPS:
         return fmean(abs(total) >= least for total in _all_sums(nonzero))
     rng = random.Random(0)
     drawn = (sum(one if rng.random() < 0.5 else -one for one in nonzero) for _ in range(_DRAWS))
-    # The signs as they are count as one of the draws: no p-value is 0.
+    # The actual signs count as one draw, so that no p-value is 0.
     return (1 + sum(abs(total) >= least for total in drawn)) / (1 + _DRAWS)
 
 

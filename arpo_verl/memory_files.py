@@ -1,11 +1,11 @@
-"""Values in files that lie in memory alone (`memfd_create`), written once and read in place by other processes.
+"""Write values into files in memory (`memfd_create`), once, for other processes to read in place.
 
-A file is sealed before anybody knows of it: the kernel then refuses every change, so what a reader maps stays what was
-written for as long as the mapping lasts, whatever the writer does. It has no name in any folder and takes no room in
-/dev/shm. The kernel removes it with the last process that has it open or mapped, also where that one is killed.
+A file is sealed before anybody learns of it. The kernel then refuses every change, so a reader's mapping keeps its
+content, whatever the writer does. The file has no name in any folder and takes no room in /dev/shm. The kernel removes
+it with the last process that has it open or mapped, even if that is killed.
 
-Another process finds it as `/proc/PROCESS/fd/NUMBER`. A writer may have closed it since and have another file under the
-same number. So each file begins with a number of its own, drawn at random, that its reader compares.
+Another process finds it as `/proc/PROCESS/fd/NUMBER`. The writer may have closed it since and opened another file under
+that number. So each file begins with a random number of its own, which the reader compares.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ import torch
 from arpo_verl.errors import ArpoError
 
 LARGE_BYTES = 4096
-"""A tensor of so many lies in the file as it is, and is read in place; smaller ones are pickled with the value."""
+"""A tensor of at least so many bytes is stored raw and read in place; smaller ones are pickled with the value."""
 _ALIGNED = 64
 _HEAD = struct.Struct("<QQ")
-"""The file's own number, and how long the pickled value behind it is."""
+"""The file's own number, and the length of the pickled value after it."""
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 class FileLostError(ArpoError, LookupError):
-    """A file is closed, and what is in its place is another."""
+    """The file was closed, and its place may now hold another."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a file is."""
+    """The place of a file."""
 
     process: int
     file: int
-    """Its number among the files that the process has open."""
+    """Its descriptor in that process."""
     token: int
     """The file's own number."""
     size: int
-    """In bytes."""
+    """Size in bytes."""
 
     @property
     def path(self) -> str:
@@ -54,7 +54,7 @@ class Address:
 
 
 def write(value: Any) -> Address:
-    """Write `value` into a new file of this process; `os.close(address.file)` ends it."""
+    """Write `value` into a new file of this process; `os.close(address.file)` removes it."""
     token, pickled = secrets.randbits(62), io.BytesIO()
     tensors: list[tuple[torch.Tensor, int]] = []
     _Pickler(pickled, tensors).dump(value)
@@ -73,10 +73,10 @@ def write(value: Any) -> Address:
 
 
 def hold(address: Address) -> Address:
-    """Open the file in this process too, where it stays while this process keeps it.
+    """Open the file in this process too, so that it exists while this process keeps it open.
 
     Raises:
-        FileLostError: it is closed.
+        FileLostError: the file was closed.
     """
     try:
         file = os.open(address.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -94,23 +94,23 @@ def hold(address: Address) -> Address:
 
 
 def read(address: Address) -> Any:
-    """The value, whose large tensors are the file's own memory; changing them changes nothing in the file.
+    """Return the value. Its large tensors are the file's own memory; changing them does not change the file.
 
     Raises:
-        FileLostError: the file is closed.
+        FileLostError: the file was closed.
     """
     try:
         raw = torch.from_file(address.path, shared=False, size=address.size, dtype=torch.uint8)
     except RuntimeError as error:
         raise FileLostError(f"{address.path} does not open: {error}") from error
-    memory = memoryview(raw.numpy())  # type: ignore[arg-type]  # NumPy says so from Python 3.12 on
+    memory = memoryview(raw.numpy())  # type: ignore[arg-type]  # NumPy declares it from Python 3.12 on
     length = _check(address, bytes(memory[: _HEAD.size]))
     begin = _aligned(_HEAD.size + length)
     return _Unpickler(io.BytesIO(memory[_HEAD.size : _HEAD.size + length]), raw[begin:]).load()
 
 
 def _check(address: Address, head: bytes) -> int:
-    """Returns how long the pickled value is."""
+    """Check the file's number; return the length of the pickled value."""
     token, length = _HEAD.unpack(head)
     if token != address.token:
         raise FileLostError(f"{address.path} has become another file")
@@ -129,7 +129,7 @@ def _write_all(file: int, data: Any, at: int) -> None:
 
 
 class _Pickler(pickle.Pickler):
-    """Large tensors go behind what is pickled, each with its place there."""
+    """Puts large tensors after the pickled value, and pickles only their places."""
 
     def __init__(self, file: Any, tensors: list[tuple[torch.Tensor, int]]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)

@@ -1,17 +1,17 @@
-"""Pixel values that are made where they are used: a row carries its screenshots as the desktop sent them.
+"""Make pixel values only where they are used: a row carries its screenshots as the desktop sent them.
 
-A screenshot of 1920x1080 is 0.2 MB as PNG and 51 MB as the float32 patches that a Qwen-VL model takes. veRL has a row's
-patches made by the rollout worker, and sends them through its queue to the training process. A `LazyPixels` stands in
-their place on that way; the training engine puts a micro-batch's together with `torch.cat` (veRL 0.9.1,
-`utils/model.py: extract_multi_modal_inputs`), and there they become a tensor, by PyTorch's own protocol for objects
-that stand for one (`__torch_function__`).
+A screenshot of 1920x1080 has 0.2 MB as PNG, but 51 MB as the float32 patches that a Qwen-VL model takes. In veRL the
+rollout worker makes a row's patches and sends them through veRL's queue to the training process. We send a `LazyPixels`
+instead. The training engine joins a micro-batch's with `torch.cat` (veRL 0.9.1, `utils/model.py:
+extract_multi_modal_inputs`), and there they become a tensor, by PyTorch's protocol for objects that stand for one
+(`__torch_function__`).
 
-It travels as a pickle, through TransferQueue's storage processes: they import this module, which imports next to
+It travels as a pickle through TransferQueue's storage processes. They import this module, so it imports next to
 nothing.
 
-A step asks for a row's patches two or three times, for log-probs and for the update. Decoded and resized they are kept
-in between, as the bytes of one frame: an eighth of the patches, which are float32 and the frame twice. The next step's
-log-probs let them go.
+A step needs a row's patches two or three times, for log-probs and for the update. In between we keep the decoded and
+resized screenshots, as the bytes of one frame: an eighth of the patches, which are float32 and hold the frame twice.
+The next step's log-probs drop them.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEPT_BYTES = 8 << 30
-"""Of resized screenshots, that a process keeps, newest first: 1,350 of 1080p."""
+"""Most bytes of resized screenshots that a process keeps, newest first: 1,350 screenshots at 1080p."""
 THREADS = 4
-"""That make a row's patches: 15 screenshots of 1080p take 1.4 s of one core, and 0.5 s again from what is kept."""
+"""Threads that make a row's patches: 15 screenshots at 1080p take 1.4 s of one core, or 0.5 s from kept ones."""
 
 
 class LazyPixels:
-    """The patches of some screenshots, (P, C) float32, as their image processor makes them.
+    """Stands for the patches of some screenshots, (P, C) float32, as their image processor makes them.
 
     Args:
-        screenshots: as the desktop sent them, or encoded anew without loss.
-        processor: what makes them, as `pixel_values` writes it: as JSON, the class, its settings and those of its call.
+        screenshots: the desktop's files, or losslessly re-encoded ones.
+        processor: JSON from `pixel_values`: the processor's class, its settings and the arguments of its call.
     """
 
     __slots__ = ("processor", "screenshots")
@@ -65,16 +65,16 @@ class LazyPixels:
         return hash((self.screenshots, self.processor))
 
     def tensor(self) -> torch.Tensor:
-        """Make them.
+        """Make the patches.
 
         Raises:
-            ImageError: a screenshot is no picture, or a larger one than any screen's.
+            ImageError: a screenshot is not a picture, or is larger than any screen.
         """
         import torch
 
         _KEPT.used_by(update=torch.is_grad_enabled())
         processor = _processor(self.processor)
-        different = list(dict.fromkeys(self.screenshots))  # a screen that did not change is sent again
+        different = list(dict.fromkeys(self.screenshots))  # an unchanged screen appears several times
         resized = _threads().map(lambda screenshot: _KEPT.get(screenshot, processor), different)
         by_screenshot = dict(zip(different, resized, strict=True))
         shown = [by_screenshot[screenshot] for screenshot in self.screenshots]
@@ -86,7 +86,7 @@ class LazyPixels:
     def __torch_function__(
         cls, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Any function of PyTorch's that is given one takes the tensor; a row alone is put together already."""
+        """Give the tensor to any function of PyTorch that gets this object. A lone row needs no joining."""
         import torch
 
         if function is torch.cat and args and len(args[0]) == 1:
@@ -95,10 +95,10 @@ class LazyPixels:
 
 
 def _arrived(screenshots: tuple[bytes, ...], processor: str) -> LazyPixels:
-    """A row comes to another process, maybe to one that trains on it, which must be able to read it.
+    """Check that this process could train on a row that arrives in it.
 
     Raises:
-        PatchLostError: it is not.
+        PatchLostError: it could not read it.
     """
     from arpo_verl.upstream_patches import EQUAL_LENGTHS
 
@@ -109,11 +109,11 @@ def _arrived(screenshots: tuple[bytes, ...], processor: str) -> LazyPixels:
 def pixel_values(
     screenshots: Sequence[bytes], image_processor: Any, mm_processor_kwargs: Mapping[str, Any] | None = None
 ) -> LazyPixels | torch.Tensor:
-    """The patches of these screenshots, (P, C) float32: made later, where other processes have the image processor too.
+    """Return the patches of these screenshots, (P, C) float32, made later if other processes have the processor too.
 
     Args:
-        screenshots: in order.
-        image_processor: of transformers. One that comes with a model's files makes them here and now.
+        screenshots: the screenshots in order.
+        image_processor: transformers' own is used later. One from a model's files makes the patches now.
         mm_processor_kwargs: the arguments of its call.
     """
     import transformers
@@ -124,7 +124,7 @@ def pixel_values(
         return LazyPixels(screenshots, json.dumps([kind.__name__, settings, kwargs], sort_keys=True))
     from arpo_verl.images import read_image
 
-    _tell_once(f"rows carry pixel values, not screenshots: {kind.__name__} is no image processor of transformers")
+    _tell_once(f"rows carry pixel values, not screenshots: {kind.__name__} is not an image processor of transformers")
     images = [read_image(screenshot) for screenshot in screenshots]
     made: torch.Tensor = image_processor(images=images, return_tensors="pt", **kwargs)["pixel_values"]
     return made
@@ -142,7 +142,7 @@ def _made(value: Any) -> Any:
 
 
 class _Processor:
-    """An image processor whose work is done in two parts: the longer one's outcome is small, and can be kept."""
+    """An image processor whose work has two parts. The result of the longer one is small and can be kept."""
 
     def __init__(self, described: str) -> None:
         import transformers
@@ -156,8 +156,8 @@ class _Processor:
         return sha256(screenshot).digest(), self._described
 
     def resized(self, screenshot: bytes) -> torch.Tensor:
-        """(P, colours, height, width) of the patches' first frame, bytes; or the patches, of a processor of which no
-        parts are known."""
+        """Return the first frame of the patches as bytes, (P, colours, height, width). If the processor has no known
+        parts, return the patches."""
         from arpo_verl.images import read_image
 
         image = read_image(screenshot)
@@ -166,12 +166,12 @@ class _Processor:
         return self._frame(image) if self._has_parts else self._whole(image)
 
     def shape(self, resized: torch.Tensor) -> Sequence[int]:
-        """Of a patch, of what `resized` gave."""
+        """Return the shape of a patch made from the result of `resized`."""
         one = resized.shape[1:]
         return one if self._has_parts is False else [one.numel() * self._processor.temporal_patch_size]
 
     def write(self, resized: torch.Tensor, patches: torch.Tensor) -> None:
-        """Fill `patches`, float32, with those of what `resized` gave."""
+        """Write the patches made from the result of `resized` into `patches`, float32."""
         if self._has_parts is False:
             patches.copy_(resized)
             return
@@ -182,7 +182,7 @@ class _Processor:
         patches.view(count, colours, -1, height, width).copy_(frame.unsqueeze(2))
 
     def _agrees(self, image: Image.Image) -> bool:
-        """Whether the parts make what the processor makes, to the bit."""
+        """Return whether the two parts give bit by bit what the processor gives."""
         import torch
 
         try:
@@ -190,11 +190,11 @@ class _Processor:
             parts = torch.empty(len(frame), *self.shape(frame))
             self.write(frame, parts)
             return torch.equal(parts, whole)
-        except (AttributeError, RuntimeError, TypeError, ValueError):  # another family's, or without rescaling
+        except (AttributeError, RuntimeError, TypeError, ValueError):  # another family, or no rescaling
             return False
 
     def _frame(self, image: Image.Image) -> torch.Tensor:
-        """Only decoded, resized and cut into patches (`Qwen2VLImageProcessor._preprocess`, transformers 5.9)."""
+        """Decode, resize and cut into patches only (`Qwen2VLImageProcessor._preprocess`, transformers 5.9)."""
         side, frames = self._processor.patch_size, self._processor.temporal_patch_size
         patches = self._whole(image, do_rescale=False, do_normalize=False)
         return patches.view(len(patches), -1, frames, side, side)[:, :, 0].contiguous()
@@ -216,7 +216,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 class _Kept:
-    """The newest screenshots, resized, each once."""
+    """Keeps the newest screenshots, resized, each once."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
@@ -226,8 +226,8 @@ class _Kept:
         self._lock = Lock()
 
     def used_by(self, update: bool) -> None:
-        """By log-probs, made without gradients, or by an update. Log-probs after an update are of the next step: what
-        was kept goes, or a long run's processes would each hold `capacity_bytes` of what nobody asks for any more."""
+        """Note whether log-probs (made without gradients) or an update need them. Log-probs after an update belong to
+        the next step, so drop all: otherwise every process of a long run would hold `capacity_bytes` for nothing."""
         with self._lock:
             if self._by_update and not update:
                 self._resized.clear()

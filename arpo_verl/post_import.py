@@ -1,4 +1,4 @@
-"""Registrations that wait for the module they register with."""
+"""Delay registrations until the module that they need is imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def when_imported(module_name: str, register: Callable[[ModuleType], None]) -> None:
-    """Call `register` with the module once it is imported, now if it is; say aloud what goes wrong."""
+    """Call `register` with the module once it is imported, or now if it already is; log errors."""
 
     def hook(module: ModuleType) -> None:
         try:

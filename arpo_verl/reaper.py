@@ -1,9 +1,9 @@
-"""Nothing outlives its owner, however the owner ends.
+"""Make sure that nothing outlives its owner, however the owner ends.
 
-A shell removes what another process must remove when this one is killed: folders, control groups, and sandboxes that
-were only half made (bubblewrap has two processes, and the second one waits for ever once the first one died). We start
-the shell with the first such thing; it waits until we end. It is no child of ours: a worker of Ray's that ends because
-Ray's head died kills its children first. `end_with_parent` is for child processes that need no more than a signal.
+When this process is killed, a shell removes what is left: folders, control groups, and half-started sandboxes
+(bubblewrap has two processes, and the second waits forever if the first dies). We start the shell with the first such
+thing, and it waits until we end. It is not our child: a Ray worker that ends because Ray's head died kills its children
+first. `end_with_parent` is for child processes that need only a signal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import IO
 
-# A control group is removed by its kind's way: whatever is in there is killed first, 0 being of another namespace.
+# A control group needs its own way: first everything in it is killed (0 means a process of another namespace).
 _SCRIPT = r"""
 trap '' HUP INT TERM
 while IFS= read -r path; do set -- "$@" "$path"; done
@@ -39,38 +39,38 @@ for path; do
     esac
 done 2> /dev/null
 """
-# A program in the background has nothing on its standard input, unless it gets it from another descriptor.
+# A program in the background has no standard input, unless it gets one from another descriptor.
 _IN_BACKGROUND = f"exec 3<&0; {{ {_SCRIPT} }} <&3 3<&- &"
 _lock = threading.Lock()
 _channel: IO[bytes] | None = None
 _told: dict[str, None] = {}
 _MARK = "ARPO_VERL_OWNER"
 _mark = secrets.token_hex(16)
-"""Of this process, and of no other one: not of a fork."""
+"""The mark of this process and of no other, not even of a fork."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def end_with_parent() -> None:
-    """Have SIGTERM sent to this process when its parent ends; for `subprocess.Popen(preexec_fn=...)`."""
+    """Send SIGTERM to this process when its parent ends; for `subprocess.Popen(preexec_fn=...)`."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def marked_environment() -> dict[str, str]:
-    """This process's environment and a mark: whatever has the mark is killed when this process ends, however it ends.
+    """Return this process's environment with a mark: whatever has the mark is killed when this process ends.
 
-    For programs that get an environment of their own for what they start, as bubblewrap does.
+    Use it for programs that start others with an environment of their own, as bubblewrap does.
     """
     _tell(f"owner:{_MARK}={_mark}")
     return {**os.environ, _MARK: _mark}
 
 
 def remove_folder_at_end(folder: Path) -> None:
-    """Have `folder` removed when this process ends, however that happens."""
+    """Remove `folder` when this process ends, however that happens."""
     _tell(os.path.abspath(folder))
 
 
 def remove_groups_at_end(prefix: Path) -> None:
-    """Have the control groups whose path begins with `prefix` removed when this process ends, and what is in them."""
+    """Remove the control groups whose path begins with `prefix`, and their processes, when this process ends."""
     _tell(f"group:{prefix}")
 
 
@@ -84,13 +84,13 @@ def _tell(words: str) -> None:
             if _channel is None:
                 raise BrokenPipeError
             _channel.write(f"{words}\n".encode())
-        except BrokenPipeError:  # there is none, or it was killed
+        except BrokenPipeError:  # there is no shell, or it was killed
             _channel = _start()
             _channel.write("".join(f"{line}\n" for line in _told).encode())
 
 
 def _start() -> IO[bytes]:
-    """Start the shell. Returns its standard input, which ends with this process."""
+    """Start the shell. Return its standard input, which ends with this process."""
     starter = subprocess.Popen(
         ["/bin/sh", "-c", _IN_BACKGROUND],
         stdin=subprocess.PIPE,
@@ -107,7 +107,7 @@ def _start() -> IO[bytes]:
 
 
 def _forget_after_fork() -> None:
-    """The shell waits for the owner alone, so a fork must not hold its channel."""
+    """Close the channel in a fork: the shell must wait only for its owner."""
     global _lock, _channel, _mark
     _lock, _mark = threading.Lock(), secrets.token_hex(16)
     if _channel is not None:

@@ -1,4 +1,4 @@
-"""Options that earlier checkouts had, and why they went: a recipe that still names one is refused with the reason."""
+"""List options that earlier checkouts had, and why they were removed. A recipe that names one is refused with this."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 _RESUME = "it belonged to replay.mode=resume"
 _NO_BETTER = "our study found no difference from the default (docs/learning.md)"
 _STORE = "the store holds capacity_per_task successes a task in memory, oldest dropped first, as in the paper"
-_UNTRIED = "no study and no recipe needed another value than the default"
+_UNTRIED = "no study and no recipe needed a value other than the default"
 _CREDIT = "in our study it was not significantly better than without; docs/advantages.md shows how to add an estimator"
 
 _SAMPLER = "trainer.v1.sampler.sampler_kwargs"
@@ -30,15 +30,15 @@ _COPIES = {
     f"{_SAMPLER}.trust_remote_code": "actor_rollout_ref.model.trust_remote_code",
 }
 
-_FAMILY = "gui_agent.model_family says prompt and grammar together, such as ui_tars_15 or qwen3_vl"
+_FAMILY = "gui_agent.model_family sets prompt and grammar together, such as ui_tars_15 or qwen3_vl"
 
 REMOVED: Mapping[str, str] = {
     "gui_agent.grammar": _FAMILY,
-    "gui_agent.prompt": f"{_FAMILY}; what was compact is small",
+    "gui_agent.prompt": f"{_FAMILY}; instead of compact use small",
     "algorithm.step_credit": _CREDIT,
     "replay.capacity_bytes": _STORE,
     "replay.choice": _NO_BETTER,
-    "replay.correction": f"{_NO_BETTER}; veRL's own algorithm.rollout_correction weighs all rows, replays among them",
+    "replay.correction": f"{_NO_BETTER}; veRL's own algorithm.rollout_correction weighs all rows, also replays",
     "replay.correction_bound": "it belonged to replay.correction",
     "replay.epsilon": _UNTRIED,
     "replay.eviction": _STORE,
@@ -60,7 +60,7 @@ REMOVED: Mapping[str, str] = {
 
 
 def removal(name: str) -> str | None:
-    """The message about a removed option, or about one within it; None for any other name.
+    """Return the message about a removed option, or about an option within one; None for any other name.
 
     Args:
         name: the full name of an option.

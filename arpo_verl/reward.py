@@ -1,11 +1,11 @@
-"""The reward r = r_t + w * r_f, from what the agent loop recorded.
+"""Compute the reward r = r_t + w * r_f from what the agent loop recorded.
 
-r_t is the verdict of the task's own OSWorld evaluator, in [0, 1], or where `environment.partial_credit` says so, and in
-training alone, the weighed share of its checks that were met; r_f is -1 when the episode ended on a reply that is
-not in the action grammar, else 0. An environment fault is neither: such an episode has no reward at all.
+r_t is the score of the task's own OSWorld evaluator, from 0 to 1. In training, `environment.partial_credit` may replace
+it by the weighted share of its checks that were met. r_f is -1 if the episode ended with a reply that is not in the
+action grammar, else 0. An episode lost to an environment fault has no reward at all.
 
-Source: ARPO (arXiv 2505.16282), section on the reward: w = 1. Its published code takes w = 0.5, and also gives r_f = -1
-for any exception while an action runs; here only for the model's own malformed text.
+Source: ARPO (arXiv 2505.16282), section on the reward: w = 1. Its published code uses w = 0.5, and also gives r_f = -1
+for any exception while an action runs. We give it only for the model's own malformed text.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ def compute_score(
     format_weight: float = PAPER_FORMAT_WEIGHT,
     **_: Any,
 ) -> dict[str, float]:
-    """veRL's `reward.custom_reward_function`; `reward_kwargs: {format_weight: 0.5}` gives the reference's weight.
+    """Compute veRL's reward; `reward_kwargs: {format_weight: 0.5}` gives the reference's weight.
 
     Args:
         data_source, solution_str, ground_truth: veRL's; not used, since the desktop was evaluated, not the text.
-        extra_info: `success` in [0, 1] and `format_error` (0 or 1), as the agent loop `gui_agent` records them; and
-            `credit`, what the task's part of the reward is where that is more than the verdict.
+        extra_info: `success` from 0 to 1 and `format_error` (0 or 1), as the agent loop `gui_agent` records them. Also
+            `credit`, the task's part of the reward, if that is more than the score.
         format_weight: w, not negative.
 
     Returns:
-        `score`, the reward, with `success` and `format_error` beside it, which veRL logs.
+        `score` (the reward), and `success` and `format_error`, which veRL logs.
 
     Raises:
-        ConfigError: another loop ran, which records no verdict, or the weight is no such number.
+        ConfigError: another agent loop ran, which records no score; or the weight is not a number of 0 or more.
     """
     missing = [name for name in ("success", "format_error") if name not in (extra_info or {})]
     if extra_info is None or missing:

@@ -1,4 +1,4 @@
-"""The domain on one page: what a task, an action, an observation and a trajectory are.
+"""Define the domain on one page: tasks, actions, observations and episodes.
 
 Data flows one way: task -> rollout -> trajectory -> replay -> advantage -> update.
 """
@@ -18,24 +18,24 @@ _LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 
 def finite_number(value: object) -> float | None:
-    """A number as a plain float: Python's, numpy's, or the only element of an array or a tensor. True is 1.
+    """Return a number as a plain float: Python's, numpy's, or the only element of an array or a tensor. True is 1.
 
-    None for everything else, and for NaN, infinity and what is infinite in the trainer's float32.
+    Return None for everything else, and for NaN, infinity and what is infinite in the trainer's float32.
     """
     try:
         item = getattr(value, "item", None)
         only = item() if callable(item) else value
         number = float(only) if isinstance(only, Real) else math.nan
-    except (TypeError, ValueError, RuntimeError, OverflowError):  # of several elements, or of a very long integer
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # several elements, or a very long integer
         return None
     return number if abs(number) <= _LARGEST_FLOAT32 else None
 
 
 def valid_score(value: object) -> float:
-    """An evaluator's score as a plain float.
+    """Return an evaluator's score as a plain float.
 
     Raises:
-        EvaluatorError: it is not a number from 0 to 1. NaN is no verdict of 0: nobody knows what it would have been.
+        EvaluatorError: it is not a number from 0 to 1. NaN does not mean 0: the real score is unknown.
     """
     number = finite_number(value)
     if number is None or not 0 <= number <= 1:
@@ -59,13 +59,13 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """One OSWorld task: `spec` is the task file's JSON as it is, handed unchanged to the OSWorld client."""
+    """One OSWorld task. `spec` is the task file's JSON, which the OSWorld client gets unchanged."""
 
     task_id: str
     instruction: str
     spec: Mapping[str, Any] = field(repr=False)
     domain: str = field(default="", compare=False)
-    """The name of the file's folder, which in OSWorld's layout is the task's domain; "" where no file says."""
+    """Name of the file's folder, which is the task's domain in OSWorld's layout; "" if no file names it."""
 
 
 # --- Actions -----------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ Direction = Literal["up", "down", "left", "right"]
 
 @dataclass(frozen=True)
 class Click:
-    """Press and release a mouse button `count` times at one point, or where the pointer is when `point` is None."""
+    """Press and release a mouse button `count` times at `point`; None: at the pointer."""
 
     point: Point | None
     button: Button = "left"
@@ -85,7 +85,7 @@ class Click:
 
 @dataclass(frozen=True)
 class Drag:
-    """Press the left button at `start`, or where the pointer is when it is None, move to `end`, release."""
+    """Press the left button at `start` (None: at the pointer), move to `end`, release."""
 
     start: Point | None
     end: Point
@@ -100,8 +100,8 @@ class Move:
 
 @dataclass(frozen=True)
 class Hotkey:
-    """Press the keys together, in order, by pyautogui's key names; one that comes again is pressed again, while the
-    others stay down: `("alt", "tab", "tab")`."""
+    """Press the keys together, in order, by pyautogui's key names. A repeated key is pressed again while the others
+    stay down: `("alt", "tab", "tab")`."""
 
     keys: tuple[str, ...]
 
@@ -115,29 +115,29 @@ class TypeText:
 
 @dataclass(frozen=True)
 class Scroll:
-    """Turn the wheel at `point`, or where the pointer is when `point` is None."""
+    """Turn the wheel at `point`; None: at the pointer."""
 
     direction: Direction
     point: Point | None = None
     notches: int | None = None
-    """How far; None, where the model's grammar has no amount, is as far as the environment usually scrolls."""
+    """Notches to turn. None, for grammars without an amount: as far as the environment usually scrolls."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Do nothing for a while; how long is the environment's to decide."""
+    """Do nothing for a while. The environment decides how long."""
 
 
 @dataclass(frozen=True)
 class Finish:
-    """The agent says that the task is done; the evaluator decides whether it is."""
+    """Declare the task done. The evaluator decides whether it is."""
 
     answer: str = ""
 
 
 @dataclass(frozen=True)
 class Fail:
-    """The agent says that the task cannot be done: the right answer to an infeasible OSWorld task."""
+    """Declare the task impossible: the right answer to an infeasible OSWorld task."""
 
 
 Action = Click | Drag | Move | Hotkey | TypeText | Scroll | Wait | Finish | Fail
@@ -148,7 +148,7 @@ Action = Click | Drag | Move | Hotkey | TypeText | Scroll | Wait | Finish | Fail
 
 @dataclass(frozen=True)
 class Observation:
-    """What the agent sees: the screenshot's bytes as the desktop sent them (PNG or JPEG)."""
+    """What the agent sees: the bytes of the desktop's screenshot (PNG or JPEG)."""
 
     screenshot: bytes = field(repr=False)
 
@@ -159,24 +159,24 @@ class GuestRequest:
 
     method: str
     path: str
-    """As `/execute`."""
+    """Path such as `/execute`."""
     content_type: str
     body: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
 class GuestAnswer:
-    """What a desktop's guest answered, whatever that is."""
+    """The answer of a desktop's guest, whatever it is."""
 
     status: int
-    """Of HTTP."""
+    """The HTTP status."""
     content_type: str
     body: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
 class MetricCall:
-    """One metric that the evaluator called: what it was given and what it returned, as shortened Python literals."""
+    """One metric that the evaluator called: its arguments and its result, as shortened Python literals."""
 
     metric: str
     result: str
@@ -188,7 +188,7 @@ class MetricCall:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The OSWorld evaluator's verdict: `score` in [0, 1], and the metrics behind it, for people to read.
+    """The result of the OSWorld evaluator: `score` from 0 to 1, and the metrics behind it, for people to read.
 
     Raises:
         EvaluatorError: score or share is not a number from 0 to 1.
@@ -197,8 +197,8 @@ class Evaluation:
     score: float
     metrics: tuple[MetricCall, ...] = ()
     share: float | None = None
-    """Mean of all the evaluator's checks, in [0, 1], also of those that its verdict did not wait for; None where it is
-    not known. Never a verdict: training alone may reward it, see `environment.partial_credit`."""
+    """Mean of all the evaluator's checks, from 0 to 1, even of those that the score did not wait for; None if it is not
+    known. It never changes the score, but training may reward it, see `environment.partial_credit`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "score", valid_score(self.score))
@@ -208,18 +208,18 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class EpisodeId:
-    """Which of a run's episodes: under this name it is recorded."""
+    """Identifies one of a run's episodes, also in its records."""
 
     step: int
-    """Training step in which its prompt was drawn; an asynchronous trainer may train on it in a later one."""
+    """Training step in which its prompt was drawn. An asynchronous trainer may train on it in a later step."""
     uid: str
-    """The prompt's, and so the group's."""
+    """Uid of the prompt, and so of the group."""
     session: int
-    """Its number within the group, from 0."""
+    """Number of the session in its group, from 0."""
 
 
 class StopReason(StrEnum):
-    """Why an episode ended. Environment faults are exceptions, never a stop reason: they end in no reward at all."""
+    """Why an episode ended. Environment faults are exceptions, not stop reasons: such episodes have no reward."""
 
     FINISHED = "finished"
     FAILED = "failed"
@@ -227,4 +227,4 @@ class StopReason(StrEnum):
     STEP_LIMIT = "step_limit"
     TOKEN_LIMIT = "token_limit"
     DESKTOP_ENDED = "desktop_ended"
-    """The policy itself ended the desktop, as that can prove: powered off, or its screen or server killed."""
+    """The policy provably ended the desktop: powered it off, or killed its screen or server."""

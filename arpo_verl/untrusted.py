@@ -1,7 +1,7 @@
-"""Files and text that somebody else may have made: read within bounds, checked, and safe to print.
+"""Read files and text that others may have made: within bounds, checked, and safe to print.
 
-Stores, records, recipes, scripts and task files travel between people. A reader of one of them takes no pipe, no
-device and nothing of unbounded size or depth, builds no path of what it says, and prints none of it as it stands.
+People exchange stores, records, recipes, scripts and task files. Whatever reads one accepts no pipe, no device and
+nothing of unbounded size or depth. It builds no path from the content, and prints none of it unchanged.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 MOST_BYTES = 1 << 30
-"""Largest file that is read whole: a sparse one claims any size."""
+"""Largest file that is read whole. A sparse file may claim any size."""
 MOST_JSON_BYTES = 32 << 20
-"""Largest JSON text that is parsed: the shortest values take 25 times as much memory as their text."""
+"""Largest JSON text that is parsed. The shortest values take 25 times the memory of their text."""
 MOST_DEPTH = 100
-"""Levels of JSON's lists and objects: what reads or copies them afterwards calls itself for each level."""
+"""Most levels of JSON's lists and objects: code that reads or copies them recurses once a level."""
 MOST_DIGITS = 20
-"""Of a whole number in JSON: 64 bits have 20, and a float, which many become, holds no more than 308."""
+"""Most digits of a whole number in JSON: 64 bits have 20, and a float, which many become, has at most 308."""
 
 
 class RefusedFileError(OSError):
-    """A file is no regular file, or too large to be read."""
+    """The file is not a regular file, or is too large to read."""
 
     def __str__(self) -> str:
         return f"{self.filename} {self.strerror}"
@@ -35,11 +35,11 @@ class RefusedFileError(OSError):
 
 @contextmanager
 def open_regular(path: Path, most_bytes: int = MOST_BYTES) -> Iterator[BinaryIO]:
-    """Open a file that others may have put there: no link, which could lead anywhere, and no pipe, which would hang
-    the reader. A path that the user named is resolved before, as `read_text` does it.
+    """Open a file that others may have put there. It must not be a link, which could lead anywhere, or a pipe, which
+    would hang the reader. Resolve a path that the user named before, as `read_text` does.
 
     Raises:
-        OSError: it is not there, is no such file, or has more bytes.
+        OSError: it does not exist, is not such a file, or has more bytes.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -50,7 +50,7 @@ def open_regular(path: Path, most_bytes: int = MOST_BYTES) -> Iterator[BinaryIO]
     status = os.fstat(descriptor)
     why = None
     if not stat.S_ISREG(status.st_mode):
-        why = "is no regular file; put a file in its place"
+        why = "is not a regular file; put a file in its place"
     elif status.st_size > most_bytes:
         why = f"is larger than {most_bytes} bytes, the most that we read"
     if why is not None:
@@ -64,22 +64,22 @@ def read_regular(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """Read such a file.
 
     Raises:
-        OSError: as `open_regular`.
+        OSError: in the cases of `open_regular`.
     """
     with open_regular(path, most_bytes) as file:
         return file.read(os.fstat(file.fileno()).st_size)
 
 
 def read_text(path: Path, most_bytes: int) -> str:
-    """The text of a file that the user named, by a link too.
+    """Read the text of a file that the user named, also through a link.
 
     Raises:
-        OSError: as `open_regular`.
-        UnicodeDecodeError: it is no UTF-8 text.
+        OSError: in the cases of `open_regular`.
+        UnicodeDecodeError: it is not UTF-8 text.
     """
     try:
         file = path.resolve(strict=True)
-    except (OSError, RuntimeError) as error:  # RuntimeError: Python 3.12 and before, about links in a circle
+    except (OSError, RuntimeError) as error:  # RuntimeError: Python 3.12 and older, for links in a circle
         if isinstance(error, OSError) and error.errno != errno.ELOOP:
             raise
         raise RefusedFileError(errno.ELOOP, "is a link that leads back to itself; name a file", path) from error
@@ -90,11 +90,11 @@ def parse_json(text: str | bytes, odd_number: Callable[[str], Any] | None = None
     """Parse JSON within bounds.
 
     Args:
-        odd_number: gives what stands for a number that is not finite or has more than `MOST_DIGITS` digits. By default
-            the first stay as they are, and the second are refused.
+        odd_number: returns a replacement for a number that is not finite or has more than `MOST_DIGITS` digits. By
+            default the first kind stays as it is, and the second is refused.
 
     Raises:
-        ValueError: it is no JSON, longer than `MOST_JSON_BYTES` or nested deeper than `MOST_DEPTH`.
+        ValueError: it is not JSON, is longer than `MOST_JSON_BYTES` or is nested deeper than `MOST_DEPTH`.
     """
     if len(text) > MOST_JSON_BYTES:
         raise ValueError(f"it is longer than {MOST_JSON_BYTES >> 20} MiB")
@@ -124,10 +124,10 @@ def parse_json(text: str | bytes, odd_number: Callable[[str], Any] | None = None
 
 
 def printable(text: str) -> str:
-    """One line that neither moves a terminal's cursor nor ends a comment; what is no printable character is `?`."""
+    """Return one line that neither moves a terminal's cursor nor ends a comment. Unprintable characters become `?`."""
     return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same of each line of a text."""
+    """Apply `printable` to each line of a text."""
     return "\n".join(map(printable, text.split("\n")))

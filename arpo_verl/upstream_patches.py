@@ -1,14 +1,14 @@
-"""Every change that we make to the code of veRL, vLLM and torchdata, where they have no plugin point;
+"""List every change that we make to the code of veRL, vLLM and torchdata where they have no plugin point.
 docs/architecture.md has the table.
 
-A patch counts only in the process that needs it, and there it can be lost without a word. Another plugin may have
-imported the function by name before us, or may put its own in the place of ours later, or our plugin is not loaded in
-that process. So `Patch.apply` replaces the function wherever a module already has it. And the code that needs the patch
-calls `Patch.check` first, which raises an error where a module has upstream's own function.
+A patch counts only in the process that needs it, and it can be lost there silently. Another plugin may have imported
+the function by name before us, or may replace ours later, or our plugin is not loaded in that process. So `Patch.apply`
+replaces the function in every module that already has it. And the code that needs the patch first calls `Patch.check`,
+which raises an error if a module has upstream's own function.
 
-The list is here, since it imports nothing of upstream's: some of those who check must load in a moment. What we put in
-the place of upstream's functions is in the rooms: `plugin/patches.py`, `cpu/patch.py`, `cpu/vllm.py`,
-`vllm_segments.py`, `vllm_images.py`.
+This module imports nothing of upstream, since some callers of `check` must load fast. Our versions of upstream's
+functions are in the rooms: `plugin/patches.py`, `cpu/patch.py`, `cpu/vllm.py`, `vllm_segments.py`, `vllm_images.py`.
+
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ class Patch:
     """Functions of an upstream module that we replace, or a flag of it that we set."""
 
     module: str
-    """Where upstream defines them."""
+    """The module that defines them upstream."""
     names: tuple[str, ...]
-    """Of functions, or of methods as `Class.method`."""
+    """Names of functions, or of methods as `Class.method`."""
     without: str
-    """What happens without the patch: a sentence of the error."""
+    """What happens without the patch, as a sentence of the error."""
     _ours: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """By name, what this process has put there."""
+    """Our replacements in this process, by name."""
 
     def when_imported(self, replace: Callable[[str, Any], Any]) -> None:
-        """Apply the patch once upstream's module is imported, now if it is."""
+        """Apply the patch once upstream's module is imported, or now if it already is."""
         when_imported(self.module, lambda module: self.apply(module, replace))
 
     def apply(self, module: ModuleType, replace: Callable[[str, Any], Any]) -> None:
-        """Replace each function, also in the modules that have imported it by name. A second call changes nothing.
+        """Replace each function, also in modules that have imported it by name. A second call changes nothing.
 
         Args:
-            module: upstream's, imported.
-            replace: gets a name of `names` and what upstream has there, and returns ours.
+            module: upstream's module.
+            replace: gets a name of `names` and upstream's value, and returns ours.
 
         Raises:
-            AttributeError: upstream has nothing of this name any more.
+            AttributeError: upstream no longer has something of this name.
         """
         for name in self.names:
             owner, attribute = _owner(module, name)
@@ -57,27 +57,27 @@ class Patch:
                 continue
             ours = self._ours[name] = replace(name, upstream)
             setattr(owner, attribute, ours)
-            if owner is module and callable(upstream):  # a flag is equal to many a value
+            if owner is module and callable(upstream):  # many values are equal to a flag, so skip flags
                 for taker, taken_as in _takers(upstream):
                     setattr(taker, taken_as, ours)
 
     def check(self) -> None:
-        """Refuse to go on without the patch. A process that has not imported upstream's module does not need it.
+        """Refuse to continue without the patch. A process that has not imported upstream's module does not need it.
 
         Raises:
-            PatchLostError: says where upstream's own function is.
+            PatchLostError: names where upstream's own function is.
         """
         module = sys.modules.get(self.module)
         places = [] if module is None else [place for name in self.names for place in self._unpatched(module, name)]
         if places:
             raise PatchLostError(
                 f"This process runs {', '.join(places)} without arpo_verl's patch. {self.without} Another plugin may "
-                "have put its own function there, or VERL_USE_EXTERNAL_PLUGINS leaves arpo_verl out. Mend that, and "
+                "have put its own function there, or VERL_USE_EXTERNAL_PLUGINS leaves arpo_verl out. Correct that, and "
                 "start the same command again: it resumes from the last checkpoint."
             )
 
     def _unpatched(self, module: ModuleType, name: str) -> Iterator[str]:
-        """Where upstream's package has something else than ours: in its own module, or imported by name."""
+        """Yield where upstream's package has something other than ours: in its own module, or imported by name."""
         owner, attribute = _owner(module, name)
         if not self._is_ours(name, getattr(owner, attribute, None)):
             yield f"{self.module}.{name}"
@@ -90,7 +90,7 @@ class Patch:
                 yield f"{other}.{attribute}"
 
     def _is_ours(self, name: str, value: Any) -> bool:
-        """Whether it is ours, or wraps ours as `functools.wraps` notes it."""
+        """Return whether it is ours, or wraps ours as `functools.wraps` records it."""
         if name not in self._ours:
             return False
         while value is not self._ours[name]:
@@ -101,22 +101,22 @@ class Patch:
 
 
 def _owner(module: ModuleType, name: str) -> tuple[Any, str]:
-    """The module or class that has the attribute, and the attribute's name."""
+    """Return the module or class that has the attribute, and the attribute's name."""
     class_name, _, attribute = name.rpartition(".")
     return (getattr(module, class_name) if class_name else module), attribute
 
 
 def _takers(upstream: Any) -> list[tuple[ModuleType, str]]:
-    """The modules that have this function, each with its name for it."""
+    """Return the modules that have this function, each with its name for it."""
     modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
     return [(module, name) for module in modules for name, value in list(vars(module).items()) if value is upstream]
 
 
-# The trainer's process; checked before its first step.
+# In the trainer's process; checked before its first step.
 ROLLOUT_CORRECTION = Patch(
     "verl.trainer.ppo.rollout_corr_helper",
     ("compute_rollout_correction_and_add_to_batch",),
-    "It would weigh replays of which nobody recorded log-probs as if they were certain.",
+    "It would weigh replays without recorded log-probs as if they were certain.",
 )
 ENGINE_CALLS = Patch(
     "verl.checkpoint_engine.base",
@@ -127,21 +127,21 @@ ENGINE_CALLS = Patch(
     "A rollout engine that dies would end the run in the middle of its step.",
 )
 
-# The same, checked by the dataset of training.
+# In the trainer's process; checked by the training dataset.
 TASK_ORDER = Patch(
     "torchdata.stateful_dataloader.stateful_dataloader",
     ("StatefulDataLoader.load_state_dict",),
-    "It would go on in the order of the tasks that the checkpoint was made with, or end without a word.",
+    "It would use the task order of the checkpoint, or silently end.",
 )
 
-# The processes that train; checked where a row's screenshots arrive.
+# In the training processes; checked where a row's screenshots arrive.
 EQUAL_LENGTHS = Patch(
     "verl.utils.tensordict_utils",
     ("maybe_fix_3d_position_ids",),
     "It fails on rows that are all equally long.",
 )
 
-# On a CPU: the processes that train, and vLLM's workers. The platform checks both.
+# On a CPU: in the training processes, and in vLLM's workers. The platform checks both.
 PROCESS_GROUP = Patch(
     "verl.utils.distributed",
     ("initialize_global_process_group_ray",),
@@ -149,14 +149,14 @@ PROCESS_GROUP = Patch(
 )
 ONEDNN = Patch("vllm._custom_ops", ("_supports_onednn",), "vLLM would take the trainer's weights only once.")
 
-# Every process of vLLM's. Nothing that is trained depends on it, so nobody checks it.
+# In every process of vLLM. Training does not depend on it, so nobody checks it.
 SEGMENTS = Patch(
     "vllm.distributed.device_communicators.shm_broadcast",
     ("ShmRingBuffer.__init__",),
     "The shared memory of an engine that is killed would stay.",
 )
 
-# Every process of vLLM's. What the other processes send is checked in each: `vllm_images.py`.
+# In every process of vLLM. Each checks what the other processes send: `vllm_images.py`.
 IMAGE_CACHES = Patch(
     "vllm.multimodal.registry",
     tuple(
@@ -168,5 +168,5 @@ IMAGE_CACHES = Patch(
 
 
 def all_patches() -> dict[str, Patch]:
-    """Return all of them by name, in the order of this list."""
+    """Return all patches by name, in the order of this list."""
     return {name: value for name, value in globals().items() if isinstance(value, Patch)}

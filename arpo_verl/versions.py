@@ -1,4 +1,4 @@
-"""This package's version, and which versions of the packages that it leans on were tested and are installed."""
+"""Hold this package's version, and which versions of other packages are tested and installed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from arpo_verl.errors import MissingDependencyError
 
 __version__ = "0.1.0"
 
-# The veRL releases that the whole suite passes on, oldest first. One is supported by being here, and no other: veRL
-# moves its plugin points in patch releases too.
+# The veRL releases that pass the whole suite, oldest first. No others are supported: veRL moves its plugin points in
+# patch releases too.
 SUPPORTED_VERL = ("0.9.1",)
 
-# What the newest was run with.
+# The versions that the newest veRL was tested with.
 TESTED = {
     "verl": SUPPORTED_VERL[-1],
     "torch": "2.11.0",
@@ -25,23 +25,23 @@ TESTED = {
     "desktop-env": "1.0.2",
 }
 OSWORLD_COMMIT = "b138d348256078fa634fc3b73567a7337c793e6b"
-"""Of github.com/xlang-ai/OSWorld, 15 September 2026: the task files that `arpo-verl fetch-tasks` brings."""
+"""Commit of github.com/xlang-ai/OSWorld, 15 September 2026, whose task files `arpo-verl fetch-tasks` brings."""
 OSWORLD_ARCHIVE = f"https://codeload.github.com/xlang-ai/OSWorld/tar.gz/{OSWORLD_COMMIT}"
 OPTIONAL = ("ray", "docker", "qwen-vl-utils", "pillow", "numpy", "tensordict")
 
-# The oldest that serve. TransferQueue: as veRL's own extras say. vLLM: before 0.22 its cache of processed images does
-# not survive the pauses for new weights (vllm-project/vllm#43001).
+# The oldest versions that work. TransferQueue: as in veRL's own extras. vLLM: before 0.22 its cache of processed images
+# does not survive the pauses for new weights (vllm-project/vllm#43001).
 OLDEST = {"TransferQueue": "0.1.10", "vllm": "0.22.0"}
-# What a run on GPUs needs beside veRL, for what; veRL 0.9.1's extras pin vllm 0.24.0, flash-attn 2.8.3 and a CuPy for
-# CUDA 13, for which torch 2.11 is built.
+# What a run on GPUs needs beside veRL, and for what. veRL 0.9.1's extras pin vllm 0.24.0, flash-attn 2.8.3 and a CuPy
+# for CUDA 13, which torch 2.11 is built for.
 FOR_GPUS = {
     "vllm": "the OSWorld recipes' rollout engine",
     "flash-attn": "the trainer's attention and log-probs",
     "cupy-cuda13x": "weights between nodes in osworld_full_async",
 }
-# The same package for another CUDA, under a name of its own.
+# The same package for other versions of CUDA, under other names.
 OTHER_BUILDS = {"cupy-cuda13x": ("cupy-cuda12x", "cupy")}
-# Which extra of setup.py brings a module that some commands need.
+# The extra of setup.py that brings a module which some commands need.
 EXTRA_OF_MODULE = {
     **dict.fromkeys(("hydra", "omegaconf", "ray", "tensordict", "tokenizers", "torch", "torchvision"), "trainer"),
     **dict.fromkeys(("transformers", "verl"), "trainer"),
@@ -49,15 +49,15 @@ EXTRA_OF_MODULE = {
     "qemu": "vm",
 }
 EASYR1 = "EasyR1"
-"""What `another_verl` calls stock EasyR1, for which `arpo_verl/easyr1/` is a door."""
+"""What `another_verl` returns for stock EasyR1, for which we have `arpo_verl/easyr1/`."""
 OWN_ENVIRONMENT = (
-    "make an environment of its own for veRL and arpo_verl (docs/migration.md); installing veRL here would overwrite "
+    "make a separate environment for veRL and arpo_verl (docs/migration.md); installing veRL here would overwrite "
     "that package"
 )
 
 
 def installed_version(package: str) -> str | None:
-    """The installed version of a distribution, or None."""
+    """Return the installed version of a distribution, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -65,17 +65,17 @@ def installed_version(package: str) -> str | None:
 
 
 def pip_install(*requirements: str, options: Sequence[str] = ()) -> str:
-    """The command that installs these packages, to type as it stands. Every message that names one takes it from here.
+    """Return the command that installs these packages, ready to type. Every message with such a command uses it.
 
-    It never names arpo-verl itself: on a public index that name may be somebody else's.
+    It never names arpo-verl itself: on a public index that name may belong to somebody else.
     """
     return shlex.join(["pip", "install", *options, *requirements])
 
 
 def install_for_gpus() -> str:
-    """The commands that bring veRL with all of `FOR_GPUS`, in the order in which they work.
+    """Return the commands that install veRL with all of `FOR_GPUS`, in an order that works.
 
-    flash-attn is published as source alone, and its build imports torch: torch comes first, and the build must see it.
+    flash-attn is published only as source, and its build imports torch: so torch comes first, without build isolation.
     """
     verl = SUPPORTED_VERL[-1]
     compiled = pip_install(f"verl[vllm,fsdp]=={verl}", options=["--no-build-isolation"])
@@ -83,7 +83,7 @@ def install_for_gpus() -> str:
 
 
 def extra_requirements(extra: str) -> list[str]:
-    """The packages of one of arpo-verl's extras, as its metadata has them; none where it is not installed."""
+    """Return the packages of one of arpo-verl's extras, from its metadata; none if arpo-verl is not installed."""
     try:
         lines = metadata.requires("arpo-verl") or []
     except metadata.PackageNotFoundError:
@@ -93,30 +93,30 @@ def extra_requirements(extra: str) -> list[str]:
 
 
 def install_extra(extra: str) -> str:
-    """The command that installs an extra's packages; it works however arpo-verl itself was installed."""
+    """Return the command that installs an extra's packages, however arpo-verl itself was installed."""
     packages = extra_requirements(extra)
     return pip_install(*(packages or [f"{Path(__file__).parents[1]}[{extra}]"]))
 
 
 def explain_missing(module: str | None) -> str | None:
-    """One sentence about a module that could not be imported, or None where no extra brings it."""
+    """Explain in one sentence that a module could not be imported; return None if no extra brings it."""
     root = (module or "").partition(".")[0]
     extra = EXTRA_OF_MODULE.get(root)
     return None if extra is None else f"this needs {root}, which the extra `{extra}` brings; {install_extra(extra)}"
 
 
 def is_older(installed: str, oldest: str) -> bool:
-    """Whether a release comes before `oldest`, by the numbers at its beginning."""
+    """Return whether a release is older than `oldest`, by the numbers at its beginning."""
     first, second = ([int(n) for n in re.findall(r"\d+", version)[:3]] for version in (installed, oldest))
     return first < second
 
 
 def another_verl() -> str | None:
-    """Which other project's package `import verl` finds here, or None; it is not imported for that.
+    """Return which other project's package `import verl` would find here, or None. It does not import it.
 
-    EasyR1 and what was forked from it install under veRL's name, with numbers of their own (0.2.0.dev, 0.3.3.dev0), and
-    so may a folder that is only on the path. Their files distinguish them: veRL starts by
-    `verl/trainer/main_ppo.py`, EasyR1 by `main.py` beside a `config.py`; the ARPO reference adds `replay_buffer.py`.
+    EasyR1 and its forks install under veRL's name, with versions of their own (0.2.0.dev, 0.3.3.dev0); so may a folder
+    that is only on the path. Their files distinguish them: veRL has `verl/trainer/main_ppo.py`, EasyR1 has `main.py`
+    and `config.py`, and the ARPO reference adds `replay_buffer.py`.
     """
     spec = importlib.util.find_spec("verl")
     if spec is None or spec.origin is None:
@@ -130,10 +130,10 @@ def another_verl() -> str | None:
 
 
 def verl_folder() -> Path:
-    """Where veRL is installed; it is not imported for that.
+    """Return the folder in which veRL is installed, without importing it.
 
     Raises:
-        MissingDependencyError: it is absent, or not one that we support.
+        MissingDependencyError: it is absent, or not supported.
     """
     require_verl()
     spec = importlib.util.find_spec("verl")
@@ -142,15 +142,15 @@ def verl_folder() -> Path:
 
 
 def is_supported_verl(installed: str) -> bool:
-    """Whether this is a supported release; what was built of it (`+local`) or packed anew (`.postN`) is one too."""
+    """Return whether this is a supported release, also if built from one (`+local`) or repackaged (`.postN`)."""
     return installed.split("+")[0].split(".post")[0] in SUPPORTED_VERL
 
 
 def require_verl() -> None:
-    """Refuse a veRL whose plugin points were never tested: a silent mismatch costs a training run.
+    """Refuse a veRL whose plugin points were never tested: a silent mismatch would cost a training run.
 
     Raises:
-        MissingDependencyError: veRL is absent, of an unsupported release, or another project's package of its name.
+        MissingDependencyError: veRL is absent, of an unsupported release, or another project's package.
     """
     installed, newest = installed_version("verl"), SUPPORTED_VERL[-1]
     if (other := another_verl()) is not None:
@@ -159,6 +159,6 @@ def require_verl() -> None:
         raise MissingDependencyError(f"verl=={newest} is not installed; {pip_install(f'verl=={newest}')}")
     if not is_supported_verl(installed):
         raise MissingDependencyError(
-            f"arpo_verl {__version__} supports veRL {', '.join(SUPPORTED_VERL)}, got {installed}, on which its plugin "
-            f"points were never tested; {pip_install(f'verl=={newest}')}, or take a newer arpo_verl"
+            f"arpo_verl {__version__} supports veRL {', '.join(SUPPORTED_VERL)}, got {installed}, whose plugin points "
+            f"were never tested; {pip_install(f'verl=={newest}')}, or use a newer arpo_verl"
         )

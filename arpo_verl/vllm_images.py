@@ -1,22 +1,22 @@
-"""vLLM's cache of processed images, kept in memory that its processes share: each image is written once an episode.
+"""Keep vLLM's processed images in memory that its processes share. Each image is written once an episode.
 
 vLLM 0.24 has two caches, by `mm_processor_cache_type`. With `lru`, its default, EngineCore pickles all images of a
-request to every worker at every turn: 25 MB for each 1080p screenshot, 3 GB an episode of 15. With `shm` they lie in a
-ring buffer; but each worker still copies all of a request's, what is in use or was dropped before it was scheduled
-blocks the place of all that came later, and `clear()` gives the same addresses out again, so a request from before
-reads another's picture (`tests/cpu/test_vllm_images.py` shows all three).
+request to every worker at every turn: 25 MB for each 1080p screenshot, 3 GB for an episode of 15. With `shm` they are
+in a ring buffer. But each worker still copies all of a request's images. An image that is in use, or was dropped before
+it was scheduled, blocks the place of all later ones. And `clear()` reuses addresses, so an older request reads another
+request's picture (`tests/cpu/test_vllm_images.py` shows all three).
 
-Where a recipe says `shm`, ours takes that cache's place. A turn sends the address of each image (`memory_files.py`):
+If a recipe says `shm`, ours replaces that cache. A turn sends the address of each image (`memory_files.py`):
 
 - the server (`ImageSender`) writes an image's file when it is processed, and keeps it for later turns. `clear_cache`,
   which vLLM calls when weights change, drops nothing: pixels do not depend on weights;
-- EngineCore (`ImageHolder`) opens the files of a request when it comes in, and has them open while the request is
-  there. A request whose file is gone by then fails alone;
+- EngineCore (`ImageHolder`) opens the files of a request when it comes in, and keeps them open while the request
+  exists. A request whose file is already gone fails alone;
 - a worker (`ImageReader`) maps them when a request is scheduled, and reads the pixels of those that it encodes.
 
-What a process has mapped cannot change, and what is gone is an error: no request sees another's picture.
+A mapped file cannot change, and a missing one is an error: so no request sees another's picture.
 
-vLLM has no plugin point for its caches. `register` runs in each of its processes (`vllm_segments.py`), and replaces the
+vLLM has no plugin point for its caches. `register` runs in each of its processes (`vllm_segments.py`) and replaces the
 methods of `multimodal/registry.py: MultiModalRegistry` that make them (`upstream_patches.py: IMAGE_CACHES`).
 """
 
@@ -41,24 +41,24 @@ from arpo_verl.memory_files import Address, FileLostError, hold, read, write
 logger = logging.getLogger(__name__)
 
 KEPT_S = 60.0
-"""How long a file stays open that nobody in its process needs: another process may be about to open it. A message takes
-milliseconds from one to the other, and a worker is at most a batch or two behind EngineCore."""
+"""Seconds that an unused file stays open, since another process may be about to open it. A message between processes
+takes milliseconds, and a worker is at most a batch or two behind EngineCore."""
 _FILES = 65_536
 OPTION = "actor_rollout_ref.rollout.engine_kwargs.vllm.mm_processor_cache_type"
 _FIELDS = ("process", "file", "token", "size")
 _VLLMS = "address"
-"""In what vLLM's own cache sends."""
+"""A key in what vLLM's own cache sends."""
 
 
 class ImageSender:
-    """The server's side: the cache that the image processor asks.
+    """The server's cache, which the image processor asks.
 
-    Several threads may use it. An image that was asked for within `KEPT_S` stays; where that leaves no room for a new
-    one, the new one is sent whole, as without a cache.
+    Several threads may use it. An image that was used within `KEPT_S` stays. If that leaves no room for a new one, the
+    new one is sent whole, as without a cache.
 
     Args:
-        capacity: of all files together, in bytes.
-        now: the time in seconds.
+        capacity: most bytes of all files together.
+        now: returns the time in seconds.
     """
 
     def __init__(self, capacity: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -72,27 +72,27 @@ class ImageSender:
         self._lock = threading.Lock()
 
     def is_cached_item(self, mm_hash: str) -> bool:
-        """Whether it is there; it then stays long enough for the request that asks."""
+        """Return whether the image is here. It then stays long enough for the request that asks."""
         with self._lock:
             return self._use(mm_hash) is not None
 
     def is_cached(self, mm_hashes: Sequence[str]) -> list[bool]:
-        """The same of several."""
+        """Return the same for several images."""
         return [self.is_cached_item(mm_hash) for mm_hash in mm_hashes]
 
     def touch_sender_cache_item(self, mm_hash: str) -> None:
-        """Let it stay."""
+        """Keep the image longer."""
         self.is_cached_item(mm_hash)
 
     def get_and_update_item(self, mm_item: Any, mm_hash: str) -> tuple[Any, Any]:
-        """What goes into a request for an image, and vLLM's changes to the prompt for it.
+        """Return what goes into a request for an image, and vLLM's changes to the prompt for it.
 
         Args:
-            mm_item: the processed image with those changes; None where it is known to be there.
-            mm_hash: of the image.
+            mm_item: the processed image with those changes; None if it is known to be here.
+            mm_hash: the image's hash.
 
         Raises:
-            FileLostError: it is None, and the image is not there any more.
+            FileLostError: `mm_item` is None, and the image is no longer here.
         """
         with self._lock:
             self._total += 1
@@ -101,28 +101,28 @@ class ImageSender:
                 self._hits += 1
                 return _item(sent.address), sent.updates
         if mm_item is None:
-            raise FileLostError(f"processed image {mm_hash} was dropped before its request was put together")
+            raise FileLostError(f"processed image {mm_hash} was dropped before its request was built")
         item, updates = mm_item
         address = self._write(item)
         if address is None:
-            return mm_item  # type: ignore[no-any-return]  # the same two
+            return mm_item  # type: ignore[no-any-return]  # the same pair
         with self._lock:
             other = self._use(mm_hash)
-            if other is not None:  # two requests showed it for the first time
+            if other is not None:  # two requests showed it first at the same time
                 self._close(address)
                 return _item(other.address), other.updates
             self._sent[mm_hash] = _Sent(address, updates, self._now())
         return _item(address), updates
 
     def get_and_update(self, mm_items: Sequence[Any], mm_hashes: Sequence[str]) -> list[tuple[Any, Any]]:
-        """The same of several."""
+        """Return the same for several images."""
         return [self.get_and_update_item(*each) for each in zip(mm_items, mm_hashes, strict=True)]
 
     def clear_cache(self) -> None:
-        """Keep all: processed pixels are the same with other weights."""
+        """Keep all images: processed pixels do not depend on weights."""
 
     def make_stats(self, *, delta: bool = False) -> Any:
-        """How often an image was there, for vLLM's metrics; with `delta`, since the last call."""
+        """Return how often an image was here, for vLLM's metrics; with `delta`, since the last call."""
         from vllm.utils.cache import CacheInfo
 
         with self._lock:
@@ -133,7 +133,7 @@ class ImageSender:
             return all_of_it - CacheInfo(*since)
 
     def close(self) -> None:
-        """Drop all."""
+        """Drop all images."""
         with self._lock:
             while self._sent:
                 self._close(self._sent.popitem()[1].address)
@@ -146,7 +146,7 @@ class ImageSender:
         return sent
 
     def _write(self, item: Any) -> Address | None:
-        """The image's new file; None where there is no room for it."""
+        """Write the image into a new file; return None if there is no room."""
         size = sum(element.data.nbytes for element in item.values() if hasattr(element.data, "nbytes"))
         with self._lock:
             has_room = self._make_room(size)
@@ -155,7 +155,7 @@ class ImageSender:
             return None
         try:
             address = write(item)
-        except OSError as error:  # memory, or open files
+        except OSError as error:  # too little memory, or too many open files
             self._warn(str(error))
             return None
         with self._lock:
@@ -163,7 +163,7 @@ class ImageSender:
         return address
 
     def _warn(self, why: str) -> None:
-        """Once: a request's images are sent whole then, as without a cache."""
+        """Warn once that a request's images are sent whole, as without a cache."""
         if not self._has_warned:
             self._has_warned = True
             logger.warning("an image does not fit into vLLM's cache of processed images: %s", why)
@@ -189,20 +189,20 @@ class _Sent:
 
 
 class _Receiver:
-    """What both other sides have in common: vLLM hands them a request's images, which they change in place."""
+    """The common part of the two receivers: vLLM gives them a request's images, which they change in place."""
 
     def get_and_update_features(self, mm_features: list[Any]) -> list[Any]:
-        """Put in the place of each address what this side makes of it."""
+        """Replace each address by what this side makes of it."""
         for feature in mm_features:
             feature.data = self.get_and_update_item(feature.data, feature.mm_hash or feature.identifier)
         return mm_features
 
     def get_and_update_item(self, mm_item: Any, mm_hash: str) -> Any:
-        """The same of one; an image that came whole stays as it is.
+        """Replace one address; an image that came whole stays as it is.
 
         Raises:
             FileLostError: its file is gone.
-            PatchLostError: it was sent by vLLM's own cache.
+            PatchLostError: vLLM's own cache sent it.
         """
         address = _address(mm_item)
         return mm_item if address is None else self._taken(address)
@@ -211,19 +211,19 @@ class _Receiver:
         raise NotImplementedError
 
     def clear_cache(self) -> None:
-        """Nothing: what a request holds is its own."""
+        """Do nothing: a request's files belong to the request."""
 
 
 class ImageHolder(_Receiver):
-    """EngineCore's side: has a request's files open, so that its workers find them however long it waits."""
+    """EngineCore's side: keeps a request's files open, so that its workers find them however long it waits."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         _allow_files()
         self._now = now
         self._held: dict[int, _Held] = {}
         self._unused: OrderedDict[int, float] = OrderedDict()
-        """Since when nobody has used it, by token."""
-        self._lock = threading.RLock()  # a request may end, and its images with it, while this thread has it
+        """Time since which nobody has used a file, by its token."""
+        self._lock = threading.RLock()  # a request may end, and release its images, while this thread holds the lock
 
     def _taken(self, address: Address) -> Any:
         with self._lock:
@@ -260,16 +260,16 @@ class _Held:
 
 
 class ImageReader(_Receiver):
-    """A worker's side: the processed image, whose pixels are read where they are first looked at."""
+    """A worker's side: returns the processed image, whose pixels are read on first use."""
 
     def _taken(self, address: Address) -> Any:
         return read(address)
 
 
 def _allow_files() -> int:
-    """Let this process have as many files open as its user may, up to 65,536 as vLLM's own server; returns how many.
+    """Let this process open as many files as its user may, up to 65,536 as in vLLM's own server; return how many.
 
-    A shell gives 1,024, and what `ray start` was called from gives its limit to all of a cluster. Each image is a file.
+    A shell allows 1,024, and the limit of `ray start` holds for the whole cluster. Each image is a file.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     infinite = resource.RLIM_INFINITY
@@ -281,7 +281,7 @@ def _allow_files() -> int:
 
 
 def _item(address: Address) -> Any:
-    """An address in the form of a processed image, which is all that vLLM sends."""
+    """Return an address in the form of a processed image, since vLLM sends nothing else."""
     from vllm.multimodal.inputs import MultiModalBatchedField, MultiModalFieldElem, MultiModalKwargsItem
 
     field = MultiModalBatchedField()
@@ -294,14 +294,14 @@ def _item(address: Address) -> Any:
 def _address(item: Any) -> Address | None:
     if item is None or set(item) == {_VLLMS, "monotonic_id"}:
         raise PatchLostError(
-            "an image was sent by vLLM's own cache: the server's process runs without arpo_verl's. Set VLLM_PLUGINS so "
-            f"that it names arpo_verl, or {OPTION}=lru"
+            "vLLM's own cache sent an image: the server's process runs without arpo_verl's. Set VLLM_PLUGINS so that "
+            f"it names arpo_verl, or {OPTION}=lru"
         )
     return Address(*(item[name].data for name in _FIELDS)) if set(item) == set(_FIELDS) else None
 
 
 def replacing(name: str, upstream: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what takes the place of a registry's method, as `Patch.apply` asks for it."""
+    """Return our version of a registry's method, for `Patch.apply`."""
     make = _MADE[name.rpartition(".")[2]]
 
     @functools.wraps(upstream)
@@ -328,13 +328,13 @@ def _reader(vllm_config: Any) -> ImageReader:
 
 
 def _require_files_of(process: int) -> None:
-    """Refuse to start where another process's files cannot be opened, as with a hardened /proc."""
+    """Refuse to start if another process's files cannot be opened, as with a hardened /proc."""
     try:
         os.listdir(f"/proc/{process}/fd")
     except OSError as error:
         raise ConfigError(
             f"vLLM's processes must see each other's open files to share images, but /proc/{process}/fd cannot be read "
-            f"({error}); run them as one user, or set {OPTION}=lru"
+            f"({error}); run them as the same user, or set {OPTION}=lru"
         ) from error
 
 

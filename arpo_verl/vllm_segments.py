@@ -1,16 +1,16 @@
-"""Shared memory of vLLM's engines that Ray leaves behind: removed when its maker is gone.
+"""Remove shared memory of vLLM's engines, which Ray leaves behind when it kills them.
 
-vLLM's engine and its workers talk through segments of 65 MB (`ShmRingBuffer` in
-`vllm/distributed/device_communicators/shm_broadcast.py` of 0.24), which their maker removes when it ends in order. When
-a job ends, Ray kills them, and with them Python's own resource tracker, a child of theirs: two segments stayed in
-/dev/shm at each launch. So each maker informs a process that is nobody's child what it made; that one waits for the
-maker's end, and removes what is still there.
+vLLM's engine and its workers communicate through segments of 65 MB (`ShmRingBuffer` in
+`vllm/distributed/device_communicators/shm_broadcast.py` of 0.24). Their maker removes them when it ends normally. But
+at the end of a job Ray kills the makers, and with them Python's resource tracker, their child: each launch left two
+segments in /dev/shm. So each maker reports its segments to a process that is nobody's child. That one waits for the
+maker's end and removes what is left.
 
-vLLM's workers end with EngineCore, but EngineCore does not end with a server that is killed: it would keep its GPUs'
-memory, and the segments. So each process of an engine waits for the end of the one that started it.
+vLLM's workers end with EngineCore, but EngineCore does not end with a killed server: it would keep its GPUs' memory,
+and the segments. So each process of an engine waits for the end of the process that started it.
 
-`register` is the entry point `vllm.general_plugins`, which vLLM calls in each of its processes: not in all of them is
-veRL imported. The file runs as a script too, with the standard library alone: that is the process that removes.
+`register` is the entry point `vllm.general_plugins`, which vLLM calls in each of its processes; not all of them import
+veRL. The file also runs as a script, with only the standard library: that is the process that removes.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ logger = logging.getLogger(__name__)
 FOLDER = Path("/dev/shm")
 _START_S = 30.0
 _tell: dict[int, IO[bytes]] = {}
-"""By process, a fork's own included: the pipe to the one that removes."""
+"""The pipe to the removing process, by process id: a fork needs its own."""
 
 
 def register() -> None:
-    """What vLLM calls in each of its processes."""
+    """Set up a process of vLLM. vLLM calls this in each of them."""
     from tqdm import tqdm
 
-    # Else a process's first progress bar makes a semaphore in /dev/shm, which would stay too. No bar is shared.
+    # Otherwise a process's first progress bar makes a semaphore in /dev/shm, which would stay too. No bar is shared.
     tqdm.set_lock(threading.RLock())
     end_with_parent()
     patch()
 
 
 def patch() -> None:
-    """Have vLLM's ring buffers report the segments that they make, once their module is imported; and put our cache of
-    processed images in the place of vLLM's (`vllm_images.py`).
+    """Make vLLM's ring buffers report their segments once their module is imported, and replace vLLM's cache of
+    processed images by ours (`vllm_images.py`).
 
-    A vLLM that is too old for our recipes is left alone: it is another trainer's, as EasyR1's.
+    A vLLM that is too old for our recipes is left alone: it belongs to another trainer, such as EasyR1.
     """
     from arpo_verl.post_import import when_imported
     from arpo_verl.upstream_patches import IMAGE_CACHES, SEGMENTS
@@ -73,7 +73,7 @@ def _apply(upstream: Patch, replace: Callable[[str, Any], Any], module: ModuleTy
 
 
 def end_with_parent() -> None:
-    """Have this process killed when the one that started it has ended; nothing where `multiprocessing` started none."""
+    """Kill this process when the one that started it ends; do nothing if `multiprocessing` did not start it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_kill_after, args=(parent,), name="parent", daemon=True).start()
@@ -91,7 +91,7 @@ def _image_cache(name: str, upstream: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reporting(name: str, upstream: Callable[..., None]) -> Callable[..., None]:
-    """Return what takes the place of `ShmRingBuffer.__init__`, as `Patch.apply` asks for it."""
+    """Return our version of `ShmRingBuffer.__init__`, for `Patch.apply`."""
 
     @functools.wraps(upstream)
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -99,7 +99,7 @@ def reporting(name: str, upstream: Callable[..., None]) -> Callable[..., None]:
         if self.is_creator:
             try:
                 remove_after_this_process(self.shared_memory.name)
-            except (OSError, subprocess.TimeoutExpired):  # no reason not to generate
+            except (OSError, subprocess.TimeoutExpired):  # no reason to stop generating
                 _tell.pop(os.getpid(), None)
                 logger.warning("%s/%s stays if this process is killed", FOLDER, self.shared_memory.name, exc_info=True)
 
@@ -107,7 +107,7 @@ def reporting(name: str, upstream: Callable[..., None]) -> Callable[..., None]:
 
 
 def remove_after_this_process(name: str) -> None:
-    """Have the segment `name`, which this process made, removed once it has ended, in whichever way."""
+    """Remove the segment `name`, which this process made, when this process ends in any way."""
     pipe = _tell.get(os.getpid())
     if pipe is None:
         command = [sys.executable, "-I", __file__]
@@ -120,15 +120,15 @@ def remove_after_this_process(name: str) -> None:
 
 
 def _wait_and_remove() -> None:
-    """The other process: standard input has a line a segment, and ends with the maker."""
+    """Run the removing process: standard input has a line for each segment, and ends with the maker."""
     if os.fork():
         os._exit(0)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # meant for the maker
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they are meant for the maker
         signal.signal(number, signal.SIG_IGN)
     for line in sys.stdin.buffer.read().decode().splitlines():
         name, inode = line.split()
         with contextlib.suppress(FileNotFoundError):
-            if os.stat(FOLDER / name).st_ino == int(inode):  # not another's, who got the same name since
+            if os.stat(FOLDER / name).st_ino == int(inode):  # another process may have reused the name
                 os.unlink(FOLDER / name)
 
 

@@ -22,7 +22,7 @@ def test_what_is_no_regular_file_is_not_read_and_the_message_names_it(tmp_path, 
     path = tmp_path / "file"
     KINDS[kind](path)
     for read in (read_regular, lambda path: read_text(path, 1000)):
-        with pytest.raises(OSError, match=r"file (is|leads)|/dev/zero is no regular file"):
+        with pytest.raises(OSError, match=r"file (is|leads)|/dev/zero is not a regular file"):
             read(path)
 
 

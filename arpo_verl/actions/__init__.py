@@ -1,8 +1,8 @@
-"""From model text to typed actions, and from those to a desktop's commands. Pure; nothing of it is ever evaluated.
+"""Turn model text into typed actions, and actions into a desktop's commands. Pure; model text is never evaluated.
 
-`rollout/episode.py: play` has a reply read by the model's family, over one of the grammars here: `ui_tars`,
-`computer_use` and `owl`, all over `reply` (bounds, coordinates), `calls`, `keys` and `leftovers` (what nobody reads).
-The actions are types of `types.py`; those made in Python are checked by `actions/checks.py: check_action`.
-`environments/osworld/environment.py: OSWorldEnvironment.step` writes them as pyautogui code by
+In `rollout/episode.py: play` the model's family reads a reply with one of the grammars here: `ui_tars`, `computer_use`,
+`opencua` or `owl`. They share `reply` (bounds, coordinates), `calls`, `keys` and `leftovers` (unread arguments).
+The actions are types of `types.py`. `actions/checks.py: check_action` checks those that Python code made.
+`environments/osworld/environment.py: OSWorldEnvironment.step` writes them as pyautogui code with
 `actions/pyautogui.py: to_code`.
 """

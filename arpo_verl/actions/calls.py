@@ -1,4 +1,4 @@
-"""A scanner for calls in model text: `name(key='value', ...)`, one a line. Pure; linear time; nothing is evaluated."""
+"""Scan calls in model text: `name(key='value', ...)`, one a line. Pure; linear time; evaluates nothing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Collection, Iterator, Mapping
 from arpo_verl.errors import ActionParseError
 
 MAX_ARGUMENTS = 16
-"""Most arguments of a call: four times what any action has."""
+"""Most arguments of a call: four times as many as any action has."""
 
-# What stands before the last dot is left aside: `pyautogui.click(...)`.
+# Anything before the last dot is ignored: `pyautogui.click(...)`.
 _NAME = re.compile(r"(?:[A-Za-z_]\w{0,39}\.){0,3}([A-Za-z_]\w{0,39})", re.ASCII)
 _KEY = re.compile(r"([A-Za-z_]\w{0,39})[ \t\n]*=", re.ASCII)
 _NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,9})?", re.ASCII)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "'": "'", '"': '"', "\\": "\\"}
 
-# Where a string may end: models forget to escape quotes within `content`, so only a quote before one of these signs.
+# Where a string may end. Models forget to escape quotes within `content`, so only a quote before one of these counts.
 _STOPS = {quote: re.compile(rf"[\\\n]|{quote}(?=[ \t\n]*[,)])") for quote in "'\""}
 _CALL_ENDS = re.compile(r"[ \t\n]*(?:,[ \t\n]*)?\)[ \t]*(?:\n|\Z)")
 _COMMENT = re.compile(r"[ \t]*(?:,[ \t]*)?\)[ \t]*#")
@@ -29,7 +29,7 @@ class CallScanner:
 
     Args:
         arguments: the names of each action's arguments, by its name.
-        free_text: the argument whose text may hold anything, and so quotes and `, name=` too.
+        free_text: the argument that may contain anything, also quotes and `, name=`.
     """
 
     def __init__(self, arguments: Mapping[str, Collection[str]], free_text: str):
@@ -38,8 +38,8 @@ class CallScanner:
         keys = "|".join(sorted({key for keys in arguments.values() for key in keys}))
         # A value must follow: `sorted('ab', key=len)` is text.
         self._known_key = re.compile(rf"[ \t\n]*,[ \t\n]*(?:{keys})[ \t]*=[ \t]*['\"]")
-        # The begin of another call, as nobody types it: unless its quote is escaped. A few words or signs may stand
-        # before it, and `\n` as models write it for a new line; but not a dot, which makes it a program's own call.
+        # The start of another call, as nobody types it, unless its quote is escaped. A few words or signs may precede
+        # it, and `\n` as models write it for a new line, but no dot, which makes it a program's own call.
         begin = rf"\)[^()'\"]{{0,24}}?(?:(?<![\w.])|\\[nrt]|\bpyautogui\.)(?:{actions})\("
         self._calls_within = {
             quote: re.compile(rf"{begin}[ \t]*(?:{keys})[ \t]*=[ \t]*{quote}", re.ASCII) for quote in "'\""
@@ -49,10 +49,10 @@ class CallScanner:
     def read(self, text: str, position: int) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield (name, arguments) of every call from `position` to the end of the text.
 
-        A newline must stand between calls; a comment may stand before it. An argument without a name has its number.
+        Calls are separated by a newline, and a comment may precede it. An unnamed argument is named by its number.
 
         Raises:
-            ActionParseError: the text is no such call, or there is none.
+            ActionParseError: the text is not such a call, or there is none.
         """
         position = _skip_space(text, position)
         if position == len(text):
@@ -67,7 +67,7 @@ class CallScanner:
             position = after
 
     def _read_call(self, text: str, position: int) -> tuple[str, dict[str, str], int]:
-        """Read `name(key='value', ...)`; returns the position behind it."""
+        """Read `name(key='value', ...)`. Return the position after it, too."""
         match = _NAME.match(text, position)
         if match is None:
             raise ActionParseError(f"expected an action's name, got {excerpt(text[position:])}")
@@ -82,7 +82,7 @@ class CallScanner:
             value, position = self._read_value(text, _skip_space(text, position), key)
             if len(arguments) == MAX_ARGUMENTS:
                 raise ActionParseError(f"an action must have at most {MAX_ARGUMENTS} arguments, got more")
-            arguments[key] = value  # of two with one name the last counts, as in OSWorld's runner
+            arguments[key] = value  # if a name comes twice, the last counts, as in OSWorld's runner
             position = _skip_space(text, position)
             if text.startswith(",", position):
                 position = _skip_space(text, position + 1)
@@ -101,14 +101,14 @@ class CallScanner:
     def _read_string(self, text: str, position: int, key: str) -> tuple[str, int]:
         r"""Read a quoted string with the escapes \n \t \r \' \" \\; any other backslash is itself (`C:\dir`).
 
-        It ends on its line: where it runs on over the next a quote was forgotten, and the reply's own syntax would be
-        typed.
+        It must end on its line. If it continues on the next one, a quote was forgotten, and typing it would type the
+        reply's own syntax.
         """
         quote = text[position]
         start = position = position + 1
         pieces: list[str] = []
         ends_line: bool | None = None
-        quotes, counted = 0, start  # unescaped ones within the text
+        quotes, counted = 0, start  # unescaped quotes within the text
         while (match := _STOPS[quote].search(text, position)) is not None:
             pieces.append(text[position : match.start()])
             position = match.end()
@@ -124,7 +124,7 @@ class CallScanner:
             if self._closes(text, position, key, within_quotes=quotes % 2 == 1):
                 break
             if _COMMENT.match(text, position):
-                # A sign of a comment in typed text, where a later quote closes the line.
+                # In typed text this is a comment sign, if a later quote closes the line.
                 ends_line = _closes_line(text, position, quote) if ends_line is None else ends_line
                 if not ends_line:
                     break
@@ -139,8 +139,8 @@ class CallScanner:
         return "".join(pieces), position
 
     def _closes(self, text: str, position: int, key: str, within_quotes: bool) -> bool:
-        """Whether the call goes on or ends behind a quote. Of free text the grammar's own names end it, and others
-        where no quote within it is open: `f('a', b='c')` is text."""
+        """Return whether a quote ends the value. Free text ends before a name of the grammar, or before another name if
+        no quote within it is open: `f('a', b='c')` is text."""
         if key != self._free_text:
             next_key = _ANY_KEY
         else:
@@ -150,7 +150,7 @@ class CallScanner:
 
 
 def _closes_line(text: str, position: int, quote: str) -> bool:
-    """Whether the line from `position` on ends with a quote and a `)`."""
+    """Return whether the line from `position` on ends with a quote and a `)`."""
     end = text.find("\n", position)
     line = text[position : end if end >= 0 else len(text)].rstrip(" \t")
     return line.endswith(")") and line[:-1].rstrip(" \t,").endswith(quote)
@@ -161,7 +161,7 @@ def _before(text: str, match: re.Match[str]) -> str:
 
 
 def _skip_comment(text: str, position: int) -> int:
-    """Behind a comment, if one stands there: at the end of its line."""
+    """Return the position after a comment, if there is one: the end of its line."""
     start = position
     while start < len(text) and text[start] in " \t":
         start += 1
@@ -178,6 +178,6 @@ def _skip_space(text: str, position: int) -> int:
 
 
 def excerpt(text: str) -> str:
-    """A short quotation of what came, for messages."""
+    """Quote a short part of the text, for messages."""
     shown = repr(text if len(text) <= 60 else text[:60] + "...") if text else "the end"
-    return shown if len(shown) <= 120 else shown[:120] + "..."  # of signs that are written as `\\U0001d4b3`
+    return shown if len(shown) <= 120 else shown[:120] + "..."  # some signs are written as `\\U0001d4b3`

@@ -1,4 +1,4 @@
-"""What an action must be before a desktop is asked to do it: the rules of the grammars, for actions made in Python."""
+"""Check actions that Python code made by the grammars' rules, before a desktop gets them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from arpo_verl.errors import ActionError, ActionParseError
 from arpo_verl.types import Action, Button, Click, Direction, Drag, Finish, Hotkey, Move, Point, Scroll, Size, TypeText
 
 MAX_CLICKS = 3
-"""Most presses of one click: no program knows more than a triple click."""
+"""Most presses of one click: no program has more than a triple click."""
 
 MAX_KEYS = 100
-"""Most keys of one hotkey: as many as a keyboard has."""
+"""Most keys of one hotkey: about as many as a keyboard has."""
 
 MAX_SCROLL_NOTCHES = 100
-"""Most wheel notches of one action, several pages: a model's `pixels` of 100,000 would hold the desktop for minutes."""
+"""Most wheel notches of one action: several pages. `pixels` of 100,000 would block the desktop for minutes."""
 
 
 def check_action(action: Action, screen: Size) -> None:
-    """Refuse an action that no grammar would let through.
+    """Refuse an action that no grammar would accept.
 
     Args:
-        action: of any origin.
+        action: anything.
         screen: the size of the screen that it is for.
 
     Raises:
-        ActionError: it is none; names all that is wrong with it.
+        ActionError: it is not a valid action; the message lists all problems.
     """
     if not isinstance(action, get_args(Action)):
         kinds = ", ".join(kind.__name__ for kind in get_args(Action))
@@ -78,7 +78,7 @@ def _is_one_of(value: object, names: object) -> bool:
 
 
 def _is_integer(value: object) -> bool:
-    """Python's or numpy's, and no truth value."""
+    """Return whether the value is an integer of Python or numpy, but not a boolean."""
     return type(value) is not bool and isinstance(value, Integral)
 
 

@@ -1,23 +1,23 @@
-"""The `computer_use` grammar of Qwen2.5-VL and Qwen3-VL: a tool call's JSON -> typed actions, and back.
+"""Read and write the `computer_use` grammar of Qwen2.5-VL and Qwen3-VL: a tool call's JSON <-> typed actions.
 
-A reply is a thought and then one tool call, or several:
+A reply is a thought and then one or several tool calls:
 
     <tool_call>
     {"name": "computer_use", "arguments": {"action": "left_click", "coordinate": [182, 126]}}
     </tool_call>
 
-Qwen2.5-VL gives coordinates in pixels of the resized image, Qwen3-VL in thousandths of its sides, and its tool has
-three actions more. The text is a model's: the JSON is read by Python's own decoder, and whatever is not in the grammar
+Qwen2.5-VL gives coordinates in pixels of the resized image, Qwen3-VL in thousandths of its sides; its tool has three
+more actions. Since a model writes the text, Python's own decoder reads the JSON, and anything outside the grammar
 raises `ActionParseError`.
 
 Source: the actions and argument names of the `computer_use` tool in Qwen's cookbooks, as OSWorld's runners
-`mm_agents/qwen25vl_agent.py` and `qwen3vl_agent.py` use it. Where these act, so do we: remarks under names that an
-action has not, text behind a call, a tag that is missing or that Qwen2.5-VL writes as one of two signs end no episode.
-We depart from them: they take a call that they do not understand for no action at all, leave aside positions,
-directions and amounts that they do not read, paste typed text into Python source unescaped, count `terminate` with
-`failure` as done (here it is FAIL, the right answer to an infeasible task), map thousandths by 999 (here both edges, 0
-and 1000, belong to the image) and turn the wheel by any number of notches. docs/actions.md lists what is read,
-tolerated and refused; `tests/actions/test_official_parsers.py` compares them with us and names each difference.
+`mm_agents/qwen25vl_agent.py` and `qwen3vl_agent.py` use it. If these act, so do we: remarks under names that an action
+does not have, text after a call, a missing tag, or the signs that Qwen2.5-VL writes instead do not end an episode.
+We depart from them in bad input and in details. They take a call that they do not understand as no action, ignore
+positions, directions and amounts that they do not read, and paste typed text into Python source unescaped. They count
+`terminate` with `failure` as done; here it is FAIL, the right answer to an infeasible task. They map thousandths by
+999; here both edges, 0 and 1000, belong to the image. They turn the wheel by any number of notches. docs/actions.md
+lists what is read, tolerated and refused; `tests/actions/test_official_parsers.py` names each difference.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ from arpo_verl.types import (
 
 TOOL = "computer_use"
 _NUMBERING = frozenset({"id", "index"})
-"""Of several calls."""
+"""Keys that number several calls."""
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _END_OF_THINKING = "</think>"
-# What a call stands behind: its tag; what Qwen2.5-VL learned in the tag's place ("a bug during data processing",
-# qwen25vl_agent.py); or nothing, on a line of its own.
+# What may precede a call: its tag; the sign that Qwen2.5-VL learned instead ("a bug during data processing",
+# qwen25vl_agent.py); or nothing, if the call begins a line.
 _BEFORE_CALL = re.compile(
     r'(?:<tool_call>|\u2697|\U0001f4d0)\s*(?=\{)|^[ \t]*(?=\{\s*"(?:name|arguments)"\s*:)', re.MULTILINE
 )
-# Right behind another one.
+# A call directly after another one.
 _NEXT_CALL = re.compile(r'[\s,;]*(?=\{\s*"(?:name|arguments)"\s*:)')
 _THOUSAND = Size(1000, 1000)
 _WRITTEN_WAIT_S = 5
@@ -79,9 +79,9 @@ _CLICKS: Mapping[str, tuple[Button, int]] = {
     "triple_click": ("left", 3),
 }
 _SCROLLS: Mapping[str, tuple[Direction, Direction]] = {"scroll": ("up", "down"), "hscroll": ("right", "left")}
-"""Where positive and negative `pixels` scroll to."""
+"""Directions of positive and negative `pixels`."""
 
-# What each action that does something on the screen reads.
+# The arguments that each action on the screen reads.
 _PLACE = ("coordinate",)
 _READ: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys((*_CLICKS, "mouse_move", "left_click_drag"), _PLACE),
@@ -91,15 +91,15 @@ _READ: Mapping[str, tuple[str, ...]] = {
 }
 _BUTTONS = {**{name: button for name, (button, _) in _CLICKS.items()}, "left_click_drag": "left"}
 _FILLED_IN = frozenset({"action", "time", "duration", "status"})
-"""How long something takes is the environment's to decide, and a status is of the end alone."""
+"""Ignored: the environment decides how long something takes, and only the end has a status."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """What the tool of one family of models is."""
+    """The tool of one family of models."""
 
     relative: bool
-    """Whether coordinates are thousandths of the image's sides or its pixels."""
+    """Whether coordinates are thousandths of the image's sides; otherwise they are its pixels."""
     lacks: frozenset[str] = frozenset()
     """Actions that it does not have."""
 
@@ -115,10 +115,10 @@ def parse_reply(text: str, image_size: Size, screen_size: Size, *, tool: Tool) -
         text: the reply as decoded.
         image_size: the size of the resized image that the model saw.
         screen_size: the size of the screen that the returned points are in.
-        tool: the model's.
+        tool: the model's tool.
 
     Raises:
-        ActionParseError: the text is not in the grammar, or a coordinate is outside the image; says why.
+        ActionParseError: the text is not in the grammar, or a coordinate is outside the image; the message says why.
     """
     check_length(text)
     text = text.strip()
@@ -133,10 +133,10 @@ def parse_reply(text: str, image_size: Size, screen_size: Size, *, tool: Tool) -
 
 
 def format_reply(reply: Reply, image_size: Size, screen_size: Size, *, tool: Tool) -> str:
-    """Write a reply in the canonical form; the inverse of `parse_reply`, points as exact as whole coordinates are.
+    """Write a reply in the canonical form. This inverts `parse_reply`, except that coordinates are whole numbers.
 
     Raises:
-        ActionParseError: the grammar has no such action, or the thought holds the grammar's own tags.
+        ActionParseError: the grammar has no such action, or the thought contains the grammar's own tags.
     """
     thought = reply.thought.strip()
     if any(tag in thought for tag in (_OPEN, _END_OF_THINKING)) or _BEFORE_CALL.search(thought):
@@ -149,7 +149,7 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size, *, tool: Too
 
 
 def _said_as(action: Action) -> tuple[Action, ...]:
-    """The same input, by what the tool has: its drag begins where the pointer is, its scroll has an amount."""
+    """Express the same input with the tool's actions: its drag starts at the pointer, its scroll has an amount."""
     match action:
         case Drag(start=Point() as start, end=end):
             return Move(start), Drag(None, end)
@@ -166,10 +166,10 @@ def _frame(image: Size, screen: Size, tool: Tool) -> CoordinateFrame:
 
 
 def first_call(text: str) -> re.Match[str]:
-    """What stands before the first call: a model that thinks aloud may write one before it has ended its thinking.
+    """Find what precedes the first call. A model that thinks aloud may write a call before its thinking ends.
 
     Raises:
-        ActionParseError: there is none.
+        ActionParseError: there is no call.
     """
     thinking = text.find(_END_OF_THINKING)
     first = _BEFORE_CALL.search(text)
@@ -181,10 +181,10 @@ def first_call(text: str) -> re.Match[str]:
 
 
 def read_calls(text: str, before: re.Match[str] | None) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of every call; what stands between and behind them is left aside, as OSWorld's runners do.
+    """Yield the arguments of every call. Text between and after them is ignored, as in OSWorld's runners.
 
     Raises:
-        ActionParseError: one is none of the tool.
+        ActionParseError: one is not a call of the tool.
     """
     while before is not None:
         call, position = _read_json(text, before.end())
@@ -203,7 +203,7 @@ def _read_json(text: str, position: int) -> tuple[Any, int]:
         return _DECODER.raw_decode(text, position)
     except json.JSONDecodeError as error:
         raise ActionParseError(f"a tool call must be JSON: {error.msg}, got {excerpt(text[error.pos :])}") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets nested thousands deep
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets nested as deep
         raise ActionParseError(f"a tool call must be JSON of sensible size: {str(error)[:80]}") from error
 
 
@@ -212,13 +212,13 @@ def _no_constant(name: str) -> Any:
 
 
 class _Fraction(float):
-    """A number that is typed as it was written: 10.50."""
+    """A number that is typed as the model wrote it: 10.50."""
 
     def __init__(self, written: str):
         self.written = written
 
 
-# Newlines within strings, which some models leave unescaped, are taken as they are.
+# Newlines within strings, which some models leave unescaped, stay as they are.
 _DECODER = json.JSONDecoder(parse_float=_Fraction, parse_constant=_no_constant, strict=False)
 
 
@@ -226,7 +226,7 @@ _DECODER = json.JSONDecoder(parse_float=_Fraction, parse_constant=_no_constant, 
 
 
 def build_action(arguments: Mapping[str, Any], frame: CoordinateFrame, tool: Tool) -> Action:
-    """The action of one call; remarks under names that it has not are left aside.
+    """Return the action of one call. Remarks under names that it does not have are ignored.
 
     Raises:
         ActionParseError: the tool has no such action, or its arguments are wrong.
@@ -242,7 +242,7 @@ def build_action(arguments: Mapping[str, Any], frame: CoordinateFrame, tool: Too
 
 
 def _refuse_leftovers(name: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse what would change the action, unless it says the same once more."""
+    """Refuse arguments that would change the action, unless they only repeat it."""
     same = {"pixels": 0, "button": _BUTTONS.get(name), "direction": _direction(name, arguments)}
     said = {key: value for key, value in arguments.items() if key not in _FILLED_IN}
     other = {key: value for key, value in said.items() if key not in same or _lower(value) != same[key]}
@@ -250,7 +250,7 @@ def _refuse_leftovers(name: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _direction(name: str, arguments: Mapping[str, Any]) -> Direction | None:
-    """Where the sign of `pixels` scrolls to; None for other actions, and where it says nothing."""
+    """Return the direction in which the sign of `pixels` scrolls; None without one, and for other actions."""
     pixels = _as_number(arguments.get("pixels"))
     if not pixels or name not in _SCROLLS:
         return None
@@ -262,7 +262,7 @@ def _lower(value: object) -> object:
 
 
 def _point(arguments: Mapping[str, Any], frame: CoordinateFrame, name: str = "coordinate") -> Point | None:
-    """The argument of this name; None where there is none, which is where the pointer is."""
+    """Return the point in the argument of this name; None if there is none, which means the pointer's place."""
     value = arguments.get(name)
     if value is None:
         return None
@@ -272,7 +272,7 @@ def _point(arguments: Mapping[str, Any], frame: CoordinateFrame, name: str = "co
 
 
 def required_point(arguments: Mapping[str, Any], frame: CoordinateFrame, name: str = "coordinate") -> Point:
-    """The point of an argument.
+    """Return the point in the argument of this name.
 
     Raises:
         ActionParseError: there is none, or it is outside the image.
@@ -292,22 +292,22 @@ def _scroll(name: str) -> Callable[[Mapping[str, Any], CoordinateFrame], Action]
         pixels, direction = _as_number(arguments.get("pixels")), _direction(name, arguments)
         if pixels is None or direction is None:
             raise ActionParseError(f"pixels must be a number other than 0, got {_shown(arguments.get('pixels'))}")
-        # Called pixels, but wheel notches to every runner; what a notch moves is the program's to decide.
+        # They are called pixels, but all runners turn the wheel by so many notches. The program decides how far.
         return Scroll(direction, _point(arguments, frame), min(max(round(abs(pixels)), 1), MAX_SCROLL_NOTCHES))
 
     return build
 
 
 def read_text(arguments: Mapping[str, Any]) -> str:
-    """The argument `text`.
+    """Return the argument `text`.
 
     Raises:
-        ActionParseError: it is none that can be typed.
+        ActionParseError: it cannot be typed.
     """
     text = arguments.get("text")
     if _is_number(text):
         return text.written if isinstance(text, _Fraction) else str(text)
-    # JSON can spell half of a surrogate pair, which is no character and cannot be sent anywhere.
+    # JSON can spell half of a surrogate pair, which is not a character and cannot be sent anywhere.
     if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
         raise ActionParseError(f"text must be a string of characters, got {_shown(text)}")
     return text
@@ -321,7 +321,7 @@ def _key(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Action:
 
 
 def _key_names(text: str) -> tuple[str, ...]:
-    """The keys that one string names, which models write with signs of the list around it: `keys=[ctrl`."""
+    """Return the keys that one string names. Models write it with parts of the list: `keys=[ctrl`."""
     try:
         return parse_keys(text)
     except ActionParseError:
@@ -329,7 +329,7 @@ def _key_names(text: str) -> tuple[str, ...]:
 
 
 def _terminate(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Action:
-    """Done, unless it says that it failed."""
+    """Finish, or fail if the status says so."""
     status = _lower(arguments.get("status", ""))
     if status in _FAILED:
         return Fail()
@@ -345,7 +345,7 @@ _BUILDERS: Mapping[str, Callable[[Mapping[str, Any], CoordinateFrame], Action]] 
     "mouse_move": lambda arguments, frame: Move(required_point(arguments, frame)),
     "left_click_drag": lambda arguments, frame: Drag(None, required_point(arguments, frame)),
     **{name: _scroll(name) for name in _SCROLLS},
-    "wait": lambda arguments, frame: Wait(),  # how long is the environment's to decide, as in OSWorld's runners
+    "wait": lambda arguments, frame: Wait(),  # the environment decides how long, as in OSWorld's runners
     "terminate": _terminate,
     "answer": lambda arguments, frame: Finish(read_text(arguments)),
 }
@@ -354,19 +354,19 @@ _BUILDERS: Mapping[str, Callable[[Mapping[str, Any], CoordinateFrame], Action]] 
 def _is_number(value: object) -> TypeGuard[float]:
     try:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an integer beyond any float
+    except OverflowError:  # an integer larger than any float
         return False
 
 
 def _as_number(value: object) -> float | None:
-    """A number, or the text of one; None for anything else."""
+    """Return a number, also from its text; None for anything else."""
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d{1,9}(?:\.\d{1,9})?\s*", value):
         return float(value)
     return value if _is_number(value) else None
 
 
 def _shown(value: object) -> str:
-    """A value for a message: never its inside, which a model may have nested a thousand deep."""
+    """Return a value for a message, but not its parts: a model may have nested them a thousand deep."""
     if isinstance(value, (str, int, float, type(None))):
         return excerpt(ascii(value))
     return type(value).__name__
@@ -376,7 +376,7 @@ def _shown(value: object) -> str:
 
 
 def arguments_of(action: Action, frame: CoordinateFrame, tool: Tool) -> dict[str, Any]:
-    """What a call's arguments are.
+    """Return the arguments of a call for the action.
 
     Raises:
         ActionParseError: the tool has no such action.

@@ -1,7 +1,7 @@
-"""Key names: what models write -> the names that pyautogui's X11 backend presses.
+"""Turn the key names that models write into names that pyautogui's X11 backend presses.
 
-pyautogui silently ignores a key that its backend cannot map (`command` or `volumeup` on X11), so the step would count
-and do nothing. Here every accepted name is one that presses a key; any other is a parse error.
+pyautogui silently ignores a key that its backend cannot map (`command` or `volumeup` on X11): the step would count and
+do nothing. Here every accepted name presses a key, and any other is a parse error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMED_KEYS = (
 _CHARACTER_KEYS = string.ascii_lowercase + string.digits + string.punctuation
 
 KEY_NAMES = frozenset(_NAMED_KEYS) | frozenset(_CHARACTER_KEYS)
-"""Canonical names, each of which pyautogui 0.9.54 presses on X11."""
+"""Canonical names. pyautogui 0.9.54 presses each of them on X11."""
 
 _MODIFIERS = {
     "ctrl": ("ctrl", "control", "ctl"),
@@ -86,17 +86,17 @@ _ALIASES = {
 
 
 MAX_KEYS_CHARS = 1000
-"""Longest text that names keys: many more than are on a keyboard; reading costs more than a microsecond a character."""
+"""Longest text that names keys: more than a keyboard has. Reading it costs over a microsecond a character."""
 
 
 def parse_keys(text: str) -> tuple[str, ...]:
     """Split `ctrl c`, `ctrl+c`, `ctrl + c` or `Ctrl-C` into canonical key names.
 
-    Letters name keys, so their case is ignored: `Ctrl+C` does not press Shift. Two words are one key where not both are
-    keys: `page down`, but `alt left`.
+    Letters name keys, so case is ignored: `Ctrl+C` does not press Shift. Two words are one key unless both are keys:
+    `page down`, but `alt left`.
 
     Raises:
-        ActionParseError: no key, one that does not exist, or text that is far too long.
+        ActionParseError: there is no key, one does not exist, or the text is far too long.
     """
     if len(text) > MAX_KEYS_CHARS:
         raise ActionParseError(f"hotkey must name keys in at most {MAX_KEYS_CHARS} characters, got {len(text)}")
@@ -123,13 +123,13 @@ def parse_keys(text: str) -> tuple[str, ...]:
 
 
 def format_keys(keys: Sequence[str]) -> str:
-    """The inverse of `parse_keys`: a `+` between two keys would only join them."""
+    """Write keys so that `parse_keys` reads them back. A `+` between two keys becomes `plus`, or it would join them."""
     last = len(keys) - 1
     return " ".join("plus" if key == "+" and 0 < index < last else key for index, key in enumerate(keys))
 
 
 def _canonical(word: str) -> str | None:
-    """The canonical name of one key, or None for a word that names none."""
+    """Return the canonical name of one key, or None if the word does not name a key."""
     name = word.lower()
     if name in KEY_NAMES:
         return name
@@ -142,9 +142,9 @@ def _canonical(word: str) -> str | None:
 
 
 def _split_word(word: str) -> list[str] | None:
-    """Split a word such as `ctrl+shift+t` at its joining sign; a doubled sign at the end is that key: `ctrl++`.
+    """Split a word such as `ctrl+shift+t` at its joining sign. A doubled sign at the end is that key: `ctrl++`.
 
-    None where a part of it names no key.
+    Return None if a part does not name a key.
     """
     whole = _canonical(word)
     if whole is not None:

@@ -1,4 +1,4 @@
-"""Arguments that an action does not read: which say nothing, and which would change what the reply means. Pure."""
+"""Sort arguments that an action does not read: those that mean nothing, and those that would change it. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _WORD = re.compile(
     r"ctrl|control|shift|alt|win|super|meta|cmd|command|option)\s*",
     re.IGNORECASE,
 )
-# A number or a position, in any of the forms in which models write one.
+# A number or a position, in any form that models write.
 _NUMBERS = re.compile(
     r"(?=\D*\d)(?:[-+\d\s.,:;=%xy()\[\]{}]|p(?:x|ixels?)|times|clicks?|notch(?:es)?|lines?|</?(?:point|bbox)>|"
     r"<\|box_(?:start|end)\|>)+",
     re.ASCII | re.IGNORECASE,
 )
-# Names under which every value says where, how much or which key.
+# Names whose values always mean a place, an amount or a key.
 _NAMES = re.compile(
     r"[xy]\d?|axis|offset|distance|(?:(?:start|end|target|from|to)_?)?(?:b?box|point|coordinates?|pos|position)\d?|"
     r"(?:\w*_)?(?:amount|clicks|count|notches|presses|times)|repeats?|hold|(?:hold_?|hot|modifier_?)?keys?|modifiers?",
@@ -31,10 +31,9 @@ _TYPED = frozenset({"text", "content"})
 
 
 def changes_meaning(action: str, name: str, value: object) -> bool:
-    """Whether an argument that nobody reads is a position, a direction, an amount, a key or a switch, or a text beside
-    keys.
+    """Return whether an unread argument is a position, a direction, an amount, a key or a switch, or text beside keys.
 
-    Everything else is a remark: nothing, an empty text or list, false, and words such as `the red button`.
+    Everything else is a remark: nothing, an empty text or list, false, or words such as `the red button`.
     """
     if isinstance(value, str):
         named = _NAMES.fullmatch(name) or (name in _TYPED and action in ("hotkey", "key"))
@@ -45,15 +44,15 @@ def changes_meaning(action: str, name: str, value: object) -> bool:
 
 
 def refuse_leftovers(name: str, arguments: Mapping[str, Any], read: Collection[str]) -> None:
-    """Refuse a call with arguments that it does not read and that would change what it does.
+    """Refuse a call with unread arguments that would change what it does.
 
     Args:
-        name: the action's.
-        arguments: of the call, without its action.
-        read: the names of those that count.
+        name: the action's name.
+        arguments: the call's arguments, without its action.
+        read: the names of those that the action reads.
 
     Raises:
-        ActionParseError: there are such; names them.
+        ActionParseError: names these arguments.
     """
     left = [key for key, value in arguments.items() if key not in read and changes_meaning(name, key, value)]
     if not left:

@@ -1,6 +1,6 @@
-"""The grammar of OpenCUA: calls of pyautogui -> typed actions, and back.
+"""Read and write the grammar of OpenCUA: calls of pyautogui <-> typed actions.
 
-A reply says what it does and then does it; a thought may stand before it:
+A reply says what it does and then does it, after an optional thought:
 
     ## Action:
     Click the menu.
@@ -10,12 +10,12 @@ A reply says what it does and then does it; a thought may stand before it:
     pyautogui.click(x=123, y=456)
     ```
 
-OSWorld's runner gives that code to the guest's Python. We run none of it: Python's own parser reads it, each statement
-must be a call of `_PARAMETERS` whose arguments are numbers, texts and lists of texts, and whatever else it is raises
+OSWorld's runner gives that code to the guest's Python. We run none of it. Python's own parser reads it, and each
+statement must be a call of `_PARAMETERS` with numbers, texts and lists of texts as arguments. Anything else raises
 `ActionParseError`. Coordinates are pixels of the resized image, or fractions of its sides.
 
-Source: `mm_agents/opencua/opencua_agent.py`, with the coordinate type `qwen25`. We list where we depart from it in
-`tests/support/reply_differences.py`, and `tests/models/test_official_families.py` compares the two.
+Source: `mm_agents/opencua/opencua_agent.py`, with the coordinate type `qwen25`. `tests/support/reply_differences.py`
+lists where we depart from it, and `tests/models/test_official_families.py` compares the two.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from arpo_verl.types import (
 )
 
 MAX_CODE_CHARS = 1000
-"""Longest code of a reply, beside comments and the text within quotes: it bounds the work of Python's parser."""
+"""Longest code of a reply, without comments and quoted text: it limits the work of Python's parser."""
 
 _CLICKS: Mapping[str, tuple[Button, int]] = {
     "click": ("left", 1),
@@ -75,12 +75,12 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "terminate": ("status", "answer"),
     "sleep": (),
 }
-"""The functions that are read, with their parameters in pyautogui's order."""
+"""The functions that we read, with their parameters in pyautogui's order."""
 _MODULES = {"wait": "computer", "terminate": "computer", "sleep": "time"}
-"""Where a function is not pyautogui's."""
+"""Modules of the functions that are not pyautogui's."""
 _TAKES_ANYTHING = frozenset({"wait", "sleep"})
 _HOW_LONG = frozenset({"interval", "duration", "tween", "pause", "_pause", "logScreenshot"})
-"""How long something takes is the environment's to decide."""
+"""Ignored: the environment decides how long something takes."""
 
 _THOUGHT, _ACTION = (
     re.compile(rf"^##[ \t]*{label}[ \t]*:?\n(.*?)(?=^##|\Z)", re.DOTALL | re.MULTILINE)
@@ -92,7 +92,7 @@ _Arguments = Mapping[str, Any]
 
 
 def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
-    """Parse one reply of the model; the last block of code counts.
+    """Parse one reply of the model. If it has several blocks of code, the last counts.
 
     Args:
         text: the reply as decoded.
@@ -100,7 +100,7 @@ def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
         screen_size: the size of the screen that the returned points are in.
 
     Raises:
-        ActionParseError: the text is not in the grammar, or a coordinate is outside the image; says why.
+        ActionParseError: the text is not in the grammar, or a coordinate is outside the image; the message says why.
     """
     check_length(text)
     text = text.replace("\r\n", "\n")
@@ -122,16 +122,16 @@ def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
 
 
 def said_action(text: str) -> str | None:
-    """What a reply says that it does, as the runner shows it to the model in later turns; None where there is none."""
+    """Return the section in which a reply says what it does, which the runner shows in later turns; None without it."""
     found = _ACTION.search(text.replace("\r\n", "\n"))
     return (found[1].strip() or None) if found else None
 
 
 def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
-    """Write a reply in the canonical form; the inverse of `parse_reply`, points as exact as whole pixels are.
+    """Write a reply in the canonical form. This inverts `parse_reply`, except that coordinates are whole pixels.
 
     Raises:
-        ActionParseError: the thought or a text holds the grammar's own marks.
+        ActionParseError: the thought or a text contains the grammar's own marks.
     """
     thought = reply.thought.strip()
     frame = CoordinateFrame(image_size, screen_size)
@@ -148,7 +148,7 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
 
 
 def _code_of(text: str) -> str:
-    """The last block of code, without its language."""
+    """Return the last block of code, without its language."""
     blocks = text.split(_FENCE)[1:-1:2]
     if not blocks:
         raise ActionParseError(f"a reply must have its action as code within {_FENCE}, got {excerpt(text)}")
@@ -156,7 +156,7 @@ def _code_of(text: str) -> str:
 
 
 def _calls(code: str) -> Iterator[tuple[str, _Arguments]]:
-    """Yield (function, arguments) of each statement; imports are left aside."""
+    """Yield (function, arguments) of each statement. Imports are ignored."""
     for statement in statements(code, MAX_CODE_CHARS):
         match statement:
             case ast.Import():
@@ -166,11 +166,11 @@ def _calls(code: str) -> Iterator[tuple[str, _Arguments]]:
                     raise unknown_action(name if module == "pyautogui" else f"{module}.{name}", _PARAMETERS)
                 yield name, _arguments(name, call)
             case _:
-                raise ActionParseError(f"the code must be calls of pyautogui alone, got {type(statement).__name__}")
+                raise ActionParseError(f"the code must contain only calls of pyautogui, got {type(statement).__name__}")
 
 
 def _arguments(name: str, call: ast.Call) -> _Arguments:
-    """The arguments that count, by name; of `hotkey` all that have none are its keys."""
+    """Return the arguments that count, by name. All unnamed arguments of `hotkey` are its keys."""
     if name in _TAKES_ANYTHING:
         return {}
     values, names = [_value(node) for node in call.args], _PARAMETERS[name]
@@ -186,7 +186,7 @@ def _arguments(name: str, call: ast.Call) -> _Arguments:
 
 
 def _value(node: ast.expr) -> Any:
-    """A number, a text, True, False or None; or a list of such, which is of keys."""
+    """Return a number, a text, True, False or None, or a list of them, for keys."""
     match node:
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
             return [constant(part) for part in parts]
@@ -197,7 +197,7 @@ def _value(node: ast.expr) -> Any:
 
 
 def _number(arguments: _Arguments, name: str, least: float, most: float) -> float | None:
-    """The argument of this name, if it is given."""
+    """Return the argument of this name, or None."""
     value = arguments.get(name)
     if value is None:
         return None
@@ -212,7 +212,7 @@ def _count(arguments: _Arguments, name: str, default: int, most: int) -> int:
 
 
 def _point(arguments: _Arguments, frame: CoordinateFrame) -> Point | None:
-    """Where to; None where the call has no place, which is where the pointer is."""
+    """Return the point of a call; None without one, which means the pointer's place."""
     x, y = (_number(arguments, name, -1e6, 1e6) for name in ("x", "y"))
     if x is None and y is None:
         return None
@@ -263,7 +263,7 @@ def _write(name: str, arguments: _Arguments, frame: CoordinateFrame) -> list[Act
 
 
 def _press(name: str, arguments: _Arguments, frame: CoordinateFrame) -> list[Action]:
-    """Keys one after the other; the same one several times in a row is one action."""
+    """Press keys one after the other. The same key several times in a row is one action."""
     pressed = [_keys(key) for key in _listed(arguments)] * _count(arguments, "presses", 1, MAX_KEYS)
     return [Hotkey(key * len(list(run))) for key, run in groupby(pressed)]
 

@@ -1,7 +1,7 @@
-"""The `computer_use` grammar of GUI-Owl: as Qwen2.5-VL's, with some actions of its own.
+"""Read and write the `computer_use` grammar of GUI-Owl: Qwen2.5-VL's, with some actions of its own.
 
-A reply is `<thinking>...</thinking>`, a tool call, and `<conclusion>...</conclusion>`, of which the call alone acts.
-Its `click` and `drag` have other names, a drag has both ends, and `type` may clear the field before and press Enter
+A reply is `<thinking>...</thinking>`, a tool call, and `<conclusion>...</conclusion>`. Only the call acts. Left clicks
+and drags are named `click` and `drag`, a drag has both ends, and `type` may clear the field first and press Enter
 after. OSWorld's runner is `mm_agents/owl_agent.py`; `tests/actions/test_official_parsers.py` names each difference.
 """
 
@@ -34,7 +34,7 @@ _CLEAR = (Hotkey(("ctrl", "a")), Hotkey(("backspace",)))
 
 
 def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
-    """Parse one reply of the model. Arguments and errors as of `computer_use.parse_reply`."""
+    """Parse one reply of the model. Arguments and errors are those of `computer_use.parse_reply`."""
     check_length(text)
     text = text.strip()
     first = first_call(text)
@@ -48,10 +48,10 @@ def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
 
 
 def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
-    """Write a reply in the canonical form; the inverse of `parse_reply`, points as exact as whole coordinates are.
+    """Write a reply in the canonical form. This inverts `parse_reply`, except that coordinates are whole numbers.
 
     Raises:
-        ActionParseError: the grammar has no such action, or the thought holds the grammar's own tags.
+        ActionParseError: the grammar has no such action, or the thought contains the grammar's own tags.
     """
     if any(tag in reply.thought for tag in (*_THINKING, *_CONCLUSION)):
         raise ActionParseError(f"a thought must not hold the grammar's own tags, got {excerpt(reply.thought)}")
@@ -62,18 +62,18 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
 
 
 def conclusion(text: str) -> str:
-    """What a reply says that it did, as the runner lists it: its conclusion, or else its thought."""
+    """Return what a reply says that it did, as the runner lists it: its conclusion, or else its thought."""
     return between(text, *_CONCLUSION) or between(text, *_THINKING)
 
 
 def between(text: str, opening: str, closing: str) -> str:
-    """What stands behind the last opening tag, up to the closing one if there is one; "" where there is no tag."""
+    """Return the text after the last opening tag, up to the closing tag or the end; "" without an opening tag."""
     _, found, rest = text.rpartition(opening)
     return rest.partition(closing)[0].strip() if found else ""
 
 
 def _build(arguments: Mapping[str, Any], frame: CoordinateFrame) -> list[Action]:
-    """The actions of one call."""
+    """Return the actions of one call."""
     match arguments.get("action"):
         case "click":
             return [build_action({**arguments, "action": "left_click"}, frame, QWEN25)]

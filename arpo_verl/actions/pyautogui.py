@@ -1,12 +1,12 @@
-"""Typed action -> Python source that uses pyautogui and time, as OSWorld's guest runs it.
+"""Write a typed action as Python source that uses pyautogui and time, as OSWorld's guest runs it.
 
 All text goes through `ascii()`, so no character of a model's reply is ever code. The OSWorld client rewrites
 `pyautogui.press('<')` and `pyautogui.typewrite('...')` anywhere in the source by regular expression (its
-`_fix_pyautogui_less_than_bug`), inside string literals too; what is written here never matches those.
+`_fix_pyautogui_less_than_bug`), also inside string literals. What we write never matches these.
 
-Source: the choices of amounts and pauses are those of OSWorld's UI-TARS runner `mm_agents/uitars15_v1.py`.
-We depart from it in typing: it pastes everything, which a terminal does not take (Ctrl+V is not paste there) and which
-overwrites the clipboard. Here everything is typed by key events (`typing.py`).
+Source: amounts and pauses are those of OSWorld's UI-TARS runner `mm_agents/uitars15_v1.py`. It pastes all text, but a
+terminal does not paste on Ctrl+V, and pasting overwrites the clipboard. So we type everything by key events
+(`typing.py`).
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from arpo_verl.actions.typing import by_taught_pyautogui, literal
 from arpo_verl.types import Action, Click, Drag, Hotkey, Move, Point, Scroll, TypeText, Wait
 
 SCROLL_NOTCHES = 5
-"""Wheel notches of a scroll action whose grammar has no amount."""
+"""Wheel notches of a scroll action without an amount."""
 
 DRAG_S = 1.0
-"""Seconds that a drag takes: too fast a one is not taken for a drag by some toolkits."""
+"""Seconds that a drag takes: some toolkits do not recognize a faster one as a drag."""
 
 WAIT_S = 5.0
-"""Seconds of `wait()`, by the UI-TARS prompt."""
+"""Seconds of `wait()`, from the UI-TARS prompt."""
 
 _SIGNS = dict(zip('~!@#$%^&*()_+{}|:"<>?', "`1234567890-=[]\\;',./", strict=True))
-"""The key of an American keyboard that gives a sign with Shift."""
+"""The key of an American keyboard that types a sign with Shift."""
 _KEY_UNDER = {**_SIGNS, "shiftleft": "shift", "ctrlleft": "ctrl", "altleft": "alt", "winleft": "win"}
-"""The key that is pressed, where two names press the same one."""
+"""The key to press, if two names press the same one."""
 
 
 def to_code(action: Action, *, wait_s: float = WAIT_S, type_text: Callable[[str], str] = by_taught_pyautogui) -> str:
     """Write `action` as Python statements, one a line, without imports of pyautogui and time.
 
     Args:
-        action: any action but `Finish` and `Fail`, which a desktop has no input for.
+        action: any action except `Finish` and `Fail`, which a desktop cannot do.
         wait_s: seconds that `Wait` sleeps.
-        type_text: how this guest types a text, one of the ways of `typing.py`.
+        type_text: how this guest types a text: a function of `typing.py`.
 
     Raises:
         TypeError: the action has no code.
@@ -75,8 +75,8 @@ def _hotkey(keys: tuple[str, ...]) -> str:
 
 
 def _strokes(keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Press keys together, one after the other: X takes a press of a key that is down already for nothing, and after a
-    sign pyautogui releases Shift, also where that was said to stay down."""
+    """Press keys together, one after the other. X ignores a press of a key that is already down. After a sign,
+    pyautogui releases Shift even if it should stay down."""
     down: list[str] = []
     for key in keys:
         code = _KEY_UNDER.get(key, key)

@@ -1,7 +1,7 @@
-"""pyautogui code that an agent's own program sends to a desktop: which of it is actions, and nothing else.
+"""Check pyautogui code that an agent's own program sends to a desktop, and keep only actions.
 
-Programs for OSWorld act by code: clicks, keys, text, and pauses between them. The same code could do anything else
-that Python can. Here it is read, never run: what is left is calls of pyautogui with plain arguments.
+Programs for OSWorld act by code: clicks, keys, text, and pauses between them. The same code could do anything that
+Python can. We read it and never run it: only calls of pyautogui with plain arguments pass.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from arpo_verl.actions.python_code import constant, statements
 from arpo_verl.errors import ActionParseError
 
 MAX_CODE_CHARACTERS = 4000
-"""Longest code of one request, beside its texts. OSWorld's own agents write some hundred."""
+"""Longest code of one request, without its texts. OSWorld's own agents write some hundred characters."""
 
 _MOUSE = "click leftClick rightClick middleClick doubleClick tripleClick mouseDown mouseUp moveTo move moveRel"
 _MOUSE += " dragTo drag dragRel scroll vscroll hscroll position"
@@ -24,15 +24,15 @@ _FUNCTIONS = {
 }
 _SETTINGS = frozenset({"FAILSAFE", "PAUSE"})
 _QUESTIONS = frozenset({"print(platform.system())", "print(pyautogui.position())", "print(pyautogui.size())"})
-"""Asked by OSWorld's client; the modules in them are those that may be imported."""
+"""Questions of OSWorld's client. Only the modules in them may be imported."""
 _MODULES = frozenset({*_FUNCTIONS, "platform"})
 
 
 def actions_alone(code: str) -> str:
-    """The code as it was understood, if it is actions alone.
+    """Return the code as we understood it, if it contains only actions.
 
     Raises:
-        ActionParseError: it is more, or no Python; says what.
+        ActionParseError: it contains more, or is not Python; the message says what.
     """
     read = statements(code, MAX_CODE_CHARACTERS)
     try:
@@ -41,13 +41,13 @@ def actions_alone(code: str) -> str:
         return "\n".join(map(ast.unparse, read))
     except ActionParseError:
         raise
-    except (RecursionError, ValueError) as error:  # ValueError: a number that Python does not write
+    except (RecursionError, ValueError) as error:  # ValueError: a number that Python cannot write
         raise ActionParseError("the code must be of sensible depth and numbers, got other") from error
 
 
 def _check(statement: ast.stmt) -> None:
     match statement:
-        case ast.Pass() | ast.Expr(value=ast.Constant()):  # a text alone is a comment
+        case ast.Pass() | ast.Expr(value=ast.Constant()):  # a lone text is a comment
             return
         case ast.Import(names=names) if all(name.name in _MODULES and name.asname is None for name in names):
             return
@@ -68,7 +68,7 @@ def _check(statement: ast.stmt) -> None:
 
 
 def _check_argument(node: ast.expr) -> None:
-    """A constant, a list of such, or one of pyautogui's ways to move, as `pyautogui.easeInQuad`."""
+    """Accept a constant, a list of constants, or a way to move of pyautogui, such as `pyautogui.easeInQuad`."""
     match node:
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
             for part in parts:

@@ -1,4 +1,4 @@
-"""Python that a model or its program wrote, as statements: parsed within bounds, and never run here."""
+"""Parse Python that a model or its program wrote into statements, within bounds. It is never run here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from arpo_verl.actions.calls import excerpt
 from arpo_verl.errors import ActionParseError
 
-# Comments and texts, each to its end or to that of its line or of the code.
+# Comments and texts, each up to its end, the end of its line or the end of the code.
 _PART = re.compile(
     r"#[^\n]*|([rRbBfFuU]{0,2})(?:"
     r"'''(?:[^'\\]++|\\.|'(?!''))*+(?:''')?|\"\"\"(?:[^\"\\]++|\\.|\"(?!\"\"))*+(?:\"\"\")?"
@@ -19,13 +19,13 @@ _UNKNOWN_ESCAPE = re.compile(r"(\\[\\'\"\nabfnrtv0-3xNuU])|\\")
 
 
 def statements(code: str, most_characters: int) -> list[ast.stmt]:
-    """What the code is made of.
+    """Return the statements of the code.
 
     Args:
-        most_characters: beside comments and the text within quotes: it bounds the work of Python's parser.
+        most_characters: limit without comments and quoted text. It limits the work of Python's parser.
 
     Raises:
-        ActionParseError: it is longer, or no Python.
+        ActionParseError: the code is longer, or is not Python.
     """
     if len(_PART.sub(lambda part: "" if part[0].startswith("#") else "''", code)) > most_characters:
         raise ActionParseError(f"the code must have at most {most_characters} characters beside its texts, got more")
@@ -34,12 +34,12 @@ def statements(code: str, most_characters: int) -> list[ast.stmt]:
         return ast.parse(readable).body
     except SyntaxError as error:
         raise ActionParseError(f"the code must be Python: {excerpt(error.msg)}, got {excerpt(code)}") from error
-    except (ValueError, RecursionError, MemoryError) as error:  # a null byte; what is nested too deep
+    except (ValueError, RecursionError, MemoryError) as error:  # a null byte, or too deep nesting
         raise ActionParseError(f"the code must be Python of sensible size, got {excerpt(code)}") from error
 
 
 def _readable(part: re.Match[str]) -> str:
-    """A text as Python's parser reads it without a warning: of an escape that Python has not, the backslash is one."""
+    """Write a text so that Python's parser reads it without a warning: an unknown escape keeps its backslash."""
     if part[0].startswith("#"):
         return ""
     if part[1].lower() not in ("", "r"):
@@ -48,10 +48,10 @@ def _readable(part: re.Match[str]) -> str:
 
 
 def constant(node: ast.expr) -> str | int | float | None:
-    """A number, a text, True, False or None.
+    """Return the value of a number, a text, True, False or None.
 
     Raises:
-        ActionParseError: it is none.
+        ActionParseError: the node is something else.
     """
     match node:
         case ast.Constant(value=str() | int() | float() | None as value):

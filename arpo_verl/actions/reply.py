@@ -1,4 +1,4 @@
-"""What every action grammar shares: the parsed reply, its bounds, and the two coordinate systems. Pure."""
+"""Define what all action grammars share: the parsed reply, its bounds, and the two coordinate systems. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from arpo_verl.errors import ActionParseError
 from arpo_verl.types import Action, Point, Size
 
 MAX_REPLY_CHARS = 40_000
-"""Longest reply that is parsed: 8,192 tokens of prose are some 36,000. It bounds the work on hostile text, of whatever
-kind, to 50 ms (`tests/test_scanners.py`)."""
+"""Longest reply that is parsed: 8,192 tokens of prose are some 36,000 characters. It limits the work on hostile text
+to 50 ms (`tests/test_scanners.py`)."""
 
 MAX_ACTIONS = 8
-"""Most actions in one reply: more would hold a desktop for minutes within one turn."""
+"""Most actions in one reply: more would block the desktop for minutes in one turn."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One parsed model reply: its thought ("" when it has none) and one to `MAX_ACTIONS` actions in screen pixels."""
+    """One parsed model reply: its thought ("" without one) and one to `MAX_ACTIONS` actions in screen pixels."""
 
     thought: str
     actions: tuple[Action, ...]
@@ -30,16 +30,16 @@ class CoordinateFrame:
     """The two coordinate systems: the one that the model writes, and the screen's pixels."""
 
     image: Size
-    """Where the model's axes end: the size of the resized image that it saw, or (1000, 1000) for thousandths."""
+    """The end of the model's axes: the size of the resized image that it saw, or (1000, 1000) for thousandths."""
     screen: Size
     unit: str = "pixels"
-    """Of the model's coordinates, for messages."""
+    """Unit of the model's coordinates, for messages."""
 
     def to_screen(self, x: float, y: float) -> Point:
-        """The screen's pixel under the model's (x, y).
+        """Return the screen's pixel for the model's (x, y).
 
         Raises:
-            ActionParseError: it lies outside.
+            ActionParseError: it is outside the image.
         """
         # Both edges belong to the image, since a box may end on them; the far edge is the last pixel of the screen.
         for axis, value, limit in (("x", x, self.image.width), ("y", y, self.image.height)):
@@ -51,7 +51,7 @@ class CoordinateFrame:
         )
 
     def to_image(self, point: Point) -> tuple[int, int]:
-        """The model's whole coordinates nearest to a pixel of the screen.
+        """Return the model's whole coordinates nearest to a pixel of the screen.
 
         Raises:
             ActionParseError: the point is not on the screen.
@@ -70,11 +70,11 @@ _NO_INPUT = {
     **dict.fromkeys(("bash", "shell", "execute", "run", "command"), "an agent types its commands into a terminal"),
     **dict.fromkeys(("interact", "ask", "call_user", "infer"), "nobody is there to answer"),
 }
-"""Actions of other families and tools that have no input here, and why."""
+"""Actions of other families and tools that are not possible here, and why."""
 
 
 def unknown_action(name: str, known: Collection[str]) -> ActionParseError:
-    """The refusal of an action that the grammar has not."""
+    """Make the error for an action that the grammar does not have."""
     why = _NO_INPUT.get(name.lower())
     return ActionParseError(
         f"unknown action {excerpt(name)}{f' ({why})' if why else ''}; known: {', '.join(sorted(known))}"
@@ -82,7 +82,7 @@ def unknown_action(name: str, known: Collection[str]) -> ActionParseError:
 
 
 def check_length(text: str) -> None:
-    """Refuse a reply that is too long to be one.
+    """Refuse a reply that is too long.
 
     Raises:
         ActionParseError: it has more than `MAX_REPLY_CHARS`.
@@ -92,7 +92,7 @@ def check_length(text: str) -> None:
 
 
 def _nearest(target: int, image_length: int, to_screen: Callable[[int], int], screen_length: int) -> int:
-    """The image coordinate whose screen coordinate is nearest: the far edge maps back onto the far edge."""
+    """Return the image coordinate whose screen coordinate is nearest. The far edge maps back onto the far edge."""
     guess = round(target * image_length / screen_length)
     candidates = [value for value in (guess, guess + 1) if 0 <= value <= image_length]
     if not candidates:

@@ -1,6 +1,6 @@
-"""How text is typed on the guests that there are: by key events on all of them, so the clipboard stays as it is.
+"""Type text on every kind of guest by key events, so that the clipboard stays as it is.
 
-Each way takes a text whose lines end in a newline and returns Python statements, see `pyautogui.py: to_code`.
+Each function takes a text whose lines end in a newline and returns Python statements, see `pyautogui.py: to_code`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from importlib.resources import files
 from arpo_verl.errors import ActionParseError
 
 PART_CHARS = 2000
-"""Longest text that one command of the guest types: OSWorld's client waits 90 s for a command (`execute_python_command`
-in desktop_env/controllers/python.py). docs/benchmark-fidelity.md has how fast guests type."""
+"""Most characters that one command of the guest types. OSWorld's client waits 90 s for a command
+(`execute_python_command` in desktop_env/controllers/python.py). docs/benchmark-fidelity.md has the speed of guests."""
 
 
 def check_text(text: str, where: str = "a keyboard") -> None:
-    """Refuse what no key gives: control characters, and half of a surrogate pair, which JSON can spell.
+    """Refuse what no key types: control characters, and half of a surrogate pair, which JSON can spell.
 
     Raises:
         ActionParseError: `where` cannot type one of the characters.
@@ -30,23 +30,23 @@ def check_text(text: str, where: str = "a keyboard") -> None:
 
 
 def parts(text: str) -> list[str]:
-    """The text in the parts that are typed one after the other, at least one, with newlines alone between lines."""
+    """Return the text in parts to type one after the other, at least one, with only newlines between lines."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return [text[start : start + PART_CHARS] for start in range(0, len(text), PART_CHARS)] or [""]
 
 
 def by_taught_pyautogui(text: str) -> str:
-    """On the embedded desktop, whose pyautogui types any text (`desktop/guest/keyboard.py: teach`)."""
+    """Type on the embedded desktop, whose pyautogui types any text (`desktop/guest/keyboard.py: teach`)."""
     return f"pyautogui.write({literal(text)})"
 
 
 def by_x_keys(text: str) -> str:
-    """On any other guest with an X server, by what the embedded desktop does: the code brings it along."""
+    """Type on any other guest with an X server, as on the embedded desktop; the code contains all that it needs."""
     return f"{_keystrokes()}\ntype_text(pyautogui.platformModule._display, {literal(text)})"
 
 
 def by_windows_keys(text: str) -> str:
-    """On Windows: what pyautogui knows by itself, and the rest by `SendInput`, which takes UTF-16."""
+    """Type on Windows: pyautogui types what it knows, and `SendInput`, which takes UTF-16, the rest."""
     statements = []
     for known, part in itertools.groupby(text, str.isascii):
         statements.append(f"{'pyautogui.write' if known else 'send_units'}({literal(''.join(part))})")
@@ -54,14 +54,14 @@ def by_windows_keys(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """An ASCII Python literal that no rewriting of `pyautogui.` calls in the source matches."""
-    # A string of numpy's or of an enumeration writes itself otherwise.
+    """Return an ASCII Python literal that the client's rewriting of `pyautogui.` calls never matches."""
+    # numpy's strings and those of an enumeration would be written differently.
     return ascii(str.__str__(text)).replace("pyautogui.", "pyautogui\\x2e")
 
 
 @functools.cache
 def _keystrokes() -> str:
-    """`desktop/guest/keystrokes.py` without its words."""
+    """Return the code of `desktop/guest/keystrokes.py` without its docstrings."""
     tree = ast.parse((files("arpo_verl.desktop.guest") / "keystrokes.py").read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):

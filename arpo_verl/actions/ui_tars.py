@@ -1,16 +1,15 @@
-"""The UI-TARS-1.5 grammar: model text -> typed actions, and back.
+"""Read and write the UI-TARS-1.5 grammar: model text <-> typed actions.
 
 A reply is `Thought: ...` and then `Action: ...` with one call, or several separated by a newline (UI-TARS uses a blank
-line). The text is a model's, so nothing of it is evaluated: a scanner reads it in linear time, and whatever is not in
-the grammar raises `ActionParseError` with the reason.
+line). Since a model writes the text, we evaluate nothing: a scanner reads it in linear time, and anything outside the
+grammar raises `ActionParseError` with the reason.
 
-Source: the UI-TARS-1.5 prompt's action space, as OSWorld's runner `mm_agents/uitars15_v1.py` uses it. Where that acts,
-so do we: comments, remarks under names that an action has not and a second thought with its action, of which the last
-counts, end no episode. We depart from it where it would type a reply's own syntax or leave aside what the reply says,
-and in what it does with bad input: it calls `eval`, takes an unknown action for a comment, and clicks outside the
-screen. Doubao writes the same with a full-width colon, in square brackets or in `<bbox>` tags. docs/actions.md lists
-what is read, tolerated and refused; `tests/actions/test_official_parsers.py` compares the two and names each
-difference.
+Source: the UI-TARS-1.5 prompt's action space, as OSWorld's runner `mm_agents/uitars15_v1.py` uses it. If that acts, so
+do we: comments, remarks under names that an action does not have, or a second thought with its action (the last one
+counts) do not end an episode. We depart from it where it would type a reply's own syntax or ignore what the reply says,
+and with bad input: it calls `eval`, takes an unknown action as a comment, and clicks outside the screen. Doubao writes
+the same with a full-width colon, in square brackets or in `<bbox>` tags. docs/actions.md lists what is read, tolerated
+and refused; `tests/actions/test_official_parsers.py` names each difference.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _END_NAMES = ("end_box", "end_point")
 _KEYS = ("key", "hotkey")
 _DIRECTIONS: tuple[Direction, ...] = ("up", "down", "left", "right")
 
-# What each action may be given. The prompt names neither `select`, a drag, nor `hover`, a move; the runner does them.
+# Arguments of each action. The prompt does not name `select`, a drag, and `hover`, a move, but the runner does them.
 _POSITION, _CONTENT = _START_NAMES, ("content",)
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(_CLICKS, _POSITION),
@@ -64,7 +63,7 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 }
 _SCANNER = CallScanner(_ARGUMENTS, free_text="content")
 
-# The actions that do nothing on the screen: nothing that stands beside them changes what they do.
+# Actions that do nothing on the screen, so other arguments cannot change what they do.
 _TAKES_ANYTHING = frozenset({"wait", "finished", "call_user", "error_env"})
 
 _ACTION = re.compile("Action[:\uff1a]")
@@ -88,7 +87,7 @@ def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
         screen_size: the size of the screen that the returned points are in.
 
     Raises:
-        ActionParseError: the text is not in the grammar, or a coordinate is outside the image; says why.
+        ActionParseError: the text is not in the grammar, or a coordinate is outside the image; the message says why.
     """
     check_length(text)
     text = text.replace("\r\n", "\n").strip()
@@ -103,14 +102,14 @@ def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
 
 
 def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
-    """Write a reply in the canonical UI-TARS-1.5 form; the inverse of `parse_reply`.
+    """Write a reply in the canonical UI-TARS-1.5 form, the inverse of `parse_reply`.
 
-    Points go to the nearest pixel of the image. So parsing gives back the same reply wherever its points came from this
-    image, and else points at most one image pixel off.
+    A point becomes the nearest pixel of the image. Parsing returns the same reply if its points came from this image,
+    and otherwise points at most one image pixel off.
 
     Raises:
-        ActionParseError: the grammar has no such action (a middle click, a click where the pointer is), or the thought
-            holds its labels.
+        ActionParseError: the grammar has no such action (a middle click, a click at the pointer), or the thought
+            contains its labels.
     """
     thought = reply.thought.strip()
     if _ACTION_LINE.search(thought) or _THOUGHT_LINE.search(thought):
@@ -124,7 +123,7 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
 
 
 def _parse_point(value: str, frame: CoordinateFrame) -> Point:
-    """`(x,y)` or `<point>x y</point>`, or the centre of a box of four numbers, in image pixels, to a screen point."""
+    """Turn `(x,y)`, `<point>x y</point>` or the centre of a box of four numbers into a point on the screen."""
     value = value.replace("<|box_start|>", "").replace("<|box_end|>", "").translate(_HALF_WIDTH).strip()
     match = _BOX.fullmatch(value) or _TAGGED.fullmatch(value)
     if match is None:
@@ -140,10 +139,10 @@ def _parse_point(value: str, frame: CoordinateFrame) -> Point:
 
 
 def _split_thought(text: str) -> tuple[str, int]:
-    """The thought, and the position behind the `Action:` label.
+    """Return the thought, and the position after the `Action:` label.
 
-    Of several the last counts, of thoughts too, as to OSWorld's runner. A label amid a line counts only where no line
-    of the last thought's starts with one: typed text, which ends on its line, may contain it.
+    The last thought and the last label count, as in OSWorld's runner. A label within a line counts only if no line of
+    the last thought starts with one: typed text, which ends on its line, may contain it.
     """
     last: re.Match[str] | None = None
     for match in _ACTION.finditer(text):
@@ -162,7 +161,7 @@ def _split_thought(text: str) -> tuple[str, int]:
 
 
 def _build_action(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Action:
-    """The action of one call; remarks under names that it has not are left aside, as OSWorld's runner does."""
+    """Return the action of one call. Remarks under names that it does not have are ignored, as in OSWorld's runner."""
     if name not in _BUILDERS:
         raise unknown_action(name, _BUILDERS)
     if name not in _TAKES_ANYTHING:
@@ -179,7 +178,7 @@ def _refuse_several(name: str, arguments: dict[str, str], keys: tuple[str, ...])
 
 
 def _take(name: str, arguments: dict[str, str], keys: tuple[str, ...]) -> str:
-    """The one argument that has one of these names."""
+    """Return the argument that has one of these names."""
     for key in keys:
         if key in arguments:
             return arguments[key]
@@ -200,7 +199,7 @@ def _drag(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Actio
 
 def _scroll(name: str, arguments: dict[str, str], frame: CoordinateFrame) -> Action:
     said = _take(name, arguments, ("direction",))
-    # Within more words, as OSWorld's runner looks for it: `scroll down`.
+    # It may be within more words, as OSWorld's runner allows: `scroll down`.
     directions = [word for word in _DIRECTIONS if word in said.lower()]
     if len(directions) != 1 or any(map(str.isdigit, said)):
         raise ActionParseError(f"scroll's direction must be one of {', '.join(_DIRECTIONS)}, got {excerpt(said)}")

@@ -1,27 +1,26 @@
-"""All that stock veRL loads. This module is the entry point `verl.plugins`: it registers names, lazily. No logic.
+"""Register everything that stock veRL loads. This module is the entry point `verl.plugins`; it holds no logic.
 
 The modules, in the order of a training step:
 
-- before anything starts: `run_callback` has the recipe checked and estimated (`recipe/`), takes the run's folder and
-  starts the `head_watch`; `run_folder` asks whether every node sees it; `patches` has what takes the place of veRL's
+- before anything starts: `run_callback` has the recipe checked and estimated (`recipe/`), locks the run's folder and
+  starts `head_watch`. `run_folder` asks whether every node sees the folder. `patches` has our versions of veRL's
   functions;
 - what the recipe says: `settings`; in the trainer's process `trainer_state`, and `trainer_watch`, which ends the run
-  where it cannot go on;
+  when it cannot go on;
 - tasks: `dataset`;
-- episodes, in the rollout workers: `loop_manager` starts them, `rollout_workers` hands them prompts, `lost_prompts`
-  puts right what a dead one left; `agent_loop` plays an episode, `sent_images` takes its screenshots to the engine, and
-  `engines` makes each call, on another engine where one fails;
-- a batch, in the trainer's process: `plugin/sampler.py: Replayer.process` reads it (`rows`, over `queue`), has
-  `replay/choice.py: choose_replays` choose a success for a failed group, puts it in a failure's place by
-  `plugin/rows.py: inject` (with `model_inputs`), stores the batch's own successes and forms mini-batches (`padding`);
-  `records/run_records.py`, `step_metrics` and `validation_samples` watch it;
+- episodes, in the rollout workers: `loop_manager` starts the workers, `rollout_workers` gives them prompts,
+  `lost_prompts` cleans up after a dead one. `agent_loop` plays an episode, `sent_images` takes its screenshots to the
+  engine, and `engines` makes each call, on another engine if one fails;
+- a batch, in the trainer's process: `plugin/sampler.py: Replayer.process` reads it (`rows`, over `queue`).
+  `replay/choice.py: choose_replays` chooses a success for a failed group, and `plugin/rows.py: inject` (with
+  `model_inputs`) puts it in a failure's place. The sampler then stores the batch's own successes and forms mini-batches
+  (`padding`). `records/run_records.py`, `step_metrics` and `validation_samples` report it;
 - advantages: `plugin/estimator.py: compute_replay_grpo_advantage`;
-- checkpoints: `checkpoints` saves and restores the store, and saves what a `resume` depends on; `seeding` makes a store
-  to begin with.
+- checkpoints: `checkpoints` saves and restores the store, and saves what a `resume` depends on. `seeding` makes a store
+  to start with.
 
-`import verl` loads this module in every process, Ray workers included, and swallows its errors at debug level. So this
-module imports next to nothing, each registration waits for the veRL module that holds the registry, and what fails is
-logged here, at error level, before veRL sees it.
+`import verl` loads this module in every process, Ray workers included, and hides its errors. So it imports next to
+nothing, waits with each registration for veRL's own module, and logs its errors before veRL sees them.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 GUI_AGENT = "gui_agent"
 ROUTER_VARIABLE = "ARPO_VERL_ROUTER"
-"""Where the recipe finds our `router.yaml`: veRL takes a path alone, and each node has its own."""
+"""Path of our `router.yaml`, for the recipe: veRL accepts only a path, and the path differs between nodes."""
 
 
 def _register_agent_loop(agent_loop: ModuleType) -> None:
-    # By name only: Hydra imports the class in the worker that runs it.
+    # By name only: Hydra imports the class in the worker.
     agent_loop._agent_loop_registry[GUI_AGENT] = {"_target_": "arpo_verl.plugin.agent_loop.GuiAgentLoop"}
 
 
@@ -67,7 +66,7 @@ def register() -> None:
         cpu.register()
     when_imported("verl.experimental.agent_loop.agent_loop", _register_agent_loop)
     when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
-    vllm_segments.patch()  # vLLM does so in its processes too, where VLLM_PLUGINS does not leave us out
+    vllm_segments.patch()  # vLLM also does it in its processes, unless VLLM_PLUGINS leaves us out
     for patch in (ROLLOUT_CORRECTION, EQUAL_LENGTHS, ENGINE_CALLS, TASK_ORDER):
         patch.when_imported(_replacement)
 

@@ -1,7 +1,7 @@
-"""The agent loop `gui_agent`: veRL's `AgentLoopBase` around one episode, retried on a fresh desktop when one fails.
+"""Implement the agent loop `gui_agent`: veRL's `AgentLoopBase` plays one episode, and retries it if a desktop fails.
 
-Written for veRL 0.9.1, which makes one loop object a session. Registered by `arpo_verl.plugin` under its name, and here
-on import.
+Written for veRL 0.9.1, which makes one loop object for each session. `arpo_verl.plugin` registers it by name, and this
+module on import.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ logger = logging.getLogger(__name__)
 
 @register("gui_agent")
 class GuiAgentLoop(AgentLoopBase):
-    """Plays one episode of the row's task and gives its rows to veRL, each with the episode's reward.
+    """Plays one episode of the row's task and returns its rows to veRL, each with the episode's reward.
 
-    A desktop that fails costs the attempt, never the reward: the episode starts anew on a fresh one, at most
-    `environment.max_attempts` times; then `run` raises, and veRL trains on the sessions that are left. A desktop that
-    the policy itself ended, as it can prove, is no fault: that episode scores 0 and has no second try.
+    If a desktop fails, the episode starts again on a fresh one, at most `environment.max_attempts` times. Then `run`
+    raises, and veRL trains on the remaining sessions. No failure changes a reward. If the policy itself provably ended
+    the desktop, the episode scores 0 and is not repeated.
     """
 
     def __init__(self, *args: Any, pool: Any = None, **kwargs: Any):
@@ -61,32 +61,32 @@ class GuiAgentLoop(AgentLoopBase):
 
     @cached_property
     def _play_episode(self) -> Callable[..., Awaitable[Episode]]:
-        """Our loop, or the recipe's harness. Made by `run`, which reports a recipe that is wrong."""
+        """Our loop, or the recipe's harness. `run` makes it and reports errors in the recipe."""
         if self._settings.agent.harness is None:
             return play_episode
         parse_calls = tool_parser(self.rollout_config, self.tokenizer)
         return HarnessEpisodes(load_program(self._settings.agent), parse_calls).play_episode
 
-    async def run(  # type: ignore[override]  # veRL takes a list too, and says so where it puts rows into its queue
+    async def run(  # type: ignore[override]  # veRL accepts a list too, as its queue's signature says
         self, sampling_params: dict[str, Any], **kwargs: Any
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """Play, score and record one episode; returns its row, or its rows in order where there are several.
+        """Play, score and record one episode. Return its row, or a list if it has several.
 
         Args:
-            sampling_params: veRL's, for every reply.
+            sampling_params: veRL's parameters for every reply.
             **kwargs: the dataset row, with what veRL adds: `uid`, `session_id`, `global_steps`.
 
         Raises:
             DesktopError: `environment.max_attempts` desktops failed; nothing is scored.
             TaskQuarantinedError: the task has broken desktops repeatedly; nothing is scored.
             GenerationError: the rollout engine gave no usable reply.
-            ConfigError: the recipe or its reward function is wrong; the sampler then ends the run.
-            MissingDependencyError, TaskError: so does a package that is not installed, or a row without a task.
+            ConfigError: the recipe or its reward function is wrong; the sampler ends the run.
+            MissingDependencyError, TaskError: a package or the row's task is missing; the sampler ends the run.
         """
         try:
             return await self._play(sampling_params, kwargs)
         except (ConfigError, MissingDependencyError, TaskError) as error:
-            # No other session will do better, and veRL only logs it and draws the next prompt, without end.
+            # Other sessions would fail too, but veRL would only log it and draw the next prompt forever.
             await self._pool.refuse(str(error))
             raise
 
@@ -112,7 +112,7 @@ class GuiAgentLoop(AgentLoopBase):
         session: Session,
         unclear_losses: int,
     ) -> tuple[Episode, _Engine, Score]:
-        """One episode on one desktop, which is given back before the episode is scored."""
+        """Play one episode on one desktop. Return the desktop before scoring."""
         async with self._recorder.episode(row, task) as writer:
             async with session.lease() as desktop:
                 writer.begin(f"{desktop.name} on {desktop.host}")
@@ -137,14 +137,14 @@ class GuiAgentLoop(AgentLoopBase):
         return self._chat.text([token_id for row in episode.rows for token_id in row.response_ids])
 
     async def _credit(self, episode: Episode, row: Mapping[str, Any]) -> float:
-        """The weight of partial credit: none unless it is certain that veRL trains on the episode."""
+        """Return the weight of partial credit: 0 unless veRL certainly trains on the episode."""
         weight = self._settings.environment.partial_credit
         if weight == 0 or episode.share is None:
             return 0.0
         return weight if await runs_in_training(str(row.get("uid", ""))) else 0.0
 
     def _output(self, episode: Episode, engine: _Engine, score: Score) -> list[AgentLoopOutput]:
-        """The trajectory as veRL's rows. Every field is set: those left out would be missing in some rows only."""
+        """Return the trajectory as veRL's rows. Set every field, since a column must exist in all rows or in none."""
         outputs: list[GuiAgentOutput] = []
         shown = 0
         for row in episode.rows:
@@ -190,7 +190,7 @@ class GuiAgentLoop(AgentLoopBase):
 
 @dataclass
 class _Engine:
-    """One attempt's conversation with the rollout engine, and what the engine reports beside the tokens."""
+    """One attempt's conversation with the rollout engine, and the figures that the engine reports."""
 
     loop: GuiAgentLoop
     sampling_params: Mapping[str, Any]
@@ -201,15 +201,15 @@ class _Engine:
     request_id: str = ""
 
     def __post_init__(self) -> None:
-        # The same for all turns: veRL then sends them to the server that has their prefix in its cache.
+        # All turns use the same id, so that veRL sends them to the server with their prefix in its cache.
         deterministic = self.loop.rollout_config.get("full_determinism", False)
         self.request_id = _same_in_every_run(self.row) if deterministic else uuid4().hex
 
     async def generate(self, prompt_ids: list[int], images: list[Image.Image], max_tokens: int) -> Generated:
-        """Have the engine write one reply.
+        """Ask the engine for one reply.
 
         Raises:
-            GenerationError: it was aborted, is empty, or holds a placeholder of an image that does not exist.
+            GenerationError: the reply was aborted, is empty, or contains a placeholder without an image.
         """
         output: TokenOutput = await self.loop.server_manager.generate(
             request_id=self.request_id,
@@ -232,46 +232,46 @@ class _Engine:
             )
         if not self.loop._chat.placeholder_ids.isdisjoint(output.token_ids):
             raise GenerationError(
-                "a reply must hold no <|image_pad|> and no <|video_pad|>, since there is no image behind it; "
-                "have the rollout engine ban them, as veRL's vLLM server does"
+                "a reply must not contain <|image_pad|> or <|video_pad|>, since no image belongs to it; "
+                "make the rollout engine ban them, as veRL's vLLM server does"
             )
 
     def _account(self, output: TokenOutput) -> None:
-        """Keep the engine's own figures, as veRL's tool agent loop does over several turns."""
+        """Combine the engine's figures over several turns, as veRL's tool agent loop does."""
         if output.num_preempted is not None:
             self.num_preempted = max(self.num_preempted, 0) + output.num_preempted
         if output.routed_experts is not None:
-            self.routed_experts = output.routed_experts  # the last one spans the whole sequence before it
+            self.routed_experts = output.routed_experts  # the last ones cover the whole sequence
         first, self.extra_fields = self.extra_fields, {**output.extra_fields, **self.extra_fields}
         if first and output.extra_fields.get("max_global_steps") is not None:
             self.extra_fields["max_global_steps"] = output.extra_fields["max_global_steps"]
 
 
 def _same_in_every_run(row: Mapping[str, Any]) -> str:
-    """A session's name by what it is: with `full_determinism` veRL routes by its hash.
+    """Return a name for a session that is the same in every run: with `full_determinism` veRL routes by its hash.
 
-    veRL's own loops take the row's `priority`, which `AgentLoopManager.generate_sequences` numbers, but
-    `AgentLoopManagerTQ`, the V1 trainer's, does not: each of its sessions would be number 0, on one server.
+    veRL's own loops use the row's `priority`, a number from `AgentLoopManager.generate_sequences`. The V1 trainer's
+    `AgentLoopManagerTQ` sets none: each session would be number 0, and all would go to one server.
     """
     if "priority" in row:
         return f"det-{row['priority']}"
     extra_info = row["extra_info"]
-    # A task's row may come twice in a step where the frontier draws, and no two sessions may have one name.
+    # With the frontier a task may come twice in a step; its sessions need different names.
     return f"det-{row['global_steps']}-{extra_info.get('draw', extra_info['index'])}-{row['session_id']}"
 
 
 async def runs_in_validation(uid: str) -> bool | None:
-    """Whether veRL validates: it does not inform its loops, but queues validation prompts apart. None: not known."""
+    """Return whether veRL validates. It does not say so, but queues validation prompts apart. None: not known."""
     return await _is_queued(uid, "VALIDATION")
 
 
 async def runs_in_training(uid: str) -> bool:
-    """Whether veRL certainly trains on the episode."""
+    """Return whether veRL certainly trains on the episode."""
     return await _is_queued(uid, "TRAINING") is True
 
 
 async def _is_queued(uid: str, partition: str) -> bool | None:
-    from arpo_verl.plugin import queue  # not every trainer of veRL's has one
+    from arpo_verl.plugin import queue  # not every trainer of veRL has one
 
     try:
         return await queue.is_queued(uid, getattr(queue, partition))

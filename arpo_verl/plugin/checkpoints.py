@@ -1,10 +1,10 @@
-"""Our part of the trainer's checkpoints: saved by its callback, the store restored by the sampler.
+"""Add our part to the trainer's checkpoints. Its callback saves it, and the sampler restores the store.
 
 default_local_dir/global_step_N/actor/     veRL's
                                 data.pt    veRL's
                                 transfer_queue/    veRL's, in asynchronous modes
-                                resume.json    what the run was made of; see `resume.py`
-                                replay/    the store as it was after step N; see `persistence.py`
+                                resume.json    the tasks and options of the run; see `resume.py`
+                                replay/    the store after step N; see `persistence.py`
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from arpo_verl.replay.store.restoring import fill_store
 from arpo_verl.replay.store.success_store import SuccessStore
 
 logger = logging.getLogger(__name__)
-# As veRL's modules do it: what a run begins with belongs beside veRL's own "Resuming from ...".
+# Log at veRL's level: what a run starts with belongs beside veRL's own "Resuming from ...".
 for name in (__name__, restoring.__name__):
     logging.getLogger(name).setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
 
@@ -43,18 +43,18 @@ STORE_FOLDER = "replay"
 REQUEST_FILE = "save-now"
 POLL_S = 2.0
 _QUEUE_FOLDER = "transfer_queue"
-"""veRL's, in asynchronous modes; TransferQueue writes `.tmp` beside it and moves an older one to `.old`."""
+"""veRL writes it in asynchronous modes. TransferQueue writes `.tmp` beside it and moves an older one to `.old`."""
 
 
 class SaveRequest:
-    """A checkpoint when somebody asks for one, as a node's manager does that is about to take the node away.
+    """Saves a checkpoint on request, for example before a node is taken away.
 
-    veRL's V1 trainer saves by `trainer.save_freq` alone and handles no SIGTERM, and Ray ends a driver at once on it. So
-    the ask is a file, `touch RUN_DIR/checkpoints/save-now`: the step that runs is trained to its end and saved.
+    veRL's V1 trainer saves only by `trainer.save_freq`. It does not handle SIGTERM, on which Ray ends the driver at
+    once. So you ask with a file, `touch RUN_DIR/checkpoints/save-now`: the trainer finishes its step and saves.
 
     Args:
-        config: the trainer's own, whose `trainer.save_freq` it reads behind every step.
-        poll_s: how often it looks.
+        config: the trainer's own config; it reads `trainer.save_freq` after every step.
+        poll_s: seconds between two looks for the file.
     """
 
     def __init__(self, config: Any, poll_s: float = POLL_S):
@@ -62,7 +62,7 @@ class SaveRequest:
         self._file = Path(config.trainer.default_local_dir) / REQUEST_FILE
         self._save_freq = config.trainer.save_freq
         self._ended = threading.Event()
-        self._file.unlink(missing_ok=True)  # an earlier start's
+        self._file.unlink(missing_ok=True)  # left by an earlier start
         threading.Thread(target=self._watch, args=(poll_s,), name="arpo_verl-save-request", daemon=True).start()
 
     def _watch(self, poll_s: float) -> None:
@@ -72,32 +72,32 @@ class SaveRequest:
                 self._trainer.save_freq = 1
 
     def saved(self) -> None:
-        """A checkpoint is whole: what was asked for is done."""
+        """Note that a checkpoint is complete, so the request is done."""
         self._file.unlink(missing_ok=True)
-        # At each: a watch that has just seen the file may say 1 only now, and one more checkpoint follows.
+        # Reset it each time. If the watch sees the file and sets 1 only after this, one more checkpoint follows.
         self._trainer.save_freq = self._save_freq
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._ended.set()
 
 
 class ReplayCheckpointCallback(CheckpointCallback):
-    """`trainer.checkpoint_callback_class`: store and record go into every checkpoint, one is saved when asked for, and
-    `trainer.max_actor_ckpt_to_keep` holds over all starts of a run."""
+    """`trainer.checkpoint_callback_class`: puts store and record into every checkpoint, saves one on request, and keeps
+    at most `trainer.max_actor_ckpt_to_keep` over all starts of a run."""
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)  # type: ignore[no-untyped-call]
         self._request = None if config is None else SaveRequest(config)
-        # As the recipe was when the run began: veRL writes into it.
+        # The recipe as it is at the start: veRL changes it later.
         self._settings = {} if config is None else settings_of(config)
 
     def on_save(
         self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **kwargs: Any
     ) -> None:
-        """Save the record and the sampler's store, and remove what veRL leaves of checkpoints that go."""
+        """Save the record and the sampler's store, and remove what veRL leaves of old checkpoints."""
         folder = Path(checkpoint_dir)
-        tasks = getattr(getattr(trainer, "train_dataset", None), "tasks", ())  # none of another dataset
+        tasks = getattr(getattr(trainer, "train_dataset", None), "tasks", ())  # other datasets have none
         write_record(folder, ResumeRecord(tuple(task.task_id for task in tasks), self._settings))
         replayer = getattr(trainer.replay_buffer, "replayer", None)
         if replayer is not None and replayer.config.enable:
@@ -113,17 +113,17 @@ class ReplayCheckpointCallback(CheckpointCallback):
 def restore_store(
     store: SuccessStore, resume: ResumeConfig, replay: ReplayConfig, fingerprint: Callable[[], Fingerprint]
 ) -> None:
-    """Fill the empty `store` as it was at the resumed step, or from `replay.seed_from` at the beginning.
+    """Fill the empty `store` as it was at the resumed step, or from `replay.seed_from` at step 0.
 
-    A kill between veRL's own save and the callback leaves a checkpoint without a store: then the newest earlier one
-    serves, so that no more is lost than one checkpoint interval.
+    A kill between veRL's save and the callback leaves a checkpoint without a store. Then the newest earlier store is
+    used, so that at most one checkpoint interval is lost.
 
     Args:
-        fingerprint: of this run's policy; asked only where there is a store to read.
+        fingerprint: computes this run's fingerprint; called only if there is a store to read.
 
     Raises:
-        ReplayError: the seeds of a run that begins, or with `refuse` a resumed run's store, are damaged or belong to
-            another tokenizer, processor or prompt.
+        ReplayError: the seeds of a new run, or with `refuse` a resumed run's store, are damaged or belong to another
+            tokenizer, processor or prompt.
     """
     checkpoint = resumed_checkpoint(resume)
     steps: dict[int, Path] = {}
@@ -135,18 +135,18 @@ def restore_store(
 
 
 def _remove_surplus(kept: Path, trainer: Mapping[str, Any]) -> None:
-    """Remove the weights of older checkpoints than the recipe keeps, those of earlier starts among them.
+    """Remove the weights of older checkpoints beyond the number that the recipe keeps, also of earlier starts.
 
-    veRL's workers count what they saved themselves, each start anew (0.9.1, `checkpoint_manager.py:
-    BaseCheckpointManager.register_checkpoint`). Checkpoints of later steps stay: they are another branch's.
+    veRL's workers count only the checkpoints of their own start (0.9.1, `checkpoint_manager.py:
+    BaseCheckpointManager.register_checkpoint`). Checkpoints of later steps stay: they belong to another branch.
 
     Args:
         kept: the checkpoint that was just saved.
-        trainer: the recipe's section.
+        trainer: the recipe's section `trainer`.
     """
     for part in ("actor", "critic"):
         most = 1 if trainer.get("remove_previous_ckpt_in_save") else trainer.get(f"max_{part}_ckpt_to_keep")
-        if not most or most < 1 or not (kept / part).is_dir():  # or the weights are on another machine
+        if not most or most < 1 or not (kept / part).is_dir():  # no limit, or the weights are on another machine
             continue
         older = [other for other in kept.parent.glob(f"{STEP_FOLDER}*") if 0 <= step_of(other) < step_of(kept)]
         older = sorted((other for other in older if (other / part).is_dir()), key=step_of, reverse=True)
@@ -156,12 +156,12 @@ def _remove_surplus(kept: Path, trainer: Mapping[str, Any]) -> None:
 
 
 def _remove_orphans(kept: Path) -> None:
-    """Remove what nobody can resume from: of other checkpoints whose weights veRL has removed
-    (`trainer.max_actor_ckpt_to_keep`) the store and the queue, which veRL keeps for ever; and halves of queues that a
-    kill left. A queue is as large as the batches in it: at 1080p up to a hundred gigabytes.
+    """Remove what nobody can resume from. If veRL removed the weights of a checkpoint
+    (`trainer.max_actor_ckpt_to_keep`), its store and its queue go, which veRL would keep forever. So do unfinished
+    queues that a kill left. A queue is as large as its batches: up to a hundred gigabytes at 1080p.
     """
     if not (kept / "actor").is_dir():
-        return  # the weights are on another machine: nothing to be seen here
+        return  # the weights are on another machine, so we cannot see which were removed
     for checkpoint in kept.parent.glob(f"{STEP_FOLDER}*"):
         if checkpoint == kept:
             continue

@@ -1,4 +1,4 @@
-"""veRL's dataset over task files, and its rows read back where veRL hands them to the agent loop.
+"""Provide veRL's dataset over task files, and read its rows back for the agent loop.
 
 `data.custom_cls.path=pkg://arpo_verl.plugin.dataset`, `name=TaskDataset`.
 """
@@ -28,14 +28,14 @@ DATA_SOURCE = "arpo_verl"
 
 
 class TaskDataset(RLHFDataset):
-    """One row a task. `data.train_files` and `data.val_files` are task paths, see `arpo_verl.tasks.load_tasks`.
+    """Has one row for each task. `data.train_files` and `data.val_files` are paths for `arpo_verl.tasks.load_tasks`.
 
     Options: `data.tasks` (see `TaskSelection`), and veRL's own `data.train_max_samples`, `data.val_max_samples`,
-    `data.shuffle` and `data.seed`. The parent class is there for its conversation helpers, which agent loops call on
-    the dataset's class; its Parquet reading, tokenising and length filter have no part here.
+    `data.shuffle` and `data.seed`. We use the parent class only for its conversation helpers, which agent loops call on
+    the dataset's class. It reads no Parquet, tokenizes nothing and filters by no length here.
 
     Columns of a row: `raw_prompt` (messages), `data_source`, `reward_model`, `index`, and `extra_info` with `index`,
-    `task_id`, `instruction` and `spec` (the task's JSON as text). All plain values but veRL's own `dummy_tensor`.
+    `task_id`, `instruction` and `spec` (the task's JSON as text). All are plain values except veRL's `dummy_tensor`.
 
     Raises:
         TaskError: a task cannot be read or used.
@@ -73,11 +73,11 @@ class TaskDataset(RLHFDataset):
         task = self.tasks[item]
         index = int(item)
         return {
-            # What veRL asks of every row; the agent loop itself opens the conversation, as the model's family does.
+            # veRL needs this in every row. The agent loop opens the conversation itself, as the model's family does.
             "raw_prompt": FAMILY.opening(task.instruction, "English", ())[:-1],
             "data_source": DATA_SOURCE,
             "reward_model": {"style": "rule", "ground_truth": task.task_id},
-            # As text: a nested mapping would be taken apart, and given missing keys, on its way through TransferQueue.
+            # As text: TransferQueue would take a nested mapping apart and add missing keys to it.
             "extra_info": {
                 "index": index,
                 "task_id": task.task_id,
@@ -87,36 +87,36 @@ class TaskDataset(RLHFDataset):
             "index": index,
             "tools_kwargs": {},
             "interaction_kwargs": {},
-            # veRL's batches must hold a tensor.
+            # veRL requires a tensor in each batch.
             "dummy_tensor": torch.tensor([0], dtype=torch.uint8),
         }
 
     def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
-        """The rows of a batch, as the data loader fetches them: `items` is veRL's order, and with frontier sampling
-        their number alone counts."""
+        """Return the rows of a batch for the data loader. `items` are in veRL's order; frontier sampling uses only
+        their number."""
         return [self[item] if self._frontier is None else self._draw(self._frontier) for item in items]
 
     def state_dict(self) -> dict[str, Any] | None:
-        """What the data loader's state has of the dataset: the frontier's, and as in stock veRL nothing without it."""
+        """Return the dataset's part of the data loader's state: the frontier's, or nothing as in stock veRL."""
         return None if self._frontier is None else self._frontier.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint's state, at the resumed run's first draw.
+        """Continue from a checkpoint's state, at the first draw of the resumed run.
 
         Raises:
-            ConfigError: the checkpoint is of a run with `replay.mode=resume`, whose queue may hold episodes that began
-                within a success.
+            ConfigError: the checkpoint is from a run with `replay.mode=resume`. Its queue may contain episodes that
+                began within a success.
         """
         if "resume" in state:
             raise ConfigError(
-                "a checkpoint must not be of a run with replay.mode=resume, which this version does not have; "
-                "begin a new run with another run_dir, or finish this one with the version that began it"
+                "cannot go on from a run with replay.mode=resume, which this version does not have; "
+                "start a new run with another run_dir, or finish this one with the version that started it"
             )
         if self._frontier is not None and "tasks" in state:
             self._frontier.load_state_dict(state)
 
     def order_change(self) -> str:
-        """Say why the position in the resumed checkpoint's order means nothing in this run's; empty where it goes on.
+        """Return why the checkpoint's position in the order of tasks does not fit this run; empty if it fits.
 
         Raises:
             ConfigError: the checkpoint's record is damaged.
@@ -124,21 +124,21 @@ class TaskDataset(RLHFDataset):
         state = trainer_state(self.config)
         checkpoint = None if state.recipe.get("trainer") is None else resumed_checkpoint(state.resume)
         if checkpoint is None:
-            return ""  # no trainer's: the caller knows what its state is of
+            return ""  # without a trainer: the caller knows what its state belongs to
         saved = read_record(checkpoint)
         if saved is None:
-            return "the checkpoint does not say which tasks it is of"
+            return "the checkpoint does not record its tasks"
         return saved.order_change(order_of(state.recipe, (task.task_id for task in self.tasks)))
 
     def resume_dataset_state(self) -> None:
-        """Read the files again after a checkpoint was loaded: they, not the checkpoint, say what the tasks are."""
+        """Read the files again after a checkpoint was loaded: they define the tasks, not the checkpoint."""
         self._load()
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__.copy()
 
     def split(self, num_splits: int) -> list[TaskDataset]:
-        """Cut into equal parts, leaving out a remainder, as the parent class does."""
+        """Cut into equal parts and drop the remainder, as the parent class does."""
         size = len(self) // num_splits if num_splits > 0 else 0
         if size < 1:
             raise ConfigError(f"a dataset of {len(self)} tasks cannot be split into {num_splits} parts")
@@ -156,14 +156,14 @@ class TaskDataset(RLHFDataset):
         self.tasks: list[Task] = _sample(rows, self.max_samples, self.config)
 
     def _open_frontier(self) -> None:
-        """Draw by the frontier where `data.tasks.sampling` asks for it; the sampler reports what came of the draws."""
+        """Draw with the frontier if `data.tasks.sampling` says so. The sampler reports the outcomes to it."""
         if self._selection.sampling == FRONTIER:
             workers, name = self.config.get("dataloader_num_workers", 0), "data.dataloader_num_workers"
-            remedy = "a worker process would draw ahead, and never learn what came of it"
+            remedy = "set it to 0: a worker process would draw ahead and never learn the outcome"
             require(workers == 0, name, "0 with data.tasks.sampling=frontier", workers, remedy)
             most = self.config.get("train_max_samples", -1)
-            words = "another number than data.train_max_samples with data.tasks.sampling=frontier"
-            remedy = "the two are of the same files, and validation would draw by the frontier too"
+            words = "different from data.train_max_samples with data.tasks.sampling=frontier"
+            remedy = "change one: both read the same files, so validation would draw with the frontier too"
             require(not self._is_like_validation(), "data.val_max_samples", words, most, remedy)
             options = build_config(FrontierConfig, "data.tasks.frontier", self._selection.frontier)
             self._position = {task.task_id: position for position, task in enumerate(self.tasks)}
@@ -172,13 +172,13 @@ class TaskDataset(RLHFDataset):
         trainer_state(self.config).frontier = self._frontier
 
     def _draw(self, frontier: Frontier) -> dict[str, Any]:
-        """The row that comes next; `draw` in its `extra_info` separates it from others of its task in a step."""
+        """Return the next row. `draw` in its `extra_info` distinguishes it from others of its task in a step."""
         row = self[self._position[frontier.draw()]]
         row["extra_info"]["draw"] = frontier.num_drawn
         return row
 
     def _check_batch(self) -> None:
-        """veRL drops the last incomplete batch of the training data: with less than one there would be none at all."""
+        """Check the size: veRL drops the last incomplete batch, and with less than one batch nothing would be left."""
         needed = self.config.get("gen_batch_size") or self.config.get("train_batch_size") or 1
         if len(self) < needed:
             raise ConfigError(
@@ -187,9 +187,9 @@ class TaskDataset(RLHFDataset):
             )
 
     def _tell_training(self) -> bool:
-        """Whether this is the training data: veRL does not say, but hands each of its two datasets its own options.
+        """Return whether this is the training data. veRL does not say, but gives its two datasets different options.
 
-        The same file with the same `max_samples` counts as training. Our recipes give the two different ones.
+        The same file with the same `max_samples` counts as training. Our recipes give them different options.
         """
         if self.data_files != _as_list(self.config.get("train_files")):
             return False
@@ -198,17 +198,17 @@ class TaskDataset(RLHFDataset):
         return bool(self.max_samples == self.config.get("train_max_samples", -1))
 
     def _is_like_validation(self) -> bool:
-        """Whether training and validation have the same options."""
+        """Return whether training and validation have the same options."""
         options = self.config
         same_files = _as_list(options.get("train_files")) == _as_list(options.get("val_files"))
         return same_files and options.get("train_max_samples", -1) == options.get("val_max_samples", -1)
 
 
 def read_task(row: Mapping[str, Any]) -> Task:
-    """The row's task, from `extra_info`: `task_id`, `instruction`, and `spec`, the task file's JSON.
+    """Return the row's task, from `extra_info`: `task_id`, `instruction`, and `spec`, the task file's JSON.
 
     Raises:
-        TaskError: they are not there; says what a dataset must give.
+        TaskError: they are missing or malformed; the message says what a dataset must give.
     """
     extra_info = row.get("extra_info")
     extra_info = extra_info if isinstance(extra_info, Mapping) else {}
@@ -223,7 +223,7 @@ def read_task(row: Mapping[str, Any]) -> Task:
         try:
             spec = json.loads(spec)
         except json.JSONDecodeError as error:
-            raise TaskError(f"extra_info.spec must be the task's JSON, got text that is none: {error}") from error
+            raise TaskError(f"extra_info.spec must be the task's JSON, but it cannot be parsed: {error}") from error
     if not isinstance(spec, Mapping):
         raise TaskError(f"extra_info.spec must be the task's JSON object, got {type(spec).__name__}")
     return Task(str(extra_info["task_id"]), str(extra_info["instruction"]), spec)
@@ -247,7 +247,7 @@ def _selection(data: DictConfig) -> TaskSelection:
 
 
 def _sample(tasks: list[Task], most: int, data: DictConfig) -> list[Task]:
-    """At most so many of the tasks: random ones when the data is shuffled, else the first."""
+    """Return at most so many of the tasks: random ones if the data is shuffled, else the first."""
     if not 0 < most < len(tasks):
         return tasks
     if not data.get("shuffle", False):

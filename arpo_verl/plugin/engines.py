@@ -1,12 +1,12 @@
-"""Requests to rollout engines that may fail: a call that one fails is made on another, and lost engines are kept out.
+"""Call rollout engines that may fail: a failed call is made again on another engine, and lost engines are left out.
 
-veRL's load balancer does not see how a call ended, so an engine that fails at once has the fewest requests and gets the
-next ones too. Here the client reports each call's end to the router, which is veRL's balancer with a memory.
+veRL's load balancer does not see how a call ended. An engine that fails at once has the fewest requests, so it gets the
+next ones too. Here the client reports the end of each call to the router, which extends veRL's balancer.
 
-The router is veRL's plugin point `rollout.router_config_path` (veRL 0.9.1, `workers/rollout/router.py`): a file that
-names a class. veRL looks for that file in the working folder and beside its own package, where an editable install is
-not, so `arpo_verl.plugin` leaves the file's whole path in the environment variable that the recipe reads. There is no
-plugin point for the client: `GuiAgentLoopManager` puts ours in the place of veRL's.
+The router uses veRL's plugin point `rollout.router_config_path` (veRL 0.9.1, `workers/rollout/router.py`): a file that
+names a class. veRL looks for the file in the working folder and beside its own package, where an editable install is
+not. So `arpo_verl.plugin` writes the file's whole path into the environment variable that the recipe reads. The client
+has no plugin point: `GuiAgentLoopManager` puts ours in the place of veRL's.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from arpo_verl.plugin.trainer_watch import EngineStatus, LostEngine, in_words, i
 logger = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
-"""Calls in a row that an engine fails, and another engine answers, before it counts as lost: one may be an accident."""
+"""Failed calls in a row, answered by another engine, after which an engine counts as lost. One may be an accident."""
 
 
 @dataclass(frozen=True)
 class _OpenCall:
     server_id: str
     holder: str
-    """Ray's name of the rollout worker that waits for it."""
+    """Ray's name of the rollout worker that made the call."""
 
 
 class EngineRouter(GlobalRequestLoadBalancer):
-    """veRL's load balancer, which hears how calls end and remembers which engines are lost.
+    """veRL's load balancer, which also learns how calls end and remembers lost engines.
 
     Args:
         servers: the engines' actors, by address.
-        config: what `router.yaml` says.
+        config: the content of `router.yaml`.
     """
 
     def __init__(self, servers: dict[str, Any], config: Mapping[str, Any] | None = None) -> None:
@@ -59,7 +59,7 @@ class EngineRouter(GlobalRequestLoadBalancer):
         self._retried = 0
 
     def route_by_hash(self) -> None:
-        """Route as veRL does with `rollout.full_determinism`, which it does not hand to a router of this kind."""
+        """Route as veRL does with `rollout.full_determinism`, a setting that it does not pass to such a router."""
         self._full_determinism = True
 
     def begin_call(
@@ -68,12 +68,12 @@ class EngineRouter(GlobalRequestLoadBalancer):
         """Choose an engine as `acquire_server` does, and note the call.
 
         Args:
-            request_id: the episode's: its turns go to one engine while that one answers.
+            request_id: the episode's id. All its turns go to one engine while that engine answers.
             holder: Ray's name of the rollout worker that calls.
-            failed: engines that this turn is not to go to. The episode moves to another for good.
+            failed: engines that already failed this turn. The episode moves to another one for good.
 
         Returns:
-            The engine's address and actor; None where there is no engine but those.
+            The engine's address and actor; None if there is no other engine.
         """
         if failed:
             others = [server_id for server_id in self._servers if server_id not in failed]
@@ -86,10 +86,10 @@ class EngineRouter(GlobalRequestLoadBalancer):
         return server_id, server
 
     def end_call(self, call_id: str, failed: Sequence[str] = ()) -> None:
-        """Note an answer.
+        """Note that a call was answered.
 
         Args:
-            failed: the engines that failed the same call before: that was their own doing.
+            failed: the engines that failed the same call before. The fault was theirs.
         """
         server_id = self._end(call_id)
         if server_id is None:
@@ -104,7 +104,7 @@ class EngineRouter(GlobalRequestLoadBalancer):
         """Note that the engine gave no answer.
 
         Args:
-            reason: what the call raised.
+            reason: the error of the call.
             died: whether the engine's process is gone.
         """
         server_id = self._end(call_id)
@@ -115,16 +115,16 @@ class EngineRouter(GlobalRequestLoadBalancer):
             self.lose(server_id, reason)
 
     def abandon_call(self, call_id: str) -> None:
-        """Nobody waits for this call any more, which says nothing about the engine."""
+        """Note that nobody waits for this call any more. This says nothing about the engine."""
         self._end(call_id)
 
     def holder_died(self, holder: str) -> None:
-        """A rollout worker died: nobody waits for its calls any more."""
+        """End the calls of a rollout worker that died: nobody waits for them any more."""
         for call_id in [call_id for call_id, call in self._calls.items() if call.holder == holder]:
             self._end(call_id)
 
     def lose(self, server_id: str, reason: str) -> None:
-        """Send no more requests to the engine, and end its process: its callers learn of that at once."""
+        """Send no more requests to the engine, and end its process, so that its callers learn of it at once."""
         if server_id in self._lost:
             return
         self._lost[server_id] = LostEngine(server_id, time.time(), reason)
@@ -135,18 +135,18 @@ class EngineRouter(GlobalRequestLoadBalancer):
             ray.kill(server)
 
     def add_servers(self, servers: dict[str, Any]) -> None:
-        """As veRL's, but lost engines stay out: `separate_async` adds its engines again and again."""
+        """Add engines as veRL does, except lost ones: `separate_async` adds its engines again and again."""
         super().add_servers({name: server for name, server in servers.items() if name not in self._lost})
 
     def look(self) -> EngineStatus:
-        """What is known of the engines now."""
+        """Return what is known about the engines now."""
         open_calls = Counter(call.server_id for call in self._calls.values())
         return EngineStatus(
             tuple(self._lost.values()), len(self._servers), dict(open_calls), dict(self._ended), self._retried
         )
 
     def _end(self, call_id: str) -> str | None:
-        """Returns whose call it was; None where it is ended already."""
+        """End a call and return its engine; None if it has ended already."""
         call = self._calls.pop(call_id, None)
         if call is None:
             return None
@@ -157,34 +157,34 @@ class EngineRouter(GlobalRequestLoadBalancer):
 
 @dataclass
 class _Call:
-    """One call of an engine, on its way through veRL's client."""
+    """One call to an engine, on its way through veRL's client."""
 
     call_id: str
     failed: tuple[str, ...]
     server_id: str = ""
-    """Whom the router chose."""
+    """The engine that the router chose."""
 
 
 _CALL: ContextVar[_Call] = ContextVar("arpo_verl_engine_call")
 
 
 class _NoOtherEngineError(Exception):
-    """All engines that there are have failed this call."""
+    """Every engine has failed this call."""
 
 
 class EngineClient(LLMServerClient):
-    """veRL's client; a call that an engine fails is made on another one, with the same prompt.
+    """veRL's client, which repeats a failed call on another engine, with the same prompt.
 
-    An error alone does not show whether the engine or the request is at fault. So the request gets a second
-    engine: where that one answers, the first was at fault; where it fails too, the request was, and the error is
-    raised. An engine whose process is gone is at fault in any case, and does not count as the request's try.
+    One error does not show whether the engine or the request is at fault. If a second engine answers, the first one was
+    at fault. If it fails too, the request was, and the error is raised. An engine whose process is gone is always at
+    fault; it does not count as a try.
     """
 
     async def generate(self, request_id: str, **kwargs: Any) -> TokenOutput:
-        """As veRL's, with its arguments.
+        """Generate as veRL's client does, with the same arguments.
 
         Raises:
-            Exception: of the first engine, where a second failed the call too, or there is no other.
+            Exception: the first engine's, if a second one failed too or there is no other.
         """
         errors: dict[str, Exception] = {}
         refused = 0
@@ -221,22 +221,22 @@ class EngineClient(LLMServerClient):
         return call.server_id, server
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
-        """Nothing: `generate` reports the call's end, and how it ended."""
+        """Do nothing: `generate` reports how the call ended."""
 
 
 class AsyncEngineClient(FullyAsyncLLMServerClient, EngineClient):
-    """The same for asynchronous modes: each part of a reply that a weight update interrupted is a call of its own."""
+    """The same for asynchronous modes. Each part of a reply that a weight update interrupted is a call of its own."""
 
 
 def watched(client: Any) -> Any:
-    """The client that reports to the router in the place of veRL's; another client, or another's router, stays."""
+    """Replace veRL's client by one that reports to the router. Leave other clients, and those of other routers."""
     if type(client) not in (LLMServerClient, FullyAsyncLLMServerClient):
         return client
     router = client._load_balancer
     if not hasattr(router, "fail_call"):
         logger.warning(
-            "rollout.router_config_path names no router of arpo_verl: an engine that dies takes the sessions with it "
-            "that are sent there"
+            "rollout.router_config_path does not name the router of arpo_verl: if an engine dies, all sessions on it "
+            "are lost"
         )
         return client
     if isinstance(client, FullyAsyncLLMServerClient):
@@ -245,7 +245,7 @@ def watched(client: Any) -> Any:
 
 
 def _this_actor() -> str:
-    """Ray's name of the actor that this process is, or ''."""
+    """Return Ray's name of the actor that this process is, or ''."""
     with contextlib.suppress(RuntimeError):
         return ray.get_runtime_context().get_actor_id() or "" if ray.is_initialized() else ""
     return ""

@@ -1,7 +1,7 @@
-"""The advantage estimator `replay_grpo`: a group's rewards, centred and divided by the sigma that the recipe asks for.
+"""Define the advantage estimator `replay_grpo`: a group's rewards, centred and divided by the recipe's sigma.
 
-Importing this module registers it with veRL. The replay itself happened before, in the sampler; a replayed row is one
-member of its group like any other.
+Importing this module registers it with veRL. The sampler has replayed before; a replayed row is a member of its group
+like any other.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ def compute_replay_grpo_advantage(
     config: DictConfig | None = None,
     **_unused: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """veRL's estimator interface: (B, T) rewards and mask, a group label a row, the recipe's section `algorithm`.
+    """Implement veRL's estimator interface: (B, T) rewards and mask, a group label a row, the section `algorithm`.
 
-    With `replay.enable=false` this is stock GRPO itself, whatever `replay.std` says. Statistics are over episodes: one
-    of several rows is one member of its group, and all its rows get its advantage.
+    With `replay.enable=false` this is stock GRPO, whatever `replay.std` says. Statistics count episodes: an episode of
+    several rows is one member of its group, and all its rows get its advantage.
 
     Returns:
         Advantages and returns, (B, T), the same tensor, as in stock GRPO.
 
     Raises:
-        ConfigError: `config` is no section of a recipe, or the recipe has no section `replay`.
+        ConfigError: `config` is not a section of a recipe, or the recipe has no section `replay`.
     """
-    # Here, since every process of a run imports this module, and the trainer's alone has a state.
+    # Imported here, since every process of a run imports this module, and only the trainer has a state.
     from arpo_verl.plugin.trainer_state import trainer_state
 
     state = trainer_state(config)
@@ -53,12 +53,12 @@ def compute_replay_grpo_advantage(
     last, episodes = rows_to_episodes(index)
     groups = [index[row] for row in last]
     with torch.no_grad():
-        # veRL gives each row of an episode its reward: the last one's counts, as in its own `grpo`.
+        # veRL gives the reward to each row of an episode. We use the last row's, as its own `grpo` does.
         rewards_E = token_level_rewards[last].sum(dim=-1)
         if replay.enable:
             advantages_E = group_advantages(rewards_E, groups, std=replay.std, divide_by_std=divide_by_std)
         else:
-            # Of one token each: a rollout correction may have rejected all of an episode's last row, and no other.
+            # One token each, since a rollout correction may have rejected the whole last row of an episode.
             stock_E1, _ = compute_grpo_outcome_advantage(
                 token_level_rewards[last],
                 response_mask.new_ones(len(last), 1),
@@ -80,13 +80,13 @@ def compute_replay_grpo_advantage(
 
 
 def equal_weights(response_mask: torch.Tensor, episodes: Sequence[int], labels: Mapping[int, RowLabel]) -> torch.Tensor:
-    """The factor of each row, (B,), under which each episode weighs the same in veRL's `token-mean`, however many rows
-    and tokens it has: the mean number of its tokens over the episodes, by its own.
+    """Return factors by row, (B,), that give each episode the same weight in veRL's `token-mean`: the mean number of
+    tokens of an episode, divided by the episode's own.
 
     Args:
         response_mask: (B, T).
-        episodes: of each row, the number of its episode.
-        labels: of the rows that count; padding has none.
+        episodes: the number of each row's episode.
+        labels: the rows that count; padding has no label.
     """
     tokens_B = response_mask.sum(dim=-1).double()
     number_B = torch.tensor(episodes)
@@ -97,7 +97,7 @@ def equal_weights(response_mask: torch.Tensor, episodes: Sequence[int], labels: 
 
 
 def _read_batch(labels: Mapping[int, RowLabel], response_mask: torch.Tensor) -> ScoredBatch:
-    # Here, since every process of a run imports this module, and few need the queue.
+    # Imported here, since every process of a run imports this module, and few need the queue.
     from arpo_verl.plugin.step_metrics import ScoredBatch
 
     return ScoredBatch.read(labels, response_mask.shape[-1])

@@ -1,7 +1,7 @@
-"""Says how a run goes on whose Ray has lost its head.
+"""Print how to continue when a run loses Ray's head.
 
-Ray ends each process of such a run after 60 s, the driver too, and no Python code learns of it: the last line is
-"Failed to connect to GCS within 60 seconds". So the driver asks meanwhile whether somebody listens at the head's port.
+Ray then ends all processes of the run after 60 s, the driver too, and Python code is not notified. The last line is
+"Failed to connect to GCS within 60 seconds". So the driver checks whether anything listens at the head's port.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from arpo_verl.records.layout import saved_step
 POLL_S = 5.0
 _CONNECT_S = 5.0
 _REFUSALS = 3
-"""In a row, until the head counts as gone."""
+"""Refused connections in a row after which the head counts as gone."""
 
 
 class HeadWatch:
-    """Watches in a thread of its own, from the time at which this process is part of a Ray.
+    """Watches in a thread of its own, once this process has joined a Ray cluster.
 
     Args:
-        checkpoints: the run's, for the message.
-        address: gives the head's as `host:port`, None before this process knows it.
+        checkpoints: the run's folder of checkpoints, for the message.
+        address: returns the head's `host:port`, or None before this process knows it.
         poll_s: seconds between two looks.
     """
 
@@ -47,12 +47,12 @@ class HeadWatch:
         where = "begins anew, since nothing was saved yet" if saved is None else f"resumes after step {saved}"
         print(
             "arpo_verl: Ray's head process (gcs_server) has ended, so Ray ends this run within a minute. The same "
-            f"command {where}. If it happens again, look whether the head's machine runs out of memory.",
+            f"command {where}. If it happens again, check whether the head's machine runs out of memory.",
             flush=True,
         )
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._ended.set()
 
 
@@ -71,5 +71,5 @@ def _head_address() -> str | None:
         return None
     try:
         return str(ray.get_runtime_context().gcs_address)
-    except Exception:  # a Ray that just begins or ends, or is reached through a client
+    except Exception:  # Ray is just starting or ending, or is reached through a client
         return None

@@ -1,10 +1,10 @@
-"""`rollout.agent.agent_loop_manager_class` of veRL: rollout workers that may die, rows that carry screenshots in the
-place of pixel values and are made beside the worker's event loop.
+"""Provide veRL's `rollout.agent.agent_loop_manager_class`. Its rollout workers may die, its rows carry screenshots
+instead of pixel values, and rows are made beside the worker's event loop.
 
-veRL's worker has the image processor make a row's pixel values when it puts the row into TransferQueue, and only its
-class decides that (veRL 0.9.1, `trainer/ppo/v1/agent_loop_tq.py: AgentLoopWorkerTQ._agent_loop_postprocess`). The
-manager's class is the plugin point, of the V1 trainer in all of its modes: `trainer/main_ppo.py:
-TaskRunnerV1.init_agent_loop_manager`. Where it is not set, rows carry pixel values, as veRL's own.
+veRL's worker makes a row's pixel values when it puts the row into TransferQueue, and only its class can change that
+(veRL 0.9.1, `trainer/ppo/v1/agent_loop_tq.py: AgentLoopWorkerTQ._agent_loop_postprocess`). The plugin point is the
+manager's class, in all modes of the V1 trainer: `trainer/main_ppo.py: TaskRunnerV1.init_agent_loop_manager`. If you do
+not set it, rows carry pixel values, as veRL's own do.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # type: ignore[attr-define
 
 @ray.remote
 class GuiAgentLoopWorker(_Worker):
-    """veRL's rollout worker, but for the pixel values of the agent loop `gui_agent`, and for where rows are made."""
+    """veRL's rollout worker, except for the pixel values of the agent loop `gui_agent` and where rows are made."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         pool = None
         if self.rollout_config.agent.default_agent_loop == "gui_agent":
-            # What its episodes share, and the modules behind it: made by the first one, all the others would wait.
+            # Load now what all episodes share. If the first episode loaded it, all others would wait.
             load_settings(self.config)
             pool = connect_pool(self.config)
         self.lost_sessions = LostSessions(pool)
-        # A full collection looks at each object of all modules: half a second in which no episode has its turn.
+        # A full collection visits every object of all modules: half a second in which no episode proceeds.
         gc.collect()
         gc.freeze()
 
     async def live(self) -> None:
-        """Never returns: a caller that waits for it learns of this process's death."""
+        """Never return, so that a waiting caller learns when this process dies."""
         await asyncio.Event().wait()
 
     async def play(self, prompt: TensorDict, done: Sequence[int] = ()) -> list[str]:
-        """As veRL's `generate_sequences` of one prompt, but it returns when the prompt is over.
+        """Play one prompt like veRL's `generate_sequences`, but return only when it is over.
 
         Args:
-            done: sessions that are not to be played: another worker did, before it died.
+            done: sessions to leave out: another worker played them before it died.
 
         Returns:
-            Of each session that was lost, why.
+            A reason for each session that was lost.
         """
         others = set(self.background_tasks)
         uid = str(plain(prompt["uid"][0]))
-        set_value(prompt, _DONE, tuple(done))  # veRL hands it to each session
+        set_value(prompt, _DONE, tuple(done))  # veRL passes it to each session
         await self.generate_sequences(prompt)
         await asyncio.gather(*(self.background_tasks - others))
         return self.lost_sessions.take(uid)
@@ -86,13 +86,13 @@ class GuiAgentLoopWorker(_Worker):
     async def _agent_loop_postprocess(
         self, output: AgentLoopOutput | list[AgentLoopOutput], validate: bool, **kwargs: Any
     ) -> None:
-        # A row of 40,000 tokens takes 0.1 s, an episode of a window has tens: the other episodes would all wait.
+        # A row of 40,000 tokens takes 0.1 s, and an episode with a window has tens. Meanwhile all others would wait.
         making = super()._agent_loop_postprocess(output, validate, **kwargs)
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(making, _rows_loop()))
 
     def _compute_multi_modal_inputs(self, output: AgentLoopOutput, input_ids: torch.Tensor) -> dict[str, Any]:
         shown = (output.multi_modal_data or {}).get(SCREENSHOTS)
-        if shown is None:  # another agent loop's
+        if shown is None:  # from another agent loop
             stock: dict[str, Any] = super()._compute_multi_modal_inputs(output, input_ids)
             return stock
         own = output.mm_processor_kwargs
@@ -101,14 +101,14 @@ class GuiAgentLoopWorker(_Worker):
 
 @functools.cache
 def _rows_loop() -> asyncio.AbstractEventLoop:
-    """A second event loop of this process, in a thread of its own. TransferQueue's client has sockets for each."""
+    """Return a second event loop, in a thread of its own. TransferQueue's client keeps sockets for each loop."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="arpo_verl-rows").start()
     return loop
 
 
 class GuiAgentLoopManager(AgentLoopManagerTQ):
-    """veRL's manager, with workers of `GuiAgentLoopWorker`, which are replaced when they die, and a client of rollout
+    """veRL's manager with `GuiAgentLoopWorker`s, which are replaced when they die, and with a client for rollout
     engines that may fail."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -121,7 +121,7 @@ class GuiAgentLoopManager(AgentLoopManagerTQ):
             patch.check()
         lost_prompts = LostPrompts.of_config(self.config, self._watch_engines())
         await super()._init_agent_loop_workers()  # type: ignore[no-untyped-call]  # veRL's
-        # Of a group that lost some of its sessions `sync` trains on the rest; the other modes draw another.
+        # If a group lost some of its sessions, `sync` trains on the rest, and the other modes draw another group.
         fruitless = FruitlessPrompts(
             self.config.data.train_batch_size, keeps_partial=self.config.trainer.v1.trainer_mode == "sync"
         )
@@ -130,7 +130,7 @@ class GuiAgentLoopManager(AgentLoopManagerTQ):
         self.workers = RolloutWorkers(self.agent_loop_workers, self._start_worker, lost_prompts, fruitless, fault)
 
     def _watch_engines(self) -> Any:
-        """Returns the router that remembers lost engines; None where the recipe has another."""
+        """Return the router that remembers lost engines; None if the recipe has another router."""
         if not isinstance(self.llm_client, EngineClient):
             return None
         router = self.llm_client._load_balancer
@@ -141,18 +141,18 @@ class GuiAgentLoopManager(AgentLoopManagerTQ):
         return router
 
     def _start_worker(self) -> ActorHandle[Any]:
-        """As veRL starts one, but on any node with room: the dead one's may be the reason."""
+        """Start a worker as veRL does, but on any node with room: the dead worker's node may be the cause."""
         worker_class: Any = self.agent_loop_workers_class
         return worker_class.options(name=f"agent_loop_worker_{uuid4().hex}", scheduling_strategy="SPREAD").remote(
             self.config, self.llm_client, self.teacher_client, self.reward_loop_worker_handles
         )
 
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """Have the prompts played, each by the worker that has fewest; returns at once, as veRL's.
+        """Start playing the prompts, each on the worker with the fewest, and return at once, as veRL's manager does.
 
         Raises:
             RolloutWorkerError: the workers die again and again.
-            EngineLostError: a rollout engine is lost, and the step in which that happened is over.
-            SessionsLostError: no batch can be put together any more.
+            EngineLostError: a rollout engine was lost, and the step of the loss is over.
+            SessionsLostError: prompt after prompt loses sessions.
         """
         self.workers.play(list(read_prompts(prompts, self.rollout_config)))

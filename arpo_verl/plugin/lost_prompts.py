@@ -1,5 +1,5 @@
-"""Sessions that are lost: those that end in an error, and those of a dead rollout worker. What such a worker leaves:
-prompts in veRL's queue that nobody finishes, desktops, calls of rollout engines, records that never end."""
+"""Handle lost sessions: those that end in an error, and those of a dead rollout worker. A dead worker also leaves
+unfinished prompts in veRL's queue, leased desktops, calls to rollout engines, and unfinished records."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from arpo_verl.replay.choice import session_of, uid_of
 logger = logging.getLogger(__name__)
 
 MAX_STARTS = 3
-"""Workers that one prompt may use up before it is dropped: what it shows may be what kills them."""
+"""Workers that one prompt may use up before we drop it: its content may be what kills them."""
 
 
 @dataclass(eq=False)
 class Prompt:
-    """A prompt on its way, all of whose sessions one worker plays."""
+    """A prompt that is being played. One worker plays all its sessions."""
 
     batch: TensorDict
-    """veRL's, of this prompt alone."""
+    """veRL's batch with only this prompt."""
     uid: str
     partition_id: str
     num_sessions: int
@@ -39,11 +39,11 @@ class Prompt:
     died_at: list[int] = field(default_factory=list)
     """The places of the workers that died while they played it."""
     done: tuple[int, ...] = ()
-    """Sessions whose rows are in the queue: they are not played again."""
+    """Sessions whose rows are in the queue. They are not played again."""
 
 
 def read_prompts(batch: TensorDict, rollout_config: Any) -> Iterator[Prompt]:
-    """The prompts of a batch that veRL hands to its workers."""
+    """Yield the prompts of a batch that veRL gives to its workers."""
     validates = bool(plain(batch["validate"])) if "validate" in batch else False
     num_sessions = rollout_config.val_kwargs.n if validates else rollout_config.n
     for one in batch.chunk(len(batch)):
@@ -59,13 +59,13 @@ def read_prompts(batch: TensorDict, rollout_config: Any) -> Iterator[Prompt]:
 
 @dataclass(frozen=True)
 class _Left:
-    """What the queue has of a prompt."""
+    """What the queue contains of a prompt."""
 
     status: str | None
     sessions: frozenset[int]
-    """Those whose rows are there."""
+    """Sessions whose rows are complete."""
     torn: list[str]
-    """Rows that the worker did not finish putting there. veRL sets a row's tag last."""
+    """Rows that the worker did not finish writing. veRL sets a row's tag last."""
 
     @classmethod
     def of(cls, uid: str, tags: Mapping[str, Mapping[str, Any]]) -> _Left:
@@ -78,11 +78,11 @@ class _Left:
 class LostSessions:
     """Counts the sessions of a rollout worker's prompts that end in an error, whatever the error.
 
-    They are counted when the last session of their prompt ends, before veRL notes that the prompt is over. So each is
-    counted once: where the worker dies before that, it has counted none, and `LostPrompts` counts them.
+    It counts when the last session of a prompt ends, before veRL notes that the prompt is over. If the worker dies
+    before that, `LostPrompts` counts instead. So each session is counted once.
 
     Args:
-        pool: where dropped sessions are counted; None for another agent loop.
+        pool: counts dropped sessions; None with another agent loop.
     """
 
     def __init__(self, pool: DesktopPool | None) -> None:
@@ -92,9 +92,9 @@ class LostSessions:
 
     @asynccontextmanager
     async def session(self, uid: str, task_id: str) -> AsyncIterator[None]:
-        """Around one session of prompt `uid`."""
+        """Wrap one session of prompt `uid`."""
         self._running[uid] += 1
-        await asyncio.sleep(0)  # veRL starts all of a prompt's sessions together: none ends before all are noted
+        await asyncio.sleep(0)  # veRL starts all sessions of a prompt together; this notes all before one ends
         try:
             yield
         except Exception as error:
@@ -109,17 +109,17 @@ class LostSessions:
                         await self._pool.report_drop(task_id)
 
     def take(self, uid: str) -> list[str]:
-        """Why the prompt, which is over, lost sessions: a reason for each."""
+        """Return why a finished prompt lost sessions: one reason for each."""
         return self._reasons.pop(uid, [])
 
 
 class LostPrompts:
-    """Settles the prompts of dead workers.
+    """Cleans up after dead workers.
 
     Args:
-        pool: whose desktops they had, and where dropped sessions are counted; None for another agent loop.
-        recorded_in: where they recorded episodes.
-        router: of the rollout engines that they called; None for veRL's own, which does not note who calls.
+        pool: leased their desktops, and counts dropped sessions; None with another agent loop.
+        recorded_in: folder of their episodes' records.
+        router: the rollout engines' router; None for veRL's own, which does not note its callers.
     """
 
     def __init__(self, pool: DesktopPool | None, recorded_in: str | None, router: Any = None) -> None:
@@ -129,24 +129,24 @@ class LostPrompts:
 
     @classmethod
     def of_config(cls, config: Any, router: Any = None) -> LostPrompts:
-        """Makes the job's pool, where nobody has yet: it would die with the worker that made it."""
+        """Create the job's pool here, if there is none yet: a pool made by a worker would die with the worker."""
         if config.actor_rollout_ref.rollout.agent.default_agent_loop != "gui_agent":
             return cls(None, None, router)
         return cls(connect_pool(config), load_settings(config).agent.recorded_in, router)
 
     async def settle(self, worker_id: str, place: int, prompts: Collection[Prompt], gives_up: bool) -> list[Prompt]:
-        """Free the worker's desktops, and find which prompts start again on another worker.
+        """Free the worker's desktops, and return the prompts that start again on another worker.
 
-        There, the sessions whose rows are whole are not played again. A prompt that has used up `MAX_STARTS` workers is
-        dropped. It keeps those rows, as when its desktops failed, and its other sessions are counted as lost.
+        Sessions with complete rows are not played again. A prompt that has used up `MAX_STARTS` workers is dropped: it
+        keeps its complete rows, as after failed desktops, and its other sessions count as lost.
 
         Args:
             worker_id: Ray's name of the worker's actor.
             place: the worker's number.
-            gives_up: start none again.
+            gives_up: start no prompt again.
 
         Returns:
-            Those to start again.
+            The prompts to start again.
         """
         if self._pool is not None:
             await self._pool.holder_died(worker_id)
@@ -159,7 +159,7 @@ class LostPrompts:
             found = left[prompt]
             if found.status == "running":
                 prompt.died_at.append(place)
-            if found.status not in ("pending", "running"):  # it was over
+            if found.status not in ("pending", "running"):  # the prompt was over
                 continue
             prompt.done = tuple(sorted(found.sessions))
             is_over = len(prompt.done) == prompt.num_sessions
@@ -171,7 +171,7 @@ class LostPrompts:
         return again
 
     def _read(self, prompts: Collection[Prompt]) -> dict[Prompt, _Left]:
-        """What is left of the prompts, once what is half written is cleared."""
+        """Remove half-written rows and records of the prompts, and return the rest."""
         tags = {partition_id: queue.tags(partition_id) for partition_id in {each.partition_id for each in prompts}}
         left = {prompt: _Left.of(prompt.uid, tags[prompt.partition_id]) for prompt in prompts}
         for prompt, found in left.items():
@@ -182,7 +182,7 @@ class LostPrompts:
         return left
 
     async def _drop(self, prompt: Prompt, left: _Left) -> None:
-        """Count what it lost, then inform the sampler: it reads the counts with the batch."""
+        """Count the lost sessions first, then set the status: the sampler reads the counts with the batch."""
         lost = prompt.num_sessions - len(left.sessions)
         if self._pool is not None:
             for _ in range(lost):

@@ -1,4 +1,4 @@
-"""What the model is fed beside the token ids: screenshots that become pixel values, and position ids."""
+"""Compute the model's inputs beside the token ids: screenshots that become pixel values later, and position ids."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from arpo_verl.rollout.vision import ImageGeometry
 
 
 class ModelInputs(AgentLoopWorker):
-    """veRL's own computation of position ids, without the worker around it, and pixel values that are made later."""
+    """Uses veRL's computation of position ids without its worker, and makes pixel values later."""
 
     def __init__(self, tokenizer: Any, processor: Any, mm_processor_kwargs: Mapping[str, Any] | None = None) -> None:
-        # No super().__init__(): it starts a rollout worker. The two functions used below need these three alone.
+        # No super().__init__(): it starts a rollout worker. The functions that we use need only these three.
         self.tokenizer = tokenizer
         self.processor = processor
         self.mm_processor_kwargs = dict(mm_processor_kwargs or {})
 
     @classmethod
     def load(cls, policy: PolicyFiles, mm_processor_kwargs: Mapping[str, Any]) -> ModelInputs:
-        """Load tokenizer and processor as the rollout workers have them: as veRL's `HFModelConfig.__post_init__` does,
-        and `AgentLoopWorker.__init__` after it, which gives the tokenizer the custom chat template too.
+        """Load tokenizer and processor as the rollout workers do: first like veRL's `HFModelConfig.__post_init__`, then
+        like `AgentLoopWorker.__init__`, which gives the tokenizer the custom chat template too.
 
         Raises:
-            ConfigError: the folder holds no multimodal processor.
+            ConfigError: the folder contains no multimodal processor.
         """
         local_path = copy_to_local(policy.processor)
         processor = hf_processor(local_path, trust_remote_code=policy.trust_remote_code)
         if processor is None:
             raise ConfigError(
-                "actor_rollout_ref.model.path, or tokenizer_path beside it, must hold a vision-language model's "
-                f"processor, got {policy.processor!r}"
+                "actor_rollout_ref.model.path (or tokenizer_path, if set) must contain the processor of a "
+                f"vision-language model, got {policy.processor!r}"
             )
         tokenizer = hf_tokenizer(local_path, trust_remote_code=policy.trust_remote_code)
         if policy.custom_chat_template is not None:
@@ -54,12 +54,12 @@ class ModelInputs(AgentLoopWorker):
         input_ids: torch.Tensor,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, Any], torch.Tensor]:
-        """`multi_modal_inputs` and `position_ids` (4, T) of one row, `input_ids` (T,), that shows these screenshots.
+        """Return `multi_modal_inputs` and `position_ids` (4, T) of one row with these screenshots; `input_ids` is (T,).
 
-        Pixel values are `LazyPixels`, also where rollouts carry tensors: veRL takes both side by side.
+        Pixel values are `LazyPixels`, even if rollouts carry tensors: veRL accepts both side by side.
 
         Args:
-            mm_processor_kwargs: of the rollout, where it had its own.
+            mm_processor_kwargs: the rollout's own, if it had any.
         """
         multi_modal_inputs = self.show(screenshots, input_ids, mm_processor_kwargs)
         attention_mask = torch.ones_like(input_ids)
@@ -74,10 +74,10 @@ class ModelInputs(AgentLoopWorker):
         input_ids: torch.Tensor,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Return the row's `multi_modal_inputs` alone; the arguments are those of `compute`.
+        """Return only the row's `multi_modal_inputs`; the arguments are those of `compute`.
 
         Raises:
-            ReplayError: the screenshots are of another size than the sequence's visual tokens.
+            ReplayError: the screenshots' sizes do not fit the number of visual tokens in the sequence.
         """
         kwargs = self._get_mm_processor_kwargs() if mm_processor_kwargs is None else mm_processor_kwargs
         multi_modal_inputs = lazy_inputs(screenshots, input_ids, self.processor, kwargs)
@@ -99,15 +99,15 @@ class ModelInputs(AgentLoopWorker):
 def lazy_inputs(
     screenshots: Sequence[bytes], input_ids: torch.Tensor, processor: Any, mm_processor_kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A row's `multi_modal_inputs` as veRL's `_compute_multi_modal_inputs` makes them, without making a pixel.
+    """Return a row's `multi_modal_inputs` like veRL's `_compute_multi_modal_inputs`, without computing pixels.
 
-    The grid of patches, which positions and visual tokens follow from, is known by an image's size.
+    Positions and visual tokens depend only on the grid of patches, which follows from an image's size.
 
     Args:
-        screenshots: those that the row shows, in order.
-        input_ids: the row's, (T,).
+        screenshots: the screenshots that the row shows, in order.
+        input_ids: the row's tokens, (T,).
     """
-    # Only that there are any: `_compute_position_ids` takes them out, and counts them itself.
+    # Its values do not matter: `_compute_position_ids` removes them and computes its own.
     inputs: dict[str, Any] = {"mm_token_type_ids": torch.zeros_like(input_ids)}
     if screenshots:
         geometry = ImageGeometry.from_processor(processor, mm_processor_kwargs)

@@ -1,8 +1,8 @@
-"""Whole mini-batches, whatever sessions were dropped and however many rows an episode has.
+"""Form whole mini-batches, whatever sessions were dropped and however many rows an episode has.
 
-veRL fills up with rows of text alone (`trainer/ppo/padding_utils.py`, `construct_minimal_padding_template`, 0.9.1), and
-its own forward pass of Qwen2-VL (`models/transformers/qwen2_vl.py`, `_get_input_embeds`) fails on a batch without an
-image under transformers 5. It adds none where the sampler's batch divides already.
+veRL fills up with rows of text only (`trainer/ppo/padding_utils.py`, `construct_minimal_padding_template`, 0.9.1). But
+its forward pass of Qwen2-VL (`models/transformers/qwen2_vl.py`, `_get_input_embeds`) fails on a batch without an image
+under transformers 5. veRL adds no rows if the sampler's batch already has the right size.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from arpo_verl.plugin.trainer_state import BatchShape
 logger = logging.getLogger(__name__)
 
 IS_PADDING = "is_padding"
-"""veRL's mark in a padding row's tag: its metrics leave the row out."""
-# What would make a row count in a loss or in a group's statistics.
+"""veRL's mark in the tag of a padding row: its metrics ignore the row."""
+# Fields that would make a row count in a loss or in a group's statistics.
 _ZEROED_FIELDS = ("response_mask", "loss_mask", "rm_scores")
 
 
 class MiniBatches:
-    """Keeps a batch's number of updates what the recipe says, however many rows its episodes have.
+    """Keeps the number of updates of a batch as the recipe says, however many rows its episodes have.
 
-    veRL counts a mini-batch in rows: `ppo_mini_batch_size` x `n` of them, read from its configuration whenever it needs
-    it (0.9.1, `trainer/ppo/v1/trainer_base.py`: `_get_required_batch_multiple`, `_update_actor`). Episodes of 46 rows
-    would be 46 times as many updates as the recipe asks for, each of a sixth of an episode. There is no plugin point;
-    so the number is set for each batch, in that configuration.
+    veRL counts a mini-batch in rows, `ppo_mini_batch_size` x `n`, and reads this number from its configuration each
+    time (0.9.1, `trainer/ppo/v1/trainer_base.py`: `_get_required_batch_multiple`, `_update_actor`). Episodes of 46 rows
+    would make 46 times as many updates as the recipe asks for. There is no plugin point, so we set the number in that
+    configuration for each batch.
 
     Args:
-        recipe: veRL's own, whole.
-        shape: as the recipe says it.
+        recipe: veRL's own whole recipe.
+        shape: the recipe's batch.
     """
 
     def __init__(self, recipe: DictConfig, shape: BatchShape) -> None:
         self._shape = shape
         self._actor = recipe.actor_rollout_ref.actor
         gpus, nodes = (recipe.trainer.get(name) or 1 for name in ("n_gpus_per_node", "nnodes"))
-        # What the number of processes divides, any number of data parallel ones does.
+        # A multiple of the number of processes is also a multiple of any number of data parallel ones.
         unit = math.lcm(shape.n, gpus * nodes * _micro_batch(recipe))
         self._unit = unit if shape.rows % unit == 0 else shape.rows
 
@@ -52,7 +52,7 @@ class MiniBatches:
         """Set the size of a mini-batch, and fill the batch up to whole ones.
 
         Returns:
-            The batch, and metrics of it.
+            The batch, and its metrics.
         """
         rows = self._shape.rows_of(num_episodes, len(batch), self._unit)
         updates = self._shape.updates(num_episodes)
@@ -67,8 +67,8 @@ class MiniBatches:
 
 
 def _micro_batch(root: Any) -> int:
-    """Rows that a process scores and trains on at once: it takes whole micro-batches alone, unless it counts tokens
-    instead (`workers/engine/utils.py: prepare_micro_batches`)."""
+    """Return the rows that a process handles at once. It needs whole micro-batches, unless it counts tokens instead
+    (`workers/engine/utils.py: prepare_micro_batches`)."""
     if OmegaConf.select(root, "actor_rollout_ref.actor.use_dynamic_bsz"):
         return 1
     names = ("actor.ppo_micro_batch_size", "rollout.log_prob_micro_batch_size", "ref.log_prob_micro_batch_size")
@@ -76,14 +76,14 @@ def _micro_batch(root: Any) -> int:
 
 
 def fill_up(batch: Batch, size: int) -> Batch:
-    """Add copies of the batch's shortest row that no loss, group or metric counts.
+    """Add copies of the batch's shortest row, which no loss, group or metric counts.
 
-    A whole copy, and not a short row made up: whatever veRL keeps by token stays consistent. They stand evenly among
-    the others, since veRL cuts mini-batches in this order: all at the end, they would be most of the last one, and few
-    rows would have an update of their own.
+    A whole copy keeps all per-token fields consistent. The copies are spread evenly, since veRL cuts mini-batches in
+    this order: at the end they would fill most of the last mini-batch, and its few real rows would get an update of
+    their own.
 
     Returns:
-        A batch of `size` rows: `batch` itself where it has as many already.
+        A batch of `size` rows; `batch` itself if it already has that size.
     """
     missing = size - len(batch)
     if not missing:
@@ -92,7 +92,7 @@ def fill_up(batch: Batch, size: int) -> Batch:
     row = queue.read([batch.keys[source]], batch.partition_id)[0]
     fields = {name: row[name] for name in row.keys()}
     fields |= {name: torch.zeros_like(fields[name]) for name in _ZEROED_FIELDS}
-    uid = f"pad{uuid.uuid4().hex}"  # of no group
+    uid = f"pad{uuid.uuid4().hex}"  # belongs to no group
     keys = [f"{uid}_{session}_0" for session in range(missing)]
     tag = {**batch.tags[source], IS_PADDING: True}
     queue.write(keys, batch.partition_id, [{**fields, "uid": uid}] * missing, [tag] * missing)

@@ -1,4 +1,4 @@
-"""What takes the place of veRL's functions where it has no plugin point; `upstream_patches.py` says why and where."""
+"""Replace veRL's functions where it has no plugin point; `upstream_patches.py` says which and why."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ _CALLS = {
     "abort_replicas": "abort_all_requests",
     "resume_generation_replicas": "resume_generation",
 }
-"""Methods of veRL's `CheckpointEngineManager`, and of each replica, which they call."""
+"""Methods of veRL's `CheckpointEngineManager`, and the method of each replica that they call."""
 
 
 def leave_unknown_log_probs_alone(correct: Callable[..., Any]) -> Callable[..., Any]:
-    """Have veRL's rollout correction leave alone the rows whose log-probs nobody recorded.
+    """Make veRL's rollout correction skip rows whose log-probs nobody recorded.
 
-    A batch has log-probs in all of its rows or in none, so the row of a demonstration carries zeros, as if its maker
-    had been certain of every token, and `algorithm.rollout_correction` would weigh each by the policy's own probability
-    of it: where they are rare, by next to nothing. Not known is not certain: such a row is taken as if the policy that
-    scores it had written it, with a ratio of 1, as without a correction. There is no plugin point between scoring and
-    correction: veRL 0.9.1, `trainer/ppo/v1/trainer_base.py: PPOTrainer._compute_advantage`, "2. Compute rollout
-    correction".
+    All rows of a batch have log-probs, or none. So a demonstration's row carries zeros, as if its author had been
+    certain of every token, and `algorithm.rollout_correction` would weigh each token by the policy's own probability:
+    rare tokens by almost nothing. We treat such a row as if the policy that scores it had written it, with a ratio
+    of 1, as without a correction. There is no plugin point between scoring and correction: veRL 0.9.1,
+    `trainer/ppo/v1/trainer_base.py: PPOTrainer._compute_advantage`, "2. Compute rollout correction".
 
     Args:
         correct: veRL's `compute_rollout_correction_and_add_to_batch`.
@@ -51,12 +50,12 @@ def leave_unknown_log_probs_alone(correct: Callable[..., Any]) -> Callable[..., 
 
 
 def read_equal_lengths(fix: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Have the workers read rows of a vision-language model that are all equally long as they were written.
+    """Let workers correctly read rows of a vision-language model that all have the same length.
 
-    TransferQueue puts a field's rows together with `torch.nested.as_nested_tensor`, which takes the first dimension
-    that differs for the ragged one. Position ids are (4, T): where every row that a worker reads has the same T, or it
-    reads one row alone, none differs, and torch takes the 4. veRL then declares the last one ragged without another
-    look (0.9.1, `utils/tensordict_utils.py: maybe_fix_3d_position_ids`), and the worker ends: "split_with_sizes expects
+    TransferQueue joins a field's rows with `torch.nested.as_nested_tensor`, which takes the first dimension that
+    differs as the ragged one. Position ids are (4, T). If all rows that a worker reads have the same T, or it reads
+    only one row, none differs, and torch takes the 4. veRL then declares the last dimension ragged without checking
+    (0.9.1, `utils/tensordict_utils.py: maybe_fix_3d_position_ids`), and the worker ends: "split_with_sizes expects
     split_sizes to sum exactly to T". There is no plugin point between the queue and the engine.
 
     Args:
@@ -69,7 +68,7 @@ def read_equal_lengths(fix: Callable[[Any], None]) -> Callable[[Any], None]:
         ids = data.get(_POSITION_IDS, None)
         if ids is not None and ids.is_nested and ids.dim() == 3:
             values, rows = ids.values(), len(ids.offsets()) - 1
-            if len(values) == ids.offsets()[-1]:  # one below the other, (4 rows, T); else side by side
+            if len(values) == ids.offsets()[-1]:  # stacked as (4 rows, T); otherwise side by side
                 data[_POSITION_IDS] = nested_tensor_from_tensor_list(list(values.chunk(rows)))
         fix(data)
 
@@ -77,12 +76,12 @@ def read_equal_lengths(fix: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def load_order_of_same_tasks(load: Callable[[Any, dict[str, Any]], None]) -> Callable[[Any, dict[str, Any]], None]:
-    """Have the trainer's data loader go on in a checkpoint's order of tasks only where this run has the same order.
+    """Continue a checkpoint's order of tasks only if this run has the same order.
 
-    veRL makes loader and sampler itself and hands the loader the state in `data.pt`, whatever the tasks are now (0.9.1,
-    `trainer/ppo/v1/trainer_base.py: PPOTrainer._load_checkpoint`, "4. load dataloader checkpoint"). The state is a
-    number of rows, and the order a permutation of their numbers. With fewer rows the sampler ends in an empty
-    `StopIteration`, with others it plays some twice and others never. The dataset is asked only after the sampler.
+    veRL makes loader and sampler itself and loads the state in `data.pt` into the loader, whatever the tasks are now
+    (0.9.1, `trainer/ppo/v1/trainer_base.py: PPOTrainer._load_checkpoint`, "4. load dataloader checkpoint"). The state
+    is a number of rows, and the order a permutation of their numbers. With fewer rows the sampler ends in an empty
+    `StopIteration`; with others it plays some twice and others never. The dataset is asked only after the sampler.
 
     Args:
         load: `StatefulDataLoader.load_state_dict`.
@@ -90,7 +89,7 @@ def load_order_of_same_tasks(load: Callable[[Any, dict[str, Any]], None]) -> Cal
 
     @functools.wraps(load)
     def load_same(loader: Any, state_dict: dict[str, Any]) -> None:
-        order_change = getattr(loader.dataset, "order_change", None)  # a dataset of ours has it
+        order_change = getattr(loader.dataset, "order_change", None)  # only our dataset has it
         change = "" if order_change is None else order_change()
         if not change:
             load(loader, state_dict)
@@ -102,19 +101,19 @@ def load_order_of_same_tasks(load: Callable[[Any, dict[str, Any]], None]) -> Cal
 
 
 def survive_lost_engines(name: str, stock: Any) -> Any:
-    """Have one of veRL's calls to all rollout engines pass over a dead engine.
+    """Make one of veRL's calls to all rollout engines skip dead engines.
 
-    veRL puts its engines to sleep, trains, saves, and gives the engines new weights. It has no hook around its calls to
-    engines, and each of them fails where one engine does (0.9.1, `checkpoint_engine/base.py:
-    CheckpointEngineManager`). Ours pass over a dead engine, and where the weights would be updated the run ends.
+    veRL puts its engines to sleep, trains, saves, and gives the engines new weights. These calls have no hook, and each
+    fails if one engine fails (0.9.1, `checkpoint_engine/base.py: CheckpointEngineManager`). Ours skip a dead engine,
+    and end the run where the weights would be updated.
 
     Args:
-        name: of the method.
+        name: the method's name.
         stock: veRL's method.
     """
     from verl.utils.ray_utils import auto_await
 
-    method = stock.__wrapped__  # under veRL's own `auto_await`
+    method = stock.__wrapped__  # inside veRL's own `auto_await`
     return auto_await(_on_each(method, _CALLS[name]) if name in _CALLS else _unless_lost(method))
 
 
@@ -128,7 +127,7 @@ _Method = Callable[..., Coroutine[Any, Any, Any]]
 
 
 def _on_each(stock: _Method, call: str) -> _Method:
-    """Call all replicas; one that died, or gives no answer, is lost and passed over."""
+    """Call all replicas. One that died or does not answer is lost and skipped."""
 
     @functools.wraps(stock)
     async def on_each(manager: Any, **kwargs: Any) -> None:
@@ -152,7 +151,7 @@ def _on_each(stock: _Method, call: str) -> _Method:
 
 
 def _unless_lost(stock: _Method) -> _Method:
-    """Update weights, or have the run end."""
+    """Update the weights, or end the run if an engine is lost."""
 
     @functools.wraps(stock)
     async def update_weights(manager: Any, global_steps: int | None = None) -> dict[str, Any]:
@@ -168,7 +167,7 @@ def _unless_lost(stock: _Method) -> _Method:
 
 
 def replacement(name: str, upstream: Any) -> Any:
-    """What takes the place of upstream's function of this name, as `Patch.apply` asks for it."""
+    """Return our version of upstream's function of this name, for `Patch.apply`."""
     if name in ROLLOUT_CORRECTION.names:
         return leave_unknown_log_probs_alone(upstream)
     if name in EQUAL_LENGTHS.names:

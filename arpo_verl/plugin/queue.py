@@ -1,7 +1,7 @@
-"""All that speaks to TransferQueue, in which veRL's V1 trainers keep the rows of a batch; no other module does.
+"""Access TransferQueue, in which veRL's V1 trainers keep the rows of a batch. Only this module does.
 
-veRL keeps a row under its key, in a partition, as fields with a tag beside them. A batch that the trainer passes around
-is a `Batch`: `keys`, `tags` and `partition_id`.
+veRL keeps a row under its key, in a partition, as fields with a tag. A batch that the trainer passes around is a
+`Batch`: `keys`, `tags` and `partition_id`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "write",
 ]
 
-# veRL's names: validation goes through the same sampler in a partition of its own.
+# veRL's names. Validation goes through the same sampler in a partition of its own.
 TRAINING, VALIDATION = "train", "val"
 
 
@@ -49,14 +49,14 @@ def write(
     rows: Sequence[Mapping[str, Any]],
     tags: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
-    """Put each row's fields under its key, over those of the same names; a tag replaces the row's."""
+    """Write each row's fields under its key, over those of the same names; a tag replaces the row's tag."""
     fields = list_of_dict_to_tensordict([dict(row) for row in rows])
     more = {} if tags is None else {"tags": [dict(tag) for tag in tags]}
     tq.kv_batch_put(keys=list(keys), partition_id=partition_id, fields=fields, **more)
 
 
 def rebatch(batch: Batch, keys: Sequence[str], tags: Mapping[str, Mapping[str, Any]]) -> Batch:
-    """The batch with these rows in its place, in this order; `tags` by key."""
+    """Return a batch with these rows instead, in this order; `tags` are by key."""
     return Batch(
         keys=list(keys),
         tags=[dict(tags[key]) for key in keys],
@@ -67,7 +67,7 @@ def rebatch(batch: Batch, keys: Sequence[str], tags: Mapping[str, Mapping[str, A
 
 
 def tags(partition_id: str) -> dict[str, dict[str, Any]]:
-    """Of all that the partition holds, prompts and rows, by key."""
+    """Return the tags of all prompts and rows in the partition, by key."""
     listed: dict[str, dict[str, dict[str, Any]]] = tq.kv_list(partition_id) or {}
     return listed.get(partition_id, {})
 
@@ -78,18 +78,18 @@ def clear(keys: Sequence[str], partition_id: str) -> None:
 
 
 def set_status(uid: str, partition_id: str, status: str) -> None:
-    """Say of a prompt, in veRL's words, what became of it; the rest of its tag stays."""
+    """Set a prompt's status to one of veRL's words; the rest of its tag stays."""
     tq.kv_batch_put(keys=[uid], partition_id=partition_id, tags=[{"status": status}])
 
 
 async def is_queued(key: str, partition_id: str) -> bool:
-    """Whether the partition has this key, as a rollout worker finds it.
+    """Return whether the partition contains this key, as seen by a rollout worker.
 
     Raises:
         RuntimeError: this process has no TransferQueue.
     """
     try:
-        tq.get_client()  # without it, listing keys would start a Ray to look for a queue
+        tq.get_client()  # without a client, listing keys would start a Ray to look for a queue
         partitions = await tq.async_kv_list(partition_id=partition_id)
     except AssertionError as error:
         raise RuntimeError("this process has no TransferQueue") from error
@@ -97,18 +97,18 @@ async def is_queued(key: str, partition_id: str) -> bool:
 
 
 def processes() -> dict[str, ActorHandle[Any]]:
-    """The queue's own processes by name, as the process knows them that started the queue: its controller, and its
-    storage. None any more once it has closed the queue."""
+    """Return the queue's own processes by name: its controller and its storage. Only the process that started the queue
+    knows them, until it closes the queue."""
     storage = interface._TQ_STORAGE or {}
     controller = interface._TQ_CONTROLLER
     return {**storage.get("SimpleStorage", {}), **({} if controller is None else {"controller": controller})}
 
 
 def set_value(batch: TensorDict, name: str, value: Any) -> None:
-    """Give a batch a value that is no tensor and the same for all of its rows."""
+    """Give a batch a value that is not a tensor and is the same for all its rows."""
     batch.set_non_tensor(name, value)
 
 
 def plain(value: Any) -> Any:
-    """A non-tensor cell without tensordict's wrapping."""
+    """Return a non-tensor cell without tensordict's wrapper."""
     return getattr(value, "data", value)

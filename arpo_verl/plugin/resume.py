@@ -1,9 +1,9 @@
-"""What a checkpoint's run was made of: written with each checkpoint, compared where a run resumes from it.
+"""Record a run's tasks and options with each checkpoint, and compare them when a run resumes.
 
     global_step_N/resume.json    the tasks in the order of the training rows, and the recipe's values
 
-veRL restores weights, optimizer, the position in the order of tasks and, in asynchronous modes, the queue. It asks of
-none of them whether the recipe still is the one that they were saved with. Imports neither torch nor veRL.
+veRL restores weights, optimizer, the position in the order of tasks and, in asynchronous modes, the queue. It does not
+check whether the recipe is still the same. This module imports neither torch nor veRL.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FORMAT = "arpo-verl resume"
 VERSION = 1
 
 _SECTIONS = ("actor_rollout_ref", "algorithm", "data", "gui_agent", "replay", "reward", "trainer.v1")
-# Of sections that also hold what is secret (environment.password), or what changes no training.
+# From sections that also contain secrets (environment.password), or options that do not affect training.
 _VALUES = (
     "critic.enable",
     "environment.provider",
@@ -43,7 +43,7 @@ _VALUES = (
     "trainer.total_epochs",
     "trainer.total_training_steps",
 )
-# Places of a machine or a run, and what veRL itself writes into the recipe.
+# Places of a machine or a run, and options that veRL itself writes into the recipe.
 _LEFT_OUT = (
     "actor_rollout_ref.actor.optim.total_training_steps",
     "actor_rollout_ref.rollout.router_config_path",
@@ -51,29 +51,29 @@ _LEFT_OUT = (
     "gui_agent.trajectory_dir",
 )
 _ORDER = ("data.shuffle", "data.seed", "data.dataloader_num_workers")
-"""What the order of tasks, and the state that veRL saves of it, depend on beside the tasks."""
+"""What the order of tasks, and veRL's saved state of it, depend on beside the tasks."""
 _MOST_NAMED = 3
 _MOST_STEP_BYTES = 100
 
 
 @dataclass(frozen=True)
 class ResumeRecord:
-    """Says what a run depends on that goes on from a checkpoint."""
+    """What a run depends on when it continues from a checkpoint."""
 
     tasks: tuple[str, ...]
-    """Ids of the training rows, in the order of the dataset. A task is there as often as an epoch draws it."""
+    """Ids of the training rows, in the dataset's order. A task appears as often as an epoch draws it."""
     settings: Mapping[str, str]
     """The recipe's values as JSON text, by the full names of the options."""
 
     def order_change(self, now: ResumeRecord) -> str:
-        """Return why a position in the saved order means nothing in the order of `now`. Empty: it is the same order."""
+        """Return why a position in the saved order does not fit the order of `now`; empty if the orders are equal."""
         if self.tasks != now.tasks:
             return describe_tasks(self.tasks, now.tasks)
         changed = (name for name in _ORDER if self.settings.get(name) != now.settings.get(name))
-        return ", ".join(f"{name} is another" for name in changed)
+        return ", ".join(f"{name} changed" for name in changed)
 
     def changed(self, now: ResumeRecord) -> Iterator[tuple[str, str, str]]:
-        """Yield option, old value and new value of each option that changed; a value is JSON text, or `not given`."""
+        """Yield option, old value and new value of each change; a value is JSON text, or `not given`."""
         for name in sorted({*self.settings, *now.settings}):
             old, new = (settings.get(name, "not given") for settings in (self.settings, now.settings))
             if old != new:
@@ -81,20 +81,20 @@ class ResumeRecord:
 
 
 def record_of(recipe: DictConfig, task_ids: Iterable[str]) -> ResumeRecord:
-    """Return the record of a run by this recipe, whose training rows are of these tasks."""
+    """Return the record of a run with this recipe, whose training rows are these tasks."""
     return ResumeRecord(tuple(task_ids), settings_of(recipe))
 
 
 def order_of(recipe: DictConfig, task_ids: Iterable[str]) -> ResumeRecord:
-    """Return of such a record what the order of tasks depends on."""
+    """Return only the part of such a record that the order of tasks depends on."""
     return ResumeRecord(tuple(task_ids), settings_of(recipe, _ORDER))
 
 
 def settings_of(recipe: DictConfig, names: Sequence[str] = (*_SECTIONS, *_VALUES)) -> dict[str, str]:
-    """Return the values of a recipe that a resume depends on, as JSON text by the options' full names.
+    """Return the recipe's values that a resume depends on, as JSON text by the options' full names.
 
     Args:
-        names: of sections and options.
+        names: sections and options.
     """
     settings: dict[str, str] = {}
     for name in names:
@@ -105,7 +105,7 @@ def settings_of(recipe: DictConfig, names: Sequence[str] = (*_SECTIONS, *_VALUES
 
 
 def references_of(recipe: DictConfig) -> tuple[str, ...]:
-    """Return the options of a recipe that repeat others: `${...}` where it is not yet resolved."""
+    """Return the recipe's options that refer to others by `${...}`, before they are resolved."""
     plain = OmegaConf.to_container(recipe, resolve=False)
     return tuple(name[1:] for name, value in _leaves("", plain) if isinstance(value, str) and "${" in value)
 
@@ -123,7 +123,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def describe_tasks(saved: Sequence[str], now: Sequence[str]) -> str:
-    """Return in words how a list of tasks differs from the saved one."""
+    """Describe how a list of tasks differs from the saved one."""
     gone, new = (
         list(dict.fromkeys(task for task in these if task not in others))
         for these, others in ((saved, set(now)), (now, set(saved)))
@@ -143,7 +143,7 @@ def _named(tasks: Sequence[str]) -> str:
 
 
 def write_record(checkpoint: Path, record: ResumeRecord) -> None:
-    """Write the record into a checkpoint's folder, whole or not at all.
+    """Write the record into a checkpoint's folder, completely or not at all.
 
     Raises:
         OSError: the disk refuses.
@@ -154,10 +154,10 @@ def write_record(checkpoint: Path, record: ResumeRecord) -> None:
 
 
 def read_record(checkpoint: Path) -> ResumeRecord | None:
-    """Read a checkpoint's record. None: it has none, since an older version saved it or a kill came first.
+    """Read a checkpoint's record; None if it has none, since an older version saved it or a kill came first.
 
     Raises:
-        ConfigError: the file is no such record; says what to do.
+        ConfigError: the file is not such a record; the message says what to do.
     """
     path = checkpoint / RECORD_FILE
     try:
@@ -170,7 +170,7 @@ def read_record(checkpoint: Path) -> ResumeRecord | None:
         raise ConfigError(_refusal(path, f'has no "format": "{FORMAT}" of version {VERSION}'))
     tasks, settings = values.get("tasks"), values.get("settings")
     if not _are_texts(tasks) or not isinstance(settings, dict) or not _are_texts(list(settings.values())):
-        raise ConfigError(_refusal(path, "has no such tasks or settings"))
+        raise ConfigError(_refusal(path, "has malformed tasks or settings"))
     return ResumeRecord(tuple(tasks), settings)
 
 
@@ -189,14 +189,14 @@ def _refusal(path: Path, what: str) -> str:
 
 
 def resumed_checkpoint(config: ResumeConfig) -> Path | None:
-    """Return the checkpoint that the trainer is about to resume from, found as `PPOTrainer._load_checkpoint` does it.
+    """Return the checkpoint that the trainer will resume from, found as `PPOTrainer._load_checkpoint` does it.
 
     Returns:
-        Its folder `global_step_N`; None when the run begins at the beginning.
+        Its folder `global_step_N`; None if the run starts at step 0.
 
     Raises:
-        ConfigError: veRL's note of the newest checkpoint is no number, where veRL fails, or names one that is not
-            there, where veRL begins at step 0 without an error.
+        ConfigError: veRL's note of the newest checkpoint is not a number, on which veRL fails, or it names a missing
+            checkpoint, where veRL would silently start at step 0.
     """
     if config.resume_mode == "auto":
         return _latest(Path(config.default_local_dir).absolute())
@@ -209,20 +209,20 @@ def _latest(checkpoints: Path) -> Path | None:
     note = checkpoints / LATEST_CHECKPOINT
     steps = sorted(step for step in map(step_of, checkpoints.glob(f"{STEP_FOLDER}*")) if step >= 0)
     there = f"one of {', '.join(map(str, steps))}" if steps else "there is none"
-    remedy = f"write the step of a checkpoint that is there into it ({there}), or set trainer.resume_mode=disable"
+    remedy = f"write the step of an existing checkpoint into it ({there}), or set trainer.resume_mode=disable"
     try:
         step = int(read_regular(note, _MOST_STEP_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{note} must hold the step of the newest checkpoint: {error}; {remedy}") from error
+        raise ConfigError(f"{note} must contain the step of the newest checkpoint: {error}; {remedy}") from error
     checkpoint = checkpoints / f"{STEP_FOLDER}{step}"
     if not checkpoint.is_dir():
-        raise ConfigError(f"{note} must name a checkpoint that is there, got {step}; {remedy}")
+        raise ConfigError(f"{note} must name an existing checkpoint, got {step}; {remedy}")
     return checkpoint
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the step of a folder `global_step_N`, -1 of any other."""
+    """Return the step of a folder `global_step_N`; -1 for any other."""
     step = checkpoint.name.removeprefix(STEP_FOLDER)
     return int(step) if step.isascii() and step.isdigit() and step != checkpoint.name else -1

@@ -1,8 +1,8 @@
-"""The run's rollout workers, watched: a new one takes the place of one that dies, and its prompts are not waited for.
+"""Watch the run's rollout workers. A new worker replaces a dead one, and nobody waits for the dead one's prompts.
 
-veRL's manager hands prompts over and forgets them; its sampler waits until each is over. So each prompt is a call that
-ends with it, and each worker has a call that never ends: Ray ends that one by an error when the worker's process dies.
-All of it happens on an event loop beside the trainer's thread, which waits for the queue and asks nobody else.
+veRL's manager hands prompts over and forgets them, while its sampler waits until each is over. So we make each prompt a
+call that ends with it, and keep one endless call to each worker: Ray ends that one with an error when the process dies.
+All this runs on an event loop beside the trainer's thread, which only waits for the queue.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from arpo_verl.plugin.trainer_watch import TrainerFault, in_words, watch_queue
 logger = logging.getLogger(__name__)
 
 MAX_DEATHS = 3
-"""Deaths of one worker and of those in its place, with no prompt finished in between, that end the run: what kills one
-after the other will not pass."""
+"""Deaths of one worker and its replacements, without a finished prompt in between, after which the run ends: the cause
+will not go away."""
 FRUITLESS_BATCHES = 3
-"""Batches' worth of prompts in a row of which veRL throws away each: what loses so many sessions does not pass by
-itself, and the pool waits for desktops before it gives a session up."""
+"""Batches' worth of useless prompts in a row after which the run ends. Such a cause does not go away by itself, and the
+pool already waits for desktops before it gives up a session."""
 _DEATHS = (RayActorError, OutOfMemoryError)
-"""What a call of a dead worker's raises. The second: Ray's memory monitor killed it."""
+"""Errors of a call to a dead worker. Ray's memory monitor causes the second."""
 
 
 @dataclass(eq=False)
 class _Place:
-    """Where a worker is, and after its death another."""
+    """The place of a worker, which a new worker takes over when the old one dies."""
 
     number: int
     actor: ActorHandle[Any]
     prompts: set[Prompt] = field(default_factory=set)
-    """What it has and has not finished."""
+    """Prompts that it has not finished."""
     deaths: int = 0
-    """In a row, with no prompt finished in between."""
+    """Deaths in a row without a finished prompt in between."""
 
 
 class FruitlessPrompts:
-    """Prompts in a row that lost sessions, so that veRL throws them away and draws others, without end.
+    """Counts prompts in a row that lost sessions: veRL would throw them away and draw others forever.
 
     Args:
         batch_size: prompts of a batch.
-        keeps_partial: whether veRL trains on what is left of a prompt that lost some of its sessions.
+        keeps_partial: whether veRL trains on the remaining sessions of a prompt.
     """
 
     def __init__(self, batch_size: int, keeps_partial: bool) -> None:
@@ -65,13 +65,13 @@ class FruitlessPrompts:
         self._examples: dict[str, str] = {}
 
     def note(self, prompt: Prompt, reasons: Sequence[str]) -> None:
-        """A prompt is over.
+        """Note that a prompt is over.
 
         Args:
-            reasons: of each session that it lost, why.
+            reasons: why it lost sessions, one reason for each.
 
         Raises:
-            SessionsLostError: that were three batches of prompts, and no batch can be put together.
+            SessionsLostError: that makes three batches of useless prompts in a row.
         """
         if prompt.partition_id != TRAINING:
             return
@@ -95,13 +95,13 @@ class FruitlessPrompts:
 
 
 class RolloutWorkers:
-    """Hands prompts to the workers, and sees to those of a worker that dies.
+    """Gives prompts to the workers, and replaces workers that die.
 
     Args:
-        actors: the workers. A new worker takes the old one's place here too.
-        start: starts another one.
-        lost_prompts: puts right what a dead one left.
-        fruitless: called for each prompt that is over.
+        actors: the workers. A replacement takes the dead one's place in here too.
+        start: starts another worker.
+        lost_prompts: cleans up after a dead one.
+        fruitless: is called for each prompt that is over.
         fault: ends the run.
     """
 
@@ -138,7 +138,7 @@ class RolloutWorkers:
         asyncio.run_coroutine_threadsafe(self._give(prompts), self._loop).result()
 
     def close(self) -> None:
-        """Watch no more; the workers live on. Safe to call twice."""
+        """Stop watching; the workers live on. Safe to call twice."""
         atexit.unregister(self.close)
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result()
@@ -152,25 +152,25 @@ class RolloutWorkers:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _give(self, prompts: Sequence[Prompt]) -> None:
-        """Each to the worker that has fewest; by choice to none that died with it."""
+        """Give each to the worker with the fewest, if possible not to one that died with it."""
         for prompt in prompts:
             place = min(self._places, key=lambda place: (place.number in prompt.died_at, len(place.prompts)))
             place.prompts.add(prompt)
             self._spawn(self._follow(place, place.actor, prompt))
 
     async def _follow(self, place: _Place, actor: ActorHandle[Any], prompt: Prompt) -> None:
-        """Wait for the prompt's end."""
+        """Wait until the prompt is over."""
         try:
             reasons = await actor.play.remote(prompt.batch, prompt.done)
         except _DEATHS:
-            ray.kill(actor)  # if it merely cannot be reached; `_watch` sees to its prompts
+            ray.kill(actor)  # it may only be unreachable; `_watch` handles its prompts
         else:
             place.prompts.discard(prompt)
             place.deaths = 0
             self._fruitless.note(prompt, reasons)
 
     async def _watch(self, place: _Place) -> None:
-        """See to the worker's death, and then to the next one's."""
+        """Handle the worker's death, and the deaths of its replacements."""
         while True:
             error = await _death_of(place.actor)
             place.deaths += 1
@@ -192,18 +192,18 @@ class RolloutWorkers:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """An error of a worker's, or of this module's: prompts would be waited for in vain."""
+        """Report an error of a worker or of this module: otherwise prompts would be awaited forever."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fault.report(error)
 
 
 async def _death_of(actor: ActorHandle[Any]) -> RayError:
-    """Wait until the worker is dead, and return what Ray says of it."""
+    """Wait until the worker is dead, and return Ray's error."""
     try:
         await actor.live.remote()
     except _DEATHS as error:
-        ray.kill(actor)  # if it merely cannot be reached: it must not write what another plays again
+        ray.kill(actor)  # it may only be unreachable, and must not write what another worker plays again
         return error
     raise RuntimeError("a rollout worker's `live` must not return")
 

@@ -1,7 +1,7 @@
-"""A batch's rows: as the agent loop gives them to veRL, read from TransferQueue, and a past success's rebuilt.
+"""Return a batch's rows from the agent loop, read them from TransferQueue, and rebuild the rows of past successes.
 
-A row is what `AgentLoopWorkerTQ._agent_loop_postprocess` of veRL puts under `{uid}_{session}_{index}`. A rebuilt row is
-bit-identical to the one that the rollout put there: it goes through veRL's own functions, on the same screenshot bytes.
+veRL's `AgentLoopWorkerTQ._agent_loop_postprocess` writes a row under `{uid}_{session}_{index}`. A rebuilt row is
+bit-identical to the rollout's: it goes through veRL's own functions, on the same screenshot bytes.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ from arpo_verl.types import EpisodeId
 from arpo_verl.untrusted import printable
 
 SCREENSHOTS = "screenshots"
-"""The column's name."""
+"""Name of the column."""
 FIRST_SCREENSHOT = "first_screenshot"
-"""Name in `extra_fields`: the number of the first of its episode's screenshots that a row shows, where it is not 0."""
+"""Name in `extra_fields`: number of the first of its episode's screenshots that a row shows, if it is not 0."""
 _OUTCOME_FIELDS = ("task_id", "success", "format_error", "stop_reason", "num_turns")
 _TRAJECTORY_FIELDS = ["prompts", "responses", "response_mask", "rollout_log_probs", "num_turns", "mm_processor_kwargs"]
-# Per-token fields of other veRL features that a stored trajectory does not carry: left in place they would silently
-# belong to another sequence.
+# Per-token fields of other veRL features that a stored trajectory lacks. Left in place, they would silently belong to
+# another sequence.
 _UNSUPPORTED_FIELDS = ["routed_experts", "teacher_ids", "teacher_logprobs"]
 
 
 class GuiAgentOutput(AgentLoopOutput):
-    """One row of an episode: veRL's own output, and the episode's screenshots as a column of the row.
+    """One row of an episode: veRL's own output, with the episode's screenshots as a column.
 
-    A column of its own, because who asks for `extra_fields` wants its few scalars: the sampler for every batch, veRL at
-    every validation. The row is made of `AgentLoopOutput.as_dict()`, which takes the fields of a subclass along
+    They have a column of their own, since the sampler reads `extra_fields` for every batch, and veRL at every
+    validation, and both need only its few scalars. `AgentLoopOutput.as_dict()` also takes the fields of a subclass
     (veRL 0.9.1, `trainer/ppo/v1/agent_loop_tq.py: _agent_loop_postprocess`).
     """
 
     screenshots: list[bytes]
-    """As the desktop sent them, in order; only those that no row before shows, so that each is kept once."""
+    """The desktop's files, in order. Screenshots that an earlier row shows are left out, so that each is kept once."""
 
 
 def shows_from(number: int) -> dict[str, int]:
-    """The extra field of a row whose first screenshot is the one of this number."""
+    """Return the extra field of a row that begins with the screenshot of this number."""
     return {FIRST_SCREENSHOT: number} if number else {}
 
 
 def read_outcomes(keys: Sequence[str], partition_id: str) -> list[Outcome]:
-    """What the rollouts that these rows belong to came to, in their order; veRL puts all rows of one there at once.
+    """Return the outcomes of the rollouts that these rows belong to, in their order.
 
     Raises:
-        ReplayError: the rows were not put there by arpo_verl's agent loop, or carry no reward, or some are missing.
-        ConfigError: a reward is not finite: another agent loop's, or a reward model's.
+        ReplayError: another agent loop wrote the rows, or they have no reward, or some are missing.
+        ConfigError: a reward is not finite; it comes from another agent loop, or from a reward model.
     """
     if not keys:
         return []
@@ -79,7 +79,7 @@ def read_outcomes(keys: Sequence[str], partition_id: str) -> list[Outcome]:
 
 
 def _rows_by_episode(keys: Sequence[str]) -> dict[str, list[str]]:
-    """Rows in order, by the key of the first."""
+    """Return the rows in order, by the key of the first."""
     numbers: dict[str, set[int]] = {}
     for key in keys:
         numbers.setdefault(episode_of(key), set()).add(int(key.rsplit("_", 1)[1]))
@@ -94,13 +94,13 @@ def _outcome(key: str, num_rows: int, extra_fields: Mapping[str, Any], reward: f
     if missing:
         raise ReplayError(
             f"row {key} must carry {', '.join(_OUTCOME_FIELDS)} in extra_fields, but {', '.join(missing)} is missing; "
-            "train with the agent loop `gui_agent`, let yours record them, or begin anew what another version saved"
+            "train with the agent loop `gui_agent`, let yours record them, or start again if another version saved it"
         )
     success = float(extra_fields["success"])
     if not math.isfinite(reward) or not math.isfinite(success):
         raise ConfigError(
             f"reward and success must be finite numbers, got {reward} and {success} for task {extra_fields['task_id']} "
-            f"(row {key}): its whole group's advantages would be NaN; correct the agent loop or reward model that gave "
+            f"(row {key}): all advantages of its group would be NaN; correct the agent loop or reward model that gave "
             "them"
         )
     return Outcome(
@@ -118,11 +118,11 @@ def _outcome(key: str, num_rows: int, extra_fields: Mapping[str, Any], reward: f
 def read_trajectories(
     outcomes: Sequence[Outcome], partition_id: str, step: int, drawn_in: Mapping[str, int] | None = None
 ) -> list[StoredTrajectory]:
-    """The named rollouts as trajectories to store.
+    """Read the named rollouts as trajectories to store.
 
     Args:
         step: the training step that trains on them.
-        drawn_in: by key, the step in which the row's prompt was drawn, where it was another.
+        drawn_in: the step in which a row's prompt was drawn, by key, if it was another.
     """
     if not outcomes:
         return []
@@ -152,7 +152,7 @@ def _trajectory(outcome: Outcome, rows: Sequence[Mapping[str, Any]], step: int, 
     screenshots: list[bytes] = []
     stored = []
     log_probs = [row.get("rollout_log_probs") for row in rows]
-    # An engine that answers with NaN has said nothing.
+    # An engine that reports NaN has reported nothing.
     is_told = all(values is not None and bool(torch.isfinite(values).all()) for values in log_probs)
     for row in rows:
         screenshots += row[SCREENSHOTS]
@@ -181,11 +181,11 @@ def _trajectory(outcome: Outcome, rows: Sequence[Mapping[str, Any]], step: int, 
 
 
 def rebuild_rows(trajectory: StoredTrajectory, inputs: ModelInputs) -> Iterator[dict[str, Any]]:
-    """The own fields of the trajectory's rows, as the rollout that made it wrote them.
+    """Yield the fields of the trajectory's own rows, as the rollout wrote them.
 
-    `rollout_log_probs` stay those of the policy that made it: veRL scores every row anew before the update, so the
-    clipped ratio starts at 1 as in the reference, and where `algorithm.rollout_correction` weighs off-policy rows, a
-    replayed one is weighed by its true distance. The other fields of a row come from the task, not the trajectory.
+    `rollout_log_probs` stay those of the policy that wrote it. veRL scores every row again before the update, so the
+    clipped ratio starts at 1 as in the reference, and `algorithm.rollout_correction` weighs a replayed row by its true
+    distance. The other fields of a row come from the task, not from the trajectory.
     """
     seen = 0
     for row in trajectory.each_row():
@@ -204,7 +204,7 @@ def rebuild_rows(trajectory: StoredTrajectory, inputs: ModelInputs) -> Iterator[
         if trajectory.mm_processor_kwargs is not None:
             output.mm_processor_kwargs = dict(trajectory.mm_processor_kwargs)
         fields = output.as_dict()
-        for name in ("multi_modal_data", "metrics"):  # veRL drops the first; the second is how long this rollout took
+        for name in ("multi_modal_data", "metrics"):  # veRL drops the first; the second has the rollout's own times
             fields.pop(name, None)
         fields["input_ids"] = torch.cat([fields["prompts"], fields["responses"]])
         fields["loss_mask"] = fields["response_mask"]
@@ -216,10 +216,10 @@ def rebuild_rows(trajectory: StoredTrajectory, inputs: ModelInputs) -> Iterator[
 
 
 def check_replayable(trajectory: StoredTrajectory, inputs: ModelInputs) -> None:
-    """Refuse a success that would end the run where it is replayed: a store may be somebody else's.
+    """Refuse a success that would end the run when it is replayed: a store may come from somebody else.
 
     Raises:
-        ReplayError: says what is wrong with it.
+        ReplayError: says what is wrong.
     """
     try:
         for screenshot in trajectory.screenshots:
@@ -231,7 +231,7 @@ def check_replayable(trajectory: StoredTrajectory, inputs: ModelInputs) -> None:
                 raise ReplayError(f"its token ids must be below {len(inputs.tokenizer)}, got {most}")
             shown = [trajectory.screenshots[number] for number in row.screenshots]
             inputs.show(shown, input_ids, trajectory.mm_processor_kwargs)
-    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:  # of torch's and veRL's too
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:  # also torch's and veRL's
         raise ReplayError(
             f"a success of task {printable(trajectory.task_id)[:80]} in step {trajectory.step} cannot be replayed: "
             f"{printable(str(error))[:300]}"
@@ -239,7 +239,7 @@ def check_replayable(trajectory: StoredTrajectory, inputs: ModelInputs) -> None:
 
 
 def _check_kwargs(stored: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """They become arguments of the image processor."""
+    """Check these kwargs: they become arguments of the image processor."""
     for name, value in stored.items():
         is_limit = name in ("min_pixels", "max_pixels") and type(value) is int and value > 0
         if not is_limit and own.get(name) != value:
@@ -247,10 +247,9 @@ def _check_kwargs(stored: Mapping[str, Any], own: Mapping[str, Any]) -> None:
 
 
 def replay_tag(tag: Mapping[str, Any], trajectory: StoredTrajectory, row: RowSpan) -> dict[str, Any]:
-    """The tag of one of a replay's rows: the failing row's, with the replayed row's lengths and the policy versions
-    that made it.
+    """Return the tag of a replayed row: the failing row's, with the replayed row's lengths and policy versions.
 
-    The versions make veRL's `training/off_policy/trajectory_staleness` show how old replays are. `global_steps` stays:
+    The versions let veRL's `training/off_policy/trajectory_staleness` show how old replays are. `global_steps` stays:
     it says when the prompt was drawn.
     """
     versions = {
@@ -267,14 +266,13 @@ def replay_tag(tag: Mapping[str, Any], trajectory: StoredTrajectory, row: RowSpa
 
 
 def inject(batch: Batch, outcome: Outcome, trajectory: StoredTrajectory, rows: Iterable[Mapping[str, Any]]) -> Batch:
-    """Put the trajectory's rows where those of `outcome` are, however many of both there are, in the queue and in the
-    batch.
+    """Replace the rows of `outcome` by the trajectory's rows, in the queue and in the batch. Their numbers may differ.
 
     Args:
-        rows: their fields, as `rebuild_rows` makes them.
+        rows: the new fields, from `rebuild_rows`.
 
     Returns:
-        The batch with them; what came of the failing rollout is in none of its rows.
+        The batch with them. None of its rows contains the failing rollout.
 
     Raises:
         ReplayError: the row has fields of veRL features that replay does not support.
@@ -284,11 +282,11 @@ def inject(batch: Batch, outcome: Outcome, trajectory: StoredTrajectory, rows: I
     unsupported = [name for name in _UNSUPPORTED_FIELDS if name in present]
     if unsupported:
         raise ReplayError(
-            f"row {outcome.key} carries {', '.join(unsupported)}, which no stored trajectory has; "
+            f"row {outcome.key} carries {', '.join(unsupported)}, which stored trajectories do not have; "
             "turn router replay or distillation off, or set replay.enable=false"
         )
     of_task: dict[str, Any] = {}
-    if len(trajectory.rows) > outcome.num_rows:  # those that are added have the task's own fields from the first one
+    if len(trajectory.rows) > outcome.num_rows:  # added rows take the task's fields from the first row
         first = queue.read([outcome.key], batch.partition_id)[0]
         of_task = {name: first[name] for name in first.keys()}
     position = batch.keys.index(outcome.key)
@@ -297,7 +295,7 @@ def inject(batch: Batch, outcome: Outcome, trajectory: StoredTrajectory, rows: I
     for number, (span, own) in enumerate(zip(trajectory.rows, rows, strict=True)):
         key = row_key(outcome.key, number)
         fields = {**own, "extra_fields": {**own["extra_fields"], REPLAYED: trajectory.step}}
-        # A batch has log-probs in all of its rows or in none: zeros stand where nobody recorded them.
+        # All rows of a batch have log-probs, or none. Zeros stand for those that nobody recorded.
         log_probs = fields.pop("rollout_log_probs", torch.zeros(span.response_tokens))
         if "rollout_log_probs" in present:
             fields["rollout_log_probs"] = log_probs
@@ -314,10 +312,10 @@ def inject(batch: Batch, outcome: Outcome, trajectory: StoredTrajectory, rows: I
 
 
 def label(batch: Batch, replays: Mapping[str, StoredTrajectory]) -> None:
-    """Put into each row's `uid` which row it is, for the estimator.
+    """Write into each row's `uid` which row it is, for the estimator.
 
     Args:
-        replays: by the key of an episode's first row, the trajectory that was written there.
+        replays: the trajectories that were injected, by the key of the episode's first row.
     """
     replayed = [replays.get(episode_of(key)) for key in batch.keys]
     labels = [

@@ -1,4 +1,4 @@
-"""What happens around the stock trainer's run, through Hydra's own callbacks: checks before it, a summary after it."""
+"""Add to the stock trainer's run through Hydra's callbacks: checks before it, a summary after it."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ logger = logging.getLogger(__name__)
 RAY_AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 POLL_S = 0.5
-"""How often we look for a new step."""
+"""Seconds between two looks for a new step."""
 
 
 class RunCallback(Callback):
-    """A recipe names it under `hydra.callbacks`."""
+    """The callback that a recipe names under `hydra.callbacks`."""
 
     _steps: PrintedSteps | None = None
     _head: HeadWatch | None = None
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a run folder that cannot be written, before Hydra makes it and ends in a traceback."""
+        """Refuse a run folder that cannot be written, before Hydra creates it and fails with a traceback."""
         try:
             Path(config.run_dir).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -52,7 +52,7 @@ class RunCallback(Callback):
             raise SystemExit(f"arpo_verl: run_dir={config.run_dir}: {explain_refusal(error)}") from error
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a recipe that cannot run, before Ray, the model or a desktop starts; log into the run's folder."""
+        """Refuse a recipe that cannot run, before Ray, the model or a desktop starts. Log into the run's folder."""
         refuse_unfit(config)
         estimate = (*tell_footprint(config), *tell_schedule(config), *tell_resume(config), *tell_doubtful_names(config))
         settle_ray_token(joins=joins_cluster(config))
@@ -65,19 +65,19 @@ class RunCallback(Callback):
             raise SystemExit(f"arpo_verl: run_dir={config.run_dir}: {explain_refusal(error)}") from error
         checkpoint = Path(config.trainer.default_local_dir, LATEST_CHECKPOINT)
         keep_earlier_metrics(run_dir, resumes=config.trainer.resume_mode != "disable" and checkpoint.is_file())
-        # veRL's loggers take their places from the environment.
+        # veRL's loggers read their paths from the environment.
         os.environ["VERL_FILE_LOGGER_PATH"] = str(run_dir / METRICS_FILE)
         os.environ.setdefault("TENSORBOARD_DIR", str(run_dir / "tensorboard"))
         hand_to_ray_workers("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR", "VERL_PLATFORM")
         print(f"watch it: arpo-verl view {run_dir}", flush=True)
-        # Both last: Hydra makes a warning of what goes wrong here.
+        # Both last: Hydra turns an error here into a warning.
         total_steps = count_steps(config)
         note_start(run_dir, config, estimate, total_steps)
         self._steps = PrintedSteps(StepLines(run_dir, total_steps))
         self._head = HeadWatch(checkpoint.parent)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Say what the run reached and where everything lies."""
+        """Print what the run reached and where everything is."""
         if self._steps is not None:
             self._steps.close()
         if self._head is not None:
@@ -87,9 +87,9 @@ class RunCallback(Callback):
 
 
 class PrintedSteps:
-    """Prints a line for each training step while the trainer works: veRL's own console prints hundreds of numbers.
+    """Prints a line for each training step while the trainer works, since veRL's console prints hundreds of numbers.
 
-    The driver knows no more of a step than the metrics file, which another of Ray's processes writes.
+    It reads the metrics file, which another of Ray's processes writes: the driver has no other information.
     """
 
     def __init__(self, lines: StepLines) -> None:
@@ -107,46 +107,46 @@ class PrintedSteps:
             print(line, flush=True)
 
     def close(self) -> None:
-        """Print what is left, and end."""
+        """Print the remaining lines, and stop."""
         self._ended.set()
         self._thread.join()
         self._print_new()
 
 
 def refuse_unfit(config: DictConfig) -> None:
-    """End this process, with all that is wrong, where the recipe cannot run.
+    """End this process if the recipe cannot run, and list all problems.
 
     Raises:
-        SystemExit: Hydra turns a callback's other exceptions into warnings.
+        SystemExit: always, since Hydra turns other exceptions of a callback into warnings.
     """
     try:
         check_recipe(config)
     except ArpoError as error:
         raise SystemExit(f"arpo_verl: {printable_lines(str(error))}") from error  # it may quote a stranger's file
-    except Exception:  # an unusual recipe, which may train all the same; what follows is needed in any case
-        logger.exception("this recipe could not be checked, and is started as it is")
+    except Exception:  # an unusual recipe may still train; the rest of the callback is needed anyway
+        logger.exception("the recipe could not be checked; the run starts anyway")
 
 
 def tell_doubtful_names(config: DictConfig) -> tuple[str, ...]:
-    """Print what may be a typo of an option of veRL's, which nothing else would notice; return the same."""
+    """Print what may be a mistyped option of veRL, since nothing else would notice; return the same."""
     try:
         notes = tuple(f"note         {line}" for line in doubtful_names(config))
-    except Exception:  # no reason not to train
-        logger.warning("the names of options could not be compared with veRL's", exc_info=True)
+    except Exception:  # no reason to refuse the run
+        logger.warning("could not compare the names of options with veRL's", exc_info=True)
         return ()
     print("\n".join(notes), end="\n" if notes else "", flush=True)
     return notes
 
 
 def tell_footprint(config: DictConfig) -> tuple[str, ...]:
-    """Print what the run will take, among the log's first lines; return the same in a few lines."""
+    """Print what the run needs, among the log's first lines; return it in a few lines."""
     try:
         report = estimate_recipe(config)
-    except Exception:  # an unusual recipe or model: no reason not to train
-        logger.warning("what the run will take could not be estimated", exc_info=True)
+    except Exception:  # an unusual recipe or model: no reason to refuse the run
+        logger.warning("could not estimate what the run needs", exc_info=True)
         return ()
     model = config.actor_rollout_ref.model.path
-    unknown = f"what the run will take is not known: {model} has no known shape"
+    unknown = f"cannot estimate what the run needs: {model} has no known shape"
     print(report or unknown, flush=True)
     return (unknown,) if report is None else report.brief
 
@@ -155,42 +155,42 @@ def tell_schedule(config: DictConfig) -> tuple[str, ...]:
     """Print how many steps the run has, and when it saves and validates; return the same."""
     try:
         line = describe_schedule(config)
-    except Exception:  # no reason not to train
-        logger.warning("when the run saves and validates could not be computed", exc_info=True)
+    except Exception:  # no reason to refuse the run
+        logger.warning("could not compute when the run saves and validates", exc_info=True)
         return ()
     print(line, flush=True)
     return (line,)
 
 
 def tell_resume(config: DictConfig) -> tuple[str, ...]:
-    """Print what the run goes on from, and all that has changed since; return the same."""
+    """Print what the run continues from, and all that changed since; return the same."""
     try:
         lines = describe_resume(config)
-    except Exception:  # no reason not to train
-        logger.warning("what the run resumes could not be compared with the recipe", exc_info=True)
+    except Exception:  # no reason to refuse the run
+        logger.warning("could not compare the checkpoint with the recipe", exc_info=True)
         return ()
     print("\n".join(lines), end="\n" if lines else "", flush=True)
     return lines
 
 
 def count_steps(config: DictConfig) -> int | None:
-    """How many steps the run has; None where the recipe is too unusual for us to know."""
+    """Return how many steps the run has; None if the recipe is too unusual."""
     try:
         return training_steps(config)
-    except Exception:  # no reason not to train
-        logger.warning("the run's steps could not be counted", exc_info=True)
+    except Exception:  # no reason to refuse the run
+        logger.warning("could not count the run's steps", exc_info=True)
         return None
 
 
 def settle_ray_token(joins: bool) -> None:
     """Keep a run from changing how this user's other Ray clusters start.
 
-    Ray from 2.60 saves a token in the home for a Ray that a driver starts; every later `ray start` finds it and asks
-    for tokens (`ray/_private/authentication/authentication_token_setup.py`), which a driver that names the cluster's
-    address does not send by itself. A run's own Ray gets its token through the environment instead.
+    When a driver starts Ray 2.60 or newer, Ray saves a token in the home. Every later `ray start` finds it and asks for
+    tokens (`ray/_private/authentication/authentication_token_setup.py`), which a driver that names the cluster's
+    address does not send by default. So a run's own Ray gets its token through the environment instead.
 
     Args:
-        joins: whether the run joins a Ray that runs already.
+        joins: whether the run joins a running Ray.
     """
     if any(name in os.environ for name in RAY_AUTH):
         return
@@ -198,17 +198,17 @@ def settle_ray_token(joins: bool) -> None:
     if not joins and not saved.exists():
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     elif joins and saved.exists():
-        logger.warning("%s lies there: if the cluster refuses this run, set RAY_AUTH_MODE=token for it", saved)
+        logger.warning("found %s: if the cluster refuses this run, set RAY_AUTH_MODE=token", saved)
 
 
 def hand_to_ray_workers(*names: str) -> None:
-    """Give environment variables to the job's workers too: those of a cluster that runs already do not inherit them.
+    """Pass environment variables to the job's workers: those of a running cluster do not inherit them.
 
-    By the variable through which `ray job submit` hands a job's environment to `ray.init`; what is in it stays.
+    `ray job submit` passes a job's environment to `ray.init` in the same variable; what is in it stays.
     """
     job_config = json.loads(os.environ.get(RAY_JOB_CONFIG, "{}"))
     env_vars = job_config.setdefault("runtime_env", {}).setdefault("env_vars", {})
     env_vars.update({name: os.environ[name] for name in names if name in os.environ})
     os.environ[RAY_JOB_CONFIG] = json.dumps(job_config)
-    # What the recipe says itself, in ray_kwargs.ray_init.runtime_env, wins instead of being a conflict.
+    # Variables in the recipe's ray_kwargs.ray_init.runtime_env win, instead of raising a conflict.
     os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")

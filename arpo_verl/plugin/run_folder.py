@@ -1,7 +1,7 @@
-"""The run's folder: every node sees the same one.
+"""Check that every node sees the same run folder.
 
-veRL writes a checkpoint's shards from every training node, TransferQueue's state from any, and reads both back from
-every one; the driver writes and reads the rest. On disks of their own the shards lie apart, and a resumed run fails.
+Every training node writes shards of a checkpoint, any node TransferQueue's state, and all read both back. The driver
+writes and reads the rest. On separate disks the shards would be apart, and a resumed run would fail.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from arpo_verl.errors import ConfigError
 
 ANSWER_TIMEOUT_S = 300.0
-"""A node may have to start its first worker process to answer."""
+"""Seconds for a node to answer: it may first have to start a worker process."""
 PATIENCE_S = 60.0
-"""A network file system may show a new folder late: nfs(5) believes what it knows of one for up to `acdirmax`, 60 s."""
+"""Seconds for a new folder to appear: nfs(5) caches what it knows of a folder for up to `acdirmax`, 60 s."""
 
 
 def require_shared(folder: Path, option: str, patience_s: float = PATIENCE_S) -> None:
-    """Refuse a folder that a node of this job's cluster does not see; one node alone sees it.
+    """Refuse a folder that some node of this job's cluster does not see. With a single node, do nothing.
 
-    Nodes without CPUs only host desktops, and are not asked: veRL places no process of its own on them.
+    Nodes without CPUs only host desktops and are not asked: veRL places none of its processes there.
 
     Args:
         option: the folder's name in the recipe, for the message.
-        patience_s: for which a node looks before it is taken not to see it.
+        patience_s: seconds that a node looks for the folder.
 
     Raises:
-        ConfigError: names the nodes that do not see it; or it cannot be written to.
+        ConfigError: nodes do not see it (the message names them), or it cannot be written.
     """
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
     if len(nodes) < 2:
@@ -48,7 +48,7 @@ def require_shared(folder: Path, option: str, patience_s: float = PATIENCE_S) ->
         places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
         answers = [sees.options(scheduling_strategy=place).remote(str(mark), patience_s) for place in places]
         seen = ray.get(answers, timeout=ANSWER_TIMEOUT_S)
-        # By host name and address: containers on several hosts may have one name.
+        # With the address too: containers on several hosts may have the same host name.
         names = [f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in nodes]
         blind = [name for name, sees_it in zip(names, seen, strict=True) if not sees_it]
     finally:
@@ -56,8 +56,8 @@ def require_shared(folder: Path, option: str, patience_s: float = PATIENCE_S) ->
     if blind:
         raise ConfigError(
             f"{option} must be a folder that all nodes share, got {folder}, which {', '.join(blind)} "
-            "does not see: a checkpoint's parts would lie on different disks, and no run could resume; "
-            "put run_dir on storage that is mounted at the same place everywhere"
+            "does not see: a checkpoint's parts would be on different disks, and no run could resume; "
+            "put run_dir on storage that is mounted at the same path everywhere"
         )
 
 

@@ -1,7 +1,7 @@
-"""The samplers that put past successes into groups that failed: `trainer.v1.sampler.custom_sampler` of veRL.
+"""Put past successes into groups that failed: the samplers for veRL's `trainer.v1.sampler.custom_sampler`.
 
-They see whole groups before the trainer scores and updates on them, so a replayed row gets old log-probs and an
-advantage like any other. Injection first, storing after: a success is never replayed into the step that made it.
+They see whole groups before the trainer scores and updates, so a replayed row gets old log-probs and an advantage like
+any other. They inject first and store afterwards: a success is never replayed in the step that made it.
 """
 
 from __future__ import annotations
@@ -43,16 +43,15 @@ logger = logging.getLogger(__name__)
 
 
 class Replayer:
-    """What both samplers do before and after veRL chose the groups of a batch.
+    """Does the work of both samplers before and after veRL chooses the groups of a batch.
 
     Args:
         state: what the parts of the run's trainer share.
         batches_per_step: veRL's `parameter_sync_step`.
 
     Raises:
-        ConfigError: for a bad value in the recipe, before anything starts; or the checkpoints' folder is not every
-            node's.
-        ReplayError: the store to resume with or to begin with cannot be read, or is another policy's.
+        ConfigError: a value in the recipe is wrong, or some node does not see the folder of the checkpoints.
+        ReplayError: the store to resume from or to start with cannot be read, or belongs to another policy.
     """
 
     def __init__(self, state: TrainerState, batches_per_step: int = 1) -> None:
@@ -89,12 +88,12 @@ class Replayer:
 
     @cached_property
     def inputs(self) -> ModelInputs:
-        """Tokenizer and processor, loaded with the first injection, restored store or checkpoint."""
+        """Tokenizer and processor, loaded when they are first needed."""
         return ModelInputs.load(self.state.policy, self.state.mm_processor_kwargs)
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        """What this run's trajectories are bound to."""
+        """What this run's trajectories depend on."""
         inputs = self.inputs
         return model_fingerprint(inputs.tokenizer, inputs.processor, inputs.mm_processor_kwargs, self.state.agent)
 
@@ -103,13 +102,13 @@ class Replayer:
         save_store(self.store, folder, self.fingerprint)
 
     def begin(self, step: int) -> None:
-        """A batch of training step `step` is about to come together."""
+        """Note that a batch of training step `step` begins."""
         self._draw = self._draw + 1 if step == self._step else 0
         self._step = step
         self._seen.clear()
 
     def look_ahead(self, keys: list[str]) -> bool:
-        """Rebuild a replay that the groups so far want, while others still generate.
+        """Rebuild one replay that the groups so far need, while others still generate.
 
         Args:
             keys: the rows of the groups that are complete.
@@ -121,10 +120,10 @@ class Replayer:
         return looks_ahead and self._prefetch.rebuild_next(keys)
 
     def replayed_uids(self, keys: Iterable[str]) -> set[str]:
-        """The prompts whose groups a replay will make informative, should they come into the batch.
+        """Return the prompts whose groups a replay will make informative if they enter the batch.
 
-        A group that was asked about once is part of the plan until the batch is made, also when it is thrown away: what
-        one group gets depends on how many of its task came before it, and no group may lose what it was promised.
+        A group stays in the plan until the batch is made, even if it is thrown away: what a group gets depends on the
+        groups of its task before it, and no group may lose a replay that it was promised.
 
         Args:
             keys: the rows of the groups that are complete.
@@ -137,25 +136,25 @@ class Replayer:
         return {replay.outcome.uid for replay in plan if replay.candidate.reward != replay.outcome.reward}
 
     def evicted(self, tags: Mapping[str, Mapping[str, Any]], partition_id: str) -> None:
-        """These rows are about to be thrown away: keep their successes for the store, which takes them with the next
-        batch's, and their outcomes for the metrics.
+        """Keep the successes of rows that are about to be thrown away, for the store, which takes them with the next
+        batch. Keep their outcomes for the metrics.
 
         Args:
-            tags: of the rows, by key.
+            tags: the rows' tags, by key.
         """
         groups = form_groups(self._prefetch.outcomes(tags))
         self._evicted += groups
         if self.config.enable:
             drawn_in = {key: int(tag["global_steps"]) for key, tag in tags.items()}
-            for group in groups:  # no step trains on them: they are of the one that drew their prompt
+            for group in groups:  # no step trains on them, so they count for the step that drew their prompt
                 step = drawn_in[group.outcomes[0].key]
                 self._rescued += rows.read_trajectories(self._successes([group]), partition_id, step, drawn_in)
 
     def process(self, batch: Batch, metrics: dict[str, Any]) -> tuple[Batch, dict[str, Any]]:
-        """Replay into the batch, store its successes, and fill it up where sessions are missing.
+        """Replay into the batch, store its successes, and fill it up if sessions are missing.
 
         Returns:
-            The batch, and metrics that veRL logs with the step: its own, `rollout/*`, `replay/*`, `environment/*`.
+            The batch, and its metrics with `rollout/*`, `replay/*` and `environment/*`, which veRL logs with the step.
         """
         start_s = time.perf_counter()
         batch, num_episodes, own = self._replay(batch)
@@ -171,7 +170,7 @@ class Replayer:
         return batch, {**metrics, **own}
 
     def _replay(self, batch: Batch) -> tuple[Batch, int, dict[str, Any]]:
-        """Returns the batch with its replays, the number of its episodes, and metrics."""
+        """Return the batch with its replays, the number of its episodes, and metrics."""
         groups = form_groups(self._prefetch.outcomes(batch.keys))
         drawn_in = {key: int(tag["global_steps"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
         replacements: tuple[Replacement, ...] = ()
@@ -207,25 +206,25 @@ class Replayer:
         return batch, sum(len(group.outcomes) for group in groups), metrics
 
     def _rebuild(self, candidate: Candidate) -> Iterable[dict[str, Any]]:
-        """The fields of a success's rows, one row at a time."""
+        """Yield the fields of a success's rows, one row at a time."""
         return rows.rebuild_rows(self.store.trajectory(candidate.serial), self.inputs)
 
     def _successes(self, groups: Iterable[Group]) -> list[Outcome]:
-        """What of the groups is worth storing."""
+        """Return the outcomes of the groups that are worth storing."""
         return [outcome for group in groups for outcome in group.outcomes if outcome.is_success(self.config)]
 
     def _plan(self, groups: tuple[Group, ...]) -> tuple[Replacement, ...]:
-        """The replays of these groups, among all that `replayed_uids` was asked about."""
+        """Return the replays of these groups, planned together with all groups that `replayed_uids` has seen."""
         uids = {group.uid for group in groups}
         known = {**self._seen, **{group.uid: group for group in groups if group.uid not in self._seen}}
         is_sound = False
-        while not is_sound:  # a success that is not replayable leaves the store, and another may be chosen
+        while not is_sound:  # a success that cannot be replayed leaves the store, and another may be chosen
             plan = choose_replays(tuple(known.values()), self.store, self.config, self._step, self._draw)
             is_sound = all([self._is_replayable(replacement.candidate) for replacement in plan])
         return tuple(replacement for replacement in plan if replacement.outcome.uid in uids)
 
     def _is_replayable(self, candidate: Candidate) -> bool:
-        """Whether rows can be rebuilt from it, asked once of each; one that is not leaves the store."""
+        """Return whether rows can be rebuilt from it. If not, remove it from the store. Each is checked once."""
         if candidate.serial not in self._replayable:
             try:
                 rows.check_replayable(self.store.trajectory(candidate.serial), self.inputs)
@@ -238,7 +237,7 @@ class Replayer:
         return True
 
     def _inject(self, batch: Batch, replacements: tuple[Replacement, ...]) -> tuple[Batch, dict[str, StoredTrajectory]]:
-        """Returns the batch with the replays, and what they are, by the key of the first row."""
+        """Return the batch with the replays, and the replays by the key of their first row."""
         replays = {}
         for replacement in replacements:
             outcome, trajectory = replacement.outcome, self.store.trajectory(replacement.candidate.serial)
@@ -252,7 +251,7 @@ class Replayer:
 
 
 class ReplaySampler(ReplayBuffer):
-    """For `trainer.v1.trainer_mode: sync`."""
+    """The sampler for `trainer.v1.trainer_mode: sync`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -260,43 +259,43 @@ class ReplaySampler(ReplayBuffer):
         state = trainer_state(self.sampler_kwargs)
         self.replayer = Replayer(state, self.trainer_config.get("parameter_sync_step", 1))
         self.poll_interval = state.sampler.poll_interval_s
-        # As `PPOTrainer._build_replay_buffer` does it for veRL's own samplers.
+        # Set as `PPOTrainer._build_replay_buffer` sets it for veRL's own samplers.
         self.sync_refill_failed_groups = bool(state.recipe.trainer.v1.sampler.get("sync_refill_failed_groups", False))
         if state.filter_groups.get("enable"):
             self.filter_groups_metric = state.filter_groups["metric"]
             self.max_inflight_gen_batches = state.filter_groups.get("max_inflight_gen_batches", 1)
-        self.gen_batch_size = 1  # what the trainer sets where groups are refilled; not asked for elsewhere
+        self.gen_batch_size = 1  # the trainer's value if groups are refilled; not used elsewhere
         self._holds_leftovers = self.trainer_mode != "sync"
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Batch, dict[str, Any]]:
-        """As veRL samples, and then `Replayer.process`. Validation's passes untouched; some of it is shown.
+        """Sample as veRL does, then call `Replayer.process`. Validation batches stay as they are; some are shown.
 
         Raises:
-            DesktopLostError: no session of a validation was left; veRL would fail on the empty batch.
+            DesktopLostError: all sessions of a validation were lost; veRL would fail on the empty batch.
             ConfigError: a rollout found that the run cannot go on.
         """
         if partition_id == VALIDATION:
             batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
             if not batch.keys:
                 raise DesktopLostError(
-                    f"validation must have at least one episode, but all of its {batch_size} tasks' sessions were "
-                    "dropped (why, the rollout workers' log says); mend the desktops, and the same command goes on "
-                    "from the last checkpoint"
+                    f"validation must have at least one episode, but all sessions of its {batch_size} tasks were "
+                    "dropped (the rollout workers' log says why); repair the desktops, then start the same command "
+                    "again: it resumes from the last checkpoint"
                 )
             self.replayer.validation_samples.show(batch.keys, partition_id, global_steps)
             return batch, metrics
         if self._holds_leftovers:
             self._clear_leftovers(partition_id)
-        self.train_batch_size = batch_size  # in the one mode that asks for it a batch is a step's
+        self.train_batch_size = batch_size  # the mode that reads it has one batch a step
         self.replayer.begin(global_steps)
         batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
         return self.replayer.process(batch, metrics)
 
     def _clear_leftovers(self, partition_id: str) -> None:
-        """Clear what a resumed run's queue holds of the batch that was trained on before the checkpoint.
+        """Clear rows in a resumed run's queue that were trained on before the checkpoint.
 
-        veRL saves the queue before it clears that batch, but after the batch's prompts have left. Rows without a prompt
-        are never sampled, and so never cleared; they would go into every checkpoint from then on.
+        veRL saves the queue after a batch's prompts have left it, but before it clears the batch. Rows without a prompt
+        are never sampled and so never cleared: every later checkpoint would contain them.
         """
         self._holds_leftovers = False
         tags = queue.tags(partition_id)
@@ -307,23 +306,23 @@ class ReplaySampler(ReplayBuffer):
             logger.info("cleared %d rows that were trained on before the checkpoint", len(leftovers))
 
     def _sync_metadata_from_transfer_queue(self) -> None:
-        """As veRL looks at the queue, in each of its loops. Why a session failed is not in there: the pool says it, and
-        who watches the workers; both say it first."""
+        """Read the queue as veRL does, in each of its loops. The queue does not say why a session failed, but the pool
+        and the watchers of workers and engines do. So we ask them too."""
         super()._sync_metadata_from_transfer_queue()  # type: ignore[no-untyped-call]  # veRL's
         self.replayer.state.fault.check()
         self.replayer.state.engines.check()
         self.replayer.desktops.check()
 
     def _clear_groups(self, partition_id: str, uids: set[str]) -> None:
-        """As veRL throws groups away: stale ones, those of a failed session, those that a filter finds alike. What they
-        won is kept."""
+        """Throw groups away as veRL does (stale ones, those with a failed session, those that a filter removes), but
+        keep their successes."""
         if partition_id != VALIDATION:
             tags = {key: tag for key, tag in self.partitions[partition_id].items() if uid_of(key) in uids}
             self.replayer.evicted(tags, partition_id)
         super()._clear_groups(partition_id, uids)
 
     def _dapo_filtered_keys(self, partition_id: str) -> tuple[set[str], Counter[float]]:
-        """Replay first, then filter: of the groups that veRL finds alike, those stay that get a replay."""
+        """Replay first, then filter: of the groups that veRL finds alike, keep those that get a replay."""
         alike, counts = super()._dapo_filtered_keys(partition_id)
         if partition_id == VALIDATION or self.filter_groups_metric is None or not alike:
             return alike, counts
@@ -332,7 +331,7 @@ class ReplaySampler(ReplayBuffer):
         return alike, Counter(reward for uid in alike if (reward := shared[uid]) is not None)
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
-        """As veRL waits between two looks at the queue, unless there is something to rebuild meanwhile."""
+        """Wait between two looks at the queue as veRL does, unless there is a replay to rebuild."""
         if partition_id != VALIDATION and self.replayer.look_ahead(self._complete_rows(partition_id)):
             return last_debug_time
         return super()._wait_for_next_poll(partition_id, last_debug_time)
@@ -343,7 +342,7 @@ class ReplaySampler(ReplayBuffer):
 
 
 class ReplaySamplerAsync(ReplaySampler, ReplayBufferAsync):
-    """For `trainer.v1.trainer_mode: colocate_async` and `separate_async`: the same over veRL's asynchronous sampling.
+    """The sampler for `trainer.v1.trainer_mode: colocate_async` and `separate_async`, over veRL's asynchronous one.
 
-    veRL's staleness limit counts from when a prompt was drawn, so a replay, however old, is not dropped by it.
+    veRL's staleness limit counts from the step that drew the prompt, so it never drops a replay for its age.
     """

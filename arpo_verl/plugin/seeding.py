@@ -1,9 +1,8 @@
-"""Successes that were recorded elsewhere, as a store to begin training with.
+"""Turn successes that were recorded elsewhere into a store to start training with.
 
-An episode goes through the agent loop's own conversation anew, with its recorded replies in the place of the policy's.
-So its tokens are those that this run's policy would have been shown and would have written. Where the same tokenizer
-recorded the replies' tokens they are taken as they were, with their log-probs; else the text is tokenized and there are
-none.
+An episode goes again through the agent loop's own conversation, with its recorded replies instead of the policy's. So
+its tokens are those that this run's policy would have seen and written. If the same tokenizer recorded the replies'
+tokens, we take them with their log-probs. Otherwise we tokenize the text, and have no log-probs.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from arpo_verl.types import Size, Task
 logger = logging.getLogger(__name__)
 
 SEED_STEP = 0
-"""A seed is from before training."""
+"""The step of a seed: before training."""
 
 
 @dataclass(frozen=True)
 class SeedPolicy:
-    """What makes tokens of a conversation for the policy that will train on the seeds."""
+    """Makes tokens of a conversation for the policy that will train on the seeds."""
 
     chat: ChatTokenizer
     agent: GuiAgentConfig
@@ -52,18 +51,18 @@ class SeedPolicy:
 
     @classmethod
     def of_recipe(cls, recipe: DictConfig) -> SeedPolicy:
-        """As veRL builds the agent loop for a composed recipe.
+        """Build it for a composed recipe, as veRL builds the agent loop.
 
         Raises:
             ConfigError: a value is wrong.
-            ReplayError: the model folder cannot be read.
+            ReplayError: the model's folder cannot be read.
         """
         from arpo_verl.plugin.model_inputs import ModelInputs
         from arpo_verl.plugin.settings import PolicyFiles, chat_tokenizer
         from arpo_verl.replay.fingerprint import model_fingerprint
 
         agent = build_config(GuiAgentConfig, "gui_agent", plain_section("gui_agent", recipe.gui_agent))
-        expected = "null for seeds, which are tokenized as our own loop shows them"
+        expected = "null for seeds, since we tokenize them as our own loop shows them"
         require(agent.harness is None, "gui_agent.harness", expected, agent.harness)
         model, rollout = recipe.actor_rollout_ref.model, recipe.actor_rollout_ref.rollout
         kwargs = dict(recipe.data.get("mm_processor_kwargs") or {})
@@ -89,10 +88,10 @@ class SeedPolicy:
         )
 
     def tokenize(self, episode: RecordedEpisode) -> list[EpisodeSequence]:
-        """The episode's rows as the agent loop would have made it.
+        """Return the episode's rows as the agent loop would have made them.
 
         Raises:
-            ReplayError: it does not fit the run's limits, or its replies are not in the run's grammar.
+            ReplayError: the episode exceeds the run's limits, or its replies are not in the run's grammar.
         """
         images = episode.images()
         texts = [
@@ -114,14 +113,14 @@ class SeedPolicy:
         async def generate(token_ids: list[int], shown: list[Image.Image], max_tokens: int) -> Generated:
             reply = next(remaining)
             if not self.chat.placeholder_ids.isdisjoint(reply.token_ids):
-                raise ReplayError("a reply must hold no <|image_pad|> and no <|video_pad|>, with no image behind it")
+                raise ReplayError("a reply must not contain <|image_pad|> or <|video_pad|>: no image belongs to it")
             return reply
 
         conversation = TokenConversation(generate, self.chat, self.agent, self.limits)
         conversation.open(Task(episode.task_id, episode.instruction, {}), Size(*images[0].size))
         for number, image in enumerate(images):
             if number and conversation.show(Size(*image.size)) is not None:
-                raise ReplayError(f"data.max_response_length must hold the episode, but ends before reply {number + 1}")
+                raise ReplayError(f"data.max_response_length is too small: reply {number + 1} does not fit")
             written = await conversation.reply(list(images[: number + 1]))
             if written.problem is not None:
                 raise ReplayError(written.problem)
@@ -132,7 +131,7 @@ class SeedPolicy:
         return Generated((*ids, self.chat.end_id), None)
 
     def _in_own_pixels(self, text: str, episode: RecordedEpisode, screen: Size) -> str:
-        """A reply whose coordinates are in the image that this run's processor makes of the screen."""
+        """Return a reply with its coordinates converted to the image that this run's processor makes."""
         family, own = self.agent.family, self.chat.geometry.image_size(screen)
         theirs = episode.image_size or own
         try:
@@ -142,7 +141,7 @@ class SeedPolicy:
             raise ReplayError(f"a reply must be in the grammar of {self.agent.model_family}: {error}") from error
 
     def _are_own(self, episode: RecordedEpisode) -> bool:
-        """Whether this tokenizer made the recorded tokens."""
+        """Return whether this tokenizer made the recorded tokens."""
         texts = (self.chat.text(reply.token_ids) for reply in episode.tokens)
         return len(episode.tokens) == len(episode.replies) and all(
             own == text for own, text in zip(texts, episode.replies, strict=True)
@@ -151,7 +150,7 @@ class SeedPolicy:
 
 @dataclass
 class SeedReport:
-    """What became of the episodes."""
+    """Counts what became of the episodes."""
 
     stored: int = 0
     with_log_probs: int = 0
@@ -162,7 +161,7 @@ class SeedReport:
 def seed_store(
     store: SuccessStore, episodes: Iterable[RecordedEpisode], policy: SeedPolicy, config: ReplayConfig
 ) -> SeedReport:
-    """Add every recorded success that training itself would store; say what became of the others."""
+    """Add every recorded success that training itself would store, and report what became of the others."""
     report = SeedReport()
     for episode in episodes:
         reason = _reason_to_skip(episode, policy.agent, config)
@@ -182,7 +181,7 @@ def seed_store(
 
 
 def seed_trajectory(episode: RecordedEpisode, policy: SeedPolicy) -> StoredTrajectory:
-    """The episode as the trajectory that the sampler would have stored."""
+    """Return the episode as the trajectory that the sampler would have stored."""
     rows = [
         StoredRow(row.prompt_ids, row.response_ids, row.response_mask, row.response_log_probs, row.screenshots)
         for row in policy.tokenize(episode)
@@ -209,7 +208,7 @@ def seed_trajectory(episode: RecordedEpisode, policy: SeedPolicy) -> StoredTraje
 
 def _reason_to_skip(episode: RecordedEpisode, agent: GuiAgentConfig, config: ReplayConfig) -> str | None:
     if episode.validation:
-        return "of validation"
+        return "from validation"
     if episode.success < config.success_threshold:
         return "failed"
     if episode.format_error:

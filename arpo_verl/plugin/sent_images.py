@@ -1,10 +1,9 @@
-"""Screenshots on their way to a rollout engine: each goes once, however many turns show it.
+"""Send each screenshot to a rollout engine only once, however many turns show it.
 
-At every turn veRL's client hands the engine all images that the prompt shows, pickled by Ray: 6.2 MB each where they
-are 1920x1080, 15 + 14 + ... of them in an episode of 15 turns. A `SentImage` is pickled as a reference into Ray's
-object store, where its file lies once; the engine's process gets an image with the same content's UUID, and fetches and
-decodes the file only if it processes it: what its cache holds is neither sent nor decoded again. Where another replica
-takes over it fetches what it needs.
+At every turn veRL's client gives the engine all images of the prompt, pickled by Ray: 6.2 MB each at 1920x1080, and
+15 + 14 + ... of them in an episode of 15 turns. A `SentImage` is pickled as a reference into Ray's object store, which
+holds its file once. The engine's process gets an image with the content's UUID. It fetches and decodes the file only to
+process it; for an image in its cache it does neither. Another replica that takes over fetches what it needs.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from arpo_verl.types import Observation, Size
 
 
 class SentImage(LazyImage):
-    """A screenshot as the agent loop holds it: the desktop's own bytes, no pixels.
+    """A screenshot in the agent loop: the desktop's own bytes, no pixels.
 
     Args:
-        screenshot: PNG or JPEG that can be decoded.
-        size: in pixels.
+        screenshot: a PNG or JPEG that can be decoded.
+        size: its size in pixels.
     """
 
     def __init__(self, screenshot: bytes, size: Size) -> None:
@@ -39,12 +38,12 @@ class SentImage(LazyImage):
 
 
 def _received(reference: ray.ObjectRef[bytes], size: tuple[int, int], id: UUID) -> LazyImage:
-    # Not ray.get: it warns in an asyncio actor, whichever thread calls it, and engines do in one of their own.
+    # Not ray.get: it warns in an asyncio actor, whichever thread calls it; engines call this in their own thread.
     return LazyImage(Size(*size), id, lambda: reference.future().result())
 
 
 async def take_in(observation: Observation) -> SentImage:
-    """The screenshot of a desktop, once it is known to be whole: decoded beside the event loop, and its pixels dropped.
+    """Take a desktop's screenshot: decode it beside the event loop to check that it is whole, and drop the pixels.
 
     Raises:
         DesktopLostError: see `arpo_verl.rollout.vision.decode_screenshot`.

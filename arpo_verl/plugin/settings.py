@@ -1,7 +1,7 @@
-"""A recipe's sections, validated, the policy's files, and the job's pool: what all sessions of a process share.
+"""Load what all sessions of a process share: a recipe's validated sections, the policy's files, and the job's pool.
 
-veRL makes a loop object a session, so nothing heavy may be made with it. Importing this module imports neither torch
-nor veRL nor Ray, which take seconds.
+veRL makes a loop object for each session, so it must be cheap. Importing this module imports neither torch nor veRL nor
+Ray, each of which takes seconds.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ TOKENS, EQUAL = EPISODE_WEIGHTS = ("tokens", "equal")
 
 
 def plain_section(name: str, section: object) -> dict[str, Any]:
-    """The section with its interpolations resolved; plain values stay as they are.
+    """Return the section as a dict with its interpolations resolved; plain values stay as they are.
 
     Raises:
-        ConfigError: it is not a mapping.
+        ConfigError: the section is not a mapping.
     """
     values = OmegaConf.to_container(section, resolve=True) if OmegaConf.is_config(section) else section
     if not isinstance(values, Mapping):
@@ -41,13 +41,13 @@ def plain_section(name: str, section: object) -> dict[str, Any]:
 
 
 def episode_weight_of(algorithm: Mapping[str, Any] | None) -> str:
-    """The recipe's `algorithm.episode_weight`.
+    """Return the recipe's `algorithm.episode_weight`.
 
-    `tokens`: an episode weighs as much as its tokens, veRL's own `token-mean` and the paper's. `equal`: each episode
-    the same; long ones, which fail more often, do not dominate the update.
+    `tokens`: an episode weighs as much as its tokens, as in veRL's `token-mean` and the paper. `equal`: each episode
+    weighs the same, so that long ones, which fail more often, do not dominate the update.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: the value is neither.
     """
     weight = TOKENS if algorithm is None else algorithm.get("episode_weight", TOKENS)
     rule = one_of(EPISODE_WEIGHTS)
@@ -62,23 +62,23 @@ class LoopSettings:
     agent: GuiAgentConfig
     environment: EnvironmentConfig
     reward_function: Callable[..., Any]
-    """As `compute_score`, with the recipe's `reward_kwargs` bound; may be a coroutine function."""
+    """Like `compute_score`, with the recipe's `reward_kwargs` bound; may be a coroutine function."""
 
 
 @dataclass(frozen=True)
 class PolicyFiles:
-    """Of the recipe's `actor_rollout_ref.model`, what veRL's `HFModelConfig` makes tokenizer and processor of."""
+    """The files in `actor_rollout_ref.model` from which veRL's `HFModelConfig` makes tokenizer and processor."""
 
     path: str
     tokenizer_path: str | None = None
     """Folder or name of tokenizer and processor; None: `path`."""
     custom_chat_template: str | None = None
-    """In the place of the template that they bring."""
+    """Used instead of their own template."""
     trust_remote_code: bool = False
 
     @classmethod
     def of_recipe(cls, config: DictConfig) -> PolicyFiles:
-        """Of a composed recipe."""
+        """Read them from a composed recipe."""
         model = config.actor_rollout_ref.model
         return cls(
             path=model.path,
@@ -89,12 +89,12 @@ class PolicyFiles:
 
     @property
     def processor(self) -> str:
-        """Where tokenizer and processor lie."""
+        """Folder or name of tokenizer and processor."""
         return self.tokenizer_path or self.path
 
 
 def load_settings(config: DictConfig) -> LoopSettings:
-    """Read the recipe; once a process for the same values.
+    """Read the recipe, once a process for the same values.
 
     Raises:
         ConfigError: a value is wrong.
@@ -103,14 +103,14 @@ def load_settings(config: DictConfig) -> LoopSettings:
 
 
 def connect_pool(config: DictConfig) -> DesktopPool:
-    """This process's handle on the job's desktops; one for all sessions of a Ray job."""
+    """Connect this process to the job's desktops; all sessions of a Ray job share one pool."""
     import ray
 
     return _connect(ray.get_runtime_context().get_job_id(), _sections(config, "environment"))
 
 
 def _sections(config: DictConfig, *names: str) -> str:
-    """The recipe's sections as JSON: plain values that a cache can be keyed by."""
+    """Return the recipe's sections as JSON text, which can be the key of a cache."""
     sections = {name: plain_section(name, config[name]) for name in names if name in config}
     return json.dumps(sections, sort_keys=True, default=str)
 
@@ -135,19 +135,19 @@ def _connect(job_id: str, sections_json: str) -> DesktopPool:
 
 
 def _reward_function(reward: dict[str, Any]) -> Callable[..., Any]:
-    """The recipe's `reward.custom_reward_function`, loaded by veRL's own loader; by default ours."""
+    """Load the recipe's `reward.custom_reward_function` with veRL's own loader; the default is ours."""
     from verl.trainer.ppo.reward import get_custom_reward_fn
 
     function = get_custom_reward_fn(OmegaConf.create({"reward": reward}))
     if function is None:
         return compute_score
     chosen = reward["custom_reward_function"]
-    function.__name__ = f"{chosen['name']} of {chosen['path']}"  # veRL wraps it: for messages
+    function.__name__ = f"{chosen['name']} of {chosen['path']}"  # for messages, since veRL wraps the function
     return function
 
 
 def load_processor(folder: Path | str) -> Any:
-    """The processor in a model's folder, as veRL's `HFModelConfig` loads it for the rollout workers."""
+    """Load the processor in a model's folder, as veRL's `HFModelConfig` does for the rollout workers."""
     from verl.utils.tokenizer import hf_processor
 
     return hf_processor(str(folder))
@@ -156,10 +156,10 @@ def load_processor(folder: Path | str) -> Any:
 def chat_tokenizer(
     tokenizer: Any, processor: Any, model_type: str, mm_processor_kwargs: Mapping[str, Any] | None = None
 ) -> ChatTokenizer:
-    """What the agent loop tokenizes a conversation with.
+    """Make the agent loop's tokenizer of conversations.
 
     Args:
-        model_type: `model_type` of the model's config: it decides how veRL joins turns.
+        model_type: `model_type` of the model's config, which decides how veRL joins turns.
         mm_processor_kwargs: the recipe's `data.mm_processor_kwargs`.
     """
     from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder

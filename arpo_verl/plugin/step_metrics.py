@@ -1,4 +1,4 @@
-"""Metrics of a training step that veRL's own do not give: counts over several batches, and replays counted apart."""
+"""Compute a step's metrics that veRL does not have: counts over several batches, and metrics without replays."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _WITHOUT += [f"training/rollout_probs_diff_{name}" for name in ("mean", "max", "
 _RATIOS = ["ratio_mean", "ratio_std", "ratio_max", "ratio_beyond_bound"]
 
 SCORED_METRICS = [f"replay/without/{name}" for name in _WITHOUT] + [f"replay/{name}" for name in _RATIOS]
-"""What `ScoredBatch.metrics` gives: `replay/without/X` is the trainer's own metric X of the same step, over the rows
-that the policy of this step wrote."""
+"""Names of the metrics of `ScoredBatch`: `replay/without/X` is the trainer's own metric X of the same step, over the
+rows that the policy of this step wrote."""
 
 
 class StepMetrics:
-    """Counts of a training step that is made of several batches.
+    """Sums the counts of a training step that has several batches.
 
-    veRL's `separate_async` updates `parameter_sync_step` times a step, and logs of each metric the mean over its
-    batches, but for names that hold `sum`, `max` or `min` (`trainer/ppo/v1/utils.py: MetricsAggregator`). The mean of a
-    count is none. So counts are held back, and the step's last batch has their sum: veRL's mean of one value is that
-    value.
+    veRL's `separate_async` updates `parameter_sync_step` times a step and logs the mean of each metric over the
+    batches, except for names with `sum`, `max` or `min` (`trainer/ppo/v1/utils.py: MetricsAggregator`). A mean of
+    counts is not a count. So we hold counts back and report their sum with the step's last batch, where veRL's mean of
+    one value is that value.
 
     Args:
-        num_batches: of a step.
-        counts: names to be summed.
-        levels: names of which the last value counts.
+        num_batches: batches of a step.
+        counts: names to sum.
+        levels: names whose last value counts.
     """
 
     def __init__(self, num_batches: int, counts: Collection[str], levels: Collection[str]):
@@ -51,11 +51,11 @@ class StepMetrics:
         self._sums: Counter[str] = Counter()
 
     def is_last(self, batch: int) -> bool:
-        """Whether the step ends with this batch, counted from 0."""
+        """Return whether the step ends with this batch, counted from 0."""
         return batch == self._num_batches - 1
 
     def of_batch(self, batch: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """What veRL gets with this batch, so that what it logs is right for the step."""
+        """Return what to log with this batch, so that veRL logs the right value for the step."""
         if batch == 0:
             self._sums.clear()
         self._sums.update({name: value for name, value in metrics.items() if name in self._counts})
@@ -69,18 +69,18 @@ class ScoredBatch:
     """The labelled rows of a batch between scoring and update, in the estimator's order and width."""
 
     rows: Sequence[int]
-    """Positions in the estimator's tensors."""
+    """Their positions in the estimator's tensors."""
     labels: Sequence[RowLabel]
     columns: dict[str, torch.Tensor]
-    """Of these rows: (L, T) log-probs, entropy and the mask as the rollout wrote it, (L,) lengths and turns."""
+    """Values of these rows: (L, T) log-probs, entropy and the rollout's mask, (L,) lengths and turns."""
 
     @classmethod
     def read(cls, labels: Mapping[int, RowLabel], width: int, partition_id: str = queue.TRAINING) -> ScoredBatch:
         """Fetch the labelled rows' scores from TransferQueue.
 
         Args:
-            labels: by position in the estimator's tensors.
-            width: T, to which veRL padded the batch.
+            labels: the rows' labels, by position in the estimator's tensors.
+            width: T, the width to which veRL padded the batch.
         """
         keys = [label.key for label in labels.values()]
         data = queue.read(keys, partition_id, _FIELDS)
@@ -95,20 +95,20 @@ class ScoredBatch:
         return cls(tuple(labels), tuple(labels.values()), columns)
 
     def old_log_probs(self) -> dict[str, list[float]]:
-        """Of each row, by its key, the log-probs of the policy that is about to be updated, of the tokens that a policy
-        wrote: the ones that veRL's ratio starts from. None where veRL takes the rollout engine's."""
+        """Return each row's log-probs of the policy before the update, by its key, for the tokens that a policy wrote.
+        veRL's ratio starts from them. Empty if veRL uses the rollout engine's instead."""
         if not {"old_log_probs", "response_mask"} <= self.columns.keys():
             return {}
         values_LT, mask_LT = self.columns["old_log_probs"], self.columns["response_mask"].bool()
         return {label.key: values_LT[i][mask_LT[i]].tolist() for i, label in enumerate(self.labels)}
 
     def metrics_of_replays(self, response_mask: torch.Tensor) -> dict[str, float]:
-        """How far the replays are from the policy; nothing where nobody recorded the log-probs of their makers."""
+        """Return how far the replays are from the policy; empty if nobody recorded their log-probs."""
         replays = [i for i, label in enumerate(self.labels) if label.is_replay and label.has_log_probs]
         if not replays or not {"old_log_probs", "rollout_log_probs"} <= self.columns.keys():
             return {}
         written = response_mask[[self.rows[i] for i in replays]].bool()
-        if not written.any():  # veRL's own correction rejected every token of every replay
+        if not written.any():  # veRL's correction rejected every token of every replay
             return {}
         log_ratio_RT = self.columns["old_log_probs"][replays] - self.columns["rollout_log_probs"][replays]
         return {f"replay/{name}": value for name, value in ratio_metrics(log_ratio_RT[written]).items()}
@@ -116,7 +116,7 @@ class ScoredBatch:
     def metrics_without_replays(
         self, rewards_BT: torch.Tensor, advantages_BT: torch.Tensor, response_mask: torch.Tensor
     ) -> dict[str, float]:
-        """The trainer's metrics of the rows that are no replays, by veRL's own functions; see `SCORED_METRICS`."""
+        """Return the trainer's metrics of the rows that are no replays, with veRL's functions; see `SCORED_METRICS`."""
         own = [i for i, label in enumerate(self.labels) if not label.is_replay]
         if not own:
             return {}
@@ -125,7 +125,7 @@ class ScoredBatch:
         batch = {name: column[own] for name, column in self.columns.items() if name != "num_turns"}
         batch |= {"response_mask": mask, "advantages": advantages_BT[rows], "returns": advantages_BT[rows]}
         batch |= {"token_level_scores": rewards_BT[rows], "token_level_rewards": rewards_BT[rows]}
-        # veRL asks these two for their widths alone.
+        # veRL uses only the widths of these two.
         batch |= {"responses": mask, "prompts": mask.new_zeros(len(own), int(batch["prompt_length"].max()))}
         turns = np.asarray(self.columns["num_turns"][own], dtype=np.int32)
         data = DataProto.from_dict(tensors=batch, non_tensors={"__num_turns__": turns})
@@ -138,11 +138,11 @@ class ScoredBatch:
 
 
 def staleness_without(tags: Sequence[Mapping[str, Any]], step: int) -> dict[str, float]:
-    """veRL's `training/off_policy/trajectory_staleness/mean` over the rows that are no replays.
+    """Return veRL's `training/off_policy/trajectory_staleness/mean` over the rows that are no replays.
 
     Args:
-        tags: of the batch's rows, replays marked.
-        step: the training step; the policy that is being updated is one version behind it.
+        tags: the tags of the batch's rows, with replays marked.
+        step: the training step; the policy before its update has version `step - 1`.
     """
     versions = [tag["max_global_steps"] for tag in tags if not tag.get(REPLAYED) and "max_global_steps" in tag]
     if not versions:

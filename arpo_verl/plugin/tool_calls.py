@@ -1,4 +1,4 @@
-"""Calls of tools in a policy's replies, read by veRL's own parsers: for harnesses that offer tools."""
+"""Read tool calls in a policy's replies with veRL's own parsers, for harnesses that offer tools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from arpo_verl.harness.requests import Call
 
 
 def tool_parser(rollout: Any, tokenizer: Any) -> ParseCalls:
-    """The parser of `rollout.multi_turn.format`.
+    """Return the parser of `rollout.multi_turn.format`.
 
     Args:
         rollout: veRL's section `actor_rollout_ref.rollout`.
@@ -38,7 +38,7 @@ def tool_parser(rollout: Any, tokenizer: Any) -> ParseCalls:
 
 
 def _schemas(tools: Sequence[Mapping[str, Any]]) -> Iterator[OpenAIFunctionToolSchema]:
-    """Those that have veRL's form, by which some parsers read an argument as a number."""
+    """Yield the tools that have veRL's form, which some parsers need to read an argument as a number."""
     for tool in tools:
         with suppress(ValueError):
             yield OpenAIFunctionToolSchema.model_validate(tool)

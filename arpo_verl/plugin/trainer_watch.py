@@ -1,16 +1,15 @@
-"""What the trainer watches while it waits: faults found beside its thread, its engines, its desktops, its queue.
+"""Watch what the trainer depends on while it waits: faults in other threads, engines, desktops, and veRL's queue.
 
-The sampler asks the first three at each look at veRL's queue, since the queue itself does not say why sessions fail.
+The sampler asks about the first three at each look at the queue, since the queue does not say why sessions fail.
 
-TransferQueue's client waits for the queue's controller without end, and three times 200 s for a storage unit (0.1.11:
-`client.py`, `storage/managers/simple_storage_manager.py`), the workers that the trainer waits for as well. So
-`watch_queue` interrupts the trainer's thread.
+If the queue's controller dies, TransferQueue's client waits for it forever; for a storage unit it waits three times
+200 s (0.1.11: `client.py`, `storage/managers/simple_storage_manager.py`). So do the workers that the trainer waits for.
+Therefore `watch_queue` interrupts the trainer's thread.
 
-An engine may be lost. The router knows those that died from the calls that they failed (`arpo_verl.plugin.engines`). An
-engine that hangs fails no call, so we find it here: it has calls, and ends none of them for
-`gui_agent.engine_timeout_s`. Only time in which the trainer waits counts, because veRL holds its engines up on purpose
-while it updates. The step of a loss is finished and saved, and the run ends where veRL needs every engine
-(`arpo_verl.plugin.patches`).
+An engine may be lost. The router learns of dead engines from failed calls (`arpo_verl.plugin.engines`). An engine that
+hangs fails no call, so we find it here: it has calls, and ends none of them for `gui_agent.engine_timeout_s`. Only time
+in which the trainer waits counts, because veRL pauses its engines while it updates. We finish and save the step of a
+loss, and end the run where veRL needs every engine (`arpo_verl.plugin.patches`).
 """
 
 from __future__ import annotations
@@ -48,35 +47,35 @@ logger = logging.getLogger(__name__)
 
 _ROUTER_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 10.0
-"""An engine that lives answers a call that does nothing in milliseconds; one that is busy is not asked again."""
+"""Seconds for an engine to answer an empty call. A live one needs milliseconds; a busy one is not asked again."""
 _LONGEST_LOOK_S = 10.0
-"""Between two looks of a trainer that waits; in a longer time it did something else."""
+"""Most seconds between two looks of a waiting trainer. In a longer time it did something else."""
 _CHARACTERS = 1000
-"""Of an error, in a message."""
+"""Most characters of an error in a message."""
 _QUEUE_LOOK_S = 5.0
 _QUEUE_CLOSING_S = 20.0
-"""At the end of a run its queue is closed, for which it gives its storage 15 s: what ends meanwhile has not died."""
+"""Seconds in which a process of the queue may end without having died: at its end a run gives the storage 15 s."""
 
 
 class TrainerFault:
-    """An error that was found beside the trainer's thread, and that this thread raises where it next waits."""
+    """Holds an error found beside the trainer's thread, which this thread raises when it next waits."""
 
     def __init__(self) -> None:
         self._error: BaseException | None = None
         self._listens = False
 
     def listen(self) -> None:
-        """Let `interrupt` reach this thread, where it is the process's main one, as the trainer's is."""
+        """Let `interrupt` reach this thread, if it is the process's main thread, as the trainer's is."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR2, self._raise_in)
             self._listens = True
 
     def _raise_in(self, _: int, frame: FrameType | None) -> None:
-        """Raise the error in the code that is at work, `frame`.
+        """Raise the error in the running code, `frame`.
 
-        Within `ray.get` and `ray.wait` only KeyboardInterrupt ends the wait (2.60: `_raylet.pyx: check_signals`); any
-        other error comes out of them as a SystemError once they have what they waited for. So that one is raised
-        there, and the error takes its place where it leaves Ray's function.
+        Only KeyboardInterrupt ends a wait in `ray.get` and `ray.wait` (2.60: `_raylet.pyx: check_signals`). Any other
+        error leaves them as a SystemError, after the wait. So we raise KeyboardInterrupt there, and replace it by the
+        error when it leaves Ray's function.
         """
         is_in_ray = frame is not None and frame.f_globals.get("__name__", "").startswith("ray.")
         if self._error is None or not is_in_ray:
@@ -92,18 +91,18 @@ class TrainerFault:
         raise KeyboardInterrupt
 
     def interrupt(self, error: BaseException) -> None:
-        """As `report`, and the trainer raises it at once, whatever it waits for."""
+        """Report an error, and make the trainer raise it at once, whatever it waits for."""
         self.report(error)
         if self._listens:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
 
     def report(self, error: BaseException) -> None:
-        """Have the trainer end with this error, unless there is an earlier one."""
+        """Make the trainer end with this error, unless there is an earlier one."""
         logger.error("the run ends: %s", error)
         self._error = self._error or error
 
     def check(self) -> None:
-        """Raise the error, where there is one."""
+        """Raise the error, if there is one."""
         if self._error is not None:
             raise self._error
 
@@ -114,40 +113,40 @@ class LostEngine:
 
     server_id: str
     since: float
-    """Unix time at which it was found."""
+    """Unix time when we noticed it."""
     reason: str
 
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """What the router knows of all engines."""
+    """What the router knows about all engines."""
 
     lost: tuple[LostEngine, ...]
     serving: int
-    """Engines that get requests."""
+    """Number of engines that get requests."""
     open_calls: Mapping[str, int]
-    """By engine, the calls that it has not ended."""
+    """Unfinished calls by engine."""
     ended_calls: Mapping[str, int]
-    """By engine, the calls that it has ended in any way."""
+    """Finished calls by engine, however they ended."""
     retried: int
-    """Calls so far that one engine failed and another answered."""
+    """Number of calls so far that one engine failed and another answered."""
 
 
 def is_death(error: BaseException) -> bool:
-    """Whether an actor's call raised this because the actor's process is gone."""
-    passing = isinstance(error, (ActorUnavailableError, RayTaskError))  # the second: raised in the actor, which lives
+    """Return whether a call to an actor raised this because the actor's process is gone."""
+    passing = isinstance(error, (ActorUnavailableError, RayTaskError))  # RayTaskError: raised inside a live actor
     return isinstance(error, (RayActorError, NodeDiedError, OutOfMemoryError)) and not passing
 
 
 def in_words(error: BaseException) -> str:
-    """The error on one line, shortened, without the colours and underlined code of Ray's messages."""
+    """Return the error on one line, shortened, without the colours and underlined code of Ray's messages."""
     plain = re.sub(r"\x1b\[[\d;]*m|\^{2,}", "", str(error))
     text = f"{type(error).__name__}: {' '.join(plain.split())}"
     return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS // 2]} ... {text[-_CHARACTERS // 2 :]}"
 
 
 class TrainerEngines:
-    """The run's rollout engines, as the trainer's process sees them. Without `watch` it does nothing.
+    """The run's rollout engines as the trainer's process sees them. Until `watch` is called it does nothing.
 
     Args:
         fault: ends the run.
@@ -159,7 +158,7 @@ class TrainerEngines:
         self._trainer_config: Any = None
         self.timeout_s = 0.0
         self.is_ending = False
-        """Whether the trainer must end: its engines have no new weights, and are to write nothing more."""
+        """Whether the trainer must end, since its engines have no new weights. They must write nothing more."""
         self._told: set[str] = set()
         self._silent_s: defaultdict[str, float] = defaultdict(float)
         self._ended: dict[str, int] = {}
@@ -167,21 +166,21 @@ class TrainerEngines:
         self._retried = 0
 
     def watch(self, router: Any, timeout_s: float, trainer_config: Any) -> None:
-        """Look after the engines of this router.
+        """Watch the engines of this router.
 
         Args:
-            timeout_s: how long an engine may leave all its calls unanswered while the trainer waits.
-            trainer_config: the trainer's own section `trainer`, which it reads behind every step.
+            timeout_s: seconds that an engine may leave all its calls unanswered while the trainer waits.
+            trainer_config: the trainer's own section `trainer`, which it reads after every step.
         """
         self._router, self.timeout_s, self._trainer_config = router, timeout_s, trainer_config
 
     @property
     def is_watching(self) -> bool:
-        """Whether there is a router that remembers."""
+        """Whether there is a router that remembers lost engines."""
         return self._router is not None
 
     def check(self) -> None:
-        """Find engines that hang. The sampler asks at each look at the queue.
+        """Find engines that hang. The sampler calls this at each look at the queue.
 
         Raises:
             EngineLostError: no engine is left.
@@ -194,7 +193,7 @@ class TrainerEngines:
             return
         except RayActorError as error:
             raise EngineLostError(
-                "The process that sends requests to the rollout engines died, and no reply can be had without it. "
+                "The process that sends requests to the rollout engines died, and without it no engine can reply. "
                 f"Start the same command again: it resumes from the last checkpoint. Ray says: {in_words(error)}"
             ) from error
         self._find_hanging(status)
@@ -203,7 +202,7 @@ class TrainerEngines:
             raise EngineLostError(f"{_describe(status.lost)} No rollout engine is left. {_GO_ON}")
 
     def lost(self) -> tuple[LostEngine, ...]:
-        """The engines that are lost; none while the router does not answer."""
+        """Return the lost engines; none if the router does not answer."""
         try:
             lost = self._look().lost if self.is_watching else ()
         except GetTimeoutError:
@@ -212,7 +211,7 @@ class TrainerEngines:
         return lost
 
     def read(self) -> dict[str, float]:
-        """Metrics `engines/*` since the last call; nothing without a router that remembers."""
+        """Return the metrics `engines/*` since the last call; empty without a router that remembers lost engines."""
         if not self.is_watching:
             return {}
         try:
@@ -224,7 +223,7 @@ class TrainerEngines:
         return {"engines/retried_calls": float(retried), "engines/lost": float(len(status.lost))}
 
     def lose(self, replica: Any, reason: str) -> None:
-        """An engine failed the trainer itself.
+        """Mark an engine as lost that failed a call of the trainer itself.
 
         Args:
             replica: veRL's `RolloutReplica`.
@@ -235,7 +234,7 @@ class TrainerEngines:
         self._note(self._look().lost)
 
     async def find_dead(self, replicas: Sequence[Any]) -> None:
-        """Find engines that died while nobody asked them anything."""
+        """Find engines that died while nobody called them."""
         if self.is_watching:
             await asyncio.gather(*map(self._probe, replicas))
 
@@ -251,7 +250,7 @@ class TrainerEngines:
             self.lose(replica, in_words(error))
 
     def end_run(self) -> None:
-        """Have the trainer end where it next hands out prompts or waits for them: its engines have old weights."""
+        """Make the trainer end when it next gives out prompts or waits for them: its engines have old weights."""
         self.is_ending = True
         what = _describe(self.lost())
         self._fault.report(
@@ -277,16 +276,16 @@ class TrainerEngines:
             if self._silent_s[server_id] >= self.timeout_s:
                 reason = f"it ended none of its {num_open} calls in gui_agent.engine_timeout_s={self.timeout_s:g}"
                 ray.get(self._router.lose.remote(server_id, reason))
-        for server_id in self._silent_s.keys() - status.open_calls.keys():  # nothing to do
+        for server_id in self._silent_s.keys() - status.open_calls.keys():  # they have no calls
             del self._silent_s[server_id]
 
     def _note(self, lost: Sequence[LostEngine]) -> None:
-        """Have the step that runs saved, since the run ends behind it; not where the recipe saves nothing."""
+        """Save the running step, since the run ends after it, unless the recipe saves nothing."""
         new = {engine.server_id for engine in lost} - self._told
         if not new:
             return
         self._told |= new
-        logger.error("%s The other engines get its requests; the run ends behind this step.", _describe(lost))
+        logger.error("%s The other engines get its requests; the run ends after this step.", _describe(lost))
         if self._trainer_config.save_freq > 0:
             self._trainer_config.save_freq = 1
 
@@ -298,7 +297,7 @@ _GO_ON = (
 
 
 def _describe(lost: Sequence[LostEngine]) -> str:
-    """Each engine, since when and why."""
+    """Describe each engine, since when it is lost, and why."""
     lines = []
     for engine in lost:
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(engine.since))
@@ -307,15 +306,15 @@ def _describe(lost: Sequence[LostEngine]) -> str:
 
 
 class JobDesktops:
-    """Makes the job's desktop pool with the trainer, so that desktops boot while the model loads.
+    """Makes the job's desktop pool together with the trainer, so that desktops boot while the model loads.
 
-    The pool lives as long as the process that made it: the trainer's, not one of the rollout workers'.
+    The pool lives as long as the process that made it. So the trainer makes it, not a rollout worker.
 
     Args:
-        environment: the recipe's section `environment`; None makes and reads nothing.
+        environment: the recipe's section `environment`; with None there is no pool.
 
     Raises:
-        ConfigError: for a Ray cluster that cannot hold the desktops.
+        ConfigError: the Ray cluster has no room for the desktops.
     """
 
     def __init__(self, environment: EnvironmentConfig | None) -> None:
@@ -328,11 +327,11 @@ class JobDesktops:
             self._pool = DesktopPool.connect(environment)
 
     def check(self) -> None:
-        """Ask whether a rollout, or the pool, found that the run cannot go on: only the trainer can end it.
+        """Ask whether a rollout or the pool found that the run cannot go on. Only the trainer can end it.
 
         Raises:
             ConfigError: says why.
-            DesktopLostError: the pool's own process died. Every session would fail, and veRL draw others without end.
+            DesktopLostError: the pool's own process died. Every session would fail, and veRL would draw others forever.
         """
         if self._pool is None:
             return
@@ -340,7 +339,7 @@ class JobDesktops:
             refusal = self._pool.refusal()
         except (ActorDiedError, OutOfMemoryError) as error:
             raise DesktopLostError(
-                "The job's desktop pool died, and no desktop can be had without it. Start the same command again: it "
+                "The job's desktop pool died, and without it there are no desktops. Start the same command again: it "
                 f"resumes from the last checkpoint. Ray says: {error}"
             ) from error
         except ray.exceptions.RayError:  # as in `read`
@@ -349,19 +348,19 @@ class JobDesktops:
             raise ConfigError(refusal)
 
     def read(self) -> dict[str, float]:
-        """The pool's `environment/*` since the last call; nothing when there is no pool or it does not answer."""
+        """Return the pool's `environment/*` since the last call; empty without a pool, or if it does not answer."""
         if self._pool is None:
             return {}
         try:
             return self._pool.metrics()
         except ray.exceptions.RayError as error:
-            # A lost pool fails the rollouts loudly enough; the batch at hand is good.
+            # A lost pool fails the rollouts anyway; the current batch is good.
             logger.warning("the desktop pool gave no metrics this step: %s", error)
             return {}
 
 
 async def watch_queue(fault: TrainerFault) -> None:
-    """Have the trainer end when a process of veRL's queue is dead; returns then."""
+    """Make the trainer end when a process of veRL's queue dies; then return."""
     from arpo_verl.plugin import queue
 
     while True:
@@ -369,7 +368,7 @@ async def watch_queue(fault: TrainerFault) -> None:
             try:
                 await actor.__ray_ready__.remote()
             except ray.exceptions.RayError as error:
-                if not is_death(error):  # it cannot be reached just now
+                if not is_death(error):  # it only cannot be reached now
                     continue
                 await asyncio.sleep(_QUEUE_CLOSING_S)
                 if name in queue.processes():

@@ -1,7 +1,7 @@
-"""Sample episodes of a validation in veRL's own loggers: a film strip each, its outcome, its id in `arpo-verl view`.
+"""Show sample episodes of a validation in veRL's loggers: a film strip, the outcome, and the id in `arpo-verl view`.
 
-veRL's `trainer.log_val_generations` logs texts alone (`ValidationGenerationsLogger.log` takes input, output and score).
-Written for the loggers that `verl.utils.tracking.Tracking` of veRL 0.9.1 opened in the same process.
+veRL's `trainer.log_val_generations` logs only texts (`ValidationGenerationsLogger.log` takes input, output and score).
+This is for the loggers that `verl.utils.tracking.Tracking` of veRL 0.9.1 opened in the same process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SampleEpisode:
     """A validation episode to show."""
 
     id: str
-    """`step_000012/<folder>`: under this name `arpo-verl view` has it, where it was recorded."""
+    """`step_000012/<folder>`, its name in `arpo-verl view` if it was recorded."""
     task_id: str
     instruction: str
     success: float
@@ -45,7 +45,7 @@ class SampleEpisode:
 
     @cached_property
     def image(self) -> Image.Image:
-        """Its film strip: each screenshot above the reply to it."""
+        """The film strip: each screenshot above the reply to it."""
         captions = [*self.replies, *[""] * (len(self.screenshots) - len(self.replies))]
         return film_strip([Frame(shot, text) for shot, text in zip(self.screenshots, captions, strict=False)])
 
@@ -55,11 +55,11 @@ class SampleEpisode:
 
 
 class ValidationSamples:
-    """Shows some of each validation's episodes in the trainer's loggers.
+    """Shows some episodes of each validation in the trainer's loggers.
 
     Args:
-        count: episodes a validation; 0 shows none.
-        decode: a reply's tokens to text.
+        count: episodes of a validation to show.
+        decode: turns a reply's tokens into text.
     """
 
     def __init__(self, count: int, loggers: EpisodeLoggers, decode: Callable[[list[int]], str]):
@@ -69,7 +69,7 @@ class ValidationSamples:
         self._step, self._left = -1, 0
 
     def show(self, keys: Sequence[str], partition_id: str, step: int) -> None:
-        """Show episodes among these rows: a validation may come in several batches."""
+        """Show episodes from these rows. A validation may come in several batches."""
         self._left = self._left if step == self._step else self._count
         self._step = step
         if not self._left:
@@ -78,7 +78,7 @@ class ValidationSamples:
             samples = read_samples(keys, partition_id, self._left, step, self._decode)
             self._loggers.log(samples, step)
         except Exception:  # a logger may raise anything, and a picture is no reason to end a training run
-            logger.exception("sample episodes of the validation at step %d are not shown", step)
+            logger.exception("could not show sample episodes of the validation at step %d", step)
         else:
             self._left -= len(samples)
 
@@ -86,12 +86,12 @@ class ValidationSamples:
 def read_samples(
     keys: Sequence[str], partition_id: str, count: int, step: int, decode: Callable[[list[int]], str]
 ) -> list[SampleEpisode]:
-    """One episode each of at most `count` tasks, the same tasks at every validation.
+    """Read one episode each of at most `count` tasks. The tasks are the same at every validation.
 
     Args:
         keys: the validation's rows.
-        step: after which the policy is validated.
-        decode: a reply's tokens to text.
+        step: the training step after which the validation runs.
+        decode: turns a reply's tokens into text.
     """
     extra_info = _column(keys, partition_id, "extra_info") if keys else []
     by_task: dict[str, tuple[str, Mapping[str, Any]]] = {}
@@ -119,7 +119,7 @@ def read_samples(
 
 
 def _draw(task_id: str) -> bytes:
-    """An order that has nothing to do with what tasks are called: neighbours in a file are often alike."""
+    """Return a sort key that does not depend on the names of tasks: neighbours in a file are often alike."""
     return sha256(task_id.encode()).digest()
 
 
@@ -131,8 +131,8 @@ class EpisodeLoggers:
     """Shows episodes in those of the trainer's loggers that take images: `tensorboard`, `wandb`, `swanlab`.
 
     Args:
-        names: the recipe's `trainer.logger`, one or several; others than these three are passed over.
-        recorded_in: the folder that `arpo-verl view` finds the episodes in; None where they are not recorded.
+        names: the recipe's `trainer.logger`, one or several; names other than these three are ignored.
+        recorded_in: the folder with the episodes' records, for `arpo-verl view`; None if there are none.
     """
 
     def __init__(self, names: str | Iterable[str], recorded_in: str | None):
@@ -155,7 +155,7 @@ class EpisodeLoggers:
 
     @cached_property
     def _tensorboard(self) -> Any:
-        """A writer beside veRL's, in its folder, as veRL's own `ValidationGenerationsLogger` opens one."""
+        """A writer in veRL's TensorBoard folder, opened as veRL's own `ValidationGenerationsLogger` does."""
         from torch.utils.tensorboard import SummaryWriter
 
         return SummaryWriter(os.environ.get("TENSORBOARD_DIR", "tensorboard_log"))
@@ -170,7 +170,7 @@ class EpisodeLoggers:
         self._tensorboard.flush()
 
     def _markdown(self, episode: SampleEpisode) -> str:
-        """Everything in an indented block: Markdown and HTML in what a model wrote stay text."""
+        """Return everything as an indented block, so that Markdown and HTML in a model's text stay text."""
         head = (f"task     {episode.task_id}", f"says     {episode.instruction}")
         outcome = (f"success  {episode.success:g}", f"stopped  {episode.stop_reason}", f"episode  {episode.id}")
         replies = (f"{number}. {reply}" for number, reply in enumerate(episode.replies, start=1))
@@ -182,13 +182,13 @@ class EpisodeLoggers:
 def _to_wandb(episodes: Sequence[SampleEpisode], step: int) -> None:
     import wandb
 
-    if wandb.run is None:  # veRL's own logger looks for the same
+    if wandb.run is None:  # veRL's own logger asks the same
         return
     rows: list[Iterable[Any]] = [
         [step, *_cells(episode), wandb.Image(episode.image, caption=episode.title, file_type="png")]
         for episode in episodes
     ]
-    # Of the same step as veRL's metrics, which it logs afterwards.
+    # With the step of veRL's metrics, which it logs afterwards.
     wandb.log({TAG: wandb.Table(columns=list(_COLUMNS), data=rows)}, step=step)
 
 

@@ -1,6 +1,6 @@
-"""Beside a training run: the small policy that comes with the package, a start for RL without a GPU.
+"""Beside a training run: the small policies in the package, to start RL without a GPU.
 
-`seeing` reads the words on a screen and clicks them (docs/seeing.md). `policy/shipped.py: write_shipped` writes it as
-an ordinary Hugging Face folder, for `actor_rollout_ref.model.path`. `policy/optimizer.py: UpperLayersAdamW` trains its
-upper layers. The scripts that make policies are in the repository: `benchmarks/make_policy.py`.
+`seeing` reads the words on a screen and clicks them (docs/seeing.md). `policy/shipped.py: write_shipped` writes a
+policy as an ordinary Hugging Face folder, for `actor_rollout_ref.model.path`. `policy/optimizer.py: UpperLayersAdamW`
+trains its upper layers. The scripts that make policies are in the repository: `benchmarks/make_policy.py`.
 """

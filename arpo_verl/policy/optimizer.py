@@ -1,4 +1,4 @@
-"""AdamW for RL from the policy that sees: what its vision tower and its first layers were made with stays."""
+"""Provide AdamW for RL from the policy `seeing`: its vision tower and its lower layers stay as they were made."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import torch
 
 
 class UpperLayersAdamW(torch.optim.AdamW):
-    """AdamW of the language model's two last layers; all below, the vision tower too, is frozen, and so is the head.
+    """Trains only the language model's two last layers and the last norm. All else is frozen, also the vision tower.
 
-    veRL takes it by `actor.optim.optimizer_impl` and `optimizer`, and builds it before the first forward pass, so that
-    FSDP2 never asks for the gradients of what is frozen.
+    veRL loads it by `actor.optim.optimizer_impl` and `optimizer`, and builds it before the first forward pass. So
+    FSDP2 never asks for gradients of frozen parameters.
 
     Args:
-        parameters: of a Qwen2.5-VL with a head of its own, in `Module.parameters`' order.
-        options: of `torch.optim.AdamW`.
+        parameters: those of a Qwen2.5-VL with a head of its own, in the order of `Module.parameters`.
+        options: options of `torch.optim.AdamW`.
 
     Raises:
         ValueError: the last parameters are not two equal layers, a norm and a head.
     """
 
     LAYER = 12
-    """Tensors of a layer; behind two of them stand the last norm's and the head's."""
+    """Number of tensors in a layer. After the last two layers come the last norm and the head."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], **options: Any) -> None:
         *frozen, norm, head = parameters

@@ -1,4 +1,4 @@
-"""The policies that come with the package: their files, and a model folder made of them."""
+"""Check the small policies in the package, and write them as model folders."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHIPPED: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
     }
 )
-"""The SHA-256 of each policy's files, as `benchmarks/make_policy.py NAME --ship` prints them."""
+"""The SHA-256 of each policy's files, printed by `benchmarks/make_policy.py NAME --ship`."""
 WEIGHTS = "model.safetensors"
 
 
@@ -42,7 +42,7 @@ def check_shipped(name: str, folder: Path = FOLDER) -> None:
     """Check that each file of a policy is the one that was shipped.
 
     Raises:
-        ConfigError: one is missing or has other bytes.
+        ConfigError: a file is missing or was changed.
     """
     sums, of_policy = SHIPPED[name], folder / name
     missing = [file for file in sums if not (of_policy / file).is_file()]
@@ -50,28 +50,28 @@ def check_shipped(name: str, folder: Path = FOLDER) -> None:
     for files, problem in ((missing, "missing"), (changed, "other bytes than were shipped")):
         if files:
             raise ConfigError(
-                f"the shipped policy in {of_policy} must be whole: {', '.join(files)}: {problem}; install it anew"
+                f"the shipped policy in {of_policy} must be complete: {', '.join(files)}: {problem}; reinstall it"
             )
 
 
 def check_out(name: str, out: Path) -> None:
-    """Check that a policy may be written as `out`, whose files it replaces.
+    """Check that a policy may be written as `out`. It replaces the files of such a policy there.
 
     Raises:
-        ConfigError: it holds, or is, something else.
+        ConfigError: `out` contains, or is, something else.
     """
     other = [str(out)] if out.is_symlink() or (out.exists() and not out.is_dir()) else []
     if not other and out.exists():
         other = sorted(path.name for path in out.iterdir() if path.name not in SHIPPED[name])
     if other:
-        raise ConfigError(f"--out must be a new folder, an empty one or such a policy's, {out} has {', '.join(other)}")
+        raise ConfigError(f"--out must be a new folder, an empty one or such a policy's; {out} has {', '.join(other)}")
 
 
 def write_shipped(name: str, out: Path, folder: Path = FOLDER) -> None:
-    """Write a shipped policy as a model folder, its weights as float32.
+    """Write a shipped policy as a model folder, with weights in float32.
 
     Raises:
-        ConfigError: as `check_shipped` and `check_out`.
+        ConfigError: in the cases of `check_shipped` and `check_out`.
     """
     from safetensors.torch import load_file, save_file
 
@@ -82,7 +82,7 @@ def write_shipped(name: str, out: Path, folder: Path = FOLDER) -> None:
             shutil.copyfile(folder / name / file, scratch / file)
         weights = {key: tensor.float() for key, tensor in load_file(folder / name / WEIGHTS).items()}
         save_file(weights, scratch / WEIGHTS, metadata={"format": "pt"})
-        shutil.copymode(scratch / "config.json", scratch / WEIGHTS)  # else it is its owner's alone
+        shutil.copymode(scratch / "config.json", scratch / WEIGHTS)  # otherwise only its owner could read it
 
 
 def digest(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""A group's rewards as advantages: centred, and divided by their sigma. Pure, of torch alone; every trainer uses it."""
+"""Turn a group's rewards into advantages: centred, and divided by their sigma. Pure; needs only torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 _EPSILON = 1e-6
-"""Stock GRPO's, beside sigma."""
+"""Added to sigma, as in stock GRPO."""
 
 
 def group_advantages(
@@ -18,25 +18,25 @@ def group_advantages(
     std: str = "population",
     divide_by_std: bool = True,
 ) -> torch.Tensor:
-    """A = (r - mean) / (sigma + 1e-6) within each group.
+    """Compute A = (r - mean) / (sigma + 1e-6) within each group.
 
     Args:
-        rewards_B: one reward a trajectory, float.
-        group_B: which group each trajectory belongs to, any hashable label.
+        rewards_B: one reward for each trajectory, float.
+        group_B: the group of each trajectory, any hashable label.
         std: `population` (divide by n, the paper's worked example) or `sample` (by n - 1, stock GRPO).
-        divide_by_std: False only centres (Dr.GRPO, arXiv 2503.20783).
+        divide_by_std: False only centres (Dr. GRPO, arXiv 2503.20783).
 
     Returns:
-        Advantages, of the shape and dtype of `rewards_B`. A trajectory alone in its group (its siblings' desktops
-        failed) gets 0: it was compared with nothing. Stock GRPO gives it its raw reward, so that a lone success would
-        weigh less than one of eight, and a lone parse error be punished where a group of them is not. Members of a
-        group of equal rewards get exactly 0, where stock GRPO gives graded ones up to 0.06 by rounding.
+        Advantages, with the shape and dtype of `rewards_B`. A trajectory alone in its group (its siblings' desktops
+        failed) gets 0, since there is nothing to compare it with. Stock GRPO gives it its raw reward: a lone success
+        would weigh less than one of eight, and a lone parse error would be punished where a group of them is not.
+        Members of a group of equal rewards get exactly 0; stock GRPO gives them up to 0.06 by rounding.
     """
     advantages_B = torch.zeros_like(rewards_B)
     for rows in _members(group_B):
         rewards_G = rewards_B[rows]
-        # Of one trajectory, or of equal ones: the mean of eight times 0.6 is not 0.6 in float32, and a sigma of
-        # rounding errors would make an advantage of the rest.
+        # A lone trajectory or equal rewards: in float32 the mean of eight times 0.6 is not 0.6, and dividing the
+        # rounding error by a sigma of rounding errors would give an advantage.
         if rewards_G.max() == rewards_G.min():
             continue
         centred_G = rewards_G - torch.mean(rewards_G)
@@ -45,7 +45,7 @@ def group_advantages(
 
 
 def _members(group_B: Sequence[Any]) -> Iterable[list[int]]:
-    """The positions of each group's members."""
+    """Return the positions of each group's members."""
     members: dict[Any, list[int]] = {}
     for row, group in enumerate(group_B):
         members.setdefault(group, []).append(row)

@@ -1,4 +1,4 @@
-"""Groups of rollouts of one task: their statistics, and which of their members a past success replaces. Pure."""
+"""Form the groups of rollouts of one task, and choose which members past successes replace. Pure."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from arpo_verl.errors import ReplayError
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 
-# A lone rollout has no group to be compared with: replacing it would swap data for a zero advantage.
+# A lone rollout is compared with nothing: replacing it would swap data for an advantage of 0.
 MIN_GROUP_SIZE = 2
 
 
 def uid_of(key: str) -> str:
-    """The prompt of a row's key, `{uid}_{session}_{index}`."""
+    """Return the prompt's uid from a row's key, `{uid}_{session}_{index}`."""
     return key.rsplit("_", 2)[0]
 
 
 def session_of(key: str) -> int:
-    """The session of a row's key."""
+    """Return the session from a row's key."""
     return int(key.rsplit("_", 2)[1])
 
 
 def row_key(episode: str, number: int) -> str:
-    """The key of an episode's row by its number, from 0; `episode` is that of its first."""
+    """Return the key of an episode's row by its number, from 0; `episode` is the key of its first row."""
     return f"{episode.rsplit('_', 1)[0]}_{number}"
 
 
 def episode_of(key: str) -> str:
-    """The key of the first row of a row's episode."""
+    """Return the key of the first row of a row's episode."""
     return f"{key.rsplit('_', 1)[0]}_0"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rollout came to: its rows' keys, and what the agent loop recorded in them."""
+    """The result of a rollout: its rows' keys, and what the agent loop recorded in them."""
 
     key: str
-    """`{uid}_{session}_0`, veRL's name for its first row."""
+    """`{uid}_{session}_0`, veRL's key of its first row."""
     task_id: str
     success: float
-    """The evaluator's score, in [0, 1]."""
+    """The evaluator's score, from 0 to 1."""
     reward: float
     format_error: bool
     stop_reason: str
@@ -65,24 +65,24 @@ class Outcome:
         return session_of(self.key)
 
     def is_success(self, config: ReplayConfig) -> bool:
-        """Whether it is worth storing.
+        """Return whether it is worth storing.
 
         A solved task whose last reply did not parse is not: group normalisation would teach that reply at full
-        strength, whatever the format penalty. The reference stores it.
+        strength, whatever the format penalty. The reference does store it.
         """
         return self.success >= config.success_threshold and not self.format_error
 
 
 @dataclass(frozen=True)
 class Group:
-    """The rollouts of one prompt in a training step, by session. Sessions that ended in a fault are missing from it."""
+    """The rollouts of one prompt in a training step, by session. Sessions lost to faults are missing."""
 
     task_id: str
     outcomes: tuple[Outcome, ...]
 
     @property
     def uid(self) -> str:
-        """Of the prompt."""
+        """The prompt's uid."""
         return self.outcomes[0].uid
 
     @property
@@ -95,8 +95,8 @@ class Group:
         return statistics.pstdev([outcome.success for outcome in self.outcomes])
 
     def all_failed(self, config: ReplayConfig) -> bool:
-        """Whether it teaches nothing and asks for a replay: low spread and low mean of the scores, the format reward
-        left out. The paper's trigger."""
+        """Return whether it teaches nothing and needs a replay: low spread and low mean of the scores, without the
+        format reward. This is the paper's trigger."""
         return self.std < config.std_threshold and self.mean < config.mean_threshold
 
     def all_solved(self, config: ReplayConfig) -> bool:
@@ -105,18 +105,18 @@ class Group:
 
 @dataclass(frozen=True)
 class Replacement:
-    """The rollout whose rows leave, and the past success whose rows come in their place."""
+    """A rollout whose rows leave, and the past success whose rows replace them."""
 
     outcome: Outcome
     candidate: Candidate
-    """`SuccessStore.trajectory` gives the trajectory."""
+    """`SuccessStore.trajectory` returns its trajectory."""
 
 
 def form_groups(outcomes: Iterable[Outcome]) -> tuple[Group, ...]:
     """Group the rollouts by prompt, members by session, whatever order they arrived in.
 
     Raises:
-        ReplayError: a prompt's rollouts name several tasks.
+        ReplayError: the rollouts of a prompt name several tasks.
     """
     by_uid: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
@@ -133,16 +133,16 @@ def form_groups(outcomes: Iterable[Outcome]) -> tuple[Group, ...]:
 def choose_replays(
     groups: Sequence[Group], store: SuccessStore, config: ReplayConfig, step: int, draw: int = 0
 ) -> tuple[Replacement, ...]:
-    """For each group that all failed and has a cached success of its task: one random failure, one random success.
+    """Choose a random success to replace a random failure, for each group that all failed and has a stored success.
 
-    No success is used twice. The choice depends on seed, step, draw, task and how many groups of that task failed
-    before: not on the order in which rollouts finished, and on no state that a checkpoint would have to carry. More
-    groups only add to it.
+    No success is used twice. The choice depends only on seed, step, draw, task and how many groups of that task failed
+    before. It does not depend on the order in which rollouts finished, nor on any state that a checkpoint would have
+    to carry. With more groups, earlier choices stay.
 
     Args:
-        draw: which batch of the step this is, from 0; several only where the trainer updates several times a step.
+        draw: number of the batch in the step, from 0; above 0 only if the trainer updates several times a step.
 
-    Source: the paper replaces a random failure; the reference always the first of the group.
+    Source: the paper replaces a random failure; the reference always replaces the first of the group.
     """
     queues: dict[str, list[Candidate]] = {}
     failed: Counter[str] = Counter()
@@ -160,7 +160,7 @@ def choose_replays(
 
 
 def _candidates(store: SuccessStore, task_id: str, rng: random.Random) -> list[Candidate]:
-    """The task's successes, each once, in the random order in which they are used."""
+    """Return the task's distinct successes, in the random order in which they are used."""
     candidates: list[Candidate] = []
     for candidate in store.candidates(task_id):
         if candidate not in candidates:
@@ -169,7 +169,7 @@ def _candidates(store: SuccessStore, task_id: str, rng: random.Random) -> list[C
 
 
 def _replace(group: Group, queue: list[Candidate], config: ReplayConfig, rng: random.Random) -> list[Replacement]:
-    """Take the next success from the queue that is better than a rollout of the group; none when there is no such."""
+    """Take the next success from the queue that is better than a rollout of the group; return nothing if none is."""
     failures = [outcome for outcome in group.outcomes if outcome.success < config.success_threshold]
     for candidate in queue:
         worse = [outcome for outcome in failures or group.outcomes if outcome.success < candidate.success]

@@ -1,4 +1,4 @@
-"""The recipe's section `replay`."""
+"""Define the recipe's section `replay`."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ def _share(remedy: str = "") -> FieldRule:
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """When a past success is put into a group, how many are kept, and how a group's advantages are normalised.
+    """Sets when a past success enters a group, how many are kept, and how a group's advantages are normalised.
 
-    Scores are the evaluator's verdicts r_t in [0, 1]; the format reward never enters a threshold.
+    Scores are the evaluator's r_t, from 0 to 1. The format reward never counts for a threshold.
     Sources: ARPO, arXiv 2505.16282, and its public code, called the reference below.
     """
 
     enable: Annotated[bool, truth()] = True
-    """False trains with exactly stock GRPO: nothing is stored or injected, and `std` has no effect."""
+    """Whether to replay. False trains with exactly stock GRPO: nothing is stored or injected, `std` has no effect."""
 
     capacity_per_task: Annotated[int, whole(1, "positive", _TRAIN_WITHOUT)] = 8
-    """Successes kept for each task, oldest dropped first, in the trainer's memory: 128 tasks with 8 successes of 15
-    screenshots at 1080p take 2.8 GiB. The paper's and the reference's buffer holds 8."""
+    """Successes kept for each task, in the trainer's memory; the oldest is dropped first. 128 tasks with 8 successes of
+    15 screenshots at 1080p take 2.8 GiB. The buffer of the paper and the reference holds 8."""
 
     seed_from: Annotated[str | None, text("a folder or null")] = None
-    """Folder of a store to begin with, as `arpo-verl replay seed` or another run's checkpoint makes it; null begins
-    empty. A run that resumes takes its own checkpoint's store instead."""
+    """Folder of a store to start with, made by `arpo-verl replay seed` or by another run's checkpoint; null: start
+    empty. A resumed run uses its own checkpoint's store instead."""
 
     on_bad_store: Annotated[str, one_of(ON_BAD_STORE)] = FALLBACK
-    """What a resumed run does where its checkpoint's store is damaged, or of another tokenizer, processor or prompt.
-    `fallback`: begins with what is whole of the newest store that can be read, this one or an earlier checkpoint's,
-    else with the seeds, else empty, and says which: one bad screenshot is no reason to stand still. `refuse`: ends
-    before training. `empty`: begins empty, where a changed prompt is meant to forget."""
+    """What a resumed run does if its checkpoint's store is damaged, or made with another tokenizer, processor or
+    prompt. `fallback`: start with the intact part of the newest readable store, this one or an earlier checkpoint's,
+    else with the seeds, else empty, and log which. So one bad screenshot does not stop a run. `refuse`: end before
+    training. `empty`: start empty, for a changed prompt that should forget."""
 
     std_threshold: Annotated[float, _share()] = 0.05
-    """A group gets a replay where the population standard deviation of its scores is below this, and their mean below
-    the other threshold: it teaches nothing without one. Reference."""
+    """A group gets a replay if the population standard deviation of its scores is below this, and their mean below
+    `mean_threshold`: without one it teaches nothing. The value is the reference's."""
 
     mean_threshold: Annotated[float, _share()] = 0.2
-    """The mean below which a group has failed instead of being solved. Reference."""
+    """Mean score below which a group counts as failed, not as solved. The value is the reference's."""
 
     prefetch: Annotated[int, whole(0, "a whole number from 0")] = 4
-    """Replays whose rows may be rebuilt while other groups still generate, and wait in the trainer's memory with their
-    screenshots; 0 rebuilds all once the batch is complete. No influence on what is replayed."""
+    """Most replays that may be rebuilt while other groups still generate. They wait in the trainer's memory, with their
+    screenshots. 0 rebuilds all when the batch is complete. It does not change what is replayed."""
 
     success_threshold: Annotated[float, _share()] = 0.5
-    """Least score of a success worth storing. Most OSWorld evaluators give 0 or 1; the few graded ones give fractions,
-    and the reference's 0.1 stores what its own trigger (mean below 0.2) calls a failure."""
+    """Lowest score of a success worth storing. Most OSWorld evaluators give 0 or 1, a few give fractions. The
+    reference's 0.1 would store what its own trigger (mean below 0.2) calls a failure."""
 
     std: Annotated[str, one_of(STANDARD_DEVIATIONS, " or ".join(STANDARD_DEVIATIONS))] = "population"
-    """Sigma of the advantage (r - mean) / sigma: `population` as in the paper's worked example, (1, 0 x 7) ->
-    +2.65, -0.38; `sample` as in stock GRPO and the reference (+2.47, -0.35)."""
+    """Sigma in the advantage (r - mean) / sigma. `population`: as in the paper's worked example, (1, 0 x 7) ->
+    +2.65, -0.38. `sample`: as in stock GRPO and the reference (+2.47, -0.35)."""
 
     seed: Annotated[int, whole(0, "a whole number from 0")] = 0
-    """Seed of the choice of a replay: with step and task it fixes the choice, whatever order rollouts end in."""
+    """Seed for choosing replays. With step and task it fixes the choice, in whatever order rollouts end."""
 
     def __post_init__(self) -> None:
         check_fields(self, "replay")
@@ -73,15 +73,15 @@ class ReplayConfig:
             "replay.success_threshold",
             f"at least replay.mean_threshold ({self.mean_threshold})",
             self.success_threshold,
-            "else a failure of one group could be replayed as a success in the next",
+            "otherwise a failure in one group could be replayed as a success in the next",
         )
 
 
 def check_sampler(name: str, trainer_mode: str) -> None:
-    """Refuse one of our samplers in a trainer mode that is not its own.
+    """Refuse one of our samplers in a trainer mode that it is not made for.
 
     Raises:
-        ConfigError: says which one is.
+        ConfigError: names the right sampler.
     """
     require(
         trainer_mode in SAMPLERS.get(name, (trainer_mode,)),
@@ -93,17 +93,17 @@ def check_sampler(name: str, trainer_mode: str) -> None:
 
 
 def check_filter(filter_groups: Mapping[str, Any]) -> None:
-    """Refuse a filter of groups that cannot be kept to.
+    """Refuse a filter of groups that lacks something.
 
     Args:
         filter_groups: the recipe's `algorithm.filter_groups`.
 
     Raises:
-        ConfigError: it names no metric, or has no number of batches.
+        ConfigError: the metric or the number of batches is missing.
     """
     if not filter_groups.get("enable"):
         return
     metric, batches = filter_groups.get("metric"), filter_groups.get("max_inflight_gen_batches", 1)
-    require(bool(metric), "algorithm.filter_groups.metric", "the name of a reward, as `reward`", metric)
+    require(bool(metric), "algorithm.filter_groups.metric", "the name of a reward, such as `reward`", metric)
     name = "algorithm.filter_groups.max_inflight_gen_batches"
     require(type(batches) is int and batches > 0, name, "a whole number from 1", batches)

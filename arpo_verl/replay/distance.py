@@ -1,22 +1,22 @@
-"""How far replayed tokens are from the policy that learns from them. Pure."""
+"""Measure how far replayed tokens are from the policy that learns from them. Pure."""
 
 from __future__ import annotations
 
 import torch
 
 BOUND = 2.0
-"""A token whose ratio is beyond it, or below its inverse, is far off. veRL's own bound of truncated importance
+"""A token is far off if its ratio is above this, or below its inverse. veRL uses this bound for truncated importance
 sampling."""
-# exp(20): far beyond any bound, still finite in float32. veRL's own.
+# exp(20) is far beyond any bound, but finite in float32. veRL uses the same.
 _MAX_LOG_RATIO = 20.0
 
 
 def ratio_metrics(log_ratio_N: torch.Tensor) -> dict[str, float]:
-    """Mean, spread and largest of rho, and the share of tokens whose rho is beyond `BOUND`.
+    """Return mean, spread and maximum of rho, and the share of tokens whose rho is beyond `BOUND`.
 
     Args:
-        log_ratio_N: log rho of the N tokens that the policy wrote, N > 0; of each, its log-prob under the policy of
-            this step less that under the policy that wrote it.
+        log_ratio_N: log rho of the N tokens that the policy wrote, N > 0: a token's log-prob under the policy of this
+            step, minus its log-prob under the policy that wrote it.
     """
     ratio_N = log_ratio_N.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
     return {

@@ -1,4 +1,4 @@
-"""What stored trajectories mean something to: the fingerprint of tokenizer, processor and prompt. Pure."""
+"""Compute the fingerprint of tokenizer, processor and prompt, which stored trajectories depend on. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from arpo_verl.rollout.config import GuiAgentConfig
 def model_fingerprint(
     tokenizer: Any, processor: Any, mm_processor_kwargs: Mapping[str, Any] | None, agent: GuiAgentConfig
 ) -> Fingerprint:
-    """What stored token ids and screenshots are bound to, by content and not by path or name.
+    """Return the fingerprint, from contents and not from paths or names.
 
     Args:
-        tokenizer: a fast tokenizer; its vocabulary, rules and chat template count, not its padding and truncation.
-        processor: its image processor's settings count, with `mm_processor_kwargs`, the rollout's own.
-        agent: what its family and language make of an instruction counts, the grammar of the replies, its context,
-            and its harness.
+        tokenizer: a fast tokenizer. Its vocabulary, rules and chat template count, not its padding and truncation.
+        processor: the settings of its image processor count, with the rollout's `mm_processor_kwargs`.
+        agent: its prompt for an instruction (from family and language), the grammar of the replies, its context and
+            its harness count.
     """
     vocabulary = json.loads(tokenizer.backend_tokenizer.to_str())
     for changed_by_use in ("padding", "truncation"):
@@ -30,9 +30,9 @@ def model_fingerprint(
     if agent.harness is None:
         messages = agent.family.opening("INSTRUCTION", agent.language, ())
         prompt = [messages, agent.family.grammar, processor.chat_template]
-    if agent.context != FULL:  # what rows show of the history: another policy's would teach contexts that never occur
+    if agent.context != FULL:  # what rows show of the history: another policy's rows would teach wrong contexts
         prompt.append([agent.context, agent.row_screenshots, agent.screenshots_kept])
-    if agent.harness is not None:  # its words, which we do not know
+    if agent.harness is not None:  # it has prompts of its own, which we do not know
         prompt.append({"harness": agent.harness})
     return Fingerprint(
         tokenizer=_hash([vocabulary, tokenizer.chat_template]),

@@ -1,9 +1,9 @@
-"""A row's `uid` that also says which row it is, and whether it is a replay.
+"""Extend a row's `uid` so that it also says which row it is, and whether it is a replay.
 
-veRL reorders and pads a batch between sampler and estimator, and hands the estimator no more than rewards, masks and
-each row's `uid`. A label equals the plain uid in everything else, so groups stay groups, for stock estimators too.
+veRL reorders and pads a batch between sampler and estimator, and gives the estimator only rewards, masks and each row's
+`uid`. A label equals the plain uid in everything else, so groups stay groups, also for stock estimators.
 
-Labels travel through TransferQueue as pickles: its storage processes import this module, which imports nothing.
+Labels travel through TransferQueue as pickles. Its storage processes import this module, so it imports nothing.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 REPLAYED = "replayed"
-"""Key in a replayed row's `extra_fields` and tag; its value in `extra_fields` is the step that made the trajectory."""
+"""Key in a replayed row's `extra_fields` and tag; in `extra_fields` its value is the step of the trajectory."""
 
 
 class RowLabel(str):
-    """A prompt's uid, which also names the row of one of its rollouts."""
+    """A prompt's uid that also names one row of its rollouts."""
 
     key: str
     """The row's key in TransferQueue."""
     is_replay: bool
     has_log_probs: bool
-    """Whether the row's `rollout_log_probs` are those of the policy that wrote it."""
+    """Whether the row has the `rollout_log_probs` of the policy that wrote it."""
 
     def __new__(cls, uid: str, key: str, is_replay: bool = False, has_log_probs: bool = True) -> RowLabel:
         label = super().__new__(cls, uid)
@@ -33,11 +33,11 @@ class RowLabel(str):
 
 
 def rows_to_episodes(index: Sequence[object]) -> tuple[list[int], list[int]]:
-    """Which rows are of one episode: a group's statistics are over episodes, of which one may have several rows.
+    """Find the rows of each episode: a group's statistics count episodes, which may have several rows.
 
     Returns:
-        The last row of each episode, by position, and for each row the number of its episode. A row without a label is
-        an episode of its own.
+        The position of each episode's last row, and the episode's number for each row. A row without a label is an
+        episode of its own.
     """
     numbers: dict[object, int] = {}
     last: list[tuple[int, int]] = []
@@ -53,5 +53,5 @@ def rows_to_episodes(index: Sequence[object]) -> tuple[list[int], list[int]]:
 
 
 def labelled_rows(index: Iterable[object]) -> dict[int, RowLabel]:
-    """The rows that carry a label, by position; veRL's padding rows carry none."""
+    """Return the rows with a label, by position; veRL's padding rows have none."""
     return {row: uid for row, uid in enumerate(index) if isinstance(uid, RowLabel)}

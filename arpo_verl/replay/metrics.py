@@ -1,8 +1,8 @@
-"""What a step's groups and the store of successes come to, as numbers to log. Pure.
+"""Count a step's groups and the store of successes, as numbers to log. Pure.
 
-`rollout/*` and `replay/groups_*` show what the policy did: they count the rollouts before any was replaced, while
-veRL's own `critic/score/*` and `critic/rewards/*` show what the update saw: the batch after the replacements.
-No name of a mean holds `sum`, `max` or `min`, by which veRL decides what becomes of several batches of a step.
+`rollout/*` and `replay/groups_*` show what the policy did: they count the rollouts before any was replaced. veRL's own
+`critic/score/*` and `critic/rewards/*` show what the update saw: the batch after the replacements.
+No name of a mean contains `sum`, `max` or `min`: by these veRL decides how to combine several batches of a step.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ COUNTS = (
     *("replay/missed", "replay/stored", "replay/stored_untrained", "replay/prefetched", "replay/unusable"),
     *("rollout/tasks_jumped", "batch/rows", "batch/padding_rows", "batch/updates"),
 )
-"""Of a batch; of a step they are sums."""
+"""Counts in a batch; a step reports their sums."""
 LEVELS = ("replay/store_trajectories", "replay/store_tasks", "replay/store_mib")
-"""As they are after a batch; of a step, after its last one."""
+"""Values after a batch; a step reports those after its last batch."""
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Means over the rollouts as they ended, and the share of each stop reason (all named, so that curves join).
+    """Return means over the rollouts before any replay, and the share of every stop reason, so that curves are whole.
 
-    Nothing where there are none.
+    Without rollouts, return nothing.
     """
     if not groups:
         return {}
@@ -51,7 +51,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
 def group_metrics(
     groups: Sequence[Group], replacements: Sequence[Replacement], config: ReplayConfig
 ) -> dict[str, float]:
-    """How the groups came out, and what share of them teaches anything once the replacements are in."""
+    """Count groups by result, and compute the share that teaches anything after the replacements."""
     failed = sum(group.all_failed(config) for group in groups)
     solved = sum(group.all_solved(config) for group in groups)
     replayed_rewards = {replacement.outcome.key: replacement.candidate.reward for replacement in replacements}
@@ -66,11 +66,11 @@ def group_metrics(
 
 
 def store_metrics(store: SuccessStore, num_stored: int, num_untrained: int = 0) -> dict[str, float]:
-    """The store's size after the step, and how many successes entered in it.
+    """Return the store's size after the step, and how many successes entered in it.
 
     Args:
-        num_stored: all that entered.
-        num_untrained: how many of them were of groups that are not trained on.
+        num_stored: successes that entered.
+        num_untrained: how many of them came from groups that are not trained on.
     """
     return {
         "replay/stored": num_stored,
@@ -82,6 +82,6 @@ def store_metrics(store: SuccessStore, num_stored: int, num_untrained: int = 0) 
 
 
 def is_informative(group: Group, replayed_rewards: dict[str, float]) -> bool:
-    """Whether any advantage differs from zero: whether two members have different rewards."""
+    """Return whether any advantage differs from 0: whether two members have different rewards."""
     rewards = {replayed_rewards.get(outcome.key, outcome.reward) for outcome in group.outcomes}
     return len(group.outcomes) >= MIN_GROUP_SIZE and len(rewards) > 1

@@ -1,4 +1,4 @@
-"""Work done ahead of the batch: while some groups still generate, others have failed and are known to want a replay."""
+"""Work ahead of the batch: rebuild replays for groups that have already failed, while others still generate."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Rebuild = Callable[[Candidate], Iterable[Mapping[str, Any]]]
 
 
 class Prefetch:
-    """Outcomes already read and rows already rebuilt, for the batch that is still coming together.
+    """Caches outcomes that were read and rows that were rebuilt for the unfinished batch.
 
-    A cache and no more: what is replayed is decided when the batch is complete, and what is missing is made then.
+    It is only a cache: the replays are chosen when the batch is complete, and missing ones are rebuilt then.
 
     Args:
-        capacity: rebuilt successes that may wait in memory.
-        read: the outcomes of the episodes that finished rows belong to, by the rows' keys.
-        plan: which replacements the groups so far ask for.
-        rebuild: the fields of a success's rows, its screenshots read from the store; the costly part.
+        capacity: most rebuilt successes that may wait in memory.
+        read: returns the outcomes of the episodes that finished rows belong to, by the rows' keys.
+        plan: returns the replacements that the groups so far need.
+        rebuild: returns the fields of a success's rows, with its screenshots from the store. This is the slow part.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class Prefetch:
         self._outcomes: dict[str, Outcome] = {}
         self._rebuilt: list[tuple[Candidate, tuple[Mapping[str, Any], ...]]] = []
         self.seconds = 0.0
-        """Spent ahead since the last `clear`."""
+        """Seconds spent ahead since the last `clear`."""
         self.hits = 0
-        """Rebuilt successes that were asked for since the last `clear`."""
+        """Rebuilt successes that were used since the last `clear`."""
 
     def rebuild_next(self, keys: Iterable[str]) -> bool:
-        """Look at the rows of the groups that are complete so far, and rebuild at most one replay that they want.
+        """Rebuild at most one replay that the groups need that are complete so far.
 
         Returns:
             Whether one was rebuilt, so that another call may find more to do.
@@ -59,14 +59,14 @@ class Prefetch:
         return False
 
     def outcomes(self, keys: Iterable[str]) -> list[Outcome]:
-        """Of the episodes that these rows belong to, in the order of `keys`, each read once."""
+        """Return the outcomes of the episodes of these rows, in the order of `keys`. Each is read once."""
         keys = list(keys)
         new = [key for key in keys if episode_of(key) not in self._outcomes]
         self._outcomes.update({outcome.key: outcome for outcome in self._read(new)})
         return [self._outcomes[episode] for episode in dict.fromkeys(map(episode_of, keys))]
 
     def rebuilt(self, candidate: Candidate) -> Iterable[Mapping[str, Any]]:
-        """The fields of the success's rows, ready or made now, one after the other."""
+        """Return the fields of the success's rows, rebuilt before or rebuilt now one by one."""
         found = self._find(candidate)
         if found is not None:
             self.hits += 1
@@ -74,7 +74,7 @@ class Prefetch:
         return self._rebuild(candidate)
 
     def clear(self) -> None:
-        """Forget everything: the batch is done."""
+        """Forget everything, since the batch is done."""
         self._outcomes.clear()
         self._rebuilt.clear()
         self.seconds, self.hits = 0.0, 0

@@ -1,4 +1,4 @@
-"""A past success as a value: everything from which its training rows can be made again. Pure."""
+"""Hold a past success as a value, with everything from which its training rows can be rebuilt. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from arpo_verl.types import EpisodeId, finite_number
 
 TypeCode = Literal["i", "B", "f"]
 
-# Machine values instead of Python objects: 4 bytes a token id and a log-prob (float32, as the trainer's tensors hold
-# them), 1 byte a mask bit, where tuples of objects take 36, 32 and 8.
+# Machine values instead of Python objects: 4 bytes for a token id or a log-prob (float32, as in the trainer's tensors),
+# 1 byte for a mask bit. Tuples of objects take 36, 32 and 8.
 COLUMNS: Mapping[str, TypeCode] = {
     "prompt_ids": "i",
     "response_ids": "i",
     "response_mask": "B",
     "rollout_log_probs": "f",
 }
-"""The fields of one value a token, and the type codes of their arrays."""
+"""The fields with one value for each token, and the type codes of their arrays."""
 
 
 class RowSpan(NamedTuple):
-    """How much of a trajectory's columns one of its rows has, and which of its screenshots the row shows."""
+    """How many tokens of a trajectory one of its rows has, and which of its screenshots the row shows."""
 
     prompt_tokens: int
     response_tokens: int
@@ -34,17 +34,17 @@ class RowSpan(NamedTuple):
 
 
 class StoredRow(NamedTuple):
-    """One row of a trajectory: the slices of its columns."""
+    """One row of a trajectory: its slices of the columns."""
 
     prompt_ids: Sequence[int]
     response_ids: Sequence[int]
     response_mask: Sequence[int]
     rollout_log_probs: Sequence[float] | None
     screenshots: range
-    """Which of the trajectory's it shows; with each row they go on from those before."""
+    """Numbers of the trajectory's screenshots that it shows. Each row continues those before it."""
 
     def replies(self) -> Iterator[list[int]]:
-        """The tokens of each reply that was written in it."""
+        """Yield the tokens of each reply that was written in it."""
         tokens = zip(self.response_mask, self.response_ids, strict=True)
         for is_reply, run in itertools.groupby(tokens, lambda token: token[0]):
             if is_reply:
@@ -53,37 +53,37 @@ class StoredRow(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredTrajectory:
-    """One successful rollout. Plain values, picklable; columns may be given as any sequence and are kept as arrays.
+    """One successful rollout, as plain values that can be pickled. Any sequence is accepted as a column.
 
-    A rollout of several rows (see `GuiAgentConfig.context`) has its rows' columns one after the other.
+    If a rollout has several rows (see `GuiAgentConfig.context`), their columns are joined.
     """
 
     task_id: str
     step: int
     """Training step whose rollout made it."""
     success: float
-    """The evaluator's score, in [0, 1]."""
+    """The evaluator's score, from 0 to 1."""
     reward: float
-    """What training saw: the score and the format reward."""
+    """The reward in training: the score and the format reward."""
     prompt_ids: Sequence[int] = field(repr=False)
     response_ids: Sequence[int] = field(repr=False)
     response_mask: Sequence[int] = field(repr=False)
-    """1 for a token that the policy wrote, 0 for the desktop's."""
+    """1 for a token that the policy wrote, 0 for others."""
     rollout_log_probs: Sequence[float] | None = field(repr=False)
-    """Of the policy that made the trajectory, one per response token, float32; None where nobody recorded them, as in
+    """Log-probs of the policy that wrote it, one for each response token, float32; None if nobody recorded them, as in
     a demonstration."""
     screenshots: Sequence[bytes] = field(repr=False)
-    """As the desktop sent them or losslessly re-encoded, in order; each once, whichever rows show it."""
+    """The desktop's files, or losslessly re-encoded ones, in order; each once, whichever rows show it."""
     num_turns: int = 0
     extra_fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The row's other extra fields, plain values."""
+    """The row's other extra fields, as plain values."""
     mm_processor_kwargs: Mapping[str, Any] | None = field(default=None, repr=False)
-    """Of the processor call, where the rollout set its own."""
+    """The rollout's own arguments of the processor, if it had any."""
     episode: EpisodeId | None = field(default=None, compare=False)
-    """The episode that it is in this run's records; None for a seed, and in a store that was saved before version 2.
-    Two episodes may come to the same trajectory."""
+    """The episode in this run's records; None for a seed, and in a store that was saved before version 2. Two episodes
+    may lead to the same trajectory."""
     rows: Sequence[RowSpan] = field(default=(), repr=False)
-    """In order; by default one, with all there is."""
+    """The rows in order; by default one row with everything."""
 
     def __post_init__(self) -> None:
         if not self.task_id:
@@ -101,7 +101,7 @@ class StoredTrajectory:
 
     @classmethod
     def of_rows(cls, rows: Sequence[StoredRow], **fields: Any) -> StoredTrajectory:
-        """Put rows together; `fields` are the trajectory's other fields."""
+        """Join rows; `fields` are the trajectory's other fields."""
         log_probs = None if rows[0].rollout_log_probs is None else _joined(row.rollout_log_probs or () for row in rows)
         return cls(
             prompt_ids=_joined(row.prompt_ids for row in rows),
@@ -116,7 +116,7 @@ class StoredTrajectory:
         )
 
     def each_row(self) -> Iterator[StoredRow]:
-        """The rows, in order."""
+        """Yield the rows in order."""
         prompt = response = 0
         for span in self.rows:
             prompts, responses = slice(prompt, prompt + span.prompt_tokens), slice(response, response + span[1])
@@ -165,7 +165,7 @@ def check_scores(task_id: object, success: object, reward: object) -> None:
     """Refuse a trajectory that would make its group's advantages NaN.
 
     Raises:
-        ReplayError: names the first of both that is not a finite number.
+        ReplayError: names the first score that is not a finite number.
     """
     for name, value in (("success", success), ("reward", reward)):
         if finite_number(value) is None:

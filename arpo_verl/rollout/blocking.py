@@ -1,4 +1,4 @@
-"""An episode for a caller without an event loop: the desktop is a blocking object, the policy a function."""
+"""Play an episode without an event loop: the desktop is a blocking object, the policy a function."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class BlockingDesktop(Protocol):
 
 
 class PolicyConversation:
-    """An agent in a Python function.
+    """An agent that is a Python function.
 
     Args:
-        image_size: of the image that the replies' coordinates are in; None: the screen itself.
+        image_size: size of the image that the replies' coordinates refer to; None: the screen's.
     """
 
     rows: tuple[EpisodeSequence, ...] = ()
@@ -53,10 +53,10 @@ class PolicyConversation:
         self._instruction = task.instruction
 
     async def reply(self, images: list[Image.Image]) -> Written:
-        """Have the policy write the next reply.
+        """Ask the policy for the next reply.
 
         Raises:
-            ConfigError: it returns no text.
+            ConfigError: the policy did not return text.
         """
         text = self._policy(self._instruction, images, list(self._replies))
         if not isinstance(text, str):
@@ -69,10 +69,10 @@ class PolicyConversation:
 
 
 def play_blocking(task: Task, desktop: BlockingDesktop, conversation: Conversation, config: GuiAgentConfig) -> Episode:
-    """Play `task` to its end and have it evaluated; see `arpo_verl.rollout.episode.play`.
+    """Play `task` to its end and evaluate it; see `arpo_verl.rollout.episode.play`.
 
-    Everything happens in the caller's thread and without an event loop: Ctrl-C ends it at once, a notebook may call it,
-    and policy and desktop may run loops of their own.
+    Everything runs in the caller's thread, without an event loop. So Ctrl-C ends it at once, a notebook may call it,
+    and policy and desktop may run event loops of their own.
     """
     episode = play(task, _Awaited(desktop), conversation, config, decode=_decode, rest=_rest)
     try:
@@ -93,7 +93,7 @@ async def _rest(seconds: float) -> None:
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`, but Ctrl-C ends it at once, whatever it blocks in."""
+    """Run as `asyncio.run` does, but let Ctrl-C end it at once, even in a blocking call."""
     loop = asyncio.new_event_loop()
     task = loop.create_task(coroutine)
     try:
@@ -105,7 +105,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _Awaited:
-    """A blocking desktop as the episode awaits it."""
+    """Gives a blocking desktop the awaitable methods that an episode calls."""
 
     def __init__(self, desktop: BlockingDesktop):
         self._desktop = desktop

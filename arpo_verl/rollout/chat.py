@@ -1,9 +1,9 @@
-"""The conversation in tokens, through veRL's Continuous Token builder; each image counted, none processed.
+"""Turn a conversation into tokens with veRL's Continuous Token builder. It counts images and processes none.
 
-The builder's own way to tokenize a message with an image runs the image processor for the length of its placeholder
-and throws the pixels away. For Qwen-VL that length follows from the image's size (`ImageGeometry`), so messages are
-rendered with one placeholder token an image, which is then repeated. Pixels are processed where they are used: once by
-the rollout engine, once for training.
+To learn how many placeholders an image needs, the builder would run the image processor and throw the pixels away. For
+Qwen-VL that number follows from the image's size (`ImageGeometry`). So messages are rendered with one placeholder an
+image, which is then repeated. Pixels are processed only where they are used: once by the rollout engine, once for
+training.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TOKENS = (END_OF_TURN, _IMAGE, _VIDEO, "<|vision_start|>", "<|vision_end|>", "<
 
 @dataclass(frozen=True)
 class ChatTokenizer:
-    """Tokens of the prompt, of each further screenshot, and the text of replies, for one policy."""
+    """Makes one policy's tokens: of the prompt and of each further screenshot. It also decodes replies."""
 
     tokenizer: Any
     builder: Any
@@ -37,17 +37,17 @@ class ChatTokenizer:
     image_id: int
     end_id: int
     placeholder_ids: frozenset[int]
-    """Tokens that stand for a part of an image or video: in a reply there is none behind them. The three marks around
-    them are tokens as any other: neither positions nor masks are read off them."""
+    """Tokens that stand for a part of an image or video. A reply must not contain them. The three marks around them
+    are ordinary tokens: positions and masks do not depend on them."""
 
     @classmethod
     def from_processor(
         cls, tokenizer: Any, processor: Any, builder: Any, mm_processor_kwargs: Mapping[str, Any] | None = None
     ) -> ChatTokenizer:
-        """Read what is needed from the policy's tokenizer and processor.
+        """Read the token ids and image sizes from the policy's tokenizer and processor.
 
         Raises:
-            ConfigError: they are not of the Qwen-VL family.
+            ConfigError: they do not belong to the Qwen-VL family.
         """
         ids = {token: tokenizer.convert_tokens_to_ids(token) for token in _TOKENS}
         unknown = [
@@ -65,29 +65,29 @@ class ChatTokenizer:
         )
 
     def prompt(self, messages: Sequence[Mapping[str, Any]], screen: Size) -> list[int]:
-        """The opening messages, the first screenshot's place among them, up to where the model begins its reply."""
+        """Return the opening messages with the first screenshot, up to where the model begins its reply."""
         ids = self.builder.build_initial_tokens(list(messages))
         return self._expand(ids, screen)
 
     def opening(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Messages without a screenshot, up to where the model begins a reply."""
+        """Return messages without a screenshot, up to where the model begins its reply."""
         ids: list[int] = self.builder.build_initial_tokens(list(messages))
         return ids
 
     def conversation(self, messages: Messages, screens: Sequence[Size], tools: Tools = None) -> list[int]:
-        """Any messages, up to where the model begins a reply.
+        """Return the tokens of any messages, up to where the model begins its reply.
 
         Args:
-            screens: sizes in pixels of the images among them, in order.
-            tools: that the model may call, as OpenAI's API has them.
+            screens: sizes in pixels of the images in the messages, in order.
+            tools: the tools that the model may call, in the format of OpenAI's API.
 
         Raises:
-            ConfigError: the template does not render one placeholder an image, or a text has one.
+            ConfigError: the template does not render one placeholder an image, or a text contains a placeholder.
         """
         return self._expand(self.builder.build_initial_tokens(list(messages), **_given(tools)), *screens)
 
     def following(self, last_id: int, messages: Messages, screens: Sequence[Size], tools: Tools = None) -> list[int]:
-        """What follows a reply where these messages do; see `conversation`.
+        """Return the tokens that these messages add after a reply; see `conversation`.
 
         Args:
             last_id: the last token of the reply.
@@ -96,7 +96,7 @@ class ChatTokenizer:
         return self._turn_end(last_id) + self._expand(shown[1:], *screens)
 
     def next_reply(self, last_id: int) -> list[int]:
-        """What follows a reply whose screenshot is not shown, up to where the next one begins.
+        """Return the tokens between a reply whose screenshot is not shown and the next reply.
 
         Args:
             last_id: the last token of the reply.
@@ -105,7 +105,7 @@ class ChatTokenizer:
         return [*self._turn_end(last_id), *self._shown[behind_the_turn:]]
 
     def next_screenshot(self, last_id: int, screen: Size) -> list[int]:
-        """What follows a reply: the end of its turn as far as it is missing, a screenshot, the begin of the next reply.
+        """Return the tokens between a reply and the next: the end of its turn if it is missing, and a screenshot.
 
         Args:
             last_id: the last token of the sequence so far.
@@ -118,12 +118,12 @@ class ChatTokenizer:
         return token_id in (self.end_id, self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """A reply's text, without special tokens: the box tokens of UI-TARS are special, and optional."""
+        """Decode a reply without special tokens. UI-TARS's box tokens are special, and optional."""
         text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return text
 
     def texts(self, token_ids: Sequence[int]) -> tuple[str, ...]:
-        """The text of each token by itself, special tokens too; U+FFFD where a token is only a part of a character."""
+        """Decode each token by itself, special tokens too. A part of a character becomes U+FFFD."""
         for token_id in set(token_ids) - self._texts.keys():
             self._texts[token_id] = self.tokenizer.decode([token_id])
         return tuple(self._texts[token_id] for token_id in token_ids)
@@ -134,17 +134,17 @@ class ChatTokenizer:
 
     @cached_property
     def _shown(self) -> list[int]:
-        """A turn's end, a screenshot of one placeholder, and the begin of the next reply. Rendered once an episode: it
-        takes 5 ms, and a row of a long history holds tens of them."""
+        """The end of a turn, a screenshot as one placeholder, and the start of the next reply. We render it once an
+        episode: rendering takes 5 ms, and a row of a long history needs it tens of times."""
         shown: list[int] = self.builder.merge_context_tokens([], [screenshot_message()], [self.end_id]).token_ids
         return shown
 
     def _turn_end(self, last_id: int) -> list[int]:
-        # The engine may leave the end token out, or the model end by another; a turn must be closed all the same.
+        # The engine may leave the end token out, or the model may end with another one. The turn must be closed anyway.
         return [] if last_id == self.end_id else [self.end_id]
 
     def _expand(self, token_ids: Sequence[int], *screens: Size) -> list[int]:
-        """Repeat each image placeholder to as many as its image has visual tokens."""
+        """Repeat each image placeholder once for each visual token of its image."""
         if token_ids.count(self.image_id) != len(screens):
             raise ConfigError(
                 "the policy's chat template must render a screenshot as one image placeholder, got "

@@ -1,4 +1,4 @@
-"""The recipe's section `gui_agent:`, validated before anything starts."""
+"""Define the recipe's section `gui_agent:` and check it before anything starts."""
 
 from __future__ import annotations
 
@@ -24,76 +24,76 @@ HARNESS_ENV = {
 
 @dataclass(frozen=True)
 class GuiAgentConfig:
-    """How long an episode may be, what the prompt says, and whether episodes are recorded.
+    """Sets how long an episode may be, what the prompt says, and which episodes are recorded.
 
-    The model sees its history in one or several rows of tokens (see docs/context.md). A row's length is bounded by
-    veRL's own `rollout.prompt_length` (of the first: prompt and first screenshot) and `rollout.response_length`; see
+    The model sees its history in one or several rows of tokens (see docs/context.md). Two of veRL's options limit a
+    row: `rollout.prompt_length` (the prompt and first screenshot of the first row) and `rollout.response_length`; see
     `check_lengths`.
     """
 
     max_steps: Annotated[int, whole(1)] = 15
-    """Replies of the model in one episode; the paper's limit. Several actions in one reply are one turn."""
+    """Most replies of the model in one episode. 15 is the paper's limit. A reply with several actions is one turn."""
     context: Annotated[str | None, one_of(CONTEXTS)] = None
-    """What of its history the model sees; null: what is usual for its family. `full`: all of it, one row an episode,
-    which ends when there is no room for more; the paper. `window`: the last `max_screenshots`, and the replies before
-    them as text in the form of the model's official runner; beyond the window each turn is a row of its own.
-    `segments`: a row grows to `max_screenshots`, or to the token limits, then another begins with the last
-    `kept_screenshots`, and the replies before them as text: fewer rows, and the engine's prefix cache holds within one.
-    Where replies leave a new row no room for so many screenshots, it shows fewer, the newest at least."""
+    """What the model sees of its history; null: what its family usually sees. `full`: everything, in one row, as in the
+    paper; the episode ends when the row is full. `window`: the last `max_screenshots`, and earlier replies as text, as
+    the model's official runner writes them; once the window is full, each turn is a row of its own. `segments`: a row
+    grows to `max_screenshots` or to the token limits; the next begins with the last `kept_screenshots`, and earlier
+    replies as text. This gives fewer rows, and the engine's prefix cache works within each. If the replies leave too
+    little room in a new row, it shows fewer screenshots, but at least the newest."""
     max_screenshots: int | None = None
-    """Screenshots in one row, the first included. In `full` the episode stops when it would need one more. None: in
-    `full` `max_steps`, since one reply follows each; in `window` as many as the official runner shows (of UI-TARS and
-    Qwen 5, the newest and four before it); in `segments` 10."""
+    """Most screenshots in one row, the first included. In `full` the episode ends when it would need one more. None: in
+    `full` as many as `max_steps`, since one reply follows each; in `window` as many as the official runner shows (5 for
+    UI-TARS and Qwen: the newest and four before it); in `segments` 10."""
     kept_screenshots: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
-    """In `segments`, with how many of the last screenshots a row begins, the newest included. None: half of
+    """How many of the last screenshots a new row begins with in `segments`, the newest included. None: half of
     `max_screenshots`, rounded up."""
     max_reply_tokens: Annotated[int, whole(1)] = 512
-    """Tokens of one reply. A reply that has not ended by then is malformed. UI-TARS-1.5 writes 50 to 300."""
+    """Most tokens of one reply. A longer reply counts as malformed. UI-TARS-1.5 writes 50 to 300."""
     between_actions_s: Annotated[float, number(lambda x: x >= 0, "0 or more seconds")] = 1.0
-    """Seconds between the look after an action and the next action of the same reply: without them two clicks are a
-    double click. OSWorld's parser of UI-TARS rests so long between the actions of a reply
-    (`parsing_response_to_pyautogui_code` in mm_agents/uitars15_v1.py). 0 where `environment.action_pause_s` is a second
-    or more and that shall be all."""
+    """Seconds to wait between two actions of one reply, counted from the screenshot after the first. Without a pause
+    two clicks become a double click. The default is the pause of OSWorld's parser for UI-TARS
+    (`parsing_response_to_pyautogui_code` in mm_agents/uitars15_v1.py). Set 0 if `environment.action_pause_s` is a
+    second or more and you want no other pause."""
     engine_timeout_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 600.0
-    """Seconds after which a rollout engine counts as hung, if it answers none of its requests while the trainer waits
-    for episodes. Its requests then go to the other engines, and the run ends behind the step. The default leaves
-    `max_reply_tokens` at a token a second with some room. Raise it for slower engines and longer replies."""
+    """Seconds without an answer after which a rollout engine counts as hung, while the trainer waits for episodes. Its
+    requests then go to the other engines, and the run ends after the step. The default leaves time for
+    `max_reply_tokens` at one token a second. Raise it for slower engines and longer replies."""
     model_family: Annotated[str, text("a name")] = "ui_tars_15"
-    """What the model is asked and how it answers: one of `arpo_verl.models.family.SHIPPED`, or `package.module:NAME`, a
-    `ModelFamily` of yours. It must be the one that the model was trained for."""
+    """How the model is asked and how it answers: one of `arpo_verl.models.family.SHIPPED`, or `package.module:NAME`, a
+    `ModelFamily` of yours. Name the family that the model was trained for."""
     language: Annotated[str, text("a name")] = "English"
-    """Of the thoughts. UI-TARS alone is asked for one."""
+    """Language of the model's thoughts. Only UI-TARS is asked for one."""
     harness: str | list[str] | None = None
-    """Who plays an episode; see docs/harness.md. null: our own loop. `package.module:function`: an async function of
-    yours, which runs in the rollout worker: code that you trust. A command, as text with spaces or as a list: a program
-    of its own, as an unprivileged user. With a harness `max_screenshots` bounds the images of one request."""
+    """What plays an episode; see docs/harness.md. null: our own loop. `package.module:function`: your async function.
+    It runs in the rollout worker, so you must trust it. A command, as text with spaces or as a list: a separate
+    program, run as an unprivileged user. With a harness, `max_screenshots` limits the images of one request."""
     harness_env: dict[str, str] = field(default_factory=lambda: dict(HARNESS_ENV))
-    """Environment of the command: a variable for each name. In a value {endpoint} is the address that answers as
-    OpenAI's API, {token} its key, {desktop} the desktop's address, {instruction} and {task_id} the task's."""
+    """Environment variables of the command, by name. In a value, {endpoint} is the address that answers like OpenAI's
+    API, {token} its key, {desktop} the desktop's address, {instruction} and {task_id} the task's."""
     harness_timeout_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 600.0
-    """Seconds of its own that a harness has for an episode; its waits for the engine and the desktop do not count. The
-    default leaves 15 turns 40 s each."""
+    """Seconds of its own that a harness may use for an episode. Waiting for the engine or the desktop does not count.
+    The default leaves 40 s for each of 15 turns."""
     harness_memory_mb: Annotated[int, whole(64, "a whole number of megabytes from 64")] = 2048
-    """Memory of the command, with the files that it writes. A Python with an agent's libraries takes some 300 MB."""
+    """Most memory of the command, with the files that it writes. Python with an agent's libraries takes 300 MB."""
     harness_shell: Annotated[bool, truth()] = False
-    """Whether the command may run shell commands on its desktop, and read and write files there; without, it acts by
-    pyautogui alone, as our loop does."""
+    """Whether the command may run shell commands on its desktop, and read and write files there. If not, it can only
+    act by pyautogui, as our loop does."""
     harness_network: Annotated[bool, truth()] = False
-    """Whether the command reaches all that the rollout worker reaches, for a program that asks other servers; without,
-    its endpoint and its desktop alone."""
+    """Whether the command may reach what the rollout worker reaches, for a program that asks other servers. If not, it
+    reaches only its endpoint and its desktop."""
     trajectory_dir: Annotated[str | None, text("a folder or null")] = None
-    """Where each episode is written with its screenshots; None records nothing. See docs/trajectories.md."""
+    """Folder for the records of the episodes, with screenshots; None records nothing. See docs/trajectories.md."""
     record: Annotated[str, one_of(RECORDS)] = ALL
-    """Which episodes keep their screenshots, which are nearly all of a record's bytes. `all`. `failures_and_replays`:
-    a full success keeps its text and numbers alone, and gets its screenshots back when it is replayed; a good policy's
-    successes are many and alike. `none`: nothing is written."""
+    """Which episodes keep their screenshots, which are nearly all of a record's bytes. `all`: every episode.
+    `failures_and_replays`: a full success keeps only text and numbers, since a good policy's successes are many and
+    alike; it gets its screenshots back when it is replayed. `none`: no episode is written."""
     record_share: Annotated[float, number(lambda x: 0 <= x <= 1, "in [0, 1]")] = 1.0
-    """Share of the groups that are recorded: whole groups, so that failures can be compared with successes, drawn by
-    their uid, so that every worker draws alike. 1 is all; 0 is none, but for `groups.jsonl`."""
+    """Share of the groups that are recorded, from 0 to 1. Groups are recorded whole, so that you can compare failures
+    with successes. Their uid decides, so all workers choose the same ones. 0 writes only `groups.jsonl`."""
     trajectory_budget_bytes: Annotated[int | None, whole(1, "a whole number of bytes from 1, or null")] = 20 * 1024**3
-    """Bytes of all records together; None has no bound. Over it, the screenshots of the oldest training steps are
-    removed, then those of the oldest validations; texts and numbers stay, and so does the running step. 20 GiB hold
-    some 6,000 episodes of 15 screenshots of 0.24 MB (1080p PNG, plain background)."""
+    """Most bytes of all records together; None sets no limit. Above it, we remove the screenshots of the oldest
+    training steps, then those of the oldest validations. Texts, numbers and the running step stay. 20 GiB hold some
+    6,000 episodes of 15 screenshots of 0.24 MB (1080p PNG, plain background)."""
 
     def __post_init__(self) -> None:
         problems = Problems()
@@ -155,22 +155,22 @@ class GuiAgentConfig:
 
     @property
     def family(self) -> ModelFamily:
-        """The model's."""
+        """The model's family."""
         return load_family(self.model_family)
 
     @property
     def recorded_in(self) -> str | None:
-        """The folder of the records; None where there are none."""
+        """The folder of the records; None if nothing is recorded."""
         return None if self.record == NONE else self.trajectory_dir
 
     @property
     def max_turns(self) -> int:
-        """Replies that `max_steps` and the limit of screenshots allow together."""
+        """Most replies that `max_steps` and the limit of screenshots allow together."""
         return self.row_screenshots if self.context == FULL and self.harness is None else self.max_steps
 
     @property
     def row_screenshots(self) -> int:
-        """Most screenshots in one row; of a harness, in one request."""
+        """Most screenshots in one row, or in one request of a harness."""
         if self.harness is not None:
             return self.max_screenshots or self.max_steps
         usual = {FULL: self.max_steps, WINDOW: self.family.window, SEGMENTS: _SEGMENT_SCREENSHOTS}
@@ -178,8 +178,8 @@ class GuiAgentConfig:
 
     @property
     def max_rows(self) -> int:
-        """Rows of an episode that takes all its turns, where no row ends before by the token limits. A harness may
-        begin one with each reply."""
+        """Rows of an episode that takes all its turns, if no row ends early at the token limits. A harness may begin a
+        row with each reply."""
         if self.harness is not None:
             return self.max_steps
         kept = self.screenshots_kept
@@ -188,7 +188,7 @@ class GuiAgentConfig:
 
     @property
     def screenshots_kept(self) -> int | None:
-        """With how many of the last screenshots another row begins where one is full; None: none does."""
+        """How many of the last screenshots a new row begins with when one is full; None: there is no new row."""
         if self.context == FULL:
             return None
         half = (self.row_screenshots + 1) // 2
@@ -196,14 +196,14 @@ class GuiAgentConfig:
 
 
 def check_lengths(config: GuiAgentConfig, response_length: int, screenshot_tokens: int) -> None:
-    """Refuse token limits under which no episode could have a second turn.
+    """Check that the token limits leave room for a second turn.
 
     Args:
-        response_length: `actor_rollout_ref.rollout.response_length`: every reply, and every screenshot but the first.
+        response_length: `actor_rollout_ref.rollout.response_length`, for all replies and all screenshots but the first.
         screenshot_tokens: visual tokens of one screenshot (`ImageGeometry.num_tokens`).
 
     Raises:
-        ConfigError: they cannot work.
+        ConfigError: they leave no room.
     """
     needed = config.max_reply_tokens
     what = f"gui_agent.max_reply_tokens ({config.max_reply_tokens})"

@@ -1,4 +1,4 @@
-"""How replies come about: a policy's conversation in tokens, or whatever else can write an agent's text."""
+"""Get the agent's replies, from a policy's conversation in tokens or from anything else that writes an agent's text."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from arpo_verl.types import Size, StopReason, Task
 
 @dataclass(frozen=True)
 class Written:
-    """One reply's text, and why it is not whole, if it is not."""
+    """The text of one reply and, if it is not whole, why."""
 
     text: str
     problem: str | None = None
     first_screenshot: int = 0
-    """Number of the first that was seen; with it all up to the newest."""
+    """Number of the first screenshot that the agent saw; it also saw all later ones."""
     tokens: tuple[str, ...] = ()
-    """The text of each token; none where no policy spoke in tokens."""
+    """The text of each token; empty if no policy wrote it in tokens."""
 
 
 class Conversation(Protocol):
-    """One agent in one episode: it is shown screenshots and replies to each."""
+    """One agent in one episode. It sees screenshots and replies to each."""
 
     @property
     def rows(self) -> Sequence[EpisodeSequence]:
-        """What was said, in tokens; none where no policy speaks in tokens."""
+        """The conversation in tokens; empty if no policy writes in tokens."""
 
     def image_size(self, screen: Size) -> Size:
-        """The size of the image that the agent's coordinates are in."""
+        """Return the size of the image that the agent's coordinates refer to."""
 
     def open(self, task: Task, screen: Size) -> None:
         """Write the task and show the first screenshot, of size `screen`."""
 
     async def reply(self, images: list[Image.Image]) -> Written:
-        """The next reply; `images` are all screenshots so far."""
+        """Return the next reply; `images` are all screenshots so far."""
 
     def show(self, screen: Size) -> StopReason | None:
-        """Show another screenshot; where no reply could follow it, leave it out and say why the episode ends."""
+        """Show another screenshot. If no reply could follow it, leave it out and return why the episode ends."""
 
 
 Generate = Callable[[list[int], list[Image.Image], int], Awaitable[Generated]]
@@ -53,22 +53,22 @@ Generate = Callable[[list[int], list[Image.Image], int], Awaitable[Generated]]
 
 @dataclass(frozen=True)
 class TokenLimits:
-    """veRL's `rollout.prompt_length` and `rollout.response_length`."""
+    """Most tokens of a row: veRL's `rollout.prompt_length` and `rollout.response_length`."""
 
     prompt: int
     response: int
     total: int | None = None
-    """veRL's `rollout.max_model_len`: of the whole sequence."""
+    """veRL's `rollout.max_model_len`: most tokens of the whole row."""
 
     @property
     def most(self) -> int:
-        """Tokens of a whole row."""
+        """Most tokens of a whole row."""
         both = self.prompt + self.response
         return both if self.total is None else min(both, self.total)
 
 
 class TokenConversation:
-    """A policy's: one row of tokens, or, as `config.context` says, a new one where the history has outgrown it."""
+    """A policy's conversation: one row of tokens, or several if the history is long and `config.context` allows it."""
 
     def __init__(self, generate: Generate, chat: ChatTokenizer, config: GuiAgentConfig, limits: TokenLimits):
         self.rows: list[EpisodeSequence] = []
@@ -87,8 +87,8 @@ class TokenConversation:
         """Begin the first row.
 
         Raises:
-            ConfigError: the prompt does not fit its limit, or no episode could have a second turn.
-            MissingDependencyError: the model's own words are not installed.
+            ConfigError: the prompt exceeds its limit, or the limits leave no room for a second turn.
+            MissingDependencyError: the package with the model's official prompt is not installed.
         """
         check_lengths(self._config, self._limits.response, self._chat.geometry.num_tokens(screen))
         self._instruction = task.instruction
@@ -106,7 +106,7 @@ class TokenConversation:
         row = self.rows[-1]
         shown = [images[number] for number in row.screenshots]
         generated = await self._generate(row.token_ids, shown, max_tokens)
-        token_ids = generated.token_ids[:max_tokens]  # for an engine that knows no such limit
+        token_ids = generated.token_ids[:max_tokens]  # an engine may ignore the limit
         log_probs = generated.log_probs[:max_tokens] if generated.log_probs is not None else None
         row.add_reply(token_ids, log_probs)
         if (row.response_log_probs is None) != (self.rows[0].response_log_probs is None):
@@ -119,7 +119,7 @@ class TokenConversation:
         return Written(self._chat.text(token_ids), problem, row.screenshots.start, texts)
 
     def show(self, screen: Size) -> StopReason | None:
-        """Append a screenshot, if it and a whole reply to it still fit: neither is ever cut short by the limit."""
+        """Append a screenshot if it still fits with a whole reply to it. Neither is ever cut short."""
         row = self.rows[-1]
         context = self._chat.next_screenshot(row.token_ids[-1], screen)
         is_full = len(row.screenshots) == self._config.row_screenshots
@@ -132,7 +132,7 @@ class TokenConversation:
             return StopReason.TOKEN_LIMIT
         self._screens.append(screen)
         newest = len(self._screens)
-        for first in range(max(0, newest - kept), newest):  # the oldest give way to replies that leave them no room
+        for first in range(max(0, newest - kept), newest):  # leave out the oldest until the replies leave enough room
             prompt_ids = self._prompt(first)
             if self._fits(len(prompt_ids), 0):
                 self.rows.append(EpisodeSequence(prompt_ids, range(first, newest)))
@@ -140,17 +140,17 @@ class TokenConversation:
         return StopReason.TOKEN_LIMIT
 
     def _fits(self, prompt: int, response: int) -> bool:
-        """Whether a row of so many tokens has room for a reply."""
+        """Return whether a row of so many tokens has room for a reply."""
         response += self._config.max_reply_tokens
         return response <= self._limits.response and prompt + response <= self._limits.most
 
     def _prompt(self, first: int) -> list[int]:
-        """The tokens of a row up to the reply to the newest screenshot.
+        """Return a row's tokens, up to where the reply to the newest screenshot begins.
 
-        Replies are the policy's own tokens, not their text tokenized again: what it wrote is what it sees.
+        The replies in it are the tokens that the policy wrote, not their text tokenized again.
 
         Args:
-            first: number of the first screenshot that is shown.
+            first: number of the first screenshot that the row shows.
         """
         family, earlier = self._config.family, self._replies[:first]
         if not earlier or family.lists_earlier:

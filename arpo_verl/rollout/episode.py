@@ -1,4 +1,4 @@
-"""One episode on one desktop: look, reply, act, until the agent or a limit ends it; then the verdict."""
+"""Play one episode on one desktop: look, reply, act, until the agent or a limit ends it. Then evaluate it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class LeasedDesktop(Protocol):
-    """A desktop of the pool: `DesktopEnvironment`, awaited."""
+    """A desktop of the pool: a `DesktopEnvironment` whose methods are awaited."""
 
     async def reset(self, task: Task) -> Observation: ...
     async def step(self, action: Action) -> Observation: ...
@@ -34,7 +34,7 @@ class LeasedDesktop(Protocol):
 
 @dataclass(frozen=True)
 class Turn:
-    """One reply as it was taken: its text, and either its actions or why it is none. Times in seconds."""
+    """One reply: its text, and its actions or why it has none. Times are in seconds."""
 
     text: str
     thought: str = ""
@@ -42,69 +42,69 @@ class Turn:
     parse_error: str | None = None
     generate_s: float = 0.0
     desktop_s: float = 0.0
-    """Of its actions; 0 until they are done."""
+    """Time that its actions took; 0 until they are done."""
     first_screenshot: int = 0
-    """Number of the first that was seen; with it all up to the one that this replies to."""
+    """Number of the first screenshot that the policy saw; it also saw all up to the one that it replies to."""
     screenshot: int | None = None
-    """Number of the one that this replies to; None: the turn's own."""
+    """Number of the screenshot that this replies to; None: the one with the turn's own number."""
     request: Mapping[str, Any] | None = None
-    """What a harness asked, as JSON; None of our own loop, whose request follows from the screenshots."""
+    """A harness's request, as JSON; None with our own loop, whose requests follow from the screenshots."""
     tokens: tuple[str, ...] = field(default=(), repr=False)
-    """The text of each token of the reply; none where no policy spoke in tokens."""
+    """The text of each token of the reply; empty if no policy wrote it in tokens."""
 
 
 class Watcher(Protocol):
-    """Hears of an episode as it happens. Must return at once and raise nothing."""
+    """Follows an episode as it happens. Its methods must return at once and raise nothing."""
 
     def saw(self, screenshot: bytes) -> None:
-        """The policy is shown another screenshot."""
+        """Note that the policy sees another screenshot."""
 
     def replied(self, turns: tuple[Turn, ...]) -> None:
-        """The policy replied; `turns` are all so far. The newest one's actions are about to be done."""
+        """Note that the policy replied. `turns` are all so far; the newest one's actions come next."""
 
 
 @dataclass(frozen=True)
 class Midway:
-    """What the evaluator said on the way: of an episode that had ended at a smaller limit of turns."""
+    """The evaluator's score in the middle of an episode, as if a smaller limit of turns had ended it."""
 
     turns: int
-    """Replies up to then."""
+    """Number of replies up to then."""
     success: float
 
 
 @dataclass(frozen=True)
 class Episode:
-    """All that happened, and the verdict. Times in seconds."""
+    """All that happened in an episode, and its score. Times are in seconds."""
 
     task: Task
     rows: tuple[EpisodeSequence, ...] = field(repr=False)
-    """What was said, in tokens; none where no policy spoke in tokens."""
+    """The conversation in tokens; empty if no policy wrote in tokens."""
     images: tuple[Image.Image, ...] = field(repr=False)
     screenshots: tuple[bytes, ...] = field(repr=False)
-    """As sent by the desktop, one for each of `images`: those that the policy saw, in order."""
+    """The screenshots that the policy saw, in order, as the desktop sent them: one for each of `images`."""
     turns: tuple[Turn, ...]
     stop_reason: StopReason
     success: float
-    """The evaluator's score, in [0, 1]: the verdict, whatever partial credit training gives."""
+    """The evaluator's score, from 0 to 1, without the partial credit that training may give."""
     generate_s: float
     desktop_s: float
-    """All calls together: the task's set-up, the actions and the evaluation."""
+    """Time of all calls to the desktop: the set-up, the actions and the evaluation."""
     image_size: Size
-    """Of the images that the coordinates of the replies are in."""
+    """Size of the images that the coordinates of the replies refer to."""
     metrics: tuple[MetricCall, ...] = ()
-    """What the evaluator looked at."""
+    """What the evaluator compared."""
     started_at: float = 0.0
-    """Unix time at which the desktop was asked for the task's set-up."""
+    """Unix time when the task's set-up began."""
     wall_s: float = 0.0
-    """From then to the verdict."""
+    """Time from then to the evaluator's score."""
     reset_s: float = 0.0
     evaluate_s: float = 0.0
     share: float | None = None
-    """Of the evaluator's checks that were met, in [0, 1]; None where it was not asked for."""
+    """Share of the evaluator's checks that were met, from 0 to 1; None if it was not asked for."""
     verdicts: tuple[Midway, ...] = ()
-    """Those on the way, where they were asked for."""
+    """Scores in the middle of the episode, if they were asked for."""
     seen: tuple[int, ...] | None = None
-    """Of each screenshot, as the how manieth the watcher saw it; None: in order."""
+    """For each screenshot, its number in the order in which the watcher saw them; None: the same order."""
     log: bytes = field(default=b"", repr=False)
     """What a harness's command printed."""
 
@@ -114,13 +114,13 @@ class Episode:
 
 
 DecodeScreenshot = Callable[[Observation], Awaitable[Image.Image]]
-"""A screenshot as the policy is shown it."""
+"""Decodes a screenshot to the image that the policy sees."""
 Rest = Callable[[float], Awaitable[None]]
-"""Lets so many seconds pass."""
+"""Waits for a number of seconds."""
 
 
 async def decode_in_thread(observation: Observation) -> Image.Image:
-    """Decode beside the event loop, which other episodes share."""
+    """Decode in a thread, since other episodes share the event loop."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(None, decode_screenshot, observation.screenshot)
 
@@ -135,10 +135,10 @@ async def play_episode(
     watcher: Watcher | None = None,
     decode: DecodeScreenshot = decode_in_thread,
 ) -> Episode:
-    """Let a policy play `task` to its end and have it evaluated; `watcher` hears what happens.
+    """Let a policy play `task` to its end and evaluate it. `watcher` follows what happens.
 
     Raises:
-        DesktopError: the desktop failed; nothing of the episode may be used.
+        DesktopError: the desktop failed; do not use anything of the episode.
         GenerationError: the engine gave no usable reply.
         ConfigError: the prompt does not fit its limit.
     """
@@ -156,25 +156,25 @@ async def play(
     evaluate_after: Collection[int] = (),
     rest: Rest = asyncio.sleep,
 ) -> Episode:
-    """Play `task` to its end, with any policy, and have it evaluated.
+    """Play `task` to its end, with any policy, and evaluate it.
 
-    The evaluator runs however the episode ended, after a malformed reply or at a limit too: the state of the desktop
-    is what counts, as in the paper's r = r_t + r_f and its code. Where the policy ended the desktop nothing is left to
-    be evaluated: 0, and no second try.
+    The evaluator runs however the episode ended, also after a malformed reply or at a limit. The desktop's state is
+    what counts, as in the paper's r = r_t + r_f and in its code. If the policy ended the desktop, there is nothing to
+    evaluate: the score is 0, and the episode is not repeated.
 
     Args:
-        evaluate_after: numbers of replies after which the evaluator is asked on the way too, where the episode goes on:
-            only where its looking changes nothing.
-        rest: between two actions of one reply.
+        evaluate_after: numbers of replies after which the evaluator also runs, if the episode goes on. Use it only
+            with evaluators that change nothing.
+        rest: waits between two actions of one reply.
 
     Raises:
-        DesktopError: the desktop failed; nothing of the episode may be used.
+        DesktopError: the desktop failed; do not use anything of the episode.
     """
     return await evaluated(task, desktop, _Player(desktop, conversation, config, watcher, decode, evaluate_after, rest))
 
 
 class Player(Protocol):
-    """Plays one episode up to its verdict, and keeps what happened; see `Episode` for its fields."""
+    """Plays one episode up to its evaluation, and keeps what happened; see `Episode` for its fields."""
 
     @property
     def images(self) -> Sequence[Image.Image]: ...
@@ -192,14 +192,14 @@ class Player(Protocol):
     async def play(self, task: Task) -> StopReason: ...
 
     async def timed(self, call: Awaitable[T]) -> T:
-        """Await a call on the desktop and count its time."""
+        """Await a call to the desktop and add its time."""
 
     def facts(self) -> dict[str, Any]:
-        """The other fields of the `Episode`."""
+        """Return the other fields of the `Episode`."""
 
 
 async def evaluated(task: Task, desktop: LeasedDesktop, player: Player) -> Episode:
-    """Have `player` play `task` to its end, and the desktop evaluated; see `play`."""
+    """Let `player` play `task` to its end, then evaluate the desktop; see `play`."""
     started_at, began = time.time(), time.perf_counter()
     before_verdict_s: float | None = None
     try:
@@ -207,7 +207,7 @@ async def evaluated(task: Task, desktop: LeasedDesktop, player: Player) -> Episo
         before_verdict_s = player.desktop_s
         evaluation = await player.timed(desktop.evaluate())
     except DesktopEndedError as error:
-        if not player.turns:  # nothing of the policy's has run there
+        if not player.turns:  # the policy has not acted yet
             raise DesktopSetupError(str(error)) from error
         logger.info("task %s scores 0: %s", task.task_id, error)
         stop_reason, evaluation = StopReason.DESKTOP_ENDED, Evaluation(0.0)
@@ -284,7 +284,7 @@ class _Player:
             self._keep(observation, image)
 
     async def timed(self, call: Awaitable[T]) -> T:
-        """Await a call on the desktop and count its time."""
+        """Await a call to the desktop and add its time."""
         began = time.perf_counter()
         try:
             return await call
@@ -297,7 +297,7 @@ class _Player:
         return {"rows": tuple(conversation.rows), "image_size": image_size, "verdicts": tuple(self.verdicts)}
 
     async def _reply(self) -> tuple[Action, ...]:
-        """Have one reply; no actions when it is malformed."""
+        """Get one reply. Return its actions, or none if it is malformed."""
         began = time.perf_counter()
         written = await self._conversation.reply(list(self.images))
         generate_s = time.perf_counter() - began
@@ -330,7 +330,7 @@ class _Player:
             self.turns[-1] = replace(self.turns[-1], desktop_s=self.desktop_s - before_s)
 
     async def _do(self, actions: Sequence[Action]) -> tuple[StopReason | None, Observation]:
-        """Do the actions in order; those after the one that ends the episode are not done."""
+        """Do the actions in order. Those after the one that ends the episode are left out."""
         for number, action in enumerate(actions):
             if number > 0 and not isinstance(action, (Finish, Fail)):
                 await self.timed(self._rest(self._config.between_actions_s))

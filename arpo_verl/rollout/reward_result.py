@@ -1,4 +1,4 @@
-"""Checks what a reward function returned, before anything trains on it or averages it. Pure."""
+"""Check what a reward function returned, before we train on it or average it. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from arpo_verl.types import finite_number
 
 _COLUMN = "veRL's validation_data_dir has a column of this name"
 RESERVED: Mapping[str, str] = {
-    "reward": "veRL keeps the rewards themselves under it, and would average yours among them",
-    "acc": "veRL would validate by it instead of the reward, and count episodes lost to infrastructure as 0",
+    "reward": "veRL keeps the rewards themselves under this name and would average yours with them",
+    "acc": "veRL would use it for validation instead of the reward, and count episodes lost to infrastructure as 0",
     **dict.fromkeys(("input", "output", "gts", "step", "uid"), _COLUMN),
 }
 """Names that a reward function must not return, and why. veRL 0.9.1: `trainer/ppo/v1/trainer_base.py` (`_validate`,
@@ -22,14 +22,14 @@ RESERVED: Mapping[str, str] = {
 def read_result(
     function: Callable[..., Any], task_id: str, result: Any, recorded: Mapping[str, float]
 ) -> tuple[float, dict[str, Any]]:
-    """The reward, and what veRL averages beside it: `recorded`, and the function's other values.
+    """Return the reward, and what veRL averages beside it: `recorded`, and the function's other values.
 
     Args:
-        function: whose `result` it is, and `task_id` the episode's task: for the message.
-        recorded: what the agent loop itself knows of the episode. The function may repeat it, not change it.
+        function, task_id: what returned `result`, and the episode's task, for the message.
+        recorded: values that the agent loop itself records. The function may repeat them but not change them.
 
     Raises:
-        ConfigError: a value cannot be used, or a name is taken. Lists all of them.
+        ConfigError: values cannot be used, or names are taken. The message lists all of them.
     """
     values = dict(result) if isinstance(result, Mapping) else {"score": result}
     given = values.pop("score", None)
@@ -43,21 +43,21 @@ def read_result(
         number = finite_number(value)
         if name in recorded:
             if number is None or not math.isclose(number, recorded[name], rel_tol=1e-6, abs_tol=1e-6):
-                taken.append(f"`{name}` is the agent loop's own, {recorded[name]!r} here, got {_short(value)}")
+                taken.append(f"the agent loop sets `{name}` itself, to {recorded[name]!r} here, got {_short(value)}")
         elif name in RESERVED or not isinstance(name, str):
-            taken.append(f"`{name}` cannot be a name of yours")
+            taken.append(f"you cannot use the name `{name}`")
         elif number is None and not isinstance(value, str | None):
             unusable.append(f"`{name}` must be a finite number, text or None, got {_short(value)}")
         else:
             extra[name] = value if number is None else number
     if reward is None or unusable or taken:
-        what = f"the reward function {name_of(function)} returned for task {task_id} what training cannot use:"
+        what = f"the reward function {name_of(function)} returned values for task {task_id} that training cannot use:"
         raise ConfigError("\n- ".join([what, *unusable, *taken]) + (_taken_names(recorded) if taken else ""))
     return reward, extra
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A function's name, for a message."""
+    """Return a function's name, for a message."""
     return str(getattr(function, "__name__", function))
 
 

@@ -1,4 +1,4 @@
-"""From an evaluated episode to its reward, through the recipe's reward function."""
+"""Turn an evaluated episode into a reward, with the recipe's reward function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from arpo_verl.rollout.episode import Episode
 from arpo_verl.rollout.reward_result import name_of, read_result
 from arpo_verl.types import StopReason
 
-# Beside what the reward function gives, in every row: veRL takes the names of the first for all.
+# Every row has these beside the function's own values: veRL takes the names in the first row for all rows.
 EXTRA = ("success", "format_error", "desktop_ended", "unclear_losses")
 
 
@@ -36,18 +36,18 @@ async def score_episode(
     unclear_losses: int = 0,
     partial_credit: float = 0.0,
 ) -> Score:
-    """Call the reward function as veRL's reward manager would, but here, where no screenshot is processed again.
+    """Call the reward function here, as veRL's reward manager would, but without processing screenshots again.
 
     Args:
-        function: `compute_score` or alike: (data_source, solution_str, ground_truth, extra_info) -> number or dict.
+        function: such as `compute_score`: (data_source, solution_str, ground_truth, extra_info) -> number or dict.
         solution: the text of the whole response.
-        row: the dataset row; its `extra_info` goes to the function, with what the episode came to.
-        unclear_losses: attempts at it before this one that were lost, perhaps by the policy's doing.
-        partial_credit: weight of the share of checks that were met; 0 wherever nothing is trained.
+        row: the dataset row. The function gets its `extra_info`, with the outcome of the episode.
+        unclear_losses: earlier attempts that were lost, perhaps through the policy.
+        partial_credit: weight of the share of checks that were met; 0 outside training.
 
     Raises:
         ConfigError: the function raises, or returns what `read_result` refuses.
-        GenerationError: raised by the function itself, whose server gave no answer: nothing of the episode is scored.
+        GenerationError: the function's server gave no answer. Nothing of the episode is scored.
     """
     task_id = episode.task.task_id
     arguments = {
@@ -63,7 +63,7 @@ async def score_episode(
     else:
         result = await asyncio.get_running_loop().run_in_executor(None, _call, function, task_id, arguments)
     seconds = time.perf_counter() - began
-    # Always these, so that veRL's validation metrics are there with any reward function.
+    # Set always, so that veRL's validation metrics exist with any reward function.
     ended = episode.stop_reason is StopReason.DESKTOP_ENDED
     values = (episode.success, float(episode.format_error), float(ended), float(unclear_losses))
     reward, extra_info = read_result(function, task_id, result, dict(zip(EXTRA, values, strict=True)))
@@ -71,13 +71,13 @@ async def score_episode(
 
 
 def _call(function: Callable[..., Any], task_id: str, arguments: Mapping[str, Any]) -> Any:
-    with _named(function, task_id):  # in the thread: a StopIteration that left it would be waited for without end
+    with _named(function, task_id):  # in the thread: the loop would wait forever for one that raised StopIteration
         return function(**arguments)
 
 
 @contextmanager
 def _named(function: Callable[..., Any], task_id: str) -> Iterator[None]:
-    """An error of the function is the recipe's. veRL would take it for one lost session, and lose the next one too."""
+    """Report the function's error as the recipe's. veRL would count one lost session and then lose the next one too."""
     try:
         yield
     except (ConfigError, GenerationError):
@@ -85,7 +85,7 @@ def _named(function: Callable[..., Any], task_id: str) -> Iterator[None]:
     except Exception as error:
         raise ConfigError(
             f"the reward function {name_of(function)} raised {error!r:.500} for task {task_id}; correct it, or raise "
-            "arpo_verl.EndpointError where a server that it asks may fail: then only this episode is dropped"
+            "arpo_verl.EndpointError if its server fails: then only this episode is dropped"
         ) from error
 
 

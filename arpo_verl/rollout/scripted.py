@@ -1,4 +1,4 @@
-"""Replies that no policy generates: a script's, a recorded episode's, or a person's."""
+"""Reply without a policy: from a script, from a recorded episode, or from a person."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.types import Size, StopReason, Task
 
 NextReply = Callable[[Size], "str | None"]
-"""(size of the screen that it replies to) -> the next reply, or None where there is no more."""
+"""(size of the screen that it replies to) -> the next reply, or None if there are no more."""
 
 
 class ScriptedConversation:
-    """An agent in a Python callable.
+    """An agent that is a Python callable.
 
     Args:
-        next_reply: gives one reply a screenshot.
-        image_size: of the image that the replies' coordinates are in; None: the screen itself.
+        next_reply: returns one reply for each screenshot.
+        image_size: size of the image that the replies' coordinates refer to; None: the screen's.
     """
 
     rows: tuple[EpisodeSequence, ...] = ()
@@ -37,7 +37,7 @@ class ScriptedConversation:
         """Take the first reply.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is no reply.
         """
         if self.show(screen) is not None:
             raise ConfigError("an episode must have at least one reply, got none")
@@ -52,6 +52,6 @@ class ScriptedConversation:
 
 
 def replies_of(texts: Iterable[str]) -> NextReply:
-    """Give these texts, one after the other."""
+    """Return these texts, one after the other."""
     iterator = iter(texts)
     return lambda screen: next(iterator, None)

@@ -1,4 +1,4 @@
-"""What a policy reads and writes as token sequences, the rows of an episode: which token is whose. Pure."""
+"""Keep the rows of an episode: tokens that the policy reads and writes, and which are its own. Pure."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ class Generated:
 class EpisodeSequence:
     """One row: prompt (system, instruction, first screenshot), then replies and screenshots in turn.
 
-    An episode has one, or several where its history does not fit into one; then the prompt of each but the first also
-    holds what it shows of the replies and screenshots before. Each reply is generated in one row alone.
+    An episode has several rows if its history does not fit into one. The prompt of a later row also holds the earlier
+    replies and screenshots that it shows. Each reply is generated in one row only.
 
-    `response_mask` is 1 exactly on tokens that the policy generated, its end-of-turn token included; replies that were
-    given to it are context.
-    `response_log_probs` has the rollout engine's value for these and 0.0 elsewhere; None when the engine gives none.
+    `response_mask` is 1 exactly on tokens that the policy generated in this row, its end-of-turn token included.
+    `response_log_probs` has the rollout engine's values for these and 0.0 for others; None if the engine gives none.
     """
 
     def __init__(self, prompt_ids: Sequence[int], screenshots: range = range(1)):
         self.prompt_ids = list(prompt_ids)
         self.screenshots = screenshots
-        """Which of the episode's it shows."""
+        """Numbers of the episode's screenshots that it shows."""
         self.response_ids: list[int] = []
         self.response_mask: list[int] = []
         self._log_probs: list[float] = []
@@ -39,7 +38,7 @@ class EpisodeSequence:
 
     @property
     def token_ids(self) -> list[int]:
-        """Everything so far: what the next reply is generated from."""
+        """All tokens so far: the next reply is generated from them."""
         return self.prompt_ids + self.response_ids
 
     @property
@@ -48,7 +47,7 @@ class EpisodeSequence:
 
     @property
     def replies(self) -> list[Generated]:
-        """What the policy generated, reply by reply."""
+        """The policy's replies in this row, one by one."""
         written = itertools.groupby(range(len(self.response_ids)), key=self.response_mask.__getitem__)
         return [self._reply(list(run)) for is_reply, run in written if is_reply]
 
@@ -62,7 +61,7 @@ class EpisodeSequence:
         """Append what the policy generated.
 
         Raises:
-            GenerationError: the log-probs are missing for some replies only, or do not match the tokens.
+            GenerationError: only some replies have log-probs, or they do not match the tokens.
         """
         has = log_probs is not None
         if self._has_log_probs is None:
@@ -80,7 +79,7 @@ class EpisodeSequence:
         self.add_context(token_ids, 1)
 
     def add_context(self, token_ids: Sequence[int], num_screenshots: int) -> None:
-        """Append what was said to the policy, in which so many of the next screenshots are."""
+        """Append what the policy was shown; it includes so many of the next screenshots."""
         self._append(token_ids, 0, None)
         self.screenshots = range(self.screenshots.start, self.screenshots.stop + num_screenshots)
 

@@ -1,7 +1,7 @@
-"""A conversation's tokens from the model's own chat template, for trainers that bring no builder of their own.
+"""Tokenize a conversation with the model's own chat template, for trainers without a builder of their own.
 
-`ChatTokenizer` asks a builder for two things: the opening messages as tokens, and what a further message adds. veRL has
-one for each family. This one needs a processor with a chat template alone, and gives the same tokens for Qwen-VL.
+`ChatTokenizer` asks a builder for two things: the tokens of the opening messages, and those that a further message
+adds. veRL has a builder for each family. This one needs only a processor with a chat template. For Qwen-VL both agree.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 class Merged(NamedTuple):
-    """Tokens so far, with what was added to them."""
+    """The tokens so far, with the new ones."""
 
     token_ids: list[int]
 
 
 @dataclass(frozen=True)
 class TemplateBuilder:
-    """Renders messages by a processor's chat template."""
+    """Renders messages with a processor's chat template."""
 
     processor: Any
-    """With its tokenizer; a Qwen-VL one."""
+    """A Qwen-VL processor, with its tokenizer."""
 
     def build_initial_tokens(self, messages: Messages) -> list[int]:
-        """Messages as tokens, one placeholder an image, up to where the model begins its reply."""
+        """Return messages as tokens, one placeholder an image, up to where the model begins its reply."""
         text = self.processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
         ids: list[int] = self.processor.tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
@@ -42,7 +42,7 @@ class TemplateBuilder:
             updated: these, and the new ones.
             token_ids: the tokens so far; the last one ends the reply's turn.
         """
-        # Behind a short reply, whose turn ends where `token_ids` does: what a template puts between turns is kept.
+        # We put a short reply before them, and cut after its turn, to keep what a template writes between turns.
         said = [message("system", text_part("-")), message("user", text_part("-")), reply_message("-")]
         new = list(updated[len(previous) :])
         ids = self.build_initial_tokens([*said, *new])

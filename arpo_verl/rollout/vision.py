@@ -1,4 +1,4 @@
-"""Screenshots and their visual tokens: how the processor will resize an image, known without processing it."""
+"""Count a screenshot's visual tokens: compute how the processor will resize an image, without processing it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from arpo_verl.types import Size
 
 @dataclass(frozen=True)
 class ImageGeometry:
-    """The resizing of a Qwen-VL image processor: sides to multiples of `factor`, area between two bounds in pixels."""
+    """How a Qwen-VL image processor resizes: sides to multiples of `factor`, area between two bounds in pixels."""
 
     factor: int
     """Side of the square of pixels that becomes one visual token."""
@@ -28,12 +28,12 @@ class ImageGeometry:
         """Read it from a Qwen2-VL, Qwen2.5-VL or Qwen3-VL processor.
 
         Args:
-            processor: with its image processor.
-            mm_processor_kwargs: veRL's `data.mm_processor_kwargs`, which the processor will be called with.
+            processor: the processor, with its image processor.
+            mm_processor_kwargs: veRL's `data.mm_processor_kwargs`, which the processor will get.
 
         Raises:
-            ConfigError: the processor is of another family, so its tokens cannot be foretold; or one of the two
-                limits alone is given.
+            ConfigError: the processor belongs to another family, so we cannot compute its tokens; or only one of the
+                two limits is given.
         """
         image_processor: Any = getattr(processor, "image_processor", None)
         kwargs = dict(mm_processor_kwargs or {})
@@ -50,7 +50,7 @@ class ImageGeometry:
             ) from error
 
     def image_size(self, screen: Size) -> Size:
-        """The size to which a screenshot of size `screen` is resized: what the model's coordinates are in."""
+        """Return the size to which a screenshot of size `screen` is resized: the model's coordinates refer to it."""
         from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
         limits = {"min_pixels": self.min_pixels, "max_pixels": self.max_pixels}
@@ -58,26 +58,26 @@ class ImageGeometry:
         return Size(width, height)
 
     def num_tokens(self, screen: Size) -> int:
-        """Visual tokens of a screenshot of size `screen`."""
+        """Return the number of visual tokens of a screenshot of size `screen`."""
         image = self.image_size(screen)
         return (image.width // self.factor) * (image.height // self.factor)
 
 
 def check_pixel_limits(mm_processor_kwargs: Mapping[str, Any]) -> bool:
-    """Whether the two limits in pixels are given.
+    """Return whether the two limits in pixels are given.
 
-    One alone counts in vLLM and not in training: `Qwen2VLImageProcessor._standardize_kwargs` (transformers 5.9) takes
-    both or none, `Qwen2VLProcessingInfo._get_vision_info` (vLLM 0.24) each.
+    vLLM uses a single one, but training does not: `Qwen2VLImageProcessor._standardize_kwargs` (transformers 5.9) takes
+    both or none, `Qwen2VLProcessingInfo._get_vision_info` (vLLM 0.24) takes each.
 
     Raises:
-        ConfigError: one of them is given.
+        ConfigError: only one of them is given.
     """
     limits = {name: mm_processor_kwargs.get(name) for name in ("min_pixels", "max_pixels")}
     given = [name for name, limit in limits.items() if limit is not None]
     require(
         len(given) != 1,
         "data.mm_processor_kwargs",
-        "with both min_pixels and max_pixels or neither: vLLM takes one alone, the processor of training does not",
+        "with both min_pixels and max_pixels or neither: vLLM uses one alone, the processor of training does not",
         limits,
         "give both; the model's own are in its preprocessor_config.json",
     )
@@ -85,10 +85,10 @@ def check_pixel_limits(mm_processor_kwargs: Mapping[str, Any]) -> bool:
 
 
 def decode_screenshot(screenshot: bytes) -> Image.Image:
-    """A screenshot as the processors of rollout, training and replay get it: RGB, at the screen's own size.
+    """Decode a screenshot as rollout, training and replay all do: to RGB, at the screen's own size.
 
     Raises:
-        DesktopLostError: the bytes are no picture, or a larger one than any screen's.
+        DesktopLostError: the bytes are not a picture, or are larger than any screen.
     """
     try:
         return read_image(screenshot)

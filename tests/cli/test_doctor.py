@@ -153,7 +153,7 @@ def test_another_package_of_verls_name_is_named_and_not_to_be_overwritten(other_
     if other_verl == "EasyR1":  # which has a door of its own
         assert verl.ok and "python -m arpo_verl.easyr1" in verl.detail
     else:
-        assert not verl.ok and "environment of its own" in verl.remedy
+        assert not verl.ok and "separate environment" in verl.remedy
     # Nor does what else is missing tell to install veRL, or the torch that it needs, over theirs.
     assert not [finding for finding in findings if not finding.ok and "pip install" in finding.detail + finding.remedy]
     with pytest.raises(MissingDependencyError, match="would overwrite") as refusal:

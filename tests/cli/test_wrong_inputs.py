@@ -215,7 +215,7 @@ WRONG_RECIPES = {
             "gui_agent.max_screenshots must be from 1, got 0",
             "algorithm.episode_weight must be one of tokens, equal, got 'rows'",
             "critic.enable must be false with episodes of several rows: ",
-            "critic.enable must be false with algorithm.adv_estimator=replay_grpo, which has no use for a critic's ",
+            "critic.enable must be false with algorithm.adv_estimator=replay_grpo, which does not use a critic's ",
             f"{MODEL} '.cache/seeing'",
             "'familes' must be a source of tasks, one of cua_gym, families, in `NAME:ARGUMENT`; did you mean families?",
         )
@@ -227,7 +227,7 @@ WRONG_RECIPES = {
             "environment.provider must be one of embedded, fake, docker, qemu, ",
             "gui_agent.max_steps must be a whole number of at least 1, got 0",
             "replay.capacity_per_task must be positive, got 0; set replay.enable=false to train without replay",
-            f"{MODEL} 'nowhere'; name the folder into which the model was downloaded",
+            f"{MODEL} 'nowhere'; name the folder that you downloaded the model to",
             f"embeded {NO_TASKS}",
         )
     },
@@ -235,7 +235,7 @@ WRONG_RECIPES = {
         "environment.provider=dokcer environment.wait_s=soon environment.action_pause_s=-1 +environment.num_desktop=3 "
         "+gui_agent.grammar=qwen3_vl +data.trian_files=tasks.json": (
             "data.trian_files is not an option of veRL's; did you mean data.train_files?",
-            "gui_agent.grammar was removed: gui_agent.model_family says prompt and grammar together",
+            "gui_agent.grammar was removed: gui_agent.model_family sets prompt and grammar together",
             "No task files for training given. Add data.train_files=PATH.",
             "No task files for validation given. Add data.val_files=PATH.",
             "environment.num_desktop is not an option; did you mean environment.num_desktops?",
@@ -251,7 +251,7 @@ WRONG_RECIPES = {
             "environment.screen_size must be [1920, 1080] with OSWorld's own machine, got [1280, 720]; set it so, or give",
             "trainer.v1.sampler.custom_sampler.name must be ReplaySamplerAsync with trainer.v1.trainer_mode=separate_async",
             "actor_rollout_ref.actor.fsdp_config.param_offload must be false with trainer_mode=separate_async and several",
-            "algorithm.filter_groups.metric must be the name of a reward, as `reward`, got None",
+            "algorithm.filter_groups.metric must be the name of a reward, such as `reward`, got None",
             "gui_agent.model_family=opencua is for `arpo-verl evaluate` over a server alone: transformers and veRL do not",
         )
     },
@@ -262,9 +262,9 @@ WRONG_RECIPES = {
         "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image=3": (
             "replay.mode was removed: rollouts that began within a success ended 25 points below injected successes",
             "replay.std must be population or sample, got 'populatoin'; did you mean population?",
-            "data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier, got 4; or set it to uniform",
+            "data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier, got 4; set it so, or set data.tasks.sampling=uniform",
             "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image must be at least the 15 screenshots",
-            f"{MODEL} 'nowhere'; name the folder into which the model was downloaded",
+            f"{MODEL} 'nowhere'; name the folder that you downloaded the model to",
             "data.tasks.ids must name tasks of embedded, which lacks dialog-confirm-yse; did you mean dialog-confirm-yes?",
         )
     },

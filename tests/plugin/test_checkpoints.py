@@ -96,7 +96,7 @@ def test_a_kill_between_the_trainers_save_and_ours_loses_one_interval_and_no_mor
 def test_a_checkpoint_of_a_run_without_replay_gives_an_empty_store_or_the_seed(checkpoints, tmp_path, caplog):
     checkpoints.save(1, store_of(1), enable=False)
     assert checkpoints.restored() == []
-    assert "begins empty" in caplog.text
+    assert "starts empty" in caplog.text
     save_store(store_of(7), tmp_path / "seed", OURS)
     assert checkpoints.restored(seed_from=str(tmp_path / "seed")) == [7]
 
@@ -128,7 +128,7 @@ def test_a_store_of_another_policy_is_passed_over_or_refused_with_the_reason(che
         checkpoints.restored(fingerprint=other, on_bad_store="refuse")
     save_store(store_of(7), tmp_path / "seed", other)
     assert checkpoints.restored(fingerprint=other) == []
-    assert f"made with another {part}" in caplog.text and "begins empty" in caplog.text
+    assert f"made with another {part}" in caplog.text and "starts empty" in caplog.text
     assert checkpoints.restored(fingerprint=other, seed_from=str(tmp_path / "seed")) == [7]
     assert checkpoints.restored(fingerprint=other, seed_from=str(tmp_path / "seed"), on_bad_store="empty") == []
     # Back to the policy that it is of: nothing was removed.
@@ -161,12 +161,12 @@ def test_an_unreadable_store_gives_way_to_the_newest_that_can_be_read(checkpoint
     next((second / "replay").glob("trajectories-*")).write_text("")
     assert checkpoints.restored() == [1]
     assert "store.json must be" in caplog.text and "is damaged" in caplog.text
-    assert f"begins with 1 successes of 1 tasks, from {first / 'replay'}" in caplog.text
+    assert f"starts with 1 successes of 1 tasks, from {first / 'replay'}" in caplog.text
     with pytest.raises(ReplayError, match="store.json must be"):
         checkpoints.restored(on_bad_store="refuse")
     damage(first, 1)
     caplog.clear()
-    assert checkpoints.restored() == [] and "begins empty" in caplog.text
+    assert checkpoints.restored() == [] and "starts empty" in caplog.text
 
 
 def test_damaged_seeds_of_a_run_that_begins_are_refused(checkpoints, tmp_path):
@@ -318,7 +318,7 @@ def test_a_record_is_no_link_and_no_pipe(tmp_path):
         read_record(tmp_path)
     (tmp_path / "resume.json").unlink()
     os.mkfifo(tmp_path / "resume.json")
-    with pytest.raises(ConfigError, match="is no regular file"):
+    with pytest.raises(ConfigError, match="is not a regular file"):
         read_record(tmp_path)
 
 

@@ -139,7 +139,7 @@ def test_validation_passes_untouched_and_teaches_the_store_nothing(empty_queue, 
 def test_a_validation_of_which_nothing_is_left_says_so(empty_queue, rollouts, sampler):
     replaying = sampler()
     rollouts.put("v1", [None, None], partition_id="val")
-    with pytest.raises(DesktopLostError, match="all of its 1 tasks' sessions were dropped"):
+    with pytest.raises(DesktopLostError, match="all sessions of its 1 tasks were dropped"):
         replaying.sample(global_steps=1, partition_id="val", batch_size=1)
 
 

@@ -103,7 +103,7 @@ def test_failures_malformed_replies_and_validation_are_left_out(policy, seed_pol
     path.write_text(json.dumps({**json.loads(path.read_text()), "validation": True}))
     trajectories, report = seeded(tmp_path, seed_policy)
     assert len(trajectories) == 1
-    assert report.skipped == {"failed": 1, "ended in a malformed reply": 1, "of validation": 1}
+    assert report.skipped == {"failed": 1, "ended in a malformed reply": 1, "from validation": 1}
 
 
 def test_what_is_not_whole_on_disk_is_left_out(policy, seed_policy, tmp_path):

@@ -24,7 +24,7 @@ from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
             "importable package.module:NAME, got 'no.such:FAMILY': No module",
         ),
         ({"model_family": "arpo_verl.types:Size"}, "must name a ModelFamily, got 'arpo_verl.types:Size', of type"),
-        ({"grammar": "qwen25_vl"}, "gui_agent.grammar was removed: gui_agent.model_family says prompt and grammar"),
+        ({"grammar": "qwen25_vl"}, "gui_agent.grammar was removed: gui_agent.model_family sets prompt and grammar"),
         ({"language": ""}, "gui_agent.language"),
         (
             {"model_family": "small", "language": "German"},

@@ -49,7 +49,7 @@ def test_what_is_no_finite_number_is_no_reward(value):
     assert finite_number(value) is None
     for result in (value, {"score": value}):
         with pytest.raises(
-            ConfigError, match="judge returned for task click-it .*\n- the reward .* finite number"
+            ConfigError, match="judge returned values for task click-it .*\n- the reward .* finite number"
         ) as told:
             read(result)
         assert repr(value)[:100] in str(told.value)
@@ -84,7 +84,7 @@ def test_all_that_is_wrong_is_in_one_message():
     message = str(told.value)
     for name in bad:
         assert (f"`{name}`" in message) == (name != "fine"), name
-    assert "`success` is the agent loop's own, 0.25 here, got 0.75" in message
+    assert "the agent loop sets `success` itself, to 0.25 here, got 0.75" in message
     assert "`parts` must be a finite number, text or None, got {'a': 1}" in message
     assert f"- acc: {RESERVED['acc']}\n- input, output, gts, step, uid: {RESERVED['step']}" in message
     assert f"- {', '.join(EXTRA)}: the agent loop records it" in message

@@ -1,4 +1,4 @@
-"""Every check of a recipe that needs neither Ray nor a model nor a desktop, made before any of them starts."""
+"""Check everything in a recipe that needs neither Ray nor a model nor a desktop, before any of them starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.versions import require_verl
 
-# Folders and files of a recipe: what it writes, and what it may read from this machine.
+# Paths in a recipe: those that it writes to, and those that it may read on this machine.
 _WRITTEN = (
     "run_dir",
     "trainer.default_local_dir",
@@ -41,12 +41,12 @@ _WRITTEN = (
     "environment.status_file",
 )
 _READ = ("actor_rollout_ref.model.path", "data.train_files", "data.val_files", "replay.seed_from")
-# The policies that recipes for this machine name -> the command that writes each.
+# Small policies that recipes name -> the command that makes each.
 _MADE_HERE = {
     ".cache/policy": "python -m arpo_verl.policy embedded --out .cache/policy",
     ".cache/seeing": "python -m arpo_verl.policy seeing --out .cache/seeing",
 }
-# Where `ray start` notes the cluster that this machine is part of.
+# `ray start` writes here which cluster this machine is part of.
 RAY_CLUSTER_FILE = Path("/tmp/ray/ray_current_cluster")
 
 
@@ -54,7 +54,7 @@ def check_recipe(config: DictConfig) -> None:
     """Check a composed recipe.
 
     Raises:
-        ArpoError: all that is wrong, each with what was expected, what came and what to do.
+        ArpoError: lists all problems, each with what was expected, what came and what to do.
     """
     require_verl()
     checks = Checks()
@@ -63,7 +63,7 @@ def check_recipe(config: DictConfig) -> None:
     if uses_fsdp:
         checks.run(check_values, config)
         checks.run(check_by_verl, config)
-    else:  # whose sections no other check knows
+    else:  # the other checks do not know the sections of another engine
         checks.run(ENGINE.check, Recipe(config))
     environment = checks.run(_section_of, EnvironmentConfig, "environment", config)
     agent = checks.run(_section_of, GuiAgentConfig, "gui_agent", config)
@@ -81,7 +81,7 @@ def check_recipe(config: DictConfig) -> None:
         checks.run(read_manifest, replay.seed_from)
     if agent is not None:
         checks.run(_check_image_limit, config, agent)
-        if agent.harness is not None:  # whose words and actions are its own
+        if agent.harness is not None:  # it has prompts and actions of its own
             checks.run(load_program, agent)
         else:
             checks.run(_check_words, agent)
@@ -101,20 +101,20 @@ def check_recipe(config: DictConfig) -> None:
 
 
 def joins_cluster(config: DictConfig) -> bool:
-    """Whether the run joins a Ray that runs already, as `ray.init` finds it, instead of starting one."""
+    """Return whether the run joins a running Ray, as `ray.init` would find it, instead of starting one."""
     address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
     return address != "local" and (bool(address) or RAY_CLUSTER_FILE.exists())
 
 
 def _check_paths(config: DictConfig) -> None:
-    """On a cluster that runs already, actors work in the folder where `ray start` ran, and the driver in its own."""
+    """Require absolute paths on a running cluster: actors work where `ray start` ran, the driver in its own folder."""
     if not joins_cluster(config):
         return
     written = [(name, OmegaConf.select(config, name)) for name in _WRITTEN]
     named = [(name, OmegaConf.select(config, name, throw_on_missing=False)) for name in _READ]
     paths = [(name, path) for name, value in named for path in (value if OmegaConf.is_list(value) else [value])]
     read = [(name, path) for name, path in paths if isinstance(path, str) and Path(path).exists()]
-    # A `~` counts as relative: what writes takes it for a folder of that name.
+    # A `~` counts as relative: what writes there would create a folder of that name.
     relative = [f"{name}={path}" for name, path in written + read if path is not None and not Path(path).is_absolute()]
     run_dir = Path(config.run_dir).expanduser().absolute()
     require(
@@ -122,13 +122,13 @@ def _check_paths(config: DictConfig) -> None:
         "every path of a run that joins a running Ray cluster",
         "absolute",
         " ".join(relative),
-        f"its actors work where `ray start` ran; say run_dir={run_dir}, on storage that all nodes share, and the "
-        "others alike",
+        f"its actors work where `ray start` ran; set run_dir={run_dir}, on storage that all nodes share, and the "
+        "other paths likewise",
     )
 
 
 def _check_places(config: DictConfig) -> None:
-    """What is written later, as a checkpoint after hours, must be possible from the beginning."""
+    """Check now whether the run can write where it will write later, such as a checkpoint after hours."""
     if joins_cluster(config):
         return  # other nodes write some of it
     problems = Problems()
@@ -142,12 +142,12 @@ def _check_places(config: DictConfig) -> None:
 
 
 def _check_named(config: DictConfig) -> None:
-    if not joins_cluster(config):  # whose nodes have files and packages of their own
+    if not joins_cluster(config):  # its nodes have files and packages of their own
         check_named(config)
 
 
 def _desktops_are_here(config: DictConfig, environment: EnvironmentConfig) -> bool:
-    """Whether this process sees what the desktops' hosts see; else each of them makes the check, at its first boot."""
+    """Return whether this process sees what the desktops' hosts see. If not, each host checks at its first boot."""
     return not joins_cluster(config) and config.trainer.nnodes == 1 and environment.py_executable is None
 
 
@@ -157,12 +157,12 @@ def _check_desktops(config: DictConfig, environment: EnvironmentConfig) -> None:
 
 
 def _check_words(agent: GuiAgentConfig) -> None:
-    """The model's own words must be installed."""
+    """Check that the package with the model's official prompt is installed."""
     agent.family.opening("", agent.language, ())
 
 
 def _check_family(config: DictConfig, agent: GuiAgentConfig, model: Model | None) -> None:
-    """Where the model's config.json is on this machine, or its name is known."""
+    """Compare the family with the model, if its config.json is on this machine or its name is known."""
     check_trainable(agent.model_family)
     path = str(OmegaConf.select(config, "actor_rollout_ref.model.path"))
     folder = model_folder(path)
@@ -171,7 +171,7 @@ def _check_family(config: DictConfig, agent: GuiAgentConfig, model: Model | None
 
 
 def _check_tasks(config: DictConfig, selection: TaskSelection, environment: EnvironmentConfig | None) -> None:
-    """Both lists of tasks, with whatever is wrong in either."""
+    """Check both lists of tasks and report the problems of both."""
     problems = Problems()
     for name in ("data.train_files", "data.val_files"):
         with problems.gather():
@@ -196,7 +196,7 @@ def _check_filter(config: DictConfig) -> None:
 
 
 def _section_of(cls: type[ConfigT], name: str, config: DictConfig) -> ConfigT:
-    require(name in config, f"the recipe's section `{name}`", "there", "no such section", "compose with `- arpo`")
+    require(name in config, f"the recipe's section `{name}`", "present", "no such section", "compose with `- arpo`")
     return build_config(cls, name, plain_section(name, config[name]))
 
 
@@ -209,16 +209,16 @@ def _check_pixels(config: DictConfig) -> None:
 
 
 def _check_image_limit(config: DictConfig, agent: GuiAgentConfig) -> None:
-    """veRL hands the limit on as it is, and vLLM refuses the first prompt that has one image too many."""
+    """Check the limit here: veRL passes it on unchecked, and vLLM refuses the first prompt with too many images."""
     if config.actor_rollout_ref.rollout.name != "vllm":
         return
     option = "actor_rollout_ref.rollout.limit_images"
     limit = OmegaConf.select(config, option)
-    if not limit:  # else veRL puts it in the place of the engine's own limits
+    if not limit:  # if it is set, veRL uses it instead of the engine's own limits
         option = "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt"
         limits = OmegaConf.select(config, option)
         if not OmegaConf.is_dict(limits) or "image" not in limits:
-            return  # vLLM's own, 999
+            return  # vLLM's own limit is 999
         limit = limits["image"].get("count", 999) if OmegaConf.is_dict(limits["image"]) else limits["image"]
         option += ".image"
     require(
@@ -231,8 +231,8 @@ def _check_image_limit(config: DictConfig, agent: GuiAgentConfig) -> None:
 
 
 def _check_row(config: DictConfig, model: Model | None, agent: GuiAgentConfig) -> None:
-    """A row of `gui_agent.context` must hold its screenshots: where older replies are long, fewer are shown, but limits
-    under which they never are all shown are a mistake."""
+    """Check that a row of `gui_agent.context` can hold all its screenshots. A row with long replies shows fewer, but
+    limits that never leave room for all are a mistake."""
     if model is None or agent.context == FULL:
         return
     run = read_run(config, model)
@@ -240,7 +240,7 @@ def _check_row(config: DictConfig, model: Model | None, agent: GuiAgentConfig) -
     require(
         tokens <= run.max_sequence_tokens,
         "data.max_prompt_length + data.max_response_length",
-        f"at least the {tokens} tokens of a row with {run.max_screenshots} screenshots and one reply, estimated",
+        f"at least {tokens}, our estimate for a row with {run.max_screenshots} screenshots and one reply",
         run.max_sequence_tokens,
         "raise data.max_response_length, or lower gui_agent.max_screenshots or the processor's max_pixels",
     )
@@ -251,7 +251,7 @@ def _check_episode_weight(config: DictConfig) -> None:
 
 
 def _is_local_model(config: DictConfig) -> bool:
-    """Whether the policy lies on this machine; a name such as `org/model` is for the model hub to resolve."""
+    """Return whether the policy is on this machine. The model hub resolves a name such as `org/model`."""
     if not is_given(config, "actor_rollout_ref.model.path"):
         return False
     policy, problems = PolicyFiles.of_recipe(config), Problems()
@@ -270,9 +270,9 @@ def _is_local_model(config: DictConfig) -> bool:
 
 
 def _how_to_make(policy: Path) -> str:
-    """What makes the policy of a recipe for this machine; else, what to do."""
+    """Return the command that makes one of our small policies, or what else to do."""
     command = next((line for folder, line in _MADE_HERE.items() if policy.parts[-2:] == Path(folder).parts), "")
-    return f"make it: {command}" if command else "name the folder into which the model was downloaded"
+    return f"make it: {command}" if command else "name the folder that you downloaded the model to"
 
 
 def _check_lengths(config: DictConfig, agent: GuiAgentConfig, environment: EnvironmentConfig | None) -> None:
@@ -295,7 +295,7 @@ def _check_lengths(config: DictConfig, agent: GuiAgentConfig, environment: Envir
 
 
 def _check_first_turn(config: DictConfig, model: Model) -> None:
-    """Without the tokenizer here: of the prompt, half of what is estimated."""
+    """Check without the tokenizer, which is not on this machine. Count only half of the prompt's estimated tokens."""
     run = read_run(config, model)
     _require_first_turn(config, screenshot_tokens(model, run.image), run.instruction_tokens // 2)
 
@@ -304,14 +304,14 @@ def _require_first_turn(config: DictConfig, shown: int, words: int) -> None:
     require(
         config.data.max_prompt_length >= shown + words,
         "data.max_prompt_length",
-        f"at least {shown + words}, what the first turn takes: a screenshot of {shown} tokens, and the prompt",
+        f"at least {shown + words}, the tokens of the first turn: a screenshot ({shown}) and the prompt",
         config.data.max_prompt_length,
         "raise it, or lower the processor's max_pixels",
     )
 
 
 def _check_seeds(config: DictConfig, agent: GuiAgentConfig, replay: ReplayConfig | None) -> None:
-    """As the sampler will, but before anything starts."""
+    """Compare the stored successes with the model, as the sampler will, but before anything starts."""
     if replay is None or not replay.enable or replay.seed_from is None:
         return
     from arpo_verl.plugin.model_inputs import ModelInputs
@@ -331,4 +331,4 @@ _FOR_ALL = (
     _check_pixels,
     _check_episode_weight,
 )
-"""The checks that need nothing but the recipe."""
+"""The checks that need only the recipe."""

@@ -1,8 +1,8 @@
-"""Options that contradict each other, and options that nothing reads: a table that is checked before anything starts.
+"""Refuse options that contradict each other, and options that nothing reads, before anything starts.
 
-This half is about what a run does and what it learns from; `sizes.py` has batches, GPUs and engines. A rule names the
-line of veRL 0.9.1 that it rests on. `tests/plugin/recipe/test_combinations.py` looks for each in the installed veRL,
-so that an upgrade that mends one shows which rule can go.
+This half of the table covers what a run does and what it learns from; `sizes.py` covers batches, GPUs and engines. A
+rule names the line of veRL 0.9.1 that it depends on. `tests/plugin/recipe/test_combinations.py` looks for each line in
+the installed veRL, so that an upgrade that fixes one shows which rule can go.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _OUR_REWARD = "pkg://arpo_verl.reward"
 LOGGERS = tuple("console file tensorboard wandb swanlab mlflow vemlp_wandb clearml trackio rl_insight tracking".split())
 _SAVED = ("model", "optimizer", "extra", "hf_model")
 _KL = [name + end for name in ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3") for end in ("", "+")]
-# Estimators that a group of one ends or leaves without an advantage (others take its reward as it is), and those for
-# which the V1 trainer does not compute what they take.
+# Estimators that fail with a group of one or give it no advantage (others use its reward as it is), and those that need
+# something that the V1 trainer does not compute.
 _OF_GROUPS = ("grpo_passk", "rloo_vectorized")
 _WITHOUT_V1 = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
 
@@ -45,7 +45,7 @@ def _strangers(values: Any, known: Collection[str]) -> list[str]:
 
 
 def _loads_no_plugin(recipe: Recipe) -> bool:
-    """As `verl/__init__.py` reads the two variables."""
+    """Read the two variables as `verl/__init__.py` does."""
     plugins = (recipe["VERL_USE_EXTERNAL_PLUGINS"] or "auto").strip().lower()
     modules = (recipe["VERL_USE_EXTERNAL_MODULES"] or "").split(",")
     loads = plugins == "auto" or "arpo_verl" in [name.strip() for name in plugins.split(",")]
@@ -58,7 +58,7 @@ def _lacks_checkpoint(recipe: Recipe) -> bool:
 
 
 def _lacks_metric(recipe: Recipe) -> bool:
-    """Whether no episode has the reward that groups are filtered by. A function of the user's may return any."""
+    """Return whether episodes lack the value that groups are filtered by. A user's reward function may return any."""
     metric = recipe["algorithm.filter_groups.metric"]
     is_ours = recipe["reward.custom_reward_function.path"] == _OUR_REWARD
     return bool(metric and metric != "reward" and (metric in RESERVED or (is_ours and metric not in EXTRA)))
@@ -73,16 +73,16 @@ def _has_unread_clip(recipe: Recipe) -> bool:
 ENGINE = Rule(
     "model_engine",
     {"model_engine": lambda name: name != "dp"},
-    "dp, which is FSDP: rows of screenshots were never tried with veRL's other engines",
+    "dp, which is FSDP: we never tried rows of screenshots with veRL's other engines",
     "leave it out",
 )
-"""What all other rules take for granted."""
+"""All other rules assume this one."""
 
 PLUGIN_RULES = (
     Rule(
         "trainer.use_v1",
         {"trainer.use_v1": no},
-        "true: sampler, desktops and replay hang on the V1 trainer",
+        "true: the sampler, the desktops and replay need the V1 trainer",
         "leave it out",
         "trainer/main_ppo.py | if config.trainer.use_v1:",
     ),
@@ -99,13 +99,13 @@ PLUGIN_RULES = (
     Rule(
         "rollout.agent.default_agent_loop",
         {"rollout.agent.default_agent_loop": lambda name: name != "gui_agent"},
-        "gui_agent: none of veRL's agent loops works on a desktop",
+        "gui_agent: veRL's own agent loops cannot use a desktop",
         "leave it out",
     ),
     Rule(
         "rollout.agent.agent_loop_manager_class",
         {"rollout.agent.agent_loop_manager_class": lambda name: name != MANAGER},
-        f"{MANAGER}: with another one a rollout worker that dies leaves the trainer waiting for ever",
+        f"{MANAGER}: with another one, the trainer would wait forever when a rollout worker dies",
         "leave it out",
         "trainer/main_ppo.py | load_class_from_fqn(manager_class_fqn",
     ),
@@ -123,7 +123,7 @@ PLUGIN_RULES = (
         Rule(
             option,
             {option: lambda value: value is not None},
-            f"null: the V1 trainer reads {instead} alone",
+            f"null: the V1 trainer reads only {instead}",
             f"set {instead}",
             "experimental/reward_loop/reward_loop.py | def migrate_legacy_reward_impl(config):",
         )
@@ -140,7 +140,7 @@ RUN_RULES = (
     Rule(
         "trainer.val_before_train",
         {"trainer.val_only": yes, "trainer.val_before_train": no},
-        "true with trainer.val_only=true, which veRL reads only there: it would train",
+        "true with trainer.val_only=true: otherwise veRL does not read val_only, and trains",
         "set it to true, or leave trainer.val_only out",
         f'{_TRAINER} | if self.config.trainer.get("val_only", False):',
     ),
@@ -156,7 +156,7 @@ RUN_RULES = (
         "trainer.resume_mode",
         {"trainer.resume_from_path": yes, "trainer.resume_mode": lambda mode: mode in ("auto", "disable")},
         "resume_path with trainer.resume_from_path={trainer.resume_from_path}, which no other mode reads",
-        "set it so, or leave trainer.resume_from_path out",
+        "set it to resume_path, or leave trainer.resume_from_path out",
         f'{_TRAINER} | elif self.config.trainer.resume_mode == "resume_path":',
     ),
     Rule(
@@ -165,14 +165,14 @@ RUN_RULES = (
             "trainer.resume_mode": lambda mode: mode != "disable",
             "actor.checkpoint.load_contents": lambda names: "model" not in (names or ()),
         },
-        "with `model` where a run may resume: it would go on with the weights that it began with",
+        "a list with `model` if the run may resume: otherwise it would go on with the weights that it began with",
         "add `model` to actor_rollout_ref.actor.checkpoint.save_contents, or set trainer.resume_mode=disable",
         'utils/checkpoint/checkpoint_manager.py | return "model" in self.checkpoint_load_contents',
     ),
     Rule(
         "actor.checkpoint.save_contents",
         {"actor.checkpoint.save_contents": lambda names: _strangers(names, _SAVED)},
-        f"a list of {', '.join(_SAVED)}: veRL leaves every other name out without a word",
+        f"a list of {', '.join(_SAVED)}: veRL silently ignores all other names",
         "correct it",
         'utils/checkpoint/checkpoint_manager.py | return "model" in self.checkpoint_save_contents',
     ),
@@ -187,14 +187,14 @@ RUN_RULES = (
         "trainer.total_epochs",
         {"trainer.total_epochs": lambda number: number < 1, "trainer.val_only": no},
         "1 or more: without an epoch veRL trains nothing",
-        "to validate alone set trainer.val_only=true",
+        "to only validate, set trainer.val_only=true",
         f"{_TRAINER} | while current_epoch < self.config.trainer.total_epochs",
     ),
     Rule(
         "trainer.total_training_steps",
         lambda recipe: recipe.steps and (recipe["trainer.total_training_steps"] or 0) > recipe.steps,
         "at most {steps}, the steps of trainer.total_epochs={trainer.total_epochs}: veRL would end after them without "
-        "a last checkpoint and a last validation",
+        "a last checkpoint and validation",
         "raise trainer.total_epochs, or leave it out",
         f"{_TRAINER} | is_last_step = self.global_steps >= self.total_training_steps",
     ),
@@ -239,7 +239,7 @@ LEARNING_RULES = (
     Rule(
         "algorithm.filter_groups.metric",
         lambda recipe: recipe["algorithm.filter_groups.enable"] and _lacks_metric(recipe),
-        f"reward, or one of {', '.join(EXTRA)}: no episode has another reward",
+        f"reward, or one of {', '.join(EXTRA)}: episodes have no other reward",
         "set it to reward",
         f"{_BUFFER} | Finished groups are missing DAPO metric",
     ),
@@ -271,7 +271,7 @@ LEARNING_RULES = (
     Rule(
         "algorithm.rollout_correction.bypass_mode",
         {"algorithm.rollout_correction.bypass_mode": yes},
-        "false: the V1 trainer takes the rollout's log-probs for the policy's but never installs this mode's loss, and "
+        "false: the V1 trainer uses the rollout's log-probs as the policy's but never installs this mode's loss, so "
         "rollout_is, rollout_rs and loss_type do nothing",
         "set it to false; algorithm.rollout_correction.rollout_is=token corrects for the rollout's policy",
         f'{_TRAINER} | data["old_log_probs"] = data.pop("rollout_log_probs")',
@@ -279,7 +279,7 @@ LEARNING_RULES = (
     Rule(
         "actor.policy_loss.loss_mode",
         {"actor.policy_loss.loss_mode": "bypass_mode"},
-        "another loss: the V1 trainer hands this one nothing of algorithm.rollout_correction",
+        "another loss: the V1 trainer does not pass algorithm.rollout_correction to this one",
         "leave it out",
         f'{_CORRECTION} | policy_loss_config["loss_mode"] = "bypass_mode"',
     ),
@@ -287,7 +287,7 @@ LEARNING_RULES = (
         Rule(
             "rollout.calculate_log_probs",
             {option: yes, "rollout.calculate_log_probs": no},
-            f"true with {option}={{{option}}}, which veRL leaves out where a batch has no log-probs",
+            f"true with {option}={{{option}}}: veRL skips it if a batch has no log-probs",
             f"leave it out, or set {option}=null",
             f'{_TRAINER} | rollout_corr_config is not None and "rollout_log_probs" in data.batch',
         )
@@ -308,7 +308,7 @@ LEARNING_RULES = (
         "actor.clip_ratio",
         _has_unread_clip,
         "left out: the loss reads actor.clip_ratio_low={actor.clip_ratio_low} and "
-        "actor.clip_ratio_high={actor.clip_ratio_high} in its place",
+        "actor.clip_ratio_high={actor.clip_ratio_high} instead",
         "set these two",
         f"{_LOSSES} | clip_ratio_low = config.clip_ratio_low if config.clip_ratio_low is not None else clip_ratio",
     ),
@@ -322,42 +322,42 @@ LEARNING_RULES = (
     Rule(
         "actor.grad_clip",
         lambda recipe: recipe["actor.grad_clip"] not in (None, 1.0, recipe["actor.optim.clip_grad"]),
-        "left out: no engine of veRL's reads it",
+        "left out: veRL's engines do not read it",
         "set actor_rollout_ref.actor.optim.clip_grad",
         "workers/engine/fsdp/transformer_impl.py | assert self.optimizer_config.clip_grad is not None",
     ),
     Rule(
         "actor.freeze_vision_tower",
         {"actor.freeze_vision_tower": yes},
-        "false: nothing in veRL 0.9.1's FSDP trainer reads it, so the image encoder would be trained all the same",
-        "to save memory lower data.mm_processor_kwargs.max_pixels",
+        "false: veRL 0.9.1's FSDP trainer does not read it, so the image encoder would still be trained",
+        "to save memory, lower data.mm_processor_kwargs.max_pixels",
     ),
     Rule(
         "rollout.temperature",
         {"rollout.temperature": lambda number: number <= 0},
         "more than 0 in training: the policy's logits are divided by it",
-        "to validate greedily set actor_rollout_ref.rollout.val_kwargs.temperature=0",
+        "to validate greedily, set actor_rollout_ref.rollout.val_kwargs.temperature=0",
         "workers/engine/fsdp/transformer_impl.py | return logits / temperature.clamp(min=1e-8)",
     ),
     Rule(
         "actor.loss_agg_mode",
         {"algorithm.episode_weight": "equal", "actor.loss_agg_mode": lambda mode: mode != "token-mean"},
-        "token-mean with algorithm.episode_weight=equal, whose factors are for that mean",
+        "token-mean with algorithm.episode_weight=equal, whose factors fit only that mean",
         "leave it out",
     ),
     Rule(
         "rollout.n",
         {"is_frontier": yes, "rollout.n": lambda number: number == 1},
-        "2 or more with data.tasks.sampling=frontier, which draws tasks whose groups differ",
-        "or set it to uniform",
+        "2 or more with data.tasks.sampling=frontier, which draws tasks whose rollouts differ",
+        "raise it, or set data.tasks.sampling=uniform",
     ),
-    # Draws follow what our sampler sees; of veRL's own the dataset would never hear, and draw all tasks alike.
+    # Our sampler reports results to the dataset. Without it the dataset would learn nothing and draw all tasks alike.
     *(
         Rule(
             option,
             {"is_frontier": yes, option: lambda value, ours=ours: value not in ours},
             f"{' or '.join(map(str, ours))} with data.tasks.sampling=frontier",
-            "or set it to uniform",
+            "set it so, or set data.tasks.sampling=uniform",
         )
         for option, ours in (
             (f"{_SAMPLER}.name", tuple(SAMPLERS)),
@@ -366,27 +366,27 @@ LEARNING_RULES = (
         )
     ),
 )
-"""What advantages are taken over, and what the loss reads."""
+"""What advantages are computed from, and what the loss reads."""
 
 ROW_RULES = (
     Rule(
         "actor.loss_agg_mode",
         {"has_several_rows": yes, "actor.loss_agg_mode": lambda mode: not str(mode).startswith("token")},
-        "token-mean or token-sum with episodes of several rows: a mean over sequences takes each for an episode",
+        "token-mean or token-sum with episodes of several rows: a mean over sequences counts each row as an episode",
         _FULL,
     ),
     Rule(
         "critic.enable",
         {"has_several_rows": yes, "critic.enable": yes},
-        "false with episodes of several rows: its mini-batches would be cut apart from the policy's",
+        "false with episodes of several rows: the critic's mini-batches would differ from the policy's",
         _FULL,
     ),
-    # Routed experts are those of the engine's last reply; teachers' log-probs are asked for the last row.
+    # The engine keeps the routed experts of its last reply; veRL asks for teachers' log-probs of the last row.
     *(
         Rule(
             option,
             {"has_several_rows": yes, option: yes},
-            "false with episodes of several rows: only the last one would have what it takes",
+            "false with episodes of several rows: only the last row would have the data for it",
             _FULL,
             "trainer/ppo/v1/agent_loop_tq.py | async def _agent_loop_postprocess",
         )
@@ -395,7 +395,7 @@ ROW_RULES = (
     Rule(
         "algorithm.adv_estimator",
         {"has_several_rows": yes, "algorithm.adv_estimator": lambda name: name not in ("replay_grpo", "grpo")},
-        "replay_grpo or grpo with episodes of several rows: any other takes each row for a rollout of the group",
+        "replay_grpo or grpo with episodes of several rows: any other counts each row as a rollout of the group",
         _FULL,
         "trainer/ppo/v1/utils.py | if adv_estimator != core_algos.AdvantageEstimator.GRPO:",
     ),
@@ -406,10 +406,10 @@ ROW_RULES = (
             "algorithm.adv_estimator": lambda name: name != "grpo",
             "has_our_sampler": no,
         },
-        f"{' or '.join(SAMPLERS)} with replay_grpo and episodes of several rows: they say whose each is",
+        f"{' or '.join(SAMPLERS)} with replay_grpo and episodes of several rows: only they note whose row is whose",
         _FULL,
     ),
 )
-"""What veRL does with an episode's last row alone, or with each row as if it were an episode."""
+"""What veRL does only with an episode's last row, or with each row as if it were an episode."""
 
 RULES = (*PLUGIN_RULES, *RUN_RULES, *LEARNING_RULES, *ROW_RULES, *SIZE_RULES, *RANGE_RULES)

@@ -1,4 +1,4 @@
-"""From a composed recipe and this machine to what `arpo_verl/footprint.py` estimates with."""
+"""Collect from a composed recipe and this machine what `arpo_verl/footprint.py` needs for its estimate."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.types import Task
 from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, read_text
 
-# The smallest GPU that a 7B policy with histories of 64K tokens is trained on, where this machine has none to ask.
+# Assumed if this machine has no GPU: the smallest that trains a 7B policy with histories of 64K tokens.
 ASSUMED_GPU_BYTES = 80 * GB
-# An instruction of OSWorld's, where the recipe's own tasks cannot be read; and characters of English a token.
+# Characters of an instruction of OSWorld, used if we cannot read the recipe's tasks; English characters in a token.
 INSTRUCTION_CHARACTERS, CHARACTERS_PER_TOKEN = 200, 4
-# Of training, where the recipe's own cannot be read.
+# Number of training tasks, used if we cannot read the recipe's.
 PAPERS_TASKS = 128
 # Measured: docs/desktop-pool.md.
 EMBEDDED_DESKTOP_BYTES, WORKER_BYTES = 64 * 10**6, 219 * 10**6
-# QEMU's own, beside what the machine is given.
+# QEMU's own memory, beside the memory of its machine.
 QEMU_BYTES = 750 * 10**6
 VLLM_CACHE_GIB = 4  # vLLM's default of mm_processor_cache_gb
 
 
 def model_folder(path: str) -> Path | None:
-    """Where a policy's files lie: a folder, or the model hub's cache of a name; None: not on this machine."""
+    """Return the folder of a policy's files: `path` itself or its place in the model hub's cache; None: not here."""
     folder = Path(path).expanduser()
     if (folder / "config.json").is_file():
         return folder
@@ -68,7 +68,7 @@ def model_folder(path: str) -> Path | None:
 
 
 def model_shape(path: str) -> Model | None:
-    """The policy's shape: of its own files, of a model that is known by name; None where neither is."""
+    """Return the policy's shape, from its files or from its known name; None if we have neither."""
     folder = model_folder(path)
     known = KNOWN_MODELS.get(path)
     if folder is None:
@@ -76,18 +76,18 @@ def model_shape(path: str) -> Model | None:
     try:
         config = parse_json(read_text(folder / "config.json", MOST_JSON_BYTES))
         return Model.of_config(config, _num_parameters(folder, config) or (known.num_parameters if known else 0))
-    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError):  # another's, or damaged
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError):  # another format, or damaged
         return known
 
 
 def _num_parameters(folder: Path, config: Mapping[str, Any]) -> int:
-    """Of the weights' files, by their size and precision."""
+    """Estimate the number of parameters from the size and precision of the weights' files."""
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "")
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) // (FP32 if "32" in dtype else BF16)
 
 
 def read_run(config: DictConfig, model: Model) -> RunSizes:
-    """What of the recipe counts.
+    """Read from the recipe what the estimate needs.
 
     Raises:
         ConfigError: a section has a wrong value.
@@ -145,7 +145,7 @@ def read_run(config: DictConfig, model: Model) -> RunSizes:
 
 
 def sequence_parallel_size(config: DictConfig, role: str = "actor") -> int:
-    """Over how many GPUs the trainer splits a sequence (Ulysses); of veRL's two names the older wins where set.
+    """Return how many GPUs a sequence is split over (Ulysses). Of veRL's two options the older wins if it is set.
 
     Args:
         role: `actor`, or `ref` for the reference model.
@@ -156,7 +156,7 @@ def sequence_parallel_size(config: DictConfig, role: str = "actor") -> int:
 
 
 def has_reference(config: DictConfig) -> bool:
-    """Whether a KL term keeps a reference model beside the policy; with LoRA it is the policy without its adapter."""
+    """Return whether a KL term needs a reference model. With LoRA it is the policy without its adapter."""
     model = config.actor_rollout_ref.model
     has_adapter = model.get("lora_rank", 0) > 0 or (model.get("lora") or {}).get("rank", 0) > 0
     has_term = config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss
@@ -164,20 +164,20 @@ def has_reference(config: DictConfig) -> bool:
 
 
 def weight_copies(config: DictConfig) -> int:
-    """What `PPOTrainerSeparateAsync._compute_old_log_prob` saves: at a step's first update the weights that it began
-    with, at each later one the newest as well."""
+    """Return how many copies of the weights `PPOTrainerSeparateAsync._compute_old_log_prob` saves: at a step's first
+    update those that the step began with, at later updates also the newest."""
     if config.trainer.v1.trainer_mode != "separate_async":
         return 0
     return 2 if config.trainer.v1.separate_async.parameter_sync_step > 1 else 1
 
 
 def estimate_recipe(config: DictConfig, **known: int | None) -> Footprint | None:
-    """What a composed recipe will take on nodes like this machine; None where the policy's shape is not known, or its
+    """Estimate what a composed recipe needs on nodes like this machine; None if the policy's shape is unknown, or its
     weights are not here.
 
     Args:
         config: the recipe.
-        known: fields of `NodeCapacity` that are known better than by looking at this one; None: not known.
+        known: fields of `NodeCapacity` to use instead of this machine's; None: use this machine's.
 
     Raises:
         ConfigError: a section has a wrong value.
@@ -190,13 +190,13 @@ def estimate_recipe(config: DictConfig, **known: int | None) -> Footprint | None
 
 
 def longest_instruction(config: DictConfig) -> str:
-    """Of all tasks; empty where none can be read."""
+    """Return the longest instruction of all tasks; empty if none can be read."""
     tasks = (task for name in ("data.train_files", "data.val_files") for task in _tasks(config, name))
     return max((task.instruction for task in tasks), key=len, default="")
 
 
 def num_training_rows(config: DictConfig) -> int | None:
-    """Rows of the training data, a task as often as an epoch draws it; None where its tasks cannot be read."""
+    """Count the rows of the training data, with tasks that an epoch repeats; None if the tasks cannot be read."""
     data = config.data
     rows = len(_tasks(config, "data.train_files")) * (OmegaConf.select(data, "tasks.repeat") or 1)
     limit = data.get("train_max_samples", -1)
@@ -204,20 +204,20 @@ def num_training_rows(config: DictConfig) -> int | None:
 
 
 def steps_of_epochs(config: DictConfig) -> int | None:
-    """Steps in all epochs, as `PPOTrainer._init_dataloader` counts them; None where the tasks cannot be read."""
+    """Count the steps of all epochs, as `PPOTrainer._init_dataloader` does; None if the tasks cannot be read."""
     rows = num_training_rows(config)
     return None if rows is None else int(rows // config.data.train_batch_size * config.trainer.total_epochs)
 
 
 def training_steps(config: DictConfig) -> int | None:
-    """How many steps the trainer makes of a composed recipe; None where its tasks cannot be read."""
+    """Count the steps that the trainer makes with a composed recipe; None if its tasks cannot be read."""
     steps, most = steps_of_epochs(config), config.trainer.total_training_steps
     known = [int(number) for number in (steps, most) if number is not None]
     return min(known, default=None)
 
 
 def describe_schedule(config: DictConfig) -> str:
-    """One line: how many steps a run has, and when it saves and validates, the last time included."""
+    """Describe in one line how many steps a run has, and when it saves and validates."""
     trainer, steps = config.trainer, training_steps(config)
     if trainer.val_only:
         return "steps        none: it validates and ends"
@@ -229,7 +229,7 @@ def describe_schedule(config: DictConfig) -> str:
 
 
 def _times(every: int, steps: int | None) -> list[str]:
-    """When the trainer does what it does each `every` steps and at its end; never where that is not positive."""
+    """Describe when the trainer does something that it does every `every` steps and at the end; 0 or less: never."""
     if every <= 0:
         return []
     end = "after the last step" if steps is None else f"after step {steps}"
@@ -239,7 +239,7 @@ def _times(every: int, steps: int | None) -> list[str]:
 
 
 def read_machine(config: DictConfig) -> NodeCapacity:
-    """This machine, where it could be a node that trains the recipe; else nothing but the GPU that is assumed."""
+    """Return this machine, if it could be a node that trains the recipe; otherwise only the assumed GPU."""
     on_gpus = config.trainer.device != "cpu"
     gpu_bytes = _gpu_bytes() if on_gpus else None
     if on_gpus and gpu_bytes is None:
@@ -248,7 +248,7 @@ def read_machine(config: DictConfig) -> NodeCapacity:
 
 
 def _free_bytes(folder: Path) -> int:
-    """Of the disk that a folder is on, or will be."""
+    """Return the free bytes of the disk that a folder is on, or will be on."""
     return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
 
 
@@ -270,7 +270,7 @@ def _gpu_bytes() -> int | None:
 
 
 def _tasks(config: DictConfig, files: str) -> list[Task]:
-    """The recipe's; none where they cannot be read."""
+    """Return the recipe's tasks; none if they cannot be read."""
     try:
         selection = build_config(
             TaskSelection, "data.tasks", plain_section("data.tasks", config.data.get("tasks") or {})
@@ -281,18 +281,18 @@ def _tasks(config: DictConfig, files: str) -> list[Task]:
 
 
 def _num_tasks(config: DictConfig) -> int:
-    """Of training, each once; the paper's number where they cannot be read."""
+    """Count the distinct training tasks; if they cannot be read, assume the paper's number."""
     return len({task.task_id for task in _tasks(config, "data.train_files")}) or PAPERS_TASKS
 
 
 def _instruction_characters(config: DictConfig) -> int:
-    """Of the recipe's tasks, on average."""
+    """Return the average length of the recipe's instructions."""
     tasks = _tasks(config, "data.train_files")
     return sum(len(task.instruction) for task in tasks) // len(tasks) if tasks else INSTRUCTION_CHARACTERS
 
 
 def _episodes_validated(config: DictConfig) -> int:
-    """At once: all tasks', by veRL's default. As many tasks as a step has where they cannot be read."""
+    """Count the episodes that a validation plays at once. If the tasks cannot be read, assume as many as a step has."""
     data, trainer = config.data, config.trainer
     if trainer.test_freq <= 0 and not trainer.val_before_train:
         return 0
@@ -303,12 +303,12 @@ def _episodes_validated(config: DictConfig) -> int:
 
 
 def _geometry(config: DictConfig, model: Model) -> ImageGeometry:
-    """By the processor's own settings where they are here; else by Transformers' defaults."""
+    """Return how images are resized: by the processor's settings if they are here, else by Transformers' defaults."""
     from transformers import Qwen2VLImageProcessor
 
     settings = _processor_settings(model_folder(str(config.actor_rollout_ref.model.path)))
     limits = {name: settings[name] for name in ("min_pixels", "max_pixels") if settings.get(name) is not None}
-    # A copy: Transformers writes min_pixels and max_pixels into `size`, without one into its own defaults.
+    # A copy, since Transformers writes min_pixels and max_pixels into `size`, and would change its own defaults.
     limits["size"] = dict(settings.get("size") or Qwen2VLImageProcessor.size)
     processor = Qwen2VLImageProcessor(patch_size=model.patch_size, merge_size=model.merge_size, **limits)
     kwargs = plain_section("data.mm_processor_kwargs", config.data.get("mm_processor_kwargs") or {})
@@ -316,7 +316,7 @@ def _geometry(config: DictConfig, model: Model) -> ImageGeometry:
 
 
 def _processor_settings(folder: Path | None) -> dict[str, Any]:
-    """The image processor's, from the file in which Transformers keeps them since version 5, or before."""
+    """Read the image processor's settings from the file that Transformers 5 writes, or from the older one."""
     for name in ("processor_config.json", "preprocessor_config.json") if folder else ():
         file = Path(folder or "", name)
         if file.is_file():
@@ -326,15 +326,15 @@ def _processor_settings(folder: Path | None) -> dict[str, Any]:
 
 
 def _desktop_bytes(environment: EnvironmentConfig) -> int:
-    """Host memory of a desktop with its share of the process that drives it."""
+    """Return the host memory of a desktop, with its share of the process that drives it."""
     worker = WORKER_BYTES // environment.desktops_per_worker
     provider = PROVIDERS.get(environment.provider)
     if provider is None:
         return worker + EMBEDDED_DESKTOP_BYTES
-    if environment.provider == QEMU:  # what clones share is not known before they have worked
+    if environment.provider == QEMU:  # clones share memory, but we do not know how much
         return worker + QEMU_BYTES + environment.vm.memory_mib * 2**20
     if environment.provider not in ("docker", "vmware", "virtualbox"):
-        return worker  # the machine is a cloud's
+        return worker  # the machine runs in a cloud
     ram = str((environment.provider_options.get("environment") or {}).get("RAM_SIZE", "4G"))
     gib = re.fullmatch(r"(\d+)\s*G(?:B|iB)?", ram, re.I)
     return worker + QEMU_BYTES + (int(gib[1]) if gib else 4) * 2**30

@@ -1,6 +1,6 @@
-"""Files, classes and functions that a recipe names: veRL opens most of them minutes later, in workers.
+"""Check the files, classes and functions that a recipe names, since veRL opens most of them only later, in workers.
 
-Nothing is imported: a file is read as text, and a module is only looked for.
+It imports nothing: it reads files as text, and only looks for modules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from arpo_verl.untrusted import read_text
 
 _PACKAGE, _FILE = "pkg://", "file://"
 _MOST_BYTES = 4 << 20
-# A module's option and that of a name in it.
+# Options for a module, each with the option for a name in that module.
 _PAIRS = (
     ("reward.custom_reward_function.path", "reward.custom_reward_function.name"),
     ("trainer.v1.sampler.custom_sampler.path", "trainer.v1.sampler.custom_sampler.name"),
@@ -38,10 +38,10 @@ _FOLDERS = ("actor_rollout_ref.model.lora_adapter_path", "actor_rollout_ref.mode
 
 
 def check_named(config: DictConfig) -> None:
-    """Refuse a recipe that names a module, a file or something in it that is not there.
+    """Refuse a recipe that names a module, a file or a name in one that does not exist.
 
     Raises:
-        ConfigError: says each.
+        ConfigError: lists each of them.
     """
     problems = Problems()
     given = {name: OmegaConf.select(config, name, throw_on_missing=False) for name in _options()}
@@ -92,7 +92,7 @@ def _check_class(option: str, dotted: str) -> None:
 
 
 def _find(module: str) -> Path | None:
-    """The file of a module, or its package's folder."""
+    """Return the file of a module, or the folder of its package."""
     first, *rest = module.split(".")
     try:
         spec = importlib.util.find_spec(first)
@@ -121,7 +121,7 @@ def _check_attribute(option: str, attribute: str, file: Path | None) -> None:
 
 
 def _names_in(file: Path | None) -> set[str] | None:
-    """What a Python file defines or imports at its top; None where that cannot be seen."""
+    """Return what a Python file defines or imports; None if we cannot see it."""
     if file is None or file.suffix != ".py":
         return None
     try:

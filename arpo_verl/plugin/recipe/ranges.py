@@ -1,4 +1,4 @@
-"""Options with a value that veRL, torch or the rollout engine refuses minutes later, or takes and does nothing with."""
+"""Refuse values of single options that veRL, torch or the rollout engine refuse only later, or ignore."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def number(
     when: Mapping[str, Any] | None = None,
     may_be_null: bool = True,
 ) -> Rule:
-    """The rule that an option is a number within bounds.
+    """Make the rule that an option is a number within bounds.
 
     Args:
-        above: a bound that the number may not have itself.
-        when: further conditions, as a rule's.
+        above: a bound that the number must exceed.
+        when: further conditions, as in a rule.
     """
 
     def is_outside(value: Any) -> bool:
@@ -64,7 +64,7 @@ def _dtype(option: str, source: str) -> Rule:
 
 
 def _crosses_nodes(section: str, mode: str | None) -> Callable[[Recipe], bool]:
-    """Whether an engine is neither on one node of a section's, nor on whole nodes; None: in any mode."""
+    """Return the check that an engine neither divides a node of the section nor fills whole nodes; None: any mode."""
 
     def crosses(recipe: Recipe) -> bool:
         engine, gpus_of_a_node = recipe.gpus_per_engine, recipe[f"{section}.n_gpus_per_node"]
@@ -107,7 +107,7 @@ RANGE_RULES = (
         Rule(
             f"rollout.{name}",
             _is_not_data_s(name),
-            f"data.max_{name}={{data.max_{name}}}: episodes are cut to it, and all else is planned for the other",
+            f"data.max_{name}={{data.max_{name}}}: episodes are cut to it, while everything else expects the other",
             f"leave it out, and set data.max_{name}",
         )
         for name in ("prompt_length", "response_length")
@@ -116,9 +116,9 @@ RANGE_RULES = (
         Rule(
             "rollout.tensor_model_parallel_size",
             _crosses_nodes(section, mode),
-            f"so large that engines of {{gpus_per_engine}} GPUs fill nodes of {section}.n_gpus_per_node="
-            f"{{{section}.n_gpus_per_node}}, one or several each: veRL gives an engine GPUs of one node",
-            "set it to a divisor of them",
+            f"such that engines of {{gpus_per_engine}} GPUs divide a node of {section}.n_gpus_per_node="
+            f"{{{section}.n_gpus_per_node}} evenly, or fill whole nodes",
+            f"set it to a divisor of {section}.n_gpus_per_node",
             "workers/rollout/replica.py | assert self.world_size % self.gpus_per_replica_node == 0",
         )
         for section, mode in (("trainer", None), ("rollout", "separate_async"))
@@ -126,7 +126,7 @@ RANGE_RULES = (
     Rule(
         "rollout.val_kwargs.temperature",
         {"rollout.val_kwargs.do_sample": no, "rollout.val_kwargs.temperature": yes},
-        "0 with rollout.val_kwargs.do_sample=false: the V1 trainer reads the temperature alone, and would sample by it",
+        "0 with rollout.val_kwargs.do_sample=false: the V1 trainer reads only the temperature, and would sample",
         "set it to 0, or actor_rollout_ref.rollout.val_kwargs.do_sample=true",
         f'{_AGENT_LOOP} | sampling_params["temperature"] = config.val_kwargs.temperature',
     ),
@@ -137,7 +137,7 @@ RANGE_RULES = (
         "leave it out",
         'workers/rollout/vllm_rollout/vllm_async_server.py | sampling_params.setdefault("ignore_eos"',
     ),
-    # --- what the V1 trainer, or our agent loop, does not read ---------------------------------------------------
+    # --- what neither the V1 trainer nor our agent loop reads ----------------------------------------------------
     *(
         Rule(option, {option: is_set}, f"{default}: nothing here reads it", remedy, source)
         for option, is_set, default, remedy, source in (
@@ -172,7 +172,7 @@ RANGE_RULES = (
     Rule(
         "actor.use_torch_compile",
         {"actor.use_torch_compile": no, "actor.fsdp_config.use_torch_compile": yes},
-        "true: FSDP reads the one in actor.fsdp_config alone",
+        "true: FSDP reads only the one in actor.fsdp_config",
         "set actor_rollout_ref.actor.fsdp_config.use_torch_compile",
         f"{_FSDP} | if self.engine_config.use_torch_compile",
     ),
@@ -180,7 +180,7 @@ RANGE_RULES = (
         Rule(
             f"actor.{name}",
             _is_not_the_model_s(name),
-            f"{{model.{name}}} as actor_rollout_ref.model.{name}, which alone is read",
+            f"{{model.{name}}}, like actor_rollout_ref.model.{name}: only that one is read",
             f"leave it out, and set actor_rollout_ref.model.{name}",
             f"{_FSDP} | self.model_config.{name}",
         )
@@ -199,7 +199,7 @@ RANGE_RULES = (
     Rule(
         "model.lora_adapter_path",
         {"model.lora_adapter_path": yes, "model.lora_rank": no},
-        "null without actor_rollout_ref.model.lora_rank: the adapter would not be loaded, and all weights trained",
+        "null without actor_rollout_ref.model.lora_rank: veRL would not load the adapter, and would train all weights",
         "set lora_rank to the adapter's rank",
         f"{_FSDP} | if self._is_lora:",
     ),
@@ -256,14 +256,14 @@ RANGE_RULES = (
     Rule(
         "algorithm.use_pf_ppo",
         {"algorithm.use_pf_ppo": yes},
-        "false: it draws rows anew, and the V1 trainer would give their advantages to other rows",
+        "false: it draws rows again, and the V1 trainer would give their advantages to other rows",
         "leave it out",
         f'{_OLD_TRAINER} | if config.get("use_pf_ppo", False):',
     ),
     Rule(
         "critic.enable",
         {"critic.enable": yes, "algorithm.adv_estimator": lambda name: name in ("replay_grpo", "grpo")},
-        "false with algorithm.adv_estimator={algorithm.adv_estimator}, which has no use for a critic's values",
+        "false with algorithm.adv_estimator={algorithm.adv_estimator}, which does not use a critic's values",
         "leave it out, or set algorithm.adv_estimator=gae",
     ),
     Rule(
@@ -277,7 +277,7 @@ RANGE_RULES = (
         Rule(
             option,
             {"replay.enable": yes, option: yes},
-            "false with replay.enable=true: no stored success has what it takes",
+            "false with replay.enable=true: stored successes do not have the data for it",
             "leave it out, or set replay.enable=false",
         )
         for option in ("rollout.enable_rollout_routing_replay", "distillation.enabled")
@@ -291,7 +291,7 @@ RANGE_RULES = (
     Rule(
         "data.custom_cls.path",
         {"data.custom_cls.path": no},
-        "given: veRL's own dataset reads no task files",
+        "given: veRL's own dataset cannot read task files",
         "leave it out",
     ),
     number("data.val_batch_size", least=0),
@@ -299,7 +299,7 @@ RANGE_RULES = (
     Rule(
         "trainer.checkpoint_callback_class",
         {"replay.enable": yes, "trainer.checkpoint_callback_class": no},
-        "given with replay.enable=true: no checkpoint would have the store of successes",
+        "given with replay.enable=true: checkpoints would not contain the store of successes",
         "leave it out",
         "trainer/ppo/checkpoint_callback.py | return CheckpointCallback(config=config)",
     ),
@@ -311,8 +311,8 @@ RANGE_RULES = (
             and (size := recipe[f"{_QUEUE}.total_storage_size"]) is not None
             and size < recipe["data.train_batch_size"] * recipe["rollout.n"]
         ),
-        "at least the rows of a step, data.train_batch_size times rollout.n: the queue refuses what is more",
+        "at least the rows of a step, data.train_batch_size times rollout.n: the queue refuses more",
         "leave it out",
     ),
 )
-"""One option each, mostly."""
+"""Rules about one option each, mostly."""

@@ -1,5 +1,5 @@
-"""veRL's own arithmetic, done once with the recipe's values on one row of two tokens: what it refuses there, a training
-step would have failed on after minutes."""
+"""Let veRL calculate once with the recipe's values, on one row of two tokens. What it refuses here would otherwise fail
+in a training step, minutes later."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
 
 _PLAIN_OPTIMIZERS = "torch.optim"
-"""An implementation in another package takes parameters that only a GPU has."""
+"""Implementations in other packages need parameters on a GPU."""
 
 
 def rehearsals(actor: ActorConfig, correction: Mapping[str, Any]) -> tuple[Callable[[], object], ...]:
-    """Return what to try; each raises what veRL raises.
+    """Return what to try. Each function raises what veRL raises.
 
     Args:
         actor: veRL's object of the section `actor_rollout_ref.actor`.
@@ -41,7 +41,7 @@ def _lose(actor: ActorConfig) -> None:
     from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, agg_loss, get_policy_loss_fn
 
     mode = actor.policy_loss.loss_mode
-    if mode in POLICY_LOSS_REGISTRY and mode != "bypass_mode":  # reported as a name; it takes what no recipe gives
+    if mode in POLICY_LOSS_REGISTRY and mode != "bypass_mode":  # other checks report these two
         get_policy_loss_fn(mode)(
             old_log_prob=_row(-1.0),
             log_prob=_row(-1.0),

@@ -1,7 +1,7 @@
-"""What a resume would do, found before anything starts: it goes on, and says what changed, or it is refused.
+"""Find out before a run starts what a resume would do. It goes on and says what changed, or is refused.
 
-veRL finds out after minutes, in a traceback of a worker's, or never: it takes the learning rate of the checkpoint, and
-begins at step 0 where the checkpoint that it looks for is gone.
+veRL would find out only after minutes, in a worker's traceback, or never: it silently keeps the checkpoint's learning
+rate, and begins at step 0 if the checkpoint is gone.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from arpo_verl.replay.store.persistence import MANIFEST, check_fingerprint, read
 from arpo_verl.untrusted import parse_json, printable, read_regular
 
 _SHARDS = {"model": "model", "optimizer": "optim", "extra": "extra_state"}
-"""What `actor.checkpoint.load_contents` names, and how veRL's files of it begin."""
+"""Each name in `actor.checkpoint.load_contents`, and how the names of its files begin."""
 _FSDP_VERSIONS = {"fsdp": 1, "fsdp2": 2}
 _MOST_JSON_BYTES = 1 << 20
 _MOST_LINES = 20
 _MOST_NAMED = 5
 _MOST_LOOKED_FOR = 10_000
-"""Files: a name may claim a thousand million processes."""
+"""Most missing files to list: a file name may claim a billion processes."""
 _MOST_VALUE = 80
 _OUR_DATASET = "pkg://arpo_verl.plugin.dataset"
 _FINGERPRINTED = ("actor_rollout_ref.model.", "data.mm_processor_kwargs", "gui_agent.")
-"""Where options lie that a store's successes depend on."""
+"""Prefixes of the options that stored successes depend on."""
 _ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
 
 
 class Effect(NamedTuple):
-    """What it means where an option is another than at the checkpoint."""
+    """What follows if an option differs from the checkpoint's."""
 
     options: tuple[str, ...]
-    """Names; one that ends in a dot stands for all of the section."""
+    """Names of options. One that ends in a dot stands for its whole section."""
     words: str
     refused: bool = False
-    """Whether the run does not go on; the words then say what to do."""
+    """Whether the run is refused; `words` then says what to do."""
 
     def concerns(self, option: str) -> bool:
-        """Whether it is about this option."""
+        """Return whether it is about this option."""
         return any(option.startswith(name) if name.endswith(".") else option == name for name in self.options)
 
 
@@ -69,8 +69,8 @@ _OPTIMIZER = Effect(
         f"{_ACTOR}.optim.{name}"
         for name in ("lr", "weight_decay", "betas", "optimizer", "optimizer_impl", "override_optimizer_config")
     ),
-    f"veRL would go on with the checkpoint's; set it back, or begin with a fresh optimizer by adding, for this start "
-    f"alone, {_ACTOR}.checkpoint.load_contents=[model]",
+    f"veRL would keep the checkpoint's; set it back, or begin with a fresh optimizer by adding, for this start "
+    f"only, {_ACTOR}.checkpoint.load_contents=[model]",
     refused=True,
 )
 EFFECTS = (
@@ -90,28 +90,28 @@ EFFECTS = (
     Effect(("actor_rollout_ref.rollout.n",), "groups that were in flight keep their size"),
     Effect(
         ("trainer.v1.trainer_mode",),
-        "`sync` drops what was in flight, the other modes take it up where there is any",
+        "`sync` drops unfinished rollouts, the other modes go on with them",
     ),
     Effect(
         (f"{_MODEL}.path",),
-        "the weights are the checkpoint's, and this gives tokenizer, processor and configuration",
+        "the weights still come from the checkpoint; tokenizer, processor and configuration come from here",
     ),
     Effect(
         tuple(f"gui_agent.{name}" for name in ("model_family", "language", "context", "harness"))
         + ("gui_agent.max_screenshots", "gui_agent.kept_screenshots", "data.mm_processor_kwargs.")
         + (f"{_MODEL}.tokenizer_path", f"{_MODEL}.custom_chat_template"),
-        "the policy reads other conversations from here on, and what it stored before may not fit them",
+        "the policy reads other conversations from now on, and successes stored before may not fit them",
     ),
     Effect(
         ("trainer.total_epochs", "trainer.total_training_steps"),
-        "the run's end moves, and with it a learning rate that falls towards it",
+        "the run ends at another step, and a decaying learning rate changes with it",
     ),
 )
 
 
 @dataclass(frozen=True)
 class Resumption:
-    """A run that is about to go on from a checkpoint.
+    """A run that is about to continue from a checkpoint.
 
     Args:
         config: the composed recipe.
@@ -123,32 +123,32 @@ class Resumption:
 
     @classmethod
     def of_recipe(cls, config: DictConfig) -> Resumption | None:
-        """Return what the recipe resumes; None: it begins at the beginning, or names no checkpoint that is there.
+        """Return what the recipe resumes; None if it starts at step 0, or names a checkpoint that does not exist.
 
         Raises:
-            ConfigError: veRL's note of the newest checkpoint leads nowhere.
+            ConfigError: veRL's note of the newest checkpoint names one that does not exist.
         """
         checkpoint = resumed_checkpoint(TrainerState(config).resume)
         return cls(config, checkpoint) if checkpoint is not None and checkpoint.is_dir() else None
 
     @property
     def step(self) -> int:
-        """That it goes on after."""
+        """The step after which the run continues."""
         return step_of(self.checkpoint)
 
     @cached_property
     def recipe(self) -> Recipe:
-        """Its options by name."""
+        """The recipe, read by the names of its options."""
         return Recipe(self.config)
 
     @cached_property
     def saved(self) -> ResumeRecord | None:
-        """What the checkpoint was made of; None where it does not say."""
+        """The tasks and options that the checkpoint records; None if it has no record."""
         return read_record(self.checkpoint)
 
     @cached_property
     def now(self) -> ResumeRecord:
-        """The same of this run. Its tasks are the saved ones where another dataset than ours reads them."""
+        """The same for this run. With another dataset than ours it has the saved tasks."""
         if self.recipe["data.custom_cls.path"] == _OUR_DATASET:
             from arpo_verl.plugin.dataset import training_rows  # it imports veRL
 
@@ -157,23 +157,23 @@ class Resumption:
 
     @property
     def way_out(self) -> str:
-        """What to do with a checkpoint that this recipe cannot go on from."""
+        """What to do with a checkpoint that this recipe cannot continue from."""
         return f"begin a new run with its weights: arpo-verl train RECIPE run_dir=NEW --weights-from {self.checkpoint}"
 
     def changes(self) -> Iterator[tuple[str, str, str, Effect | None]]:
-        """Yield option, old and new value, and what it means, of each option that changed."""
+        """Yield each option that changed: its name, old value, new value, and what that means."""
         references = references_of(self.config)
         for option, old, new in self.saved.changed(self.now) if self.saved else ():
             if any(option == name or option.startswith(f"{name}.") for name in references):
-                continue  # the option that it repeats is there too
+                continue  # the option that it refers to is listed anyway
             yield option, old, new, next((effect for effect in EFFECTS if effect.concerns(option)), None)
 
 
 def check_resume(config: DictConfig) -> None:
-    """Refuse a resume that would fail, or do something else than the recipe says.
+    """Refuse a resume that would fail, or do something other than the recipe says.
 
     Raises:
-        ArpoError: all that is wrong, each with what to do.
+        ArpoError: lists all problems, each with what to do.
     """
     resumption = Resumption.of_recipe(config)
     if resumption is None:
@@ -186,10 +186,10 @@ def check_resume(config: DictConfig) -> None:
 
 
 def describe_resume(config: DictConfig) -> tuple[str, ...]:
-    """Return in lines what a run goes on from, and all that has changed since; none where it begins at step 0.
+    """Return as lines what a run continues from, and all that changed since; empty if it starts at step 0.
 
     Raises:
-        ArpoError: the same as `check_resume`.
+        ArpoError: in the same cases as `check_resume`.
     """
     resumption = Resumption.of_recipe(config)
     if resumption is None:
@@ -208,21 +208,21 @@ def _describe_order(resumption: Resumption) -> Iterator[str]:
     if not (resumption.checkpoint / "data.pt").is_file():
         yield "it has no data.pt: the order of tasks begins anew"
     elif resumption.saved is None:
-        yield "it does not say which tasks and options it is of: the order of tasks begins anew"
+        yield "it does not record its tasks and options: the order of tasks begins anew"
     elif resumption.saved.tasks != resumption.now.tasks:
         yield f"{resumption.saved.order_change(resumption.now)}: the order of tasks begins anew"
 
 
 def _describe_options(resumption: Resumption) -> Iterator[str]:
     for option, old, new, effect in resumption.changes():
-        before, after = _short(old), _short(new)  # of long lists the beginnings, which may be the same
+        before, after = _short(old), _short(new)  # long values are cut, and may look the same
         name = _short(option)
-        change = f"{name} {before} -> {after}" if before != after else f"{name} is another"
+        change = f"{name} {before} -> {after}" if before != after else f"{name} changed"
         yield f"{change}: {effect.words}" if effect else change
     try:
         _check_fingerprint(resumption)
     except ReplayError as error:
-        yield f"passed over, as replay.on_bad_store says: {error}"
+        yield f"its successes are ignored, as replay.on_bad_store says: {error}"
 
 
 def _short(value: str) -> str:
@@ -234,32 +234,32 @@ def _short(value: str) -> str:
 
 
 def _check_shards(resumption: Resumption) -> None:
-    """FSDP's shards are read by as many processes as wrote them, of the same kind."""
+    """Check that as many processes read FSDP's shards as wrote them, with the same version of FSDP."""
     checkpoint, recipe = resumption.checkpoint, resumption.recipe
     ranks = _ranks(checkpoint, recipe)
     if ranks != recipe.gpus:
         raise ConfigError(
-            f"trainer.nnodes * trainer.n_gpus_per_node must be {ranks}, which {checkpoint} is split over, got "
+            f"trainer.nnodes * trainer.n_gpus_per_node must be {ranks}, the processes that wrote {checkpoint}, got "
             f"{recipe.gpus}; set it back, or {resumption.way_out}"
         )
     saved = _read_json(checkpoint / "actor" / "fsdp_config.json").get("FSDP_version")
     version = _FSDP_VERSIONS.get(str(recipe["actor.strategy"]))
     if saved in (1, 2) and version is not None and saved != version:
         raise ConfigError(
-            f"{_ACTOR}.strategy must be {'fsdp2' if saved == 2 else 'fsdp'}, by which {checkpoint} is split, got "
+            f"{_ACTOR}.strategy must be {'fsdp2' if saved == 2 else 'fsdp'}, which wrote {checkpoint}, got "
             f"{recipe['actor.strategy']}; set it back, or {resumption.way_out}"
         )
 
 
 def _ranks(checkpoint: Path, recipe: Recipe) -> int:
-    """How many processes wrote the weights, by their files' names; the recipe's number where nothing says it."""
+    """Return how many processes wrote the weights, by the names of the files; by default, the recipe's number."""
     files = (checkpoint / "actor").glob("model_world_size_*_rank_*.pt")
     found = {match[1] for file in files if (match := re.search(r"_world_size_([0-9]{1,9})_", file.name))}
     return recipe.gpus if not found or str(recipe.gpus) in found else max(map(int, found))
 
 
 def _check_files(resumption: Resumption) -> None:
-    """All files that veRL opens must be there, and none of them cut off."""
+    """Check that all files that veRL opens exist and are complete."""
     damaged = list(islice(_damaged(resumption.checkpoint, resumption.recipe), _MOST_LOOKED_FOR))
     if not damaged:
         return
@@ -269,18 +269,18 @@ def _check_files(resumption: Resumption) -> None:
     earlier = (other for other in siblings if 0 <= step_of(other) < resumption.step)
     whole = next((other for other in earlier if not any(_damaged(other, resumption.recipe))), None)
     remedy = (
-        "no earlier one is whole: trainer.resume_mode=disable begins anew"
+        "no earlier one is complete: trainer.resume_mode=disable begins anew"
         if whole is None
         else f"take an earlier one: trainer.resume_mode=resume_path trainer.resume_from_path={whole}"
     )
     raise ConfigError(
-        f"a checkpoint must be whole to resume from, but in {resumption.checkpoint} these are missing or cut off: "
+        f"a checkpoint must be complete to resume from, but in {resumption.checkpoint} these are missing or cut off: "
         f"{named}; copy it again, or {remedy}"
     )
 
 
 def _damaged(checkpoint: Path, recipe: Recipe) -> Iterator[str]:
-    """What of the files that veRL opens is missing or cut off, by its name in the checkpoint."""
+    """Yield the names of the files that veRL opens and that are missing or cut off."""
     contents = [_SHARDS[name] for name in recipe["actor.checkpoint.load_contents"] or () if name in _SHARDS]
     ranks = _ranks(checkpoint, recipe)
     for part in ("actor", "critic") if recipe.has_critic else ("actor",):
@@ -299,24 +299,24 @@ def _damaged(checkpoint: Path, recipe: Recipe) -> Iterator[str]:
 
 
 def _is_whole(file: Path) -> bool:
-    """Whether torch's archive has its end, where its table of contents is."""
+    """Return whether torch's archive is complete: its table of contents is at its end."""
     return file.is_file() and zipfile.is_zipfile(file)
 
 
 def _check_policy(resumption: Resumption) -> None:
-    """The checkpoint's weights must fit into the recipe's model."""
+    """Check that the checkpoint's weights fit into the recipe's model."""
     path = str(resumption.recipe["model.path"])
     saved = _read_json(resumption.checkpoint / "actor" / "huggingface" / "config.json")
     different = ", ".join(_differences(saved, path)) if saved else ""
     if different:
         raise ConfigError(
-            f"{_MODEL}.path must be a model of the checkpoint's shape, got {path}, but {resumption.checkpoint} is of "
+            f"{_MODEL}.path must be a model of the checkpoint's shape, got {path}, but {resumption.checkpoint} has "
             f"{different}; name the model that it was trained from, or another run_dir"
         )
 
 
 def _differences(saved: Mapping[str, Any], path: str) -> Iterator[str]:
-    """How the model of a saved `config.json` differs from the one at `path`; nothing where that is not known."""
+    """Yield how the model of a saved `config.json` differs from the one at `path`; nothing if that is not known."""
     folder, here = model_folder(path), model_shape(path)
     family = _read_json(folder / "config.json").get("model_type") if folder else None
     there = None if here is None else _shape(saved, here.num_parameters)
@@ -331,18 +331,18 @@ def _differences(saved: Mapping[str, Any], path: str) -> Iterator[str]:
 def _shape(config: Mapping[str, Any], num_parameters: int) -> Model | None:
     try:
         return Model.of_config(config, num_parameters)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # another family's, or damaged
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # another family, or damaged
         return None
 
 
 def _check_options(resumption: Resumption) -> None:
-    """Options that veRL would pass over, or fail on after minutes."""
+    """Check the options that veRL would ignore, or fail on after minutes."""
     problems = Problems()
     fresh = set(resumption.recipe["actor.checkpoint.load_contents"] or ()) <= {"model"}
     for option, old, new, effect in resumption.changes():
         if effect is None or not effect.refused or (fresh and effect is _OPTIMIZER):
             continue
-        if "not given" not in (old, new):  # another veRL's, or a stranger's
+        if "not given" not in (old, new):  # otherwise it comes from another veRL, or from a stranger's file
             problems.errors.append(
                 ConfigError(
                     f"{_short(option)} must be {_short(old)} to go on from {resumption.checkpoint}, got {_short(new)}: "
@@ -353,12 +353,12 @@ def _check_options(resumption: Resumption) -> None:
 
 
 def _check_end(resumption: Resumption) -> None:
-    """A run that is past its end would train nothing, and exit with 0."""
+    """Refuse a run that is past its end: it would train nothing and exit with 0."""
     steps = training_steps(resumption.config)
     if steps is not None and resumption.step > steps and not resumption.recipe["trainer.val_only"]:
         raise ConfigError(
-            f"the run must end after step {resumption.step}, at which {resumption.checkpoint} was saved, but by its "
-            f"tasks, data.train_batch_size, trainer.total_epochs and trainer.total_training_steps it ends after step "
+            f"the run must end after step {resumption.step}, at which {resumption.checkpoint} was saved, but its "
+            f"tasks, data.train_batch_size, trainer.total_epochs and trainer.total_training_steps end it after step "
             f"{steps}; raise trainer.total_epochs, or {resumption.way_out}"
         )
 
@@ -369,10 +369,10 @@ def _check_store(resumption: Resumption) -> None:
 
 
 def _check_fingerprint(resumption: Resumption) -> None:
-    """The checkpoint's successes must be of this tokenizer, processor and prompt, as the sampler will ask.
+    """Check that the checkpoint's successes fit the tokenizer, processor and prompt, as the sampler will.
 
     Raises:
-        ReplayError: they are not, or the store cannot be read.
+        ReplayError: they do not fit, or the store cannot be read.
     """
     state, store = TrainerState(resumption.config), resumption.checkpoint / "replay"
     if not state.replay.enable or not (store / MANIFEST).is_file() or model_folder(state.policy.processor) is None:
@@ -389,7 +389,7 @@ def _check_fingerprint(resumption: Resumption) -> None:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    """An object of a small file; empty where there is none."""
+    """Read a JSON object from a small file; empty if there is none."""
     try:
         value = parse_json(read_regular(file.resolve(), _MOST_JSON_BYTES))
     except (OSError, ValueError):

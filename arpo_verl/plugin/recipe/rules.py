@@ -1,4 +1,4 @@
-"""What a table of contradictions is made of: a recipe that is read by option names, and rules about it."""
+"""Define the rows of the tables: a recipe that is read by option names, and rules about it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHORT = ("actor", "model", "ref", "rollout")
 
 
 def full_name(option: str) -> str:
-    """An option's name as the command line takes it: rules leave `actor_rollout_ref.` out."""
+    """Return an option's name as the command line takes it. Rules leave out `actor_rollout_ref.`."""
     return f"actor_rollout_ref.{option}" if option.partition(".")[0] in _SHORT else option
 
 
@@ -34,14 +34,14 @@ class Recipe:
 
     Args:
         config: the recipe.
-        model: the policy's shape; None where it is not known.
+        model: the policy's shape; None if it is not known.
     """
 
     def __init__(self, config: DictConfig, model: Model | None = None) -> None:
         self.config, self.model = config, model
 
     def __getitem__(self, name: str) -> Any:
-        """None where the recipe does not have it. A name in capitals is a variable of the environment."""
+        """Return None if the recipe does not have it. A name in capitals is an environment variable."""
         if name.isupper():
             return os.environ.get(name)
         if hasattr(type(self), name):
@@ -49,53 +49,53 @@ class Recipe:
         return OmegaConf.select(self.config, full_name(name), throw_on_missing=False)
 
     def fill(self, text: str) -> str:
-        """The text with the value of each `{option}` in its place."""
+        """Return the text with the value of each `{option}` filled in."""
         return re.sub(r"(?<!\$)\{([\w.]+)\}", lambda match: str(self[match[1]]), text)
 
     @property
     def mode(self) -> str:
-        """The trainer's."""
+        """The trainer's mode."""
         return str(self["trainer.v1.trainer_mode"])
 
     @property
     def gpus(self) -> int:
-        """That train."""
+        """Number of GPUs that train."""
         return int(self["trainer.nnodes"] * self["trainer.n_gpus_per_node"])
 
     @property
     def gpus_per_engine(self) -> int:
-        """Of the rollout."""
+        """Number of GPUs of one rollout engine."""
         sizes = (f"rollout.{kind}_parallel_size" for kind in ("tensor_model", "data", "pipeline_model"))
         return int(math.prod(self[size] or 1 for size in sizes))
 
     @property
     def actor_split(self) -> int:
-        """Over how many GPUs the trainer splits a sequence."""
+        """Number of GPUs that the trainer splits a sequence over."""
         return sequence_parallel_size(self.config)
 
     @property
     def ref_split(self) -> int:
-        """The same of the reference model."""
+        """Number of GPUs that a sequence is split over for the reference model."""
         return sequence_parallel_size(self.config, "ref")
 
     @property
     def ranks(self) -> int:
-        """Shares of a mini-batch: GPUs that split a sequence have one together."""
+        """Number of shares of a mini-batch. GPUs that split a sequence get one share together."""
         return max(1, self.gpus // self.actor_split)
 
     @property
     def rows_per_update(self) -> int:
-        """Where an episode is one row."""
+        """Rows of an update, if each episode is one row."""
         return int(self["actor.ppo_mini_batch_size"] * self["rollout.n"])
 
     @property
     def rows_per_rank(self) -> int:
-        """Of an update."""
+        """Rows of an update in one share."""
         return self.rows_per_update // self.ranks
 
     @property
     def tasks_of_updates(self) -> int:
-        """Of a step in mode `separate_async`."""
+        """Tasks of all updates of a step in mode `separate_async`."""
         return int(self["trainer.v1.separate_async.parameter_sync_step"] * self["actor.ppo_mini_batch_size"])
 
     @property
@@ -105,12 +105,12 @@ class Recipe:
 
     @cached_property
     def tasks(self) -> int | None:
-        """Rows of the training data; None where it cannot be read."""
+        """Rows of the training data; None if it cannot be read."""
         return num_training_rows(self.config)
 
     @cached_property
     def steps(self) -> int | None:
-        """In all epochs; None as for `tasks`."""
+        """Steps in all epochs; None if the training data cannot be read."""
         return steps_of_epochs(self.config)
 
     @property
@@ -120,13 +120,13 @@ class Recipe:
 
     @property
     def has_critic(self) -> bool:
-        """As veRL's `need_critic` asks."""
+        """Whether the run has a critic, as veRL's `need_critic` decides."""
         enable = self["critic.enable"]
         return bool(self["algorithm.adv_estimator"] == "gae" if enable is None else enable)
 
     @property
     def has_several_rows(self) -> bool:
-        """Whether an episode is more than one row, or may be."""
+        """Whether an episode has, or may have, several rows."""
         if self["gui_agent.harness"] is not None:
             return True
         usual = load_family(str(self["gui_agent.model_family"] or "ui_tars_15")).context
@@ -134,28 +134,28 @@ class Recipe:
 
     @property
     def is_frontier(self) -> bool:
-        """Whether tasks are drawn by what the policy can just do."""
+        """Whether tasks are drawn by how often the policy solves them."""
         return bool(self["data.tasks.sampling"] == FRONTIER)
 
     @property
     def has_our_sampler(self) -> bool:
-        """By its name: a user's own may build on it."""
+        """Whether the sampler's name is one of ours. A user's own sampler may build on it."""
         return self["trainer.v1.sampler.custom_sampler.name"] in SAMPLERS
 
     @property
     def fitting_splits(self) -> list[int]:
-        """What splits the policy's heads and the GPUs."""
+        """Sizes that divide the policy's heads and the GPUs."""
         sizes = self.model.sequence_parallel_sizes if self.model else []
         return [size for size in sizes if self.gpus % size == 0]
 
     @property
     def splits(self) -> str:
-        """The same, for a message."""
+        """The same sizes as text, for a message."""
         return ", ".join(map(str, self.fitting_splits))
 
     @property
     def heads(self) -> str:
-        """The policy's, for a message."""
+        """The number of the policy's heads, for a message."""
         model = self.model
         return f"{model.num_heads} attention heads and {model.num_kv_heads} key-value heads" if model else ""
 
@@ -164,29 +164,29 @@ yes, no = bool, operator.not_
 
 
 def is_none(value: Any) -> bool:
-    """Whether nothing was given."""
+    """Return whether no value was given."""
     return value is None
 
 
 class Rule(NamedTuple):
-    """What is wrong, and the message about it. `{option}` in a text stands for the option's value."""
+    """A condition that is wrong, and its message. `{option}` in a text stands for the option's value."""
 
     option: str
     broken: Callable[[Recipe], Any] | Mapping[str, Any]
-    """When it is wrong: a function of the recipe; or by option a value, or a function of its value, which all hold."""
+    """When it is wrong: a function of the recipe, or values (or functions of a value) by option that must all match."""
     expected: str
-    """What the option must be, and after a colon why."""
+    """What the option must be, and after a colon the reason."""
     remedy: str = ""
     source: str = ""
-    """The line of veRL that this rests on: its file, ` | ` and a piece of it."""
+    """The line of veRL that the rule depends on: its file, ` | ` and a part of the line."""
     known: Collection[str] = ()
-    """For a hint where the value is a typo of one of these."""
+    """Values that are suggested if the given one looks like a typo of one."""
 
     def check(self, recipe: Recipe) -> None:
         """Refuse a recipe that breaks the rule.
 
         Raises:
-            ConfigError: with option, reason, value and what to set.
+            ConfigError: names the option, the reason, the value and what to set.
         """
         if callable(self.broken):
             is_broken = bool(self.broken(recipe))
@@ -203,24 +203,24 @@ def _matches(value: Any, wanted: Any) -> bool:
 
 
 def one_of(option: str, known: Collection[str], source: str = "", when: Mapping[str, Any] | None = None) -> Rule:
-    """The rule that an option has one of these values.
+    """Make the rule that an option has one of these values.
 
     Args:
-        when: further conditions, as a rule's.
+        when: further conditions, as in a rule.
     """
     broken = {**(when or {}), option: lambda value: value is not None and value not in known}
     return Rule(option, broken, f"one of {', '.join(known)}", source=source, known=known)
 
 
 class Checks(Problems):
-    """Makes one check after the other. One that breaks on an unusual recipe hides nothing that the others find."""
+    """Makes one check after the other. If one crashes on an unusual recipe, the others still report what they find."""
 
     def __init__(self) -> None:
         super().__init__()
         self._failure: Exception | None = None
 
     def run(self, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """What the check returns; None where it found something."""
+        """Return what the check returns; None if it found a problem or crashed."""
         try:
             with self.gather():
                 return check(*args, **kwargs)
@@ -229,17 +229,17 @@ class Checks(Problems):
         return None
 
     def raise_all(self) -> None:
-        """Raise what was found; else, what broke."""
+        """Raise the problems that were found; if there are none, raise what crashed."""
         super().raise_all()
         if self._failure is not None:
             raise self._failure
 
 
 def check_rules(rules: Iterable[Rule], recipe: Recipe) -> None:
-    """Hold a recipe to all of these rules.
+    """Check a recipe against all of these rules.
 
     Raises:
-        ConfigError: says each that is broken.
+        ConfigError: lists each broken rule.
     """
     checks = Checks()
     for rule in rules:

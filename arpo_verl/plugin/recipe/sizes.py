@@ -1,4 +1,4 @@
-"""Numbers that do not divide, fit or add up: the other half of the table in `combinations.py`."""
+"""Refuse numbers that do not divide, fit or add up: the other half of the table in `combinations.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CACHE = "rollout.engine_kwargs.vllm.mm_processor_cache_type"
 
 
 def _cuts(option: str, is_dynamic: str, applies: str = "") -> Rule:
-    """A micro-batch must divide what a rank has of an update; the batch that is scored is several of these."""
+    """Make the rule that a micro-batch divides a rank's rows of an update. A batch to score is several updates."""
 
     def broken(recipe: Recipe) -> bool:
         size = recipe[option]
@@ -26,14 +26,14 @@ def _cuts(option: str, is_dynamic: str, applies: str = "") -> Rule:
     return Rule(
         option,
         broken,
-        "a divisor of {rows_per_rank}, the rows of an update on one GPU, or on those that split a sequence",
+        "a divisor of {rows_per_rank}, the rows of an update on one GPU (or on the GPUs that split a sequence)",
         "set it to 1",
         "workers/engine/utils.py | data size must be divisible by force_group_size * micro_batch_size_per_gpu",
     )
 
 
 def _holds(option: str, is_dynamic: str, split: str, applies: str = "") -> Rule:
-    """A dynamic micro-batch must hold the longest sequence."""
+    """Make the rule that a dynamic micro-batch can hold the longest sequence."""
 
     def broken(recipe: Recipe) -> bool:
         counts = recipe[is_dynamic] and (not applies or recipe[applies])
@@ -60,15 +60,15 @@ def _shares_images(recipe: Recipe) -> bool:
 
 
 def _gpus_of_node(recipe: Recipe) -> int:
-    """That generate."""
+    """Count the GPUs of a node that generate."""
     return int(recipe["rollout.n_gpus_per_node" if recipe.mode == "separate_async" else "trainer.n_gpus_per_node"])
 
 
 def _loses_updates(option: str) -> Rule:
-    """With several updates a step, veRL scores each batch by the weights that the step began with.
+    """Refuse settings under which veRL loses updates: several updates a step, with weights in host memory.
 
-    It saves the newer weights, restores the older, scores, and restores the newer. `fsdp2_sharded_save_to_cpu` saves by
-    `.cpu()`, which copies nothing of what lies in host memory: the older overwrite the newer, and the update is lost.
+    To score a batch with the weights that the step began with, veRL saves the newer and restores the older for a while.
+    But `fsdp2_sharded_save_to_cpu` saves by `.cpu()`, which copies nothing in host memory: so the newer are lost.
     """
 
     def broken(recipe: Recipe) -> bool:
@@ -79,14 +79,14 @@ def _loses_updates(option: str) -> Rule:
         option,
         broken,
         "false with trainer_mode=separate_async and several updates a step: all but the last would be lost",
-        "set it to false (optimizer_offload may stay true), or actor_rollout_ref.actor.strategy=fsdp, which copies",
+        "set it to false (optimizer_offload may stay true), or set actor_rollout_ref.actor.strategy=fsdp",
         f"{_ASYNC} | self.actor_rollout_wg.save_model_to_cpu(self.local_trigger_step)",
     )
 
 
 def _mixes_tensors(recipe: Recipe) -> bool:
-    """FSDP2 shards an output matrix of its own by itself (`_select_fsdp2_wrap_targets`). Qwen2.5-VL's fused forward
-    multiplies by the shard; Qwen3-VL's gathers the matrix first, but not for Triton."""
+    """FSDP2 shards an untied output matrix by itself (`_select_fsdp2_wrap_targets`). Qwen2.5-VL's fused forward
+    multiplies by the shard. Qwen3-VL's gathers the matrix first, except with Triton."""
     model = recipe.model
     if not recipe["model.use_fused_kernels"] or model is None:
         return False
@@ -100,7 +100,7 @@ def _stops_at_start(recipe: Recipe) -> bool:
 
 
 def _splits(role: str, option: str) -> Rule:
-    """Ulysses splits heads as it splits a sequence. Of veRL's two names for its size the older wins where it is set."""
+    """Make the rule that Ulysses can split the heads. Of veRL's two names for its size the older wins if it is set."""
     older = f"{role}.ulysses_sequence_parallel_size"
 
     def broken(recipe: Recipe) -> bool:
@@ -110,8 +110,8 @@ def _splits(role: str, option: str) -> Rule:
     return Rule(
         option,
         broken,
-        "one of {splits}: what splits this policy's {heads}, and {gpus} GPUs",
-        "leave it out: it is the actor's" if role == "ref" else "",
+        "one of {splits}, the sizes that divide this policy's {heads} and the {gpus} GPUs",
+        "leave it out: the actor's is used" if role == "ref" else "",
         "models/transformers/monkey_patch.py | assert num_attention_heads % ulysses_sp_size == 0",
     )
 
@@ -128,15 +128,15 @@ SIZE_RULES = (
     Rule(
         "data.gen_batch_size",
         _draws_too_many,
-        "a divisor of data.train_batch_size={data.train_batch_size}: veRL draws that many tasks, in whole such batches",
+        "a divisor of data.train_batch_size={data.train_batch_size}: veRL draws whole batches of that size",
         "leave it out; with algorithm.filter_groups veRL draws single tasks",
         f"{_TRAINER} | must be a positive multiple of gen_batch_size",
     ),
     Rule(
         "actor.ppo_mini_batch_size",
         lambda recipe: recipe.rows_per_update % recipe.ranks,
-        "so large that times rollout.n={rollout.n} it makes {ranks} equal shares, one for each GPU, or for those that "
-        "split a sequence",
+        "such that it times rollout.n={rollout.n} divides by {ranks}, the number of GPUs (or of groups of GPUs that "
+        "split a sequence)",
         "change it, actor_rollout_ref.rollout.n or the number of GPUs",
         f"{_WORKER} | assert mini_batch_size % self.engine.get_data_parallel_size() == 0",
     ),
@@ -148,7 +148,7 @@ SIZE_RULES = (
             f"{name}_per_gpu",
             {name: lambda size: size is not None, f"{name}_per_gpu": lambda size: size is None},
             f"given: veRL's workers do not read {full_name(name)}={{{name}}}",
-            f"set it in the place of {full_name(name)}",
+            f"set it instead of {full_name(name)}",
             f"{_WORKER} | assert self.config.rollout.log_prob_micro_batch_size_per_gpu is not None",
         )
         for name in ("actor.ppo_micro_batch_size", "rollout.log_prob_micro_batch_size", "ref.log_prob_micro_batch_size")
@@ -156,7 +156,7 @@ SIZE_RULES = (
     Rule(
         "rollout.log_prob_use_dynamic_bsz",
         lambda recipe: bool(recipe["rollout.log_prob_use_dynamic_bsz"]) != bool(recipe["actor.use_dynamic_bsz"]),
-        "{actor.use_dynamic_bsz} as actor_rollout_ref.actor.use_dynamic_bsz: veRL's workers insist on it",
+        "{actor.use_dynamic_bsz}, like actor_rollout_ref.actor.use_dynamic_bsz: veRL's workers require it",
         "leave it out",
         f"{_WORKER} | assert self.config.actor.use_dynamic_bsz == self.config.rollout.log_prob_use_dynamic_bsz",
     ),
@@ -184,14 +184,14 @@ SIZE_RULES = (
     Rule(
         "rollout.nnodes",
         {"mode": lambda mode: mode in ("sync", "colocate_async"), "rollout.nnodes": yes},
-        "0 with trainer_mode={mode}, in which no node generates alone",
+        "0 with trainer_mode={mode}, in which no node only generates",
         "set it to 0, or trainer.v1.trainer_mode=separate_async",
         "workers/rollout/llm_server.py | self.worker_group.world_size",
     ),
     Rule(
         "rollout.checkpoint_engine.backend",
         _APART | {"rollout.checkpoint_engine.backend": "naive"},
-        "nccl or another one with trainer_mode=separate_async: naive brings no weights to another node",
+        "nccl or another one with trainer_mode=separate_async: naive cannot send weights to another node",
         "set it to nccl",
         f'{_ASYNC} | assert config.actor_rollout_ref.rollout.checkpoint_engine.backend != "naive"',
     ),
@@ -212,7 +212,7 @@ SIZE_RULES = (
     Rule(
         "actor_rollout_ref.hybrid_engine",
         _stops_at_start,
-        "true: only trainer_mode=separate_async reads it, and there veRL 0.9.1 ends on a log line of its own",
+        "true: only trainer_mode=separate_async reads it, and there veRL 0.9.1 fails while it writes a log line",
         "leave it out; with separate_async set VERL_LOGGING_LEVEL=WARNING in the environment",
         f"{_ASYNC} | [V1SepAsync] hybrid replicas disabled",
     ),
@@ -265,9 +265,9 @@ SIZE_RULES = (
     Rule(
         "model.use_fused_kernels",
         _mixes_tensors,
-        "false with actor.strategy=fsdp2 and a policy whose output matrix is its own: the first update would end with "
+        "false with actor.strategy=fsdp2 and a policy without tied embeddings: the first update would end with "
         "`mixed torch.Tensor and DTensor`",
-        "for memory set actor_rollout_ref.actor.entropy_from_logits_with_chunking=true, or lower "
+        "to save memory, set actor_rollout_ref.actor.entropy_from_logits_with_chunking=true, or lower "
         "data.mm_processor_kwargs.max_pixels",
         "models/transformers/qwen2_vl.py | vocab_weights=self.lm_head.weight,",
     ),
@@ -280,7 +280,7 @@ SIZE_RULES = (
     Rule(
         "rollout.tensor_model_parallel_size",
         lambda recipe: recipe.gpus % recipe.gpus_per_engine,
-        "so large that the {gpus} GPUs that train make whole engines, of {gpus_per_engine} each",
+        "such that the {gpus} GPUs that train make whole engines of {gpus_per_engine} each",
         "set it to a divisor of them",
         f"{_WORKER} | assert self.world_size % infer_world_size == 0",
     ),
@@ -290,7 +290,7 @@ SIZE_RULES = (
             recipe.mode == "separate_async"
             and recipe["rollout.nnodes"] * recipe["rollout.n_gpus_per_node"] % recipe.gpus_per_engine
         ),
-        "so large that the GPUs that only generate make whole engines, of {gpus_per_engine} each",
+        "such that the GPUs that only generate make whole engines of {gpus_per_engine} each",
         "set it to a divisor of actor_rollout_ref.rollout.n_gpus_per_node",
         "workers/rollout/llm_server.py | num_replicas = world_size // rollout_world_size",
     ),
@@ -320,7 +320,7 @@ SIZE_RULES = (
     Rule(
         _CACHE,
         lambda recipe: _shares_images(recipe) and recipe.gpus_per_engine > _gpus_of_node(recipe),
-        "lru with an engine of {gpus_per_engine} GPUs, more than a node has: its processes could not share memory",
+        "lru with an engine of {gpus_per_engine} GPUs, more than a node has: its processes cannot share memory",
         "set it to lru, or lower actor_rollout_ref.rollout.tensor_model_parallel_size",
     ),
     Rule(
@@ -336,7 +336,7 @@ SIZE_RULES = (
             and recipe["VLLM_PLUGINS"] is not None
             and "arpo_verl" not in recipe["VLLM_PLUGINS"].split(",")
         ),
-        "unset, or a list with arpo_verl: vLLM's own cache in shared memory can show a request another one's picture",
+        "unset, or a list with arpo_verl: vLLM's own cache in shared memory can show a request another's picture",
         f"unset it in the environment, or set {full_name(_CACHE)}=lru",
     ),
 )

@@ -1,4 +1,4 @@
-"""Values without a meaning of ours: what a recipe lacks, wrong types, names beside veRL's, and what veRL refuses."""
+"""Check values in ways that need no table: missing ones, wrong types, unknown names, and what veRL itself refuses."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from arpo_verl.errors import ConfigError
 from arpo_verl.removed_options import REMOVED, removal
 from arpo_verl.versions import verl_folder
 
-# veRL's own default of these is nothing, or a path of an example of theirs.
+# veRL's own defaults for these are empty, or paths of an example of its own.
 _NEEDED = {
     "data.train_files": "No task files for training given. Add data.train_files=PATH.",
     "data.val_files": "No task files for validation given. Add data.val_files=PATH.",
     "actor_rollout_ref.model.path": "No model given. Add actor_rollout_ref.model.path=FOLDER.",
     "actor_rollout_ref.rollout.name": "No rollout engine given. Add actor_rollout_ref.rollout.name=vllm.",
 }
-# veRL calculates with these before it trains; with anything but a number it ends in a traceback. The least of each.
+# veRL calculates with these before it trains, and fails on anything but a number. The smallest value of each.
 _NUMBERS = {
     "trainer.nnodes": 1,
     "trainer.n_gpus_per_node": 1,
@@ -41,16 +41,16 @@ _NUMBERS = {
     "actor_rollout_ref.actor.ppo_mini_batch_size": 1,
     "actor_rollout_ref.rollout.n": 1,
 }
-# Their values may be another kind of thing than veRL's default is.
+# Their values may have another type than veRL's default.
 _OF_SEVERAL_KINDS = (
     "algorithm.rollout_correction.rollout_is_threshold",
     "algorithm.rollout_correction.rollout_rs_threshold",
 )
-# Their options are checked by name elsewhere, or are anybody's.
+# Their options are checked by name elsewhere, or may have any name.
 _OURS = ("gui_agent", "environment", "replay", "run_dir", "variant")
 _CHOICES = ("baseline", "context", "engine", "policy")
 _NOT_COMPARED = (*_OURS, "data.tasks", "ray_kwargs", "hydra", "model_engine")
-# Sections that veRL makes an object of in a worker, after minutes; it checks their values then.
+# Sections that veRL turns into objects in a worker, minutes later. It checks their values only then.
 _OBJECTS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "trainer.v1.separate_async.hybrid_rollout")
 _REFUSALS = (
     AssertionError,
@@ -67,13 +67,13 @@ _OUR_SAMPLERS = "pkg://arpo_verl.plugin.sampler"
 
 
 def is_given(config: DictConfig, name: str) -> bool:
-    """Whether the recipe or its user says it: neither nothing nor a path of veRL's own example that is not here."""
+    """Return whether somebody set it: it is neither empty nor an example path of veRL's that does not exist."""
     value = OmegaConf.select(config, name, throw_on_missing=False)
     return value is not None and (not is_default(name, value) or Path(str(value)).expanduser().exists())
 
 
 def is_default(name: str, value: object) -> bool:
-    """Whether an option has veRL's own value."""
+    """Return whether an option has veRL's own default."""
     default: Any = verls_defaults()
     for part in name.split("."):
         if not isinstance(default, Mapping) or part not in default:
@@ -83,11 +83,11 @@ def is_default(name: str, value: object) -> bool:
 
 
 def check_values(config: DictConfig) -> None:
-    """Refuse what no run could start with.
+    """Refuse values that no run could start with.
 
     Raises:
-        ConfigError: says each option that was removed, each value that is missing or no number, and each reference that
-            leads nowhere.
+        ConfigError: lists each removed option, each value that is missing or not a number, and each reference to a
+            name that does not exist.
     """
     problems = Problems()
     given = OmegaConf.to_container(config, resolve=False)
@@ -102,12 +102,12 @@ def check_values(config: DictConfig) -> None:
 
 
 def check_by_verl(config: DictConfig) -> None:
-    """Have veRL check the recipe: by its `validate_config`, as its command does, and by objects that its workers make.
+    """Let veRL check the recipe: by `validate_config`, as its command does, and by the objects that its workers make.
 
-    Both run without a GPU and load no model. A critic is left out: to check one, veRL loads its tokenizer.
+    Both run without a GPU and load no model. We leave the critic out, since veRL would load its tokenizer.
 
     Raises:
-        ConfigError: each refusal, in veRL's own words.
+        ConfigError: has each refusal in veRL's own words.
     """
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
     from verl.trainer.ppo.utils import need_reference_policy
@@ -117,7 +117,7 @@ def check_by_verl(config: DictConfig) -> None:
 
     given = dict(_leaves(OmegaConf.to_container(config, resolve=False)))
     if any((*_wrong_numbers(config), *_wrong_kinds(config, given))):
-        return  # veRL would only fail to calculate
+        return  # veRL would only fail in its arithmetic
     problems = Problems()
     objects: list[Any] = []
     with problems.gather(), _in_verls_words():
@@ -129,7 +129,7 @@ def check_by_verl(config: DictConfig) -> None:
         for rehearse in rehearsals(objects[0], config.algorithm.get("rollout_correction") or {}):
             with problems.gather(), _in_verls_words():
                 rehearse()
-    # A sampler of the user's own may come with an estimator, and a library for the workers with a loss.
+    # A user's own sampler may bring an estimator, and a library for the workers may bring a loss.
     if OmegaConf.select(config, "trainer.v1.sampler.custom_sampler.path") in (None, _OUR_SAMPLERS):
         with problems.gather():
             _check_name(config, "algorithm.adv_estimator", {*ADV_ESTIMATOR_REGISTRY, "replay_grpo"})
@@ -141,21 +141,21 @@ def check_by_verl(config: DictConfig) -> None:
 
 @contextlib.contextmanager
 def _in_verls_words() -> Iterator[None]:
-    """An error of veRL's checks, which also print, as one of ours."""
+    """Turn an error of veRL's checks into one of ours. What they print is hidden."""
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     except _REFUSALS as error:
         said = _words_of(error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error)
-        if "vllm version None" not in said:  # an engine that is not installed here: `doctor` checks packages by itself
+        if "vllm version None" not in said:  # vLLM is not installed here; `doctor` checks packages
             raise ConfigError(f"veRL refuses the recipe: {said}") from error
     except ImportError:
-        pass  # the same
+        pass  # a package is not installed here
 
 
 def _words_of(error: BaseException) -> str:
-    """What it says on one line; of an assertion without words, the assertion."""
+    """Return the error's text on one line; for an assertion without text, the assertion."""
     said = " ".join(str(error).split())
     return said or str(traceback.extract_tb(error.__traceback__)[-1].line)
 
@@ -166,7 +166,7 @@ def _check_name(config: DictConfig, option: str, known: Collection[str]) -> None
 
 
 def _has(node: Any, name: str) -> bool:
-    """Whether a recipe names an option, whatever its value."""
+    """Return whether a recipe names an option, whatever its value."""
     first, _, rest = name.partition(".")
     return isinstance(node, Mapping) and first in node and (not rest or _has(node[first], rest))
 
@@ -184,7 +184,7 @@ def _wrong_numbers(config: DictConfig) -> Iterator[str]:
 
 
 def _wrong_kinds(config: DictConfig, given: Mapping[str, Any]) -> Iterator[str]:
-    """A word where veRL has a number, or true or false: to it `flase` is true."""
+    """Find text where veRL has a number or a boolean: veRL would read `flase` as true."""
     for name, default in _leaves(verls_defaults()):
         value = given.get(name)
         is_number = isinstance(default, (bool, int, float)) and name not in (*_NUMBERS, *_OF_SEVERAL_KINDS)
@@ -200,7 +200,7 @@ def _wrong_kinds(config: DictConfig, given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _dead_references(config: DictConfig, given: Mapping[str, Any]) -> Iterator[str]:
-    """`${...}` of names that are not there: veRL resolves all of a recipe at its start."""
+    """Find `${...}` of names that do not exist: veRL resolves the whole recipe at its start."""
     for name, text in given.items():
         if not isinstance(text, str) or "${" not in text:
             continue
@@ -209,7 +209,7 @@ def _dead_references(config: DictConfig, given: Mapping[str, Any]) -> Iterator[s
         except InterpolationKeyError as error:
             missing = str(error).partition("'")[2].partition("'")[0]
             yield f"{name} refers to {missing or text}, which the recipe does not have{did_you_mean(missing, given)}"
-        except OmegaConfBaseException:  # a resolver's, which may need what is set later
+        except OmegaConfBaseException:  # from a resolver, which may need what is set later
             continue
 
 
@@ -222,9 +222,9 @@ def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def doubtful_names(config: DictConfig) -> list[str]:
-    """Options that neither veRL nor we have, and that look like a typo of one: a line each.
+    """List options that neither veRL nor we have, and that look like a typo of one.
 
-    Notes, never refusals: veRL takes names that its files do not list, and hands some sections on as they are.
+    They are notes, not refusals: veRL accepts names that its files do not list, and passes some sections on unchecked.
     """
     given = OmegaConf.to_container(config, resolve=False)
     return [f"{name} is not an option of veRL's{near}" for name, near in _unknown_names(given, verls_defaults(), "")]
@@ -245,8 +245,8 @@ def _unknown_names(given: Any, known: Any, prefix: str) -> Iterator[tuple[str, s
 
 @cache
 def verls_defaults() -> Mapping[str, Any]:
-    """veRL's own configuration for the trainer that we plug into, with its references unresolved."""
+    """Return veRL's own configuration for the trainer that we plug into, with its references unresolved."""
     file = verl_folder() / "trainer" / "config" / "_generated_ppo_trainer.yaml"
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is the faster one
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is faster
     loaded: Mapping[str, Any] = yaml.load(file.read_text("utf-8"), loader)  # noqa: S506
     return loaded

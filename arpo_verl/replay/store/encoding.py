@@ -1,4 +1,4 @@
-"""The formats in which screenshots are kept and shown. Pure."""
+"""Name and convert the formats in which screenshots are kept and shown. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _SUFFIXES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"RIFF": "webp"}
 
 
 def as_png(screenshot: bytes) -> bytes:
-    """The screenshot as it is where it is a PNG, else as one.
+    """Return the screenshot as a PNG, unchanged if it is one already.
 
     Raises:
-        ImageError: it is no picture.
+        ImageError: it is not a picture.
     """
     if image_suffix(screenshot) == "png":
         return screenshot
@@ -23,5 +23,5 @@ def as_png(screenshot: bytes) -> bytes:
 
 
 def image_suffix(screenshot: bytes) -> str:
-    """The file name's ending for the image's format; `bin` for none that a desktop sends."""
+    """Return the file name's ending for the image's format; `bin` if desktops do not send it."""
     return next((suffix for magic, suffix in _SUFFIXES.items() if screenshot.startswith(magic)), "bin")

@@ -1,4 +1,4 @@
-"""A saved store for people: a folder for each trajectory, with its text, its screenshots and its numbers."""
+"""Write a saved store for people: a folder for each trajectory, with its text, its screenshots and its numbers."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from arpo_verl.replay.store.success_store import StoredRecord
 from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory
 
 _LONG_RUN = 16
-"""Equal tokens in a row, from which on they are counted: a reply has no such run, the smallest screenshot has."""
+"""Equal tokens in a row from which they are counted. No reply has so many; even the smallest screenshot does."""
 
 Decode = Callable[[Sequence[int]], str]
 """Token ids -> text, special tokens included."""
 
 
 def export_store(folder: Path, out: Path, decode: Decode | None = None) -> int:
-    """Write `out/<task>/step_<step>_<serial>/` for every trajectory; returns how many.
+    """Write `out/<task>/step_<step>_<serial>/` for every trajectory; return how many.
 
     Args:
-        decode: the policy's tokenizer; None writes no text.
+        decode: decodes with the policy's tokenizer; None writes no text.
 
     Raises:
         ReplayError: there is no store, or it is damaged.
         OSError: the disk refuses.
     """
     count = 0
-    for serial, record in list(read_records(folder, read_manifest(folder))):  # nothing is written of a damaged store
+    for serial, record in list(read_records(folder, read_manifest(folder))):  # reads all first: it may be damaged
         trajectory = decode_record(record.record, lambda name: read_screenshot(folder, name))
         task = re.sub(r"[^\w.-]", "_", trajectory.task_id, flags=re.ASCII)[:80].lstrip(".") or "_"
         target = out / task / f"step_{trajectory.step:06d}_{serial}"
@@ -71,7 +71,7 @@ def _export_trajectory(folder: Path, trajectory: StoredTrajectory, record: Store
 
 
 def _readable(token_ids: Sequence[int], decode: Decode) -> str:
-    """The text, with the thousand placeholders of a screenshot as one and their number."""
+    """Return the text, with the thousand placeholders of a screenshot as one, with their number."""
     runs = [(token_id, len(list(run))) for token_id, run in itertools.groupby(token_ids)]
     parts: list[str] = []
     pending: list[int] = []  # decoded together: a character may take several tokens

@@ -1,4 +1,4 @@
-"""What a saved store holds, without loading it."""
+"""List what a saved store contains, without loading it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StoreContents:
     manifest: Manifest
     tasks: tuple[TaskContents, ...]
     num_bytes: int
-    """Of the records and the screenshots, each once."""
+    """Bytes of the records and the screenshots, each counted once."""
 
     @property
     def trajectories(self) -> int:
@@ -43,10 +43,10 @@ class StoreContents:
 
 
 def inspect_store(folder: Path | str) -> StoreContents:
-    """Read a saved store's records; of its screenshots only the sizes.
+    """Read the records of a saved store, and only the sizes of its screenshots.
 
     Raises:
-        ReplayError: there is no store, it is damaged or of another version.
+        ReplayError: there is no store, or it is damaged or of another version.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -79,7 +79,7 @@ def _task_contents(task_id: str, lines: list[bytes], sizes: dict[str, int]) -> T
 
 
 def format_contents(contents: StoreContents) -> str:
-    """A table for people."""
+    """Format the contents as a table for people."""
     manifest, newest = contents.manifest, max((task.last_step for task in contents.tasks), default=0)
     header = (
         f"{'task':40} {'stored':>6} {'MiB':>8} {'steps':>13} {'age':>5} {'success':>7} {'shots':>6} {'rows':>5} "

@@ -1,4 +1,4 @@
-"""Several saved stores as one."""
+"""Merge several saved stores into one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from arpo_verl.replay.store.success_store import StoredRecord, SuccessStore
 
 
 def merge_stores(folders: Sequence[Path], into: SuccessStore) -> Fingerprint:
-    """Add the successes of all `folders` to an empty store, oldest step first, equal ones once; its capacity decides.
+    """Add the successes of all `folders` to an empty store, up to its capacity: oldest step first, equal ones once.
 
     Returns:
-        The fingerprint that all of them have.
+        The fingerprint that all of them share.
 
     Raises:
-        ReplayError: one is damaged, or they were made by different policies.
+        ReplayError: one is damaged, or different policies made them.
     """
     manifests = [read_manifest(folder) for folder in folders]
     fingerprint = manifests[0].fingerprint

@@ -1,13 +1,13 @@
-"""A store as a folder: written so that it is never torn, refused where it belongs to another policy. Pure.
+"""Save a store as a folder that is never half-written, and refuse to load another policy's store. Pure.
 
     store.json                    the manifest: version, fingerprint, capacity, records; replaced last, in one step
     trajectories-<sha256>.jsonl   one record a line, in the order in which they would leave the store
     screenshots/<sha256>.<png>    each once, named by its content, never changed
 
-Everything but the manifest is named by its content and is synced before the manifest names it, so at any moment the
-manifest names whole files: those of this save or of the one before. A screenshot that the store's last save already
-wrote, in whichever folder, is linked where it is still whole, not written again; so folders of one file system share
-their bytes, and each can be removed or copied by itself. docs/replay.md describes the format field by field.
+Every other file is named by its content and synced before the manifest names it. So the manifest always names complete
+files: those of this save or of the one before. We link screenshots that the store's last save wrote, in any folder, if
+they are still intact, instead of writing them again. So folders on one file system share their bytes, and you can
+remove or copy each by itself. docs/replay.md describes the format field by field.
 """
 
 from __future__ import annotations
@@ -38,48 +38,48 @@ logger = logging.getLogger(__name__)
 FORMAT = "arpo-verl replay store"
 VERSION = 5
 READABLE_VERSIONS = (1, 2, 3, 4, 5)
-"""In version 1 a record does not say which episode it was; before version 3 each is one row, and does not say so;
-those of version 4 alone say how often they were replayed; before version 5 the manifest has bounds that are gone."""
+"""Version 2 adds the episode to a record, and version 3 the rows (before, each record is one row). Only version 4 says
+how often a success was replayed. Before version 5 the manifest has bounds that no longer exist."""
 MANIFEST = "store.json"
 SCREENSHOTS = "screenshots"
 _TRAJECTORIES = "trajectories-"
 _RECORDS_NAME = re.compile(rf"{_TRAJECTORIES}[0-9a-f]{{64}}\.jsonl")
 _SCREENSHOT_NAME = re.compile(r"[0-9a-f]{64}\.(png|jpg|webp|bin)")
 
-# Each waits for the disk, not for the processor.
+# The threads wait for the disk, not for the processor.
 _WRITERS = 8
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What stored token ids and screenshots mean something to: hashes, compared part by part."""
+    """Hashes of what stored token ids and screenshots depend on, compared part by part."""
 
     tokenizer: str
     processor: str
     prompt: str
 
     def differences(self, other: Fingerprint) -> list[str]:
-        """The parts in which `other` differs."""
+        """Return the parts in which `other` differs."""
         mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
         return [part for part in mine if mine[part] != theirs[part]]
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What `store.json` says."""
+    """The content of `store.json`."""
 
     fingerprint: Fingerprint
     capacity_per_task: int
     trajectories: str
     """Name of the file with the records."""
     serials: tuple[int, ...]
-    """Of each line: they order the trajectories by age, oldest first."""
+    """The serial number of each line. They order the trajectories by age, oldest first."""
     saved_at: str
     written_by: str
 
 
 def save_store(store: SuccessStore, folder: Path | str, fingerprint: Fingerprint) -> None:
-    """Write the store into `folder`, over an earlier save if there is one; a kill at any moment leaves a whole one.
+    """Write the store into `folder`, over an earlier save if there is one. A kill never leaves a damaged store.
 
     Raises:
         OSError: the disk refuses; an earlier save is still there.
@@ -115,13 +115,13 @@ def load_store(
     """Read a saved store.
 
     Args:
-        fingerprint: of the policy that will train on it; None asks nothing, for tools that only look.
-        into: an empty store with this run's capacity, which is applied as if the trajectories were added anew; None
-            takes the one that was saved.
-        leave_out_damaged: go without the successes whose screenshots are missing or damaged, unless that is all.
+        fingerprint: that of the policy that will train on it; None skips the check, for tools that only look.
+        into: an empty store with this run's capacity, which applies as if the trajectories were added again; None
+            uses the saved capacity.
+        leave_out_damaged: skip successes whose screenshots are missing or damaged, unless all are.
 
     Raises:
-        ReplayError: there is none, it is damaged, of another version or of another policy; `into` is then empty.
+        ReplayError: there is no store, or it is damaged, of another version or of another policy; `into` stays empty.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -131,7 +131,7 @@ def load_store(
     if store is None:
         store = SuccessStore(manifest.capacity_per_task)
     elif len(store):
-        raise ReplayError(f"a store must be empty to be loaded into, got one of {len(store)} trajectories")
+        raise ReplayError(f"a store must be empty to load into it, but it has {len(store)} trajectories")
     damaged: list[ReplayError] = []
     try:
         for serial, record in read_records(folder, manifest):
@@ -146,16 +146,16 @@ def load_store(
         raise
     if damaged:
         counts = (len(damaged), len(manifest.serials), folder)
-        logger.warning("left out %d of the %d successes in %s, with screenshots not whole: %s", *counts, damaged[0])
+        logger.warning("left out %d of the %d successes in %s, with damaged screenshots: %s", *counts, damaged[0])
     store.saved_in = folder
     return store
 
 
 def read_manifest(folder: Path | str) -> Manifest:
-    """What a folder's store is, without its trajectories.
+    """Read what a folder's store is, without its trajectories.
 
     Raises:
-        ReplayError: there is none, it is damaged or of another version.
+        ReplayError: there is no store, or it is damaged or of another version.
     """
     path = Path(folder) / MANIFEST
     try:
@@ -177,8 +177,8 @@ def read_manifest(folder: Path | str) -> Manifest:
     wrong = [name for name, holds in _MANIFEST_RULES.items() if not holds(values.get(name))]
     if wrong:
         raise ReplayError(
-            f"{path} must be a replay store's manifest, but arpo-verl writes no such {', '.join(wrong)}; take another "
-            "store, or have its owner save it again"
+            f"{path} must be a replay store's manifest, but arpo-verl writes no such {', '.join(wrong)}; use another "
+            "store, or ask its owner to save it again"
         )
     fields = {name: values[name] for name in _MANIFEST_RULES}
     fingerprint, serials = Fingerprint(**values["fingerprint"]), tuple(values["serials"])
@@ -192,7 +192,7 @@ def _is_fingerprint(value: object) -> bool:
 
 
 def _are_serials(value: object) -> bool:
-    """Equal ones would be one trajectory in the store, under the tasks of both."""
+    """Check that no two are equal: those would become one trajectory in the store, under both tasks."""
     if not isinstance(value, list) or not all(type(serial) is int and serial >= 0 for serial in value):
         return False
     return len(set(value)) == len(value)
@@ -209,10 +209,10 @@ _MANIFEST_RULES: Mapping[str, Callable[[Any], bool]] = {
 
 
 def check_fingerprint(folder: Path | str, manifest: Manifest, expected: Fingerprint) -> None:
-    """Refuse the store in `folder` for a policy other than the one that it was saved for.
+    """Refuse the store in `folder` if it was saved for another policy.
 
     Raises:
-        ReplayError: says in which parts they differ.
+        ReplayError: names the parts that differ.
     """
     saved = manifest.fingerprint
     differences = expected.differences(saved)
@@ -222,17 +222,17 @@ def check_fingerprint(folder: Path | str, manifest: Manifest, expected: Fingerpr
         )
         raise ReplayError(
             f"the replay store in {folder} was made with another {' and another '.join(differences)} ({parts}): its "
-            "tokens would mean something else to this policy; give the run the model and prompt that made it, or seed "
+            "tokens would mean something else to this policy; use the model and prompt that made it, or seed "
             "a new store from the recorded episodes with `arpo-verl replay seed`"
         )
 
 
 def read_records(folder: Path | str, manifest: Manifest) -> Iterator[tuple[int, StoredRecord]]:
-    """The saved records with their serials, in the order in which they would leave the store; each is checked whole,
-    but for its screenshots.
+    """Yield the saved records with their serials, in the order in which they would leave the store. Each is checked,
+    except for its screenshots.
 
     Raises:
-        ReplayError: the file is missing or damaged, or a record is none of a success.
+        ReplayError: the file is missing or damaged, or a record is not a success.
     """
     path = Path(folder) / manifest.trajectories
     content = _read(path)
@@ -251,10 +251,10 @@ def read_records(folder: Path | str, manifest: Manifest) -> Iterator[tuple[int, 
 
 
 def screenshot_path(folder: Path | str, name: str) -> Path:
-    """Where a saved screenshot is.
+    """Return the path of a saved screenshot.
 
     Raises:
-        ReplayError: no screenshot of a store has such a name, which comes from a record.
+        ReplayError: the name, which comes from a record, is not one of a store's screenshots.
     """
     if not _SCREENSHOT_NAME.fullmatch(name):
         raise ReplayError(f"a screenshot of a store must be named by its SHA-256, got {name!r:.80} in {folder}")
@@ -262,7 +262,7 @@ def screenshot_path(folder: Path | str, name: str) -> Path:
 
 
 def read_screenshot(folder: Path | str, name: str) -> bytes:
-    """A saved screenshot.
+    """Read a saved screenshot.
 
     Raises:
         ReplayError: it is missing or damaged.
@@ -275,7 +275,7 @@ def read_screenshot(folder: Path | str, name: str) -> bytes:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the file holds what its name says."""
+    """Return whether the file's content fits its name."""
     try:
         return screenshot_name(read_regular(path, MAX_BYTES)) == path.name
     except OSError:
@@ -287,7 +287,7 @@ def _read(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
         return read_regular(path, most_bytes)
     except OSError as error:
         raise ReplayError(
-            f"the replay store in {path.parent} is not whole: {error}; copy the folder with all that is in it"
+            f"the replay store in {path.parent} is not complete: {error}; copy the folder with all its files"
         ) from error
 
 
@@ -295,7 +295,7 @@ def _save_screenshots(store: SuccessStore, folder: Path, names: frozenset[str]) 
     saved_before = None if store.saved_in is None else store.saved_in / SCREENSHOTS
 
     def save(name: str) -> None:
-        # A link shares what has happened to the file since it was written.
+        # A linked file would share any damage since it was written, so we check it first.
         source = None if saved_before is None else saved_before / name
         if source is None or not _is_whole(source) or not files.link_whole(source, folder / name):
             files.write_whole(folder / name, store.screenshot(name))
@@ -308,7 +308,7 @@ def _save_screenshots(store: SuccessStore, folder: Path, names: frozenset[str]) 
 
 
 def _save_records(folder: Path, records: Sequence[bytes]) -> str:
-    """Write the lines; returns the file's name."""
+    """Write the lines; return the file's name."""
     lines = b"".join(record + b"\n" for record in records)
     name = _records_name(lines)
     files.write_whole(folder / name, lines)

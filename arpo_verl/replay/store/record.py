@@ -1,7 +1,7 @@
-"""A trajectory as one line of JSON, in memory and on disk alike; its screenshots are named, not held. Pure.
+"""Encode a trajectory as one line of JSON, the same in memory and on disk. It contains only names of screenshots. Pure.
 
-Columns are little-endian arrays, deflated, in base64. A 15-step trajectory at 1080p has some 40,000 token ids, nearly
-all of them the image placeholder, so the deflated columns are a tenth of a single screenshot. See docs/replay.md.
+Columns are little-endian arrays, deflated, in base64. A 15-step trajectory at 1080p has some 40,000 token ids. Nearly
+all are the image placeholder, so the deflated columns are a tenth of a single screenshot. See docs/replay.md.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from arpo_verl.types import EpisodeId
 from arpo_verl.untrusted import parse_json
 
 NOT_ITS_OWN = ("episode", "use")
-"""Fields of a record that are not the trajectory's: two episodes may come to one. Earlier checkouts wrote `use`, how
-often a success was replayed; nobody reads it any more."""
+"""Fields of a record that do not belong to the trajectory: two episodes may lead to the same one. Earlier checkouts
+wrote `use`, how often a success was replayed; nothing reads it any more."""
 
 _PLAIN_FIELDS = ("task_id", "step", "success", "reward", "num_turns", "extra_fields", "mm_processor_kwargs")
 
@@ -45,19 +45,19 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 _EPISODE_KINDS = {"step": int, "uid": str, "session": int}
 _REQUIRED = {"task_id", "step", "screenshots", *COLUMNS}
 STEPS_END = 1 << 53
-"""Step numbers are below it: floats hold each of these exactly."""
+"""Step numbers are below this, where floats are exact."""
 _MOST_COLUMN_BYTES = 16 << 20
-"""Of an unpacked column, 4,194,304 tokens: an episode of 15 screenshots at 1080p has some 40,000."""
+"""Most bytes of an unpacked column: 4,194,304 tokens. An episode of 15 screenshots at 1080p has some 40,000."""
 
 
 def encode_record(trajectory: StoredTrajectory, screenshots: Sequence[str]) -> bytes:
-    """The trajectory as JSON without a line break.
+    """Return the trajectory as JSON without a line break.
 
     Args:
-        screenshots: the names under which its screenshots are kept, in order.
+        screenshots: the names of its screenshots in the store, in order.
 
     Raises:
-        ReplayError: an extra field is no plain value.
+        ReplayError: an extra field is not a plain value.
     """
     values = {name: _as_plain(trajectory, name) for name in _PLAIN_FIELDS}
     values["screenshots"] = list(screenshots)
@@ -71,10 +71,10 @@ def encode_record(trajectory: StoredTrajectory, screenshots: Sequence[str]) -> b
 
 
 def decode_record(record: bytes, screenshot: Callable[[str], bytes]) -> StoredTrajectory:
-    """What `encode_record` was given.
+    """Undo `encode_record`.
 
     Args:
-        screenshot: gives a screenshot's bytes by its name.
+        screenshot: returns a screenshot's bytes by its name.
 
     Raises:
         ReplayError: the record is not one of ours.
@@ -83,10 +83,10 @@ def decode_record(record: bytes, screenshot: Callable[[str], bytes]) -> StoredTr
 
 
 def decode_values(values: Mapping[str, Any], screenshot: Callable[[str], bytes]) -> StoredTrajectory:
-    """The same of what `read_record` gave.
+    """Build the trajectory from the fields that `read_record` returned.
 
     Raises:
-        ReplayError: they are no trajectory's.
+        ReplayError: the fields are not those of a trajectory.
     """
     fields = {name: value for name, value in values.items() if name != "use"}
     try:
@@ -99,11 +99,11 @@ def decode_values(values: Mapping[str, Any], screenshot: Callable[[str], bytes])
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         if isinstance(error, ReplayError):
             raise
-        raise ReplayError(f"a record must hold a trajectory's fields, got {sorted(values)}: {error!r:.200}") from error
+        raise ReplayError(f"a record must have a trajectory's fields, got {sorted(values)}: {error!r:.200}") from error
 
 
 def _check_columns(columns: Mapping[str, Any]) -> None:
-    """Refuse values that a trainer would only fail on in the middle of a step."""
+    """Refuse values on which a trainer would only fail in the middle of a step."""
     log_probs = columns["rollout_log_probs"]
     for name, holds, expected in (
         ("prompt_ids", min(columns["prompt_ids"], default=0) >= 0, "token ids from 0"),
@@ -112,15 +112,15 @@ def _check_columns(columns: Mapping[str, Any]) -> None:
         ("rollout_log_probs", log_probs is None or all(map(math.isfinite, log_probs)), "finite numbers"),
     ):
         if not holds:
-            raise ReplayError(f"a record's {name} must be {expected}, got others; leave it out of the store")
+            raise ReplayError(f"a record's {name} must be {expected}, but some are not; leave it out of the store")
 
 
 def read_record(record: bytes) -> dict[str, Any]:
-    """The record's fields, columns still packed: enough to list what a store holds.
+    """Return the record's fields, with columns still packed: enough to list what a store contains.
 
     Raises:
-        ReplayError: it is no JSON object, a field is missing, unknown or of another type, or its reward or success is
-            not a finite number.
+        ReplayError: it is not a JSON object; or a field is missing, unknown or of another type; or its reward or
+            success is not a finite number.
     """
     try:
         values = parse_json(record)
@@ -151,7 +151,7 @@ def _as_line(values: Mapping[str, Any]) -> bytes:
 
 
 def read_column(values: Mapping[str, Any], name: str) -> array[Any] | None:
-    """One of the `COLUMNS` of what `read_record` gave; None where it is null."""
+    """Return one of the `COLUMNS` of a record from `read_record`; None if it is null."""
     packed = values[name]
     return None if packed is None else _unpack(packed, COLUMNS[name])
 
@@ -164,7 +164,7 @@ def _unpack(text: str, type_code: TypeCode) -> array[Any]:
     unpacker = zlib.decompressobj()
     content = unpacker.decompress(base64.b64decode(text, validate=True), _MOST_COLUMN_BYTES + 1)
     if len(content) > _MOST_COLUMN_BYTES or not unpacker.eof:
-        raise ValueError(f"a column must unpack to at most {_MOST_COLUMN_BYTES >> 20} MiB, and be whole")
+        raise ValueError(f"a column must be complete and unpack to at most {_MOST_COLUMN_BYTES >> 20} MiB")
     return _little_endian(array(type_code, content))
 
 
@@ -176,7 +176,7 @@ def _little_endian(column: array[Any]) -> array[Any]:
 
 
 def _as_plain(trajectory: StoredTrajectory, name: str) -> Any:
-    """A field as JSON gives it back, so that memory and disk hold the same."""
+    """Return a field as JSON would read it back, so that memory and disk hold the same."""
     value = getattr(trajectory, name)
     parts = value if isinstance(value, Mapping) else {"": value}
     for key, part in parts.items():
@@ -191,7 +191,7 @@ def _as_plain(trajectory: StoredTrajectory, name: str) -> Any:
 
 
 def _default(value: Any) -> Any:
-    """Numpy's scalars and a recipe's containers, as plain values."""
+    """Turn numpy's scalars and a recipe's containers into plain values."""
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         return value.item()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The store that a run begins with: its checkpoint's, an earlier one's, the seeds, or an empty one."""
+"""Fill the store that a run starts with: from its checkpoint, from an earlier one, or from the seeds."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def fill_store(
     """Fill the empty `store` from the first of `places` that can be read, or from `replay.seed_from`.
 
     Args:
-        places: where the checkpoints that a resumed run may go on from keep their stores, newest first: the first is
-            the resumed one's, and a place may be missing. Empty where a run begins.
-        fingerprint: of this run's policy; asked only where there is a store to read.
+        places: folders of the stores in the checkpoints that a resumed run may continue from, newest first. The first
+            is the resumed one's; a folder may be missing. Empty for a new run.
+        fingerprint: returns the fingerprint of this run's policy; called only if there is a store to read.
 
     Raises:
-        ReplayError: the seeds of a run that begins, or with `refuse` a resumed run's store, are damaged or belong to
-            another tokenizer, processor or prompt.
+        ReplayError: the seeds of a new run, or with `refuse` a resumed run's store, are damaged or belong to another
+            tokenizer, processor or prompt.
     """
     resumes = bool(places)
     sources = [place for place in places if (place / MANIFEST).is_file()]
@@ -38,13 +38,13 @@ def fill_store(
         except ReplayError as error:
             if not resumes or replay.on_bad_store == REFUSE:
                 raise
-            logger.warning("passed over, as replay.on_bad_store=%s asks for: %s", replay.on_bad_store, error)
+            logger.warning("ignored, as replay.on_bad_store=%s says: %s", replay.on_bad_store, error)
             if replay.on_bad_store == EMPTY:
                 break
             continue
         logger.info(
-            "the replay store begins with %d successes of %d tasks, from %s", len(store), store.num_tasks, source
+            "the replay store starts with %d successes of %d tasks, from %s", len(store), store.num_tasks, source
         )
         return
     if resumes:
-        logger.warning("the replay store begins empty")
+        logger.warning("the replay store starts empty")

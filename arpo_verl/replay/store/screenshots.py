@@ -1,4 +1,4 @@
-"""Screenshots by content: each held once however many trajectories show it. Pure."""
+"""Keep screenshots by content: each once, however many trajectories show it. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from arpo_verl.replay.store.encoding import image_suffix
 
 
 def screenshot_name(content: bytes) -> str:
-    """SHA-256 of the content and its format: the key here, and the file's name on disk."""
+    """Return SHA-256 and format of the content: the key here, and the file's name on disk."""
     return f"{sha256(content).hexdigest()}.{image_suffix(content)}"
 
 
@@ -22,12 +22,12 @@ class _Held:
 
 
 class ScreenshotStore:
-    """Counts references; a screenshot leaves with its last one."""
+    """Counts references. A screenshot is dropped with its last one."""
 
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
         self.num_bytes = 0
-        """Of all contents."""
+        """Bytes of all contents."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._held
@@ -36,7 +36,7 @@ class ScreenshotStore:
         return len(self._held)
 
     def acquire(self, name: str, new: Mapping[str, bytes]) -> str:
-        """Hold one more reference to the screenshot; its content is in `new` unless it is held already.
+        """Add a reference to the screenshot. If it is new here, its content is in `new`.
 
         Returns:
             The name, the same object for every holder.
@@ -49,7 +49,7 @@ class ScreenshotStore:
         return held.name
 
     def release(self, name: str) -> None:
-        """Let go of one reference."""
+        """Drop one reference."""
         held = self._held[name]
         held.references -= 1
         if not held.references:
@@ -57,5 +57,5 @@ class ScreenshotStore:
             self.num_bytes -= len(held.content)
 
     def read(self, name: str) -> bytes:
-        """The screenshot's bytes."""
+        """Return the screenshot's bytes."""
         return self._held[name].content

@@ -1,6 +1,6 @@
-"""A saved store as data for supervised fine-tuning: a conversation for each row, its screenshots as files.
+"""Export a saved store for supervised fine-tuning: a conversation for each row, its screenshots as files.
 
-Source: LLaMA-Factory, data/README.md (sharegpt, with images); TRL, docs/source/dataset_formats.md (vision datasets).
+Sources: LLaMA-Factory, data/README.md (sharegpt, with images); TRL, docs/source/dataset_formats.md (vision datasets).
 TRL takes what `datasets` loads, here a folder of images with metadata.
 """
 
@@ -25,14 +25,14 @@ _END, _IMAGE, _PAD = "<|im_end|>", "<|image_pad|>", "<|endoftext|>"
 _TURN = re.compile(r"<\|im_start\|>(\w{1,20})\n(.*?)<\|im_end\|>\n?", re.DOTALL)
 _SCREENSHOT = re.compile(r"<\|vision_start\|><\|image_pad\|><\|vision_end\|>")
 _MARK = re.compile(r"<\|(?:im_start|im_end|image_pad|video_pad|vision_start|vision_end|vision_pad)\|>")
-# Where LLaMA-Factory puts a file, whoever wrote it.
+# LLaMA-Factory replaces these by files, even in a model's text.
 _SHAREGPT_MARK = re.compile(r"<(?:image|video|audio)>")
 _SHAREGPT_ROLES = {"user": "human", "assistant": "gpt"}
 _IMAGES = "images"
 
 
 class Tokenizer(Protocol):
-    """A policy's, as transformers has it."""
+    """A policy's tokenizer, with the methods of transformers."""
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str: ...
 
@@ -44,45 +44,45 @@ class Message(NamedTuple):
 
     role: str
     parts: tuple[str | None, ...]
-    """Its texts; None is the place of a screenshot."""
+    """Its texts; None marks the place of a screenshot."""
 
 
 class _Form(NamedTuple):
     file: str
     example: Callable[[Sequence[Message], Sequence[str]], dict[str, Any]]
-    """(messages, names of their images) -> a line. Raises `ReplayError` where the format cannot hold them."""
+    """(messages, names of their images) -> a line. Raises `ReplayError` if the format cannot contain them."""
     description: Mapping[str, Any] | None = None
-    """What `dataset_info.json` says of the file; None: the format has no such."""
+    """The file's entry in `dataset_info.json`; None if the format has no such file."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What became of a store's trajectories."""
+    """Counts what became of a store's trajectories."""
 
     examples: int
-    """One for each row."""
+    """Number of rows, each of which is an example."""
     left_out: Mapping[str, int]
-    """How many trajectories, by reason."""
+    """Number of trajectories that were left out, by reason."""
 
 
 def export_sft(folder: Path, out: Path, tokenizer: Tokenizer, form: str) -> Exported:
     """Write a store's successes as data to fine-tune on.
 
     Args:
-        folder: the store's.
-        out: a folder, for the data and the screenshots in `images/`, each once.
-        tokenizer: the policy's that made the store.
+        folder: the store's folder.
+        out: a folder for the data, and for the screenshots in `images/`, each once.
+        tokenizer: the tokenizer of the policy that made the store.
         form: one of `FORMS`.
 
     Raises:
-        ReplayError: there is no store, it is damaged, or none of its trajectories fits the format.
+        ReplayError: there is no store, it is damaged, or no trajectory fits the format.
         OSError: the disk refuses.
     """
     chosen = FORMS[form]
     (out / _IMAGES).mkdir(parents=True)
     lines: list[dict[str, Any]] = []
     left_out: Counter[str] = Counter()
-    for _, record in list(read_records(folder, read_manifest(folder))):  # nothing is written of a damaged store
+    for _, record in list(read_records(folder, read_manifest(folder))):  # reads all first: it may be damaged
         trajectory = decode_record(record.record, lambda name: read_screenshot(folder, name))
         names = [f"{_IMAGES}/{Path(stored).stem}.png" for stored in record.screenshots]
         try:
@@ -108,16 +108,16 @@ def _examples(
     for row in trajectory.each_row():
         messages, shown = _messages(row, tokenizer), [names[number] for number in row.screenshots]
         if sum(part is None for message in messages for part in message.parts) != len(shown):
-            raise ReplayError("a row shows another number of screenshots than its tokens have places for")
+            raise ReplayError("a row does not show as many screenshots as its tokens have places for")
         examples.append({"task_id": trajectory.task_id, **form.example(messages, shown)})
     return examples
 
 
 def _messages(row: StoredRow, tokenizer: Tokenizer) -> list[Message]:
-    """A row's turns, read back from its tokens.
+    """Read a row's turns back from its tokens.
 
     Raises:
-        ReplayError: they are no chat of the Qwen-VL family, or a text would be taken for a turn or a screenshot.
+        ReplayError: they are not a chat of the Qwen-VL family, or a text would be taken for a turn or a screenshot.
     """
     text = "".join(_texts(row, tokenizer))
     if not text.endswith(_END):
@@ -132,12 +132,12 @@ def _messages(row: StoredRow, tokenizer: Tokenizer) -> list[Message]:
         messages.append(Message(turn[1], tuple(part for part in parts if part != "")))
         end = turn.end()
     if end != len(text) or messages[-1].role != "assistant":
-        raise ReplayError("its tokens are no conversation in the chat format of Qwen-VL; is --tokenizer the policy's?")
+        raise ReplayError("its tokens are not a chat in Qwen-VL's format; is --tokenizer the policy's?")
     return messages
 
 
 def _texts(row: StoredRow, tokenizer: Tokenizer) -> Iterator[str]:
-    """The row's text in pieces; a screenshot, a thousand placeholders, as one of them."""
+    """Yield the row's text in pieces. Replace the thousand placeholders of a screenshot by one."""
     image = tokenizer.convert_tokens_to_ids(_IMAGE)
     written = [0] * len(row.prompt_ids) + list(row.response_mask)
     tokens = zip(written, [*row.prompt_ids, *row.response_ids], strict=True)
@@ -150,26 +150,26 @@ def _texts(row: StoredRow, tokenizer: Tokenizer) -> Iterator[str]:
             continue
         said = text.removesuffix(_END)
         if _MARK.search(said):
-            raise ReplayError("a reply holds a token that begins or ends a turn or an image")
+            raise ReplayError("a reply contains a token that begins or ends a turn or an image")
         yield said.removesuffix(_PAD) + text[len(said) :]
 
 
 def _sharegpt(messages: Sequence[Message], names: Sequence[str]) -> dict[str, Any]:
-    """LLaMA-Factory takes a system prompt and then a human and a model in turn."""
+    """Format for LLaMA-Factory: a system prompt, then a human and a model in turn."""
     system = "".join(part or "" for part in messages[0].parts) if messages[0].role == "system" else ""
     turns: list[dict[str, str]] = []
     for role, said in itertools.groupby(messages[1 if system else 0 :], lambda message: message.role):
         parts = [part for message in said for part in message.parts]
         if role not in _SHAREGPT_ROLES or any(part and _SHAREGPT_MARK.search(part) for part in parts):
-            raise ReplayError(f"a turn of {role} has no place in the format, or a text of it says <image>")
+            raise ReplayError(f"the format has no turns of {role}, or a text contains <image>")
         turns.append({"from": _SHAREGPT_ROLES[role], "value": "".join(part or "<image>" for part in parts)})
     if turns[0]["from"] != "human":
-        raise ReplayError("a conversation of the format begins with the user")
+        raise ReplayError("a conversation must begin with the user")
     return {"conversations": turns, "system": system, "images": list(names)}
 
 
 def _openai(messages: Sequence[Message], names: Sequence[str]) -> dict[str, Any]:
-    """TRL takes messages whose content is a list of parts. `datasets` loads the files named here as `images`."""
+    """Format for TRL: messages whose content is a list of parts. `datasets` loads the files named as `images`."""
     said = [
         {
             "role": role,
@@ -191,4 +191,4 @@ FORMS: Mapping[str, _Form] = {
     ),
     "openai": _Form("metadata.jsonl", _openai),
 }
-"""What the data may look like, by the name on the command line."""
+"""The formats of the data, by their names on the command line."""

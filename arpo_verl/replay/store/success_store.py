@@ -1,7 +1,7 @@
-"""The store of past successes: plain Python, no torch, no veRL.
+"""Hold past successes in memory, in plain Python, without torch and veRL.
 
-A trajectory is kept small: its record (see `records.py`) and its screenshots, each once. Pixel tensors and position ids
-(some 50 MB a 1080p screenshot in float32, against 0.25 MB of PNG) are made anew on injection. See `rows.py`.
+A trajectory is kept small, as its record (see `record.py`) and its screenshots, each once. Pixel tensors and position
+ids (some 50 MB for a 1080p screenshot in float32, against 0.25 MB of PNG) are rebuilt on injection. See `rows.py`.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ __all__ = ["StoredTrajectory", "SuccessStore"]
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A trajectory as the store holds it."""
+    """A trajectory in the store."""
 
     task_id: str
     record: bytes
     screenshots: tuple[str, ...]
-    """Names, in order of the sequence."""
+    """Their names, in order."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A held success as a choice needs it: no column of its record is unpacked, no screenshot read. Candidates of equal
+    """A stored success for a choice: its columns stay packed and its screenshots unread. Candidates of equal
     trajectories are equal."""
 
     serial: int = field(compare=False)
-    """What `SuccessStore.trajectory` finds it by."""
+    """The number by which `SuccessStore.trajectory` finds it."""
     fields: Mapping[str, Any] = field(repr=False)
-    """Of its record, but for `NOT_ITS_OWN`."""
+    """The fields of its record without `NOT_ITS_OWN`."""
 
     @property
     def task_id(self) -> str:
@@ -45,7 +45,7 @@ class Candidate:
 
     @property
     def step(self) -> int:
-        """Training step whose rollout made it."""
+        """The training step whose rollout made it."""
         return int(self.fields["step"])
 
     @property
@@ -58,38 +58,38 @@ class Candidate:
 
 
 class SuccessStore:
-    """At most `capacity_per_task` successes a task; the oldest leaves for what enters.
+    """Keeps at most `capacity_per_task` successes a task, and drops the oldest first.
 
-    Which one leaves is decided by the order of additions alone, never by time, so that a restored store goes on as the
-    saved one would have.
+    Only the order of additions decides which one leaves, never time. So a restored store continues as the saved one
+    would have.
     """
 
     def __init__(self, capacity_per_task: int) -> None:
         self.capacity_per_task = capacity_per_task
         self.saved_in: Path | None = None
-        """Where `persistence.py` wrote it last, or read it from: the next save links its screenshots from there."""
-        self._entries: dict[int, StoredRecord] = {}  # by serial number: in the order in which they would leave
-        self._tasks: dict[str, dict[int, None]] = {}  # the serials of each task, in the same order
+        """The folder of its last save or load. The next save links its screenshots from there."""
+        self._entries: dict[int, StoredRecord] = {}  # by serial number, in the order in which they would leave
+        self._tasks: dict[str, dict[int, None]] = {}  # the serial numbers of each task, in the same order
         self._screenshots = ScreenshotStore()
         self._record_bytes = 0
         self._next_serial = 0
 
     def add(self, trajectory: StoredTrajectory) -> None:
-        """Store `trajectory` as the newest, and drop the oldest of its task where there are too many.
+        """Store `trajectory` as the newest, and drop the oldest of its task if there are too many.
 
         Raises:
-            ReplayError: it holds what cannot be written to a file.
+            ReplayError: it contains what cannot be written to a file.
         """
         names = [screenshot_name(content) for content in trajectory.screenshots]
         record = StoredRecord(trajectory.task_id, encode_record(trajectory, names), tuple(names))
         self.add_record(record, dict(zip(names, trajectory.screenshots, strict=True)).__getitem__)
 
     def add_record(self, record: StoredRecord, content: Callable[[str], bytes], serial: int | None = None) -> None:
-        """As `add`, for a trajectory that is a record already.
+        """Store a trajectory that is already a record; see `add`.
 
         Args:
-            content: gives a screenshot by its name; asked only for those that this store does not hold.
-            serial: its age among the others, where they do not enter in the order of their age; see `records`.
+            content: returns a screenshot by its name; called only for those that this store does not have.
+            serial: its age among the others, if they do not enter in the order of their age; see `records`.
         """
         new = {name: content(name) for name in set(record.screenshots) if name not in self._screenshots}
         serial = self._next_serial if serial is None else serial
@@ -103,7 +103,7 @@ class SuccessStore:
             self._drop(next(iter(of_task)))
 
     def candidates(self, task_id: str) -> tuple[Candidate, ...]:
-        """The task's successes for a choice among them, oldest first."""
+        """Return the task's successes to choose from, oldest first."""
         return tuple(
             Candidate(serial, {name: value for name, value in fields.items() if name not in NOT_ITS_OWN})
             for serial in sorted(self._tasks.get(task_id, ()))
@@ -111,30 +111,30 @@ class SuccessStore:
         )
 
     def trajectory(self, serial: int) -> StoredTrajectory:
-        """The held success of this serial, with its screenshots."""
+        """Return the success with this serial, with its screenshots."""
         return self._decode(self._entries[serial])
 
     def of_task(self, task_id: str) -> tuple[StoredTrajectory, ...]:
-        """The task's successes, oldest first."""
+        """Return the task's successes, oldest first."""
         return tuple(self.trajectory(serial) for serial in sorted(self._tasks.get(task_id, ())))
 
     def trajectories(self) -> tuple[StoredTrajectory, ...]:
-        """All of them, oldest first."""
+        """Return all successes, oldest first."""
         return tuple(self.trajectory(serial) for serial in sorted(self._entries))
 
     def records(self) -> Iterator[tuple[int, StoredRecord]]:
-        """Serial (its order is that of age) and record, in the order in which they would leave.
+        """Yield serial numbers (in the order of age) and records, in the order in which they would leave.
 
-        Adding them in this order to an empty store of the same capacity gives this store again.
+        Adding them in this order to an empty store of the same capacity gives the same store.
         """
         yield from self._entries.items()
 
     def screenshot(self, name: str) -> bytes:
-        """A held screenshot by its name."""
+        """Return a stored screenshot by its name."""
         return self._screenshots.read(name)
 
     def remove(self, serial: int) -> None:
-        """Drop the success of this serial."""
+        """Drop the success with this serial."""
         self._drop(serial)
 
     def clear(self) -> None:
@@ -151,7 +151,7 @@ class SuccessStore:
 
     @property
     def num_bytes(self) -> int:
-        """Of the records and of the screenshots, each once."""
+        """Bytes of the records and of the screenshots, each counted once."""
         return self._record_bytes + self._screenshots.num_bytes
 
     def _decode(self, record: StoredRecord) -> StoredTrajectory:

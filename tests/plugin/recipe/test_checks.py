@@ -144,7 +144,7 @@ def test_the_tokenizer_and_template_of_the_recipe_count(check, policy, tmp_path)
         (
             "data.max_prompt_length=100",
             ConfigError,
-            "data.max_prompt_length must be at least .*what the first turn takes",
+            "data.max_prompt_length must be at least .*the tokens of the first turn",
         ),
         ("+data.mm_processor_kwargs.max_pixels=31360", ConfigError, "both min_pixels and max_pixels or neither"),
         ("gui_agent.context=windows", ConfigError, "gui_agent.context must be one of full, window, segments"),
@@ -204,7 +204,7 @@ def test_a_limit_of_images_is_a_rows(check):
 @pytest.mark.parametrize("context", ["window", "segments"])
 def test_a_row_must_hold_its_screenshots(check, context):
     check(f"+context={context}", "gui_agent.max_steps=40", "algorithm.episode_weight=equal")
-    with pytest.raises(ConfigError, match="must be at least the .* tokens of a row with .* screenshots and one reply"):
+    with pytest.raises(ConfigError, match="must be at least .*, our estimate for a row with .* screenshots"):
         check(f"+context={context}", "data.max_response_length=200")
 
 
@@ -245,7 +245,7 @@ def test_relative_paths_are_refused_where_a_running_cluster_is_joined(check, pol
         check(cluster, f"run_dir={tmp_path}", "actor_rollout_ref.model.path=policy")
     check(cluster, f"run_dir={tmp_path}")
     check("run_dir=runs/a")
-    with pytest.raises(ConfigError, match=rf"'run_dir=~/a trainer.*say run_dir={Path.home()}/a"):
+    with pytest.raises(ConfigError, match=rf"'run_dir=~/a trainer.*set run_dir={Path.home()}/a"):
         check(cluster, "run_dir='~/a'")
     (tmp_path / "tasks").mkdir()
     monkeypatch.chdir(tmp_path)

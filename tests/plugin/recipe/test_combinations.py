@@ -173,7 +173,7 @@ class TestSequenceParallel:
 
 
 def test_freezing_the_image_encoder_is_refused_since_nothing_reads_it():
-    with pytest.raises(ConfigError, match="freeze_vision_tower must be false: nothing"):
+    with pytest.raises(ConfigError, match="freeze_vision_tower must be false: veRL"):
         check("osworld_full", "actor_rollout_ref.actor.freeze_vision_tower=true")
     import verl
 

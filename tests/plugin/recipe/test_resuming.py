@@ -213,12 +213,12 @@ GOES_ON = {
         nothing,
         [f"data.dataloader_num_workers 0 -> 1: {ANEW}"],
     ),
-    "more epochs": (("trainer.total_epochs=9",), nothing, ["trainer.total_epochs 5 -> 9: the run's end moves"]),
+    "more epochs": (("trainer.total_epochs=9",), nothing, ["trainer.total_epochs 5 -> 9: the run ends at another"]),
     "as many epochs as are done": (("trainer.total_epochs=2",), nothing, ["nothing is left to train"]),
     "the model at another place": (
         (f"{M}.path=moved",),
         move_model,
-        ["the weights are the checkpoint's, and this gives tokenizer, processor and configuration"],
+        ["the weights still come from the checkpoint; tokenizer, processor and configuration come from here"],
     ),
     "another model family": (
         ("gui_agent.model_family=qwen25_vl",),
@@ -243,7 +243,7 @@ GOES_ON = {
     "an asynchronous mode": (
         COLOCATE,
         nothing,
-        ['trainer.v1.trainer_mode "sync" -> "colocate_async": `sync` drops what was in flight'],
+        ['trainer.v1.trainer_mode "sync" -> "colocate_async": `sync` drops unfinished rollouts'],
     ),
     "another capacity of the store": (
         ("replay.capacity_per_task=2",),
@@ -253,7 +253,7 @@ GOES_ON = {
     "without replay": (("replay.enable=false",), nothing, ["replay.enable true -> false"]),
     "more desktops": (("+environment.num_desktops=7",), nothing, ["environment.num_desktops null -> 7"]),
     "no data.pt": ((), remove("data.pt"), [f"it has no data.pt: {ANEW}"]),
-    "a checkpoint of an older version": ((), remove(RECORD_FILE), [f"it does not say which tasks .* it is of: {ANEW}"]),
+    "a checkpoint of an older version": ((), remove(RECORD_FILE), [f"it does not record its tasks .*: {ANEW}"]),
 }
 
 # The same, with words of the refusal.
@@ -261,12 +261,12 @@ REFUSED = {
     "fewer epochs than are done": (
         ("trainer.total_epochs=1",),
         nothing,
-        ["it ends after step 2; raise trainer.total_epochs, or begin a new run with its weights"],
+        ["end it after step 2; raise trainer.total_epochs, or begin a new run with its weights"],
     ),
     "fewer tasks than make the steps that are done": (
         (tasks(*NAMES[:7]), "trainer.total_epochs=3"),
         nothing,
-        ["it ends after step 3; raise trainer.total_epochs"],
+        ["end it after step 3; raise trainer.total_epochs"],
     ),
     "a model of another shape": (
         (),
@@ -281,16 +281,16 @@ REFUSED = {
     "another learning rate": (
         (f"{A}.optim.lr=1e-3",),
         nothing,
-        [f"{A}.optim.lr must be 0.0002 to go on", "got 0.001: veRL would go on with the checkpoint's; set it back"],
+        [f"{A}.optim.lr must be 0.0002 to go on", "got 0.001: veRL would keep the checkpoint's; set it back"],
     ),
     "another optimizer": ((f"{A}.optim.optimizer=Adam",), nothing, [f'{A}.optim.optimizer must be "AdamW"']),
     "an adapter": ((f"{M}.lora_rank=8",), nothing, [f"{M}.lora_rank must be 0 to go on", "do not fit into such a"]),
     "more GPUs": (
         ("trainer.n_gpus_per_node=2",),
         nothing,
-        [r"n_gpus_per_node must be 1, which .* is split over, got 2; set it back, or begin a new run with its weights"],
+        [r"n_gpus_per_node must be 1, the processes that wrote .*, got 2; set it back, or begin a new run with its"],
     ),
-    "another FSDP": ((f"{A}.strategy=fsdp",), nothing, [f"{A}.strategy must be fsdp2, by which .* got fsdp; set it"]),
+    "another FSDP": ((f"{A}.strategy=fsdp",), nothing, [f"{A}.strategy must be fsdp2, which wrote .* got fsdp; set"]),
     "other successes with refuse": (
         ("gui_agent.context=window", "replay.on_bad_store=refuse"),
         nothing,
@@ -311,13 +311,13 @@ REFUSED = {
     "a damaged record": (
         (),
         write(f"global_step_4/{RECORD_FILE}", '{"format": "arpo-verl resume", "version": 1, "tasks": [3]}'),
-        ["resume.json must be what arpo-verl writes .* no such tasks or settings; copy .* or remove this file"],
+        ["resume.json must be what arpo-verl writes .* malformed tasks or settings; copy .* or remove this file"],
     ),
-    "a note that is no number": ((), write(LATEST_CHECKPOINT, "four"), ["must hold the step of the newest checkpoint"]),
+    "a note that is no number": ((), write(LATEST_CHECKPOINT, "four"), ["must contain the step of the newest"]),
     "a note of what is gone": (
         (),
         write(LATEST_CHECKPOINT, "6"),
-        [r"must name a checkpoint that is there, got 6; write the step .* \(one of 2, 4\), or set .*=disable"],
+        [r"must name an existing checkpoint, got 6; write the step .* \(one of 2, 4\), or set .*=disable"],
     ),
 }
 
@@ -399,7 +399,7 @@ def test_a_file_of_a_checkpoint_s_name_is_no_checkpoint(resumed):
         (folder / "checkpoints" / LATEST_CHECKPOINT).write_text("7")
 
     problems, *_ = resumed((), note_file)
-    assert len(problems) == 1 and "must name a checkpoint that is there, got 7" in problems[0]
+    assert len(problems) == 1 and "must name an existing checkpoint, got 7" in problems[0]
 
 
 @pytest.fixture

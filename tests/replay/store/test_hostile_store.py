@@ -89,9 +89,9 @@ def test_s3_equal_serials_are_refused(folder):
 def test_s2_what_is_no_regular_file_is_refused_at_once(folder, pattern, kind):
     """A FIFO hung whoever read it, and a link to /dev/zero took all memory."""
     replace(next(folder.glob(pattern)), kind)
-    with pytest.raises(ReplayError, match="cannot be read|is not whole"):
+    with pytest.raises(ReplayError, match="cannot be read|is not complete"):
         load_store(folder, PRINT)
-    with pytest.raises(ReplayError, match="cannot be read|is not whole"):
+    with pytest.raises(ReplayError, match="cannot be read|is not complete"):
         export_store(folder, folder.parent / "out")
 
 
@@ -116,7 +116,7 @@ def bomb(size):
 
 def test_s2_a_column_that_unpacks_to_very_much_is_refused(folder):
     forge_store(folder, lambda records: records[1].update(response_ids=bomb(64 << 20)))
-    refused_everywhere(folder, r"line 2 of .*a column must unpack to at most 16 MiB")
+    refused_everywhere(folder, r"line 2 of .*a column must be complete and unpack to at most 16 MiB")
 
 
 @pytest.mark.parametrize(

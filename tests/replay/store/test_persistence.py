@@ -102,7 +102,7 @@ def test_damage_is_told_and_nothing_of_it_is_loaded(tmp_path, pattern, damage):
     save_store(filled(1, 2), tmp_path, PRINT)
     damage(next(tmp_path.glob(pattern)))
     store = SuccessStore(2)
-    with pytest.raises(ReplayError, match="damaged|cannot be read|not whole|has none|must be"):
+    with pytest.raises(ReplayError, match="damaged|cannot be read|not complete|has none|must be"):
         load_store(tmp_path, PRINT, into=store)
     assert len(store) == 0 and store.num_bytes == 0
 

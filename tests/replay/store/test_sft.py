@@ -115,8 +115,8 @@ def test_what_the_format_cannot_hold_is_left_out_and_counted(exported, policy, c
     code, out = exported("sharegpt", good, forged, marked)
     assert code == 0 and len((out / "replay.jsonl").read_text().splitlines()) == 1
     said = capsys.readouterr().out
-    assert "left out: 1 (a reply holds a token that begins or ends a turn" in said
-    assert "left out: 1 (a turn of user has no place in the format, or a text of it says <image>)" in said
+    assert "left out: 1 (a reply contains a token that begins or ends a turn" in said
+    assert "left out: 1 (the format has no turns of user, or a text contains <image>)" in said
     assert "1 examples written" in said
 
 
