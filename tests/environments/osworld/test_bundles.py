@@ -144,7 +144,7 @@ def test_a_set_up_that_fails_and_an_application_that_is_not_built_are_no_tasks(e
     write_bundle(tmp_path, "other", browser=False)
     (tmp_path / "websites/notes-app_mock/dist/index.html").unlink()
     (other,) = load_tasks(f"cua_gym:{tmp_path / 'other'}")
-    with pytest.raises(DesktopSetupError, match=r"notes-app_mock must be built in .* which has no index.html"):
+    with pytest.raises(DesktopSetupError, match=r"notes-app_mock is not built: .* has no index.html"):
         environment.reset(other)
 
 
