@@ -86,5 +86,5 @@ def test_a_cluster_with_too_few_units_is_refused_with_what_to_do():
 def test_a_cluster_without_room_for_the_workers_resources_is_refused():
     config = EnvironmentConfig(num_desktops=6, desktops_per_worker=2, worker_resources={"desktop_host": 2, "CPU": 0})
     check_cluster(config, [node("a", desktop_host=4.0), node("b", desktop_host=2.0)])
-    with pytest.raises(ConfigError, match="must hold 3 desktop workers.*got room for 2 on 2 nodes"):
+    with pytest.raises(ConfigError, match="needs room for 3 desktop workers.*has room for 2 on 2 nodes"):
         check_cluster(config, [node("a", desktop_host=3.0), node("b", desktop_host=3.0)])
