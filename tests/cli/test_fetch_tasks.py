@@ -110,8 +110,8 @@ def test_a_part_that_is_all_there_or_of_another_file_is_no_hindrance(published, 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"<html>log in</html>", "is no whole .tar.gz archive"),
-        (packed()[:-4], "is no whole .tar.gz archive"),
+        (b"<html>log in</html>", "is not a complete .tar.gz archive"),
+        (packed()[:-4], "is not a complete .tar.gz archive"),
         (packed(commit="0" * 40), "is of commit '0000"),
         (packed(commit=None), "does not say of which commit it is"),
         (packed({INDEX: b'{"os": ["a"]}'}), "test_all.json is not the one of"),
@@ -191,7 +191,7 @@ def test_your_own_files_stay_and_a_missing_one_comes_back(published, tmp_path, c
     changed = json.dumps({**json.loads(TASKS["examples/os/b.json"]), "instruction": "mine", "id": "c"})
     (tmp_path / "examples/os/b.json").write_text(changed)
     assert fetch(tmp_path, "--url", published.url) == 2
-    assert "we overwrite none of them" in capsys.readouterr().err
+    assert "we do not overwrite them" in capsys.readouterr().err
     assert (tmp_path / "examples/os/b.json").read_text() == changed
 
 

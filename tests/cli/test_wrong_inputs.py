@@ -56,13 +56,13 @@ WRONG = {
         "--folder new --url ftp://x": ": --url must begin with https:// or http://, got 'ftp://x'",
         "--folder file": ": file is a file or leads through one, where a folder is needed; name another place",
         "--folder new --archive nowhere.tar.gz": ": there is no nowhere.tar.gz; check the path",
-        "--folder new --archive file": ": file is no whole .tar.gz archive: ",
+        "--folder new --archive file": ": file is not a complete .tar.gz archive: ",
         "--folder new --archve file": " fetch-tasks: there is no option --archve; did you mean --archive? See",
     },
     "tasks": {
         "": " tasks: source is missing. See",
         "embeded": f": embeded {NO_TASKS}",
-        "embedded --domain dialg": ": no task is of the domain dialg",
+        "embedded --domain dialg": ": no task has the domain dialg",
         "embedded --count 0": ": --count must be from 1 to ",
         "embedded --count many": " tasks: --count must be a whole number, got 'many'. See",
         "embedded --sed 3": " tasks: there is no option --sed; did you mean --seed? See",
@@ -166,7 +166,7 @@ WRONG = {
         "--out new --tasks embedded --model m --keep all": ": --keep must be a range of successes or of their rate, such",
         "--out new --tasks embedded --model m --error 2 --group-size 1": ": 2 problems:\n- --error must be from 0 to below "
         "0.5, got 2.0\n- --group-size must be 2 or more, got 1",
-        "--out new --tasks familes:training:3 --model m": ": 'familes' must be a source of tasks, one of cua_gym, families,",
+        "--out new --tasks familes:training:3 --model m": ": 'familes' in NAME:ARGUMENT is not a source of tasks; there are cua_gym, families",
         "--out new --tasks embedded --model m --max-steps 3,5": ": --max-steps must be one turn budget, got '3,5'",
         "--out new --tasks embedded --model m --engine vlm": " filter-tasks: --engine: there is no 'vlm'; did you mean vllm",
     },
@@ -191,7 +191,7 @@ WRONG_RECIPES = {
             "environment.status_file cannot be file/run: ",
             f"{MODEL} '.cache/seeing'; make it: python -m arpo_verl.policy seeing --out .cache/seeing",
             "a split of the families must be one of training, validation, held_out_seeds, ",
-            "families must be given as families:SPLIT:COUNT or SPLIT:FIRST:COUNT, got 'long'",
+            "write families:SPLIT:COUNT or families:SPLIT:FIRST:COUNT, not families:long",
         )
     },
     "embedded": {
@@ -217,7 +217,7 @@ WRONG_RECIPES = {
             "critic.enable must be false with episodes of several rows: ",
             "critic.enable must be false with algorithm.adv_estimator=replay_grpo, which has no use for a critic's ",
             f"{MODEL} '.cache/seeing'",
-            "'familes' must be a source of tasks, one of cua_gym, families, in `NAME:ARGUMENT`; did you mean families?",
+            "'familes' in NAME:ARGUMENT is not a source of tasks; there are cua_gym, families; did you mean families?",
         )
     },
     "gpu_smoke": {
@@ -265,7 +265,7 @@ WRONG_RECIPES = {
             "data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier, got 4; or set it to uniform",
             "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image must be at least the 15 screenshots",
             f"{MODEL} 'nowhere'; name the folder into which the model was downloaded",
-            "data.tasks.ids must name tasks of embedded, which lacks dialog-confirm-yse; did you mean dialog-confirm-yes?",
+            "data.tasks.ids names dialog-confirm-yse, which embedded lacks; did you mean dialog-confirm-yes?",
         )
     },
     "osworld_window": {

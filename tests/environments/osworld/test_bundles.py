@@ -112,7 +112,7 @@ def test_who_gives_up_has_no_reward(environment, task):
         ("raise SystemExit('no such table')", "ended with 1: no such table"),
         ("print('done')", "must print `REWARD: <0 to 1>`, got 'done"),
         ("import time; time.sleep(100)", "took more than 0.1 s"),
-        ("print('x' * 3_000_000)", "said more than 1048576 bytes"),
+        ("print('x' * 3_000_000)", "printed more than 1048576 bytes"),
     ],
 )
 def test_a_reward_program_that_says_none_is_a_fault_and_no_zero(environment, task, reward, message, monkeypatch):
