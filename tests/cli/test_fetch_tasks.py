@@ -96,7 +96,7 @@ def test_a_server_in_trouble_is_asked_again(published, tmp_path):
 def test_a_second_run_goes_on_with_what_the_first_one_got(published, tmp_path, capsys):
     published.breaks_at = [100] * download.ATTEMPTS
     assert fetch(tmp_path, "--url", published.url) == 2
-    assert "Run the same command again to go on" in capsys.readouterr().err
+    assert "Run the same command again to resume" in capsys.readouterr().err
     assert fetch(tmp_path, "--url", published.url) == 0
     assert published.asked[-1] == "bytes=100-"
 
@@ -203,7 +203,7 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(published, tmp_path, m
     with monkeypatch.context() as patch:
         patch.setattr(target, full)
         assert fetch(tmp_path, "--url", published.url) == 2
-    assert "is full; make room" in capsys.readouterr().err and not (tmp_path / INDEX).exists()
+    assert "is full; free 100 MB" in capsys.readouterr().err and not (tmp_path / INDEX).exists()
     assert fetch(tmp_path, "--url", published.url) == 0
 
 

@@ -20,8 +20,8 @@ NO_TASKS = (
     "must be a task file, a folder of task files, NAME:ARGUMENT or one of embedded, embedded_long, got a path that"
 )
 NO_RUN = "RUN must be a run's folder, got {}, which is {}"
-NO_FOLDER = "no folder given for what is played; add --out DIR"
-NO_POLICY = "no policy given; name one, by --model PATH or --endpoint URL"
+NO_FOLDER = "no folder given for the episodes; add --out DIR"
+NO_POLICY = "no policy given; name one with --model PATH or --endpoint URL"
 
 # Command -> words typed after it -> how what is read then begins, without `arpo-verl`. Other tests have the rest.
 WRONG = {
@@ -30,7 +30,7 @@ WRONG = {
         "--recipe nowhere.yaml": ": there is no recipe nowhere.yaml",
         "--recipe demo --node-gb much": " doctor: --node-gb must be a number, got 'much'. See",
         "--receipe demo": " doctor: there is no option --receipe; did you mean --recipe? See",
-        "trainer.nnodes=2": ": trainer.nnodes=2: overrides are of a recipe; name it by --recipe",
+        "trainer.nnodes=2": ": trainer.nnodes=2: these are overrides of a recipe; name it with --recipe",
         "--task-dir nowhere": f": nowhere {NO_TASKS}",
         "--task-dir embedded --json --markdown": " doctor: --markdown and --json exclude each other. See",
         "--task-dir embedded --option num_desktop=3": ": environment.num_desktop is not an option; did you mean "
@@ -41,7 +41,7 @@ WRONG = {
         "--python": " install-osworld: --python needs a value. See",
         "--installer conda": " install-osworld: --installer: there is no 'conda'; it is one of uv, pip. See",
         "--dry-rum": " install-osworld: there is no option --dry-rum; did you mean --dry-run? See",
-        "now": " install-osworld: 'now' is more than this command takes. See",
+        "now": " install-osworld: this command does not take 'now'. See",
     },
     "fetch-vm": {
         "--os-type ubuntu": " fetch-vm: --os-type: there is no 'ubuntu'; did you mean Ubuntu? See",
@@ -49,7 +49,7 @@ WRONG = {
         "--os_type Ubuntu": " fetch-vm: there is no option --os_type; did you mean --os-type? See",
         "--os-typ Ubuntu": " fetch-vm: there is no option --os-typ; did you mean --os-type? See",
         "--folder file/vm": ": file/vm is a file or leads through one, where a folder is needed; name another place",
-        "now": " fetch-vm: 'now' is more than this command takes. See",
+        "now": " fetch-vm: this command does not take 'now'. See",
     },
     "fetch-tasks": {
         "": " fetch-tasks: --folder is missing. See",
@@ -81,8 +81,8 @@ WRONG = {
         "copy": " recipes copy: name is missing. See",
         "copy dmeo": f": there is no recipe 'dmeo'; did you mean demo? {KNOWN}",
         "copy demo file": ": the recipe's folder cannot be file: ",
-        "copy demo mine": ": mine/demo.yaml exists and is not overwritten; move it, or name another folder",
-        "list all": " recipes list: 'all' is more than this command takes. See",
+        "copy demo mine": ": mine/demo.yaml exists, and we do not overwrite it; move it, or name another folder",
+        "list all": " recipes list: this command does not take 'all'. See",
     },
     "train": {
         "": " train: RECIPE is missing. See",
@@ -103,7 +103,7 @@ WRONG = {
         "nowhere": ": RUN must be a run's folder, got 'nowhere'; a run prints it when it starts",
         "file": ": RUN must be a run's folder, got 'file'; a run prints it when it starts",
         "empty": ": there is no empty/metrics.jsonl: the run has not begun, or its trainer.logger has no `file`; name a",
-        "empty more": " summary: 'more' is more than this command takes. See",
+        "empty more": " summary: this command does not take 'more'. See",
     },
     "report": {
         "": " report: RUN is missing. See",
@@ -121,15 +121,15 @@ WRONG = {
         "mean --open? See",
         "run --port many": " view: --port must be a whole number, got 'many'. See",
         "run --port 70000": ": --port must be in [0, 65535], got 70000",
-        ". --export out": ": --export writes one run, got ., which holds several; name one of them",
-        "run --steps 3": ": --steps is for --export alone; the page has filters, so leave it out",
+        ". --export out": ": --export writes one run, but . has several; name one of them",
+        "run --steps 3": ": --steps works only with --export; the page has its own filters, so leave it out",
         "run --steps 3-x --export out": ": --steps must be a step or a range such as 7, 3-10, 50- or -10, got '3-x'",
         "run --host 192.0.2.77 --port 0": ": --host must be an address of this machine, got '192.0.2.77': ",
     },
     "try": {
         "": " try: task is missing. See",
         "dialog-confirm-yse": ": there is no task dialog-confirm-yse; did you mean dialog-confirm-yes?",
-        "embedded": ": one task can be tried at a time, got 32 in embedded; name the task's own file",
+        "embedded": ": try plays one task, but embedded has 32; name the task's own file",
         "nowhere.json": f": nowhere.json {NO_TASKS}",
         "dialog-confirm-yes --model-family ui_tar": ": gui_agent.model_family must be one of ui_tars_15,",
         "dialog-confirm-yes --screen big": " try: --screen: a size must be WIDTHxHEIGHT such as 1920x1080, got 'big'. See",
