@@ -152,7 +152,7 @@ WRONG = {
         "--out new --tasks embeded --model m": f": embeded {NO_TASKS}",
         "--out new --tasks families:trianing:3 --model m": ": a split of the families must be one of training, ",
         "--out new --tasks embedded --model org/name-7B": ": --model must be a folder, got org/name-7B, which is not here; "
-        "where it is a name on the model hub, run `hf download org/name-7B --local-dir FOLDER`, then name FOLDER",
+        "if it is a name on the model hub, run `hf download org/name-7B --local-dir FOLDER`, then name FOLDER",
         "--out new --tasks embedded --endpoint nowhere": ": --endpoint must be an URL such as http://127.0.0.1:8000/v1, got",
         "--out new --tasks embedded --model m --agent max_step=3": ": gui_agent.max_step is not an option; did you mean "
         "gui_agent.max_steps?",
