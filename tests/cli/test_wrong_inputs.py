@@ -252,7 +252,7 @@ WRONG_RECIPES = {
             "trainer.v1.sampler.custom_sampler.name must be ReplaySamplerAsync with trainer.v1.trainer_mode=separate_async",
             "actor_rollout_ref.actor.fsdp_config.param_offload must be false with trainer_mode=separate_async and several",
             "algorithm.filter_groups.metric must be the name of a reward, as `reward`, got None",
-            "gui_agent.model_family=opencua is for `arpo-verl evaluate` over a server alone: transformers and veRL do not",
+            "gui_agent.model_family=opencua works only with `arpo-verl evaluate` and a server: transformers and veRL do not",
         )
     },
     "osworld_subset32": {
